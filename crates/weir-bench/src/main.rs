@@ -1,0 +1,3 @@
+//! The program `weir-bench`.
+
+fn main() {}

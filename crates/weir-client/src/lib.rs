@@ -1,0 +1,1 @@
+//! A small asynchronous client for the Weir gateway.

@@ -1,0 +1,212 @@
+//! What the front asks of a shard, and what a shard tells the front.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use crate::id::{ConnId, DeviceRef, TopicId};
+use crate::message::{Item, Message};
+
+/// A request to a shard, in the order of its lane.
+///
+/// `S` is what a connection is offered as: an `OwnedFd`, or a socket of the simulated network.
+#[derive(Debug)]
+pub enum Command<S> {
+    /// Take over a settled connection. Answered with [`Report::Adopted`], or [`Report::Refused`].
+    Adopt(Box<Adoption<S>>),
+    /// Queue something for one connection. Dropped and counted if the connection has gone.
+    Send(ConnId, Item),
+    /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in it already, only the
+    /// reply is queued. Unless a membership was made, [`Report::NotEntered`] gives the count back.
+    Subscribe {
+        /// The connection.
+        conn: ConnId,
+        /// The topic.
+        topic: TopicId,
+        /// The frame that answers.
+        reply: Box<[u8]>,
+    },
+    /// Take a connection out of a topic and queue `reply` (`Unsubscribed`). [`Report::Left`] follows if it was in it.
+    Unsubscribe {
+        /// The connection.
+        conn: ConnId,
+        /// The topic.
+        topic: TopicId,
+        /// The frame that answers.
+        reply: Box<[u8]>,
+    },
+    /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
+    Publish(TopicId, Arc<Message>),
+    /// Deliver to every connection adopted before this is dequeued. The credit returns when the fan-out has ended.
+    Broadcast(Arc<Message>),
+    /// Close one connection, behind what is queued for it in this lane.
+    Evict(ConnId, CloseReason),
+    /// Forget a topic that has no member left. Answered with [`Report::Retired`].
+    Retire(TopicId),
+    /// Close all connections with `Goodbye`, spread evenly over `over`, each told to come back after a delay drawn
+    /// from `retry_after_ms`. Answered with [`Report::Drained`] when the last socket is closed.
+    Drain {
+        /// How long to take.
+        over: Duration,
+        /// Smallest and largest delay.
+        retry_after_ms: (u32, u32),
+        /// Seed of the draw.
+        seed: u64,
+    },
+}
+
+/// A settled connection on its way to a shard.
+#[derive(Debug)]
+pub struct Adoption<S> {
+    /// The socket: non-blocking, options set.
+    pub socket: S,
+    /// Given back in the answer.
+    pub ticket: u64,
+    /// The device behind it.
+    pub device: DeviceRef,
+    /// Interval of the signs of life; two missed ones end the connection.
+    pub heartbeat: Duration,
+    /// Bytes already read behind `Hello`.
+    pub read_ahead: Vec<u8>,
+}
+
+/// A request that never waits behind messages.
+pub enum Urgent {
+    /// Close one connection. Ignored if it has gone.
+    Close(ConnId, CloseReason),
+    /// Look at connections.
+    Inspect(Inspect),
+    /// End the thread; connections that are left are closed without a word.
+    Stop,
+}
+
+/// A look at the connections of a shard.
+pub struct Inspect {
+    /// Which connections.
+    pub what: InspectWhat,
+    /// Receives the answer, on the shard's thread: it must not block.
+    pub reply: Box<dyn FnOnce(InspectPage) + Send>,
+}
+
+/// Which connections to look at.
+#[derive(Debug, Clone, Copy)]
+pub enum InspectWhat {
+    /// One.
+    One(ConnId),
+    /// All, from a cursor on, at most `limit`. The first cursor is 0.
+    All {
+        /// Where to begin.
+        cursor: u32,
+        /// How many at most.
+        limit: usize,
+    },
+    /// The members of a topic, from a cursor on, at most `limit`.
+    Topic {
+        /// The topic.
+        topic: TopicId,
+        /// Where to begin.
+        cursor: u32,
+        /// How many at most.
+        limit: usize,
+    },
+}
+
+/// Answer to [`Inspect`].
+#[derive(Debug, Default)]
+pub struct InspectPage {
+    /// What was found.
+    pub connections: Vec<ConnectionInfo>,
+    /// Where to go on; `None` at the end.
+    pub next_cursor: Option<u32>,
+}
+
+/// One connection, as it stands.
+#[derive(Debug, Clone)]
+pub struct ConnectionInfo {
+    /// Its id.
+    pub id: ConnId,
+    /// Its device.
+    pub device: DeviceRef,
+    /// Where it comes from, if the kernel still knows.
+    pub peer: Option<SocketAddr>,
+    /// How long ago it was adopted, to a tick.
+    pub age: Duration,
+    /// How long ago the last whole frame came, to a tick.
+    pub idle: Duration,
+    /// Interval of the signs of life.
+    pub heartbeat: Duration,
+    /// Bytes that wait for the socket.
+    pub queued_bytes: usize,
+    /// How long it has been above the high watermark, if it is.
+    pub stalled: Option<Duration>,
+    /// Topics it is in.
+    pub topics: Vec<TopicId>,
+}
+
+/// What a shard tells the front, in the order in which it happened.
+#[derive(Debug)]
+pub enum Report {
+    /// The connection is in the table and can be named.
+    Adopted {
+        /// Its id.
+        conn: ConnId,
+        /// From the [`Adoption`].
+        ticket: u64,
+    },
+    /// The connection could not be taken over and is closed.
+    Refused {
+        /// From the [`Adoption`].
+        ticket: u64,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A whole frame that the shard does not answer itself.
+    Received {
+        /// Who sent it.
+        conn: ConnId,
+        /// Its device.
+        device: DeviceRef,
+        /// The frame's body.
+        body: Box<[u8]>,
+    },
+    /// A membership asked for was not made: the connection had gone, was in the topic already, or is in
+    /// `topics_per_connection_max` (it has been told so).
+    NotEntered {
+        /// The topic whose count goes down.
+        topic: TopicId,
+    },
+    /// A membership ended by [`Command::Unsubscribe`].
+    Left {
+        /// The topic whose count goes down.
+        topic: TopicId,
+    },
+    /// A connection has ended; nothing more will be said of it.
+    Closed {
+        /// Its id.
+        conn: ConnId,
+        /// Its device.
+        device: DeviceRef,
+        /// Why.
+        reason: CloseReason,
+        /// Topics whose counts go down.
+        topics: Vec<TopicId>,
+    },
+    /// The topic is forgotten.
+    Retired {
+        /// The topic.
+        topic: TopicId,
+    },
+    /// All connections have been closed.
+    Drained,
+}
+
+/// The way back from a shard to the front.
+pub trait Front: Send {
+    /// Passes a report on, or gives it back when there is no room. Must not block.
+    ///
+    /// While there is no room the shard stops reading from connections whose frames would need it; what must not be
+    /// lost (ends of connections, counts) it keeps and offers again.
+    fn try_report(&mut self, report: Report) -> Result<(), Report>;
+}

@@ -1,0 +1,92 @@
+//! Names that router and shards use for each other's things: small numbers with generations.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+/// A connection of one process, never used twice.
+///
+/// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
+/// An id whose generation has passed is *stale*: whatever names it is dropped and counted, or reported back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(u64);
+
+impl ConnId {
+    /// Connections that one shard can number: 16,777,216.
+    pub const SLOTS_MAX: usize = 1 << 24;
+
+    pub(crate) fn new(shard: u8, slot: u32, generation: u32) -> Self {
+        debug_assert!((slot as usize) < Self::SLOTS_MAX, "the table refuses more slots");
+        Self(u64::from(shard) << 56 | u64::from(generation) << 24 | u64::from(slot))
+    }
+
+    /// Index of the shard that owns the connection.
+    pub const fn shard(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+
+    pub(crate) const fn slot(self) -> u32 {
+        (self.0 & 0xff_ffff) as u32
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the middle 32 bits are meant")]
+    pub(crate) const fn generation(self) -> u32 {
+        (self.0 >> 24) as u32
+    }
+
+    /// The id as the number that stands in `Welcome` and `Push`.
+    pub const fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The id with this number; it may name nothing.
+    pub const fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}g{}", self.shard(), self.slot(), self.generation())
+    }
+}
+
+impl FromStr for ConnId {
+    type Err = ParseIntError;
+
+    fn from_str(digits: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(digits, 16).map(Self)
+    }
+}
+
+/// A topic, as the router numbers it: dense, reused once every shard has let go of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicId(pub u32);
+
+impl TopicId {
+    /// Stands where no topic is.
+    pub(crate) const NONE: TopicId = TopicId(u32::MAX);
+}
+
+/// The front's handle of a device record; the shard only gives it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceRef(pub u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_print_come_back() {
+        let id = ConnId::new(3, 0xab_cdef, 0xdead_beef);
+        assert_eq!((id.shard(), id.slot(), id.generation()), (3, 0xab_cdef, 0xdead_beef));
+        assert_eq!(id.to_string().parse::<ConnId>(), Ok(id));
+        assert_eq!(ConnId::from_u64(id.to_u64()), id);
+    }
+}

@@ -1,0 +1,29 @@
+//! The shards of Weir: threads that hold settled connections and push to them.
+//!
+//! A shard owns its connections for good. It knows bytes and deadlines; what topics mean, who may do what, and where
+//! messages come from is the gateway's business, which reaches it through a [`Mailbox`] and hears from it through
+//! [`Front`]. There is no async runtime here, and nothing here waits for anything but readiness and time.
+
+mod budget;
+mod command;
+mod engine;
+mod id;
+mod mailbox;
+mod message;
+mod net;
+mod settings;
+mod stats;
+mod time;
+
+pub use budget::Budget;
+pub use command::{
+    Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Urgent,
+};
+pub use engine::Engine;
+pub use id::{ConnId, DeviceRef, TopicId};
+pub use mailbox::{Bell, Credit, Full, Mailbox};
+pub use message::{Item, Message};
+pub use net::{Net, Ready};
+pub use settings::ShardSettings;
+pub use stats::{Cell, DropRule, Durations, ShardStats};
+pub use time::{Nanos, TICK};

@@ -1,0 +1,168 @@
+//! Mailboxes: how the front reaches a shard. Two bounded lanes and a bell.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::command::{Command, Urgent};
+
+/// Rings the shard out of its wait; called only while it sleeps.
+pub type Bell = Box<dyn Fn() + Send + Sync>;
+
+/// The front's end of one shard's mailbox.
+///
+/// Shape: the *lane* carries commands in order and is bounded by credits; the *reserved lane* carries closing and
+/// inspecting and never waits behind messages.
+/// Limits: no credit, no command: the caller refuses or tries again later. Nobody blocks.
+/// Cost: both lanes are allocated at the start.
+pub struct Mailbox<S> {
+    shared: Arc<Shared<S>>,
+}
+
+/// The shard's end.
+pub(crate) struct Inbox<S> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S> {
+    lane: ArrayQueue<Command<S>>,
+    reserved: ArrayQueue<Urgent>,
+    /// Commands that may still be pushed. Invariant: credits + commands in the lane + commands being carried out =
+    /// capacity, so a push after a taken credit always finds room.
+    credits: AtomicUsize,
+    /// The shard is about to wait, or waits: whoever pushes must ring.
+    asleep: AtomicBool,
+    bell: Bell,
+}
+
+/// The right to push one command; returned unused when dropped.
+#[must_use = "a credit that is dropped is returned"]
+pub struct Credit<'a, S> {
+    mailbox: &'a Mailbox<S>,
+}
+
+/// The reserved lane is full; the request is given back.
+pub struct Full(pub Urgent);
+
+impl<S> Mailbox<S> {
+    /// A mailbox whose lane holds `capacity` commands, and its shard's end.
+    pub(crate) fn new(capacity: usize, reserved_capacity: usize, bell: Bell) -> (Mailbox<S>, Inbox<S>) {
+        let shared = Arc::new(Shared {
+            lane: ArrayQueue::new(capacity),
+            reserved: ArrayQueue::new(reserved_capacity),
+            credits: AtomicUsize::new(capacity),
+            asleep: AtomicBool::new(false),
+            bell,
+        });
+        (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
+    }
+
+    /// Takes the right to push one command; `None` when the lane is full.
+    pub fn try_credit(&self) -> Option<Credit<'_, S>> {
+        let taken =
+            self.shared.credits.fetch_update(Ordering::Acquire, Ordering::Relaxed, |credits| credits.checked_sub(1));
+        taken.ok().map(|_| Credit { mailbox: self })
+    }
+
+    /// Pushes a command, or gives it back when the lane is full.
+    pub fn try_push(&self, command: Command<S>) -> Result<(), Command<S>> {
+        match self.try_credit() {
+            Some(credit) => {
+                credit.push(command);
+                Ok(())
+            }
+            None => Err(command),
+        }
+    }
+
+    /// Pushes to the reserved lane, or gives the request back when it is full.
+    pub fn try_urgent(&self, urgent: Urgent) -> Result<(), Full> {
+        self.shared.reserved.push(urgent).map_err(Full)?;
+        self.shared.ring();
+        Ok(())
+    }
+
+    /// Rings the bell if the shard sleeps: for the front, when it has made room on the way back.
+    pub fn nudge(&self) {
+        self.shared.ring();
+    }
+
+    /// Commands in the lane or being carried out.
+    pub fn depth(&self) -> usize {
+        self.capacity() - self.shared.credits.load(Ordering::Relaxed).min(self.capacity())
+    }
+
+    /// Requests in the reserved lane.
+    pub fn reserved_depth(&self) -> usize {
+        self.shared.reserved.len()
+    }
+
+    /// Commands that the lane holds at the most.
+    pub fn capacity(&self) -> usize {
+        self.shared.lane.capacity()
+    }
+}
+
+impl<S> Clone for Mailbox<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S> Credit<'_, S> {
+    /// Pushes the command that this credit was taken for.
+    pub fn push(self, command: Command<S>) {
+        let pushed = self.mailbox.shared.lane.push(command).is_ok();
+        debug_assert!(pushed, "a credit is room in the lane");
+        self.mailbox.shared.ring();
+        std::mem::forget(self);
+    }
+}
+
+impl<S> Drop for Credit<'_, S> {
+    fn drop(&mut self) {
+        self.mailbox.shared.credits.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl<S> Inbox<S> {
+    /// The next command; its credit returns by [`Inbox::return_credit`] once it is carried out.
+    pub(crate) fn pop(&self) -> Option<Command<S>> {
+        self.shared.lane.pop()
+    }
+
+    pub(crate) fn pop_urgent(&self) -> Option<Urgent> {
+        self.shared.reserved.pop()
+    }
+
+    pub(crate) fn return_credit(&self) {
+        self.shared.credits.fetch_add(1, Ordering::Release);
+    }
+
+    /// Announces that the shard is about to wait; `false` if there is something to do after all.
+    pub(crate) fn try_sleep(&self) -> bool {
+        self.shared.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.shared.lane.is_empty() && self.shared.reserved.is_empty() {
+            return true;
+        }
+        self.wake();
+        false
+    }
+
+    /// The shard has stopped waiting.
+    pub(crate) fn wake(&self) {
+        self.shared.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+impl<S> Shared<S> {
+    /// After a push: rings once per sleep, and not at all while the shard is up.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            (self.bell)();
+        }
+    }
+}

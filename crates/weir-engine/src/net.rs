@@ -1,0 +1,62 @@
+//! The syscalls that a shard uses, as a trait: the kernel, or a simulated network.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::time::Nanos;
+
+/// The network under a shard.
+///
+/// Readiness is edge-triggered: after an edge the shard reads until a short read or `WouldBlock`, and writes until
+/// `WouldBlock`; only then is a further edge due.
+pub trait Net {
+    /// What a connection is offered as.
+    type Offer;
+    /// A socket that the shard owns; it cannot leave the shard's thread.
+    type Socket;
+
+    /// Reads the clock.
+    fn now(&self) -> Nanos;
+
+    /// Takes over an offered socket; its readiness is reported under `key` from now on.
+    fn adopt(&mut self, offer: Self::Offer, key: u64) -> io::Result<Self::Socket>;
+
+    /// Waits for readiness and appends it to `ready`; returns early when the bell rings. `None`: for as long as it
+    /// takes.
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Reads into `buf`; 0 is the peer's end.
+    fn recv(&mut self, socket: &Self::Socket, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends as much of `bufs` as the socket takes. Must not raise a signal.
+    fn send(&mut self, socket: &Self::Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Ends our side of the stream, behind what has been sent.
+    fn shutdown_write(&mut self, socket: &Self::Socket);
+
+    /// The error that the socket has pending, if any.
+    fn take_error(&mut self, socket: &Self::Socket) -> Option<io::Error>;
+
+    /// Where the peer is.
+    fn peer_addr(&self, socket: &Self::Socket) -> Option<SocketAddr>;
+
+    /// Closes the socket; what has been sent is still delivered.
+    fn close(&mut self, socket: Self::Socket);
+
+    /// Closes the socket and throws away what has been sent (a reset).
+    fn abort(&mut self, socket: Self::Socket);
+}
+
+/// What a socket is ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// From [`Net::adopt`].
+    pub key: u64,
+    /// There is something to read: bytes, the peer's end, or an error.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// The socket has an error, or both its sides have ended.
+    pub failed: bool,
+}

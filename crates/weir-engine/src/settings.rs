@@ -1,0 +1,48 @@
+//! What a shard is told at the start.
+
+use std::time::Duration;
+
+/// Limits and time-outs of a shard. The gateway checks the values; see docs/configuration.md for their reasons.
+#[derive(Debug, Clone)]
+pub struct ShardSettings {
+    /// Connections that this shard holds at the most.
+    pub connections_max: usize,
+    /// Topics that one connection may be in.
+    pub topics_per_connection_max: usize,
+    /// Longest frame from a device.
+    pub frame_bytes_max: usize,
+    /// At or below this a stalled connection has recovered.
+    pub low_watermark_bytes: usize,
+    /// Above this a connection is stalled.
+    pub high_watermark_bytes: usize,
+    /// A connection that stays stalled is closed after this long.
+    pub stall_timeout: Duration,
+    /// A frame that has begun must be complete within this.
+    pub frame_timeout: Duration,
+    /// How long a closed connection may take to flush `Goodbye` and to close its side.
+    pub linger_timeout: Duration,
+    /// `retry_after_ms` in a `Goodbye` that asks to come back later, smallest and largest.
+    pub retry_after_ms: (u32, u32),
+    /// Commands that the lane holds.
+    pub lane_capacity: usize,
+    /// Requests that the reserved lane holds.
+    pub reserved_capacity: usize,
+}
+
+impl Default for ShardSettings {
+    fn default() -> Self {
+        Self {
+            connections_max: 1 << 20,
+            topics_per_connection_max: 64,
+            frame_bytes_max: 64 * 1024,
+            low_watermark_bytes: 32 * 1024,
+            high_watermark_bytes: 128 * 1024,
+            stall_timeout: Duration::from_secs(10),
+            frame_timeout: Duration::from_secs(10),
+            linger_timeout: Duration::from_secs(1),
+            retry_after_ms: (1_000, 10_000),
+            lane_capacity: 4096,
+            reserved_capacity: 1024,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What a shard counts: plain cells that it alone writes and anybody may read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+/// A number that one thread writes and others read.
+///
+/// Cost: a load and a store, without a locked instruction; a reader may see it a moment late.
+#[derive(Debug, Default)]
+pub struct Cell(AtomicU64);
+
+impl Cell {
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, count: u64) {
+        self.set(self.get().wrapping_add(count));
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn raise(&self, value: u64) {
+        if value > self.get() {
+            self.set(value);
+        }
+    }
+}
+
+/// How long something took, in buckets that double.
+///
+/// Shape: bucket `i` counts durations of at most `LEAST × 2^i`; the last one takes everything longer.
+#[derive(Debug, Default)]
+pub struct Durations {
+    buckets: [Cell; Durations::BUCKETS],
+    sum_nanos: Cell,
+    max_nanos: Cell,
+}
+
+impl Durations {
+    /// Buckets: from 16 µs to 134 s, and one above.
+    pub const BUCKETS: usize = 25;
+    /// Upper bound of the first bucket.
+    pub const LEAST: Duration = Duration::from_nanos(1 << LEAST_BITS);
+
+    /// Upper bound of a bucket; `None` for the last one, which has none.
+    pub fn bound(index: usize) -> Option<Duration> {
+        (index + 1 < Self::BUCKETS).then(|| Self::LEAST * (1 << index))
+    }
+
+    /// Counts by bucket, not cumulated.
+    pub fn counts(&self) -> [u64; Self::BUCKETS] {
+        std::array::from_fn(|index| self.buckets[index].get())
+    }
+
+    /// Sum of all durations.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_nanos.get())
+    }
+
+    /// The longest duration.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max_nanos.get())
+    }
+
+    pub(crate) fn record(&self, duration: Duration, times: u64) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bits = u64::BITS - nanos.saturating_sub(1).leading_zeros();
+        let index = (bits.saturating_sub(LEAST_BITS) as usize).min(Self::BUCKETS - 1);
+        self.buckets[index].add(times);
+        self.sum_nanos.add(nanos.wrapping_mul(times));
+        self.max_nanos.raise(nanos);
+    }
+}
+
+const LEAST_BITS: u32 = 14;
+
+/// Why something that was accepted for a connection was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DropRule {
+    /// The connection was closed while it waited.
+    Closed,
+    /// It named a connection that had gone.
+    Gone,
+    /// Its time to live had passed before its first byte was sent.
+    Expired,
+}
+
+impl DropRule {
+    /// Every rule, in the order of its number.
+    pub const ALL: [DropRule; 3] = [DropRule::Closed, DropRule::Gone, DropRule::Expired];
+
+    /// The rule as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropRule::Closed => "closed",
+            DropRule::Gone => "gone",
+            DropRule::Expired => "expired",
+        }
+    }
+}
+
+/// Everything one shard counts. Totals never fall; the others are levels as of the end of its last turn.
+#[derive(Debug, Default)]
+pub struct ShardStats {
+    /// Level: connections that are open.
+    pub connections: Cell,
+    /// Level: connections that are closed but whose socket still flushes or waits for the peer's end.
+    pub lingering: Cell,
+    /// Level: connections above the high watermark.
+    pub stalled: Cell,
+    /// Level: entries of the table in use, lingering and unreported ones included.
+    pub table_entries: Cell,
+    /// Level: topics with a list of members.
+    pub topics: Cell,
+    /// Level: memberships.
+    pub memberships: Cell,
+    /// Level: bytes held for outboxes and partial frames, without the shared messages.
+    pub queued_bytes: Cell,
+    /// Level: items waiting in outboxes.
+    pub queued_items: Cell,
+    /// Level: fan-outs begun and not ended.
+    pub fanouts: Cell,
+    /// Level: connections that are not read from because the way back is full.
+    pub read_paused: Cell,
+    /// Connections adopted.
+    pub adopted: Cell,
+    /// Messages whose last byte the kernel took: one a connection.
+    pub delivered: Cell,
+    /// Bytes that the kernel took.
+    pub sent_bytes: Cell,
+    /// Bytes read.
+    pub received_bytes: Cell,
+    /// Whole frames read.
+    pub received_frames: Cell,
+    /// `Ping`s answered.
+    pub pings: Cell,
+    /// Sends that the kernel took only in part or not at all.
+    pub sends_refused: Cell,
+    /// Items dropped, by [`DropRule`].
+    pub dropped: [Cell; DropRule::ALL.len()],
+    /// Connections closed, by [`CloseReason`].
+    pub closed: [Cell; CloseReason::COUNT],
+    /// Turns of the loop.
+    pub turns: Cell,
+    /// Length of a turn, waiting not counted.
+    pub turn: Durations,
+    /// From a message's acceptance to its send, one value for each send batch, weighted by its sends.
+    pub lag: Durations,
+    /// From a fan-out's first send to its last.
+    pub fanout: Durations,
+    /// From the crossing of the high watermark to the return below the low one.
+    pub stall_recovered: Durations,
+    /// From the crossing of the high watermark to the close.
+    pub stall_closed: Durations,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_falls_into_the_first_bucket_that_holds_it() {
+        let durations = Durations::default();
+        durations.record(Duration::ZERO, 1);
+        durations.record(Durations::LEAST, 1);
+        durations.record(Durations::LEAST + Duration::from_nanos(1), 2);
+        durations.record(Duration::from_secs(1000), 1);
+        let counts = durations.counts();
+        assert_eq!((counts[0], counts[1], counts[Durations::BUCKETS - 1]), (2, 2, 1));
+        assert_eq!(durations.max(), Duration::from_secs(1000));
+        assert_eq!(Durations::bound(1), Some(Durations::LEAST * 2));
+        assert_eq!(Durations::bound(Durations::BUCKETS - 1), None);
+    }
+}

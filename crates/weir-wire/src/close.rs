@@ -1,0 +1,191 @@
+//! Why a connection ended: a closed set, shared by everyone who says it or hears it.
+
+use std::fmt;
+
+/// Why a connection ended.
+///
+/// Shape: one byte. Every end of a connection has exactly one reason; it is counted under [`CloseReason::name`] and,
+/// where the socket still takes bytes, told to the device in `Goodbye` with [`CloseReason::code`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum CloseReason {
+    /// The peer closed its side in an orderly way (FIN).
+    PeerClosed,
+    /// The peer reset the connection (`ECONNRESET`, `EPIPE`).
+    PeerReset,
+    /// The kernel gave up: sent bytes stayed unacknowledged for `user_timeout` (`ETIMEDOUT`).
+    KernelTimeout,
+    /// Another error of the socket, such as an unreachable host.
+    SocketError,
+    /// Nothing whole was heard for two heartbeats.
+    HeartbeatMissed,
+    /// No whole `Hello` within `hello_timeout`.
+    HelloTimeout,
+    /// A frame that had begun was not complete within `frame_timeout`.
+    FrameTimeout,
+    /// A frame announced more bytes than `frame_bytes_max`.
+    FrameTooLarge,
+    /// Bytes that are no frame or no message, or a first message that is not `Hello`.
+    Malformed,
+    /// The device did not take what was sent to it for `stall_timeout`.
+    Stalled,
+    /// The byte budget was used up and this connection was the one to give way.
+    BudgetExhausted,
+    /// A newer connection of the same device took its place.
+    Replaced,
+    /// The token is wrong or does not permit the device id, or anonymous mode is off.
+    Unauthorized,
+    /// The device's permission was withdrawn.
+    Revoked,
+    /// An operator closed it.
+    ClosedByOperator,
+    /// A limit on connections was reached.
+    TooManyConnections,
+    /// The server shuts down.
+    Draining,
+    /// A fault of the server's own.
+    Internal,
+}
+
+/// What a device should do after a close: the meaning of the code's range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Reconnect now (codes 4000 to 4099).
+    ReconnectNow,
+    /// Reconnect after the delay in `Goodbye` (codes 4100 to 4199).
+    ReconnectLater,
+    /// Reconnect with other credentials (codes 4200 to 4299).
+    FixCredentials,
+    /// Do not come back: the same would happen again (codes 4300 to 4399).
+    DoNotReturn,
+}
+
+impl CloseReason {
+    /// Every reason, in the order of [`CloseReason::index`].
+    pub const ALL: [CloseReason; 18] = [
+        CloseReason::PeerClosed,
+        CloseReason::PeerReset,
+        CloseReason::KernelTimeout,
+        CloseReason::SocketError,
+        CloseReason::HeartbeatMissed,
+        CloseReason::HelloTimeout,
+        CloseReason::FrameTimeout,
+        CloseReason::FrameTooLarge,
+        CloseReason::Malformed,
+        CloseReason::Stalled,
+        CloseReason::BudgetExhausted,
+        CloseReason::Replaced,
+        CloseReason::Unauthorized,
+        CloseReason::Revoked,
+        CloseReason::ClosedByOperator,
+        CloseReason::TooManyConnections,
+        CloseReason::Draining,
+        CloseReason::Internal,
+    ];
+
+    /// Number of reasons.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Position in [`CloseReason::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The code in `Goodbye`, from 4000 to 4399: also valid as a WebSocket close code (RFC 6455 §7.4.2).
+    pub const fn code(self) -> u16 {
+        match self {
+            CloseReason::PeerClosed => 4000,
+            CloseReason::PeerReset => 4001,
+            CloseReason::KernelTimeout => 4002,
+            CloseReason::SocketError => 4003,
+            CloseReason::HeartbeatMissed => 4004,
+            CloseReason::Stalled => 4005,
+            CloseReason::ClosedByOperator => 4006,
+            CloseReason::Draining => 4100,
+            CloseReason::TooManyConnections => 4101,
+            CloseReason::BudgetExhausted => 4102,
+            CloseReason::Internal => 4103,
+            CloseReason::HelloTimeout => 4104,
+            CloseReason::Unauthorized => 4200,
+            CloseReason::Revoked => 4201,
+            CloseReason::Malformed => 4300,
+            CloseReason::FrameTooLarge => 4301,
+            CloseReason::FrameTimeout => 4302,
+            CloseReason::Replaced => 4303,
+        }
+    }
+
+    /// The reason as a metric label and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseReason::PeerClosed => "peer_closed",
+            CloseReason::PeerReset => "peer_reset",
+            CloseReason::KernelTimeout => "kernel_timeout",
+            CloseReason::SocketError => "socket_error",
+            CloseReason::HeartbeatMissed => "heartbeat_missed",
+            CloseReason::HelloTimeout => "hello_timeout",
+            CloseReason::FrameTimeout => "frame_timeout",
+            CloseReason::FrameTooLarge => "frame_too_large",
+            CloseReason::Malformed => "malformed",
+            CloseReason::Stalled => "stalled",
+            CloseReason::BudgetExhausted => "budget_exhausted",
+            CloseReason::Replaced => "replaced",
+            CloseReason::Unauthorized => "unauthorized",
+            CloseReason::Revoked => "revoked",
+            CloseReason::ClosedByOperator => "closed_by_operator",
+            CloseReason::TooManyConnections => "too_many_connections",
+            CloseReason::Draining => "draining",
+            CloseReason::Internal => "internal",
+        }
+    }
+
+    /// The reason whose code this is, if any.
+    pub fn from_code(code: u32) -> Option<CloseReason> {
+        Self::ALL.into_iter().find(|reason| u32::from(reason.code()) == code)
+    }
+
+    /// What the device should do next.
+    pub fn advice(self) -> Advice {
+        Advice::from_code(u32::from(self.code())).unwrap_or(Advice::ReconnectLater)
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Advice {
+    /// The advice for a close code, known or not; `None` outside the four ranges.
+    pub const fn from_code(code: u32) -> Option<Advice> {
+        match code {
+            4000..=4099 => Some(Advice::ReconnectNow),
+            4100..=4199 => Some(Advice::ReconnectLater),
+            4200..=4299 => Some(Advice::FixCredentials),
+            4300..=4399 => Some(Advice::DoNotReturn),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_stands_at_its_index_and_has_a_code_of_its_own() {
+        for (index, reason) in CloseReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            assert_eq!(CloseReason::from_code(u32::from(reason.code())), Some(reason));
+            assert!(Advice::from_code(u32::from(reason.code())).is_some());
+        }
+    }
+
+    #[test]
+    fn codes_outside_the_ranges_carry_no_advice() {
+        for code in [0, 1000, 3999, 4400] {
+            assert_eq!(Advice::from_code(code), None);
+        }
+    }
+}

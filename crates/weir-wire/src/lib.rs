@@ -1,0 +1,44 @@
+//! The wire format of Weir: frames, messages and close codes.
+//!
+//! Bytes in, values out: no I/O, no clock, no unsafe code.
+#![forbid(unsafe_code)]
+
+mod close;
+pub mod frame;
+pub mod hot;
+
+pub use close::{Advice, CloseReason};
+
+/// The messages of `weir.v1`, generated from `proto/weir/v1.proto`.
+#[expect(missing_docs, reason = "generated; the .proto is the document")]
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/weir.v1.rs"));
+}
+
+pub use prost::Message as ProstMessage;
+
+/// Longest `data` of a `Ping`, in bytes: enough for a time stamp and an id, too little to make of the server an
+/// amplifier.
+pub const PING_BYTES_MAX: usize = 256;
+
+/// Bytes that are no frame or no message: always the sender's fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A length that does not end within five bytes or does not fit 32 bits.
+    #[error("frame length is not a varint of at most 5 bytes and 32 bits")]
+    LengthMalformed,
+    /// A length over the limit.
+    #[error("frame of {bytes} bytes is over the limit of {limit}")]
+    FrameTooLarge {
+        /// The length that the frame announced.
+        bytes: u64,
+        /// The limit in force.
+        limit: usize,
+    },
+    /// A body that is not a message of protocol buffers.
+    #[error("message is malformed: {0}")]
+    MessageMalformed(&'static str),
+    /// `data` of a `Ping` over [`PING_BYTES_MAX`].
+    #[error("ping data of {0} bytes is over the limit of 256")]
+    PingTooLarge(usize),
+}

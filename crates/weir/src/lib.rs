@@ -1,0 +1,1 @@
+//! The Weir gateway as a library.

@@ -1,0 +1,3 @@
+//! The toolbox of the project.
+
+fn main() {}
