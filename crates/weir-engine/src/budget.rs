@@ -143,7 +143,11 @@ impl Lease {
     }
 
     pub(crate) fn give(&mut self, bytes: usize) {
-        debug_assert!(self.held >= bytes, "a lease gets back what it gave: {bytes} of {}", self.held);
+        debug_assert!(
+            self.held >= bytes,
+            "a lease gets back what it gave: {bytes} of {}",
+            self.held
+        );
         self.held -= bytes;
         self.free += bytes;
         let keep = if self.held == 0 { 0 } else { LEASE_BYTES };

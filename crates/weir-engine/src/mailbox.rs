@@ -47,7 +47,11 @@ pub struct Full(pub Urgent);
 
 impl<S> Mailbox<S> {
     /// A mailbox whose lane holds `capacity` commands, and its shard's end.
-    pub(crate) fn new(capacity: usize, reserved_capacity: usize, bell: Bell) -> (Mailbox<S>, Inbox<S>) {
+    pub(crate) fn new(
+        capacity: usize,
+        reserved_capacity: usize,
+        bell: Bell,
+    ) -> (Mailbox<S>, Inbox<S>) {
         let shared = Arc::new(Shared {
             lane: ArrayQueue::new(capacity),
             reserved: ArrayQueue::new(reserved_capacity),
@@ -61,7 +65,9 @@ impl<S> Mailbox<S> {
     /// Takes the right to push one command; `None` when the lane is full.
     pub fn try_credit(&self) -> Option<Credit<'_, S>> {
         let taken =
-            self.shared.credits.fetch_update(Ordering::Acquire, Ordering::Relaxed, |credits| credits.checked_sub(1));
+            self.shared.credits.fetch_update(Ordering::Acquire, Ordering::Relaxed, |credits| {
+                credits.checked_sub(1)
+            });
         taken.ok().map(|_| Credit { mailbox: self })
     }
 

@@ -30,7 +30,12 @@ impl Message {
         expires_at: Option<Nanos>,
     ) -> Option<Arc<Message>> {
         let charge = Charge::take(budget, frame.len() + size_of::<Message>())?;
-        Some(Arc::new(Message { frame: frame.into_boxed_slice(), accepted_at, expires_at, _charge: charge }))
+        Some(Arc::new(Message {
+            frame: frame.into_boxed_slice(),
+            accepted_at,
+            expires_at,
+            _charge: charge,
+        }))
     }
 
     /// The frame, length prefix included.

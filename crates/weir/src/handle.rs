@@ -1,0 +1,145 @@
+//! The gateway from the inside: what the publish API, an embedding program and the metrics call.
+
+use std::time::Duration;
+
+use weir_engine::{ConnId, ConnectionInfo};
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// To the subscribers of a topic.
+    Topic(&'a str),
+    /// To the connections of a device.
+    Device(&'a str),
+    /// To every connection.
+    All,
+}
+
+/// The content of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// UTF-8 text.
+    Text(&'a str),
+    /// Bytes.
+    Data(&'a [u8]),
+}
+
+/// A message to publish.
+#[derive(Debug, Clone, Copy)]
+pub struct Publication<'a> {
+    /// Where it goes.
+    pub target: Target<'a>,
+    /// What it says.
+    pub payload: Payload<'a>,
+    /// Media type, or empty.
+    pub content_type: &'a str,
+    /// Conflation key, or empty.
+    pub key: &'a str,
+    /// After this long it is not begun any more.
+    pub ttl: Option<Duration>,
+    /// The connection that published it, if a device did.
+    pub sender: Option<ConnId>,
+}
+
+/// A message was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// Its id, unique for a server.
+    pub id: u64,
+    /// Its offset in the topic's epoch; `None` where there is no topic, or nobody is in it.
+    pub offset: Option<u64>,
+    /// Connections that it was queued for.
+    pub connections: u32,
+}
+
+/// A message was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// A topic name that cannot be.
+    #[error("{0}")]
+    TopicName(#[from] TopicNameError),
+    /// Its frame would be over the limit.
+    #[error("message of {bytes} bytes is over the limit of {limit} (limits.frame_bytes_max)")]
+    TooLarge {
+        /// Bytes of the frame.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A shard's mailbox is full: try again after the delay.
+    #[error("a shard's mailbox is full; try again in {0:?}")]
+    Busy(Duration),
+    /// The byte budget is used up: try again after the delay.
+    #[error("the byte budget is used up; try again in {0:?}")]
+    BudgetExhausted(Duration),
+}
+
+/// Why a topic name is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TopicNameError {
+    /// It is empty.
+    #[error("topic name is empty")]
+    Empty,
+    /// It is too long.
+    #[error("topic name of {bytes} bytes is over the limit of {limit} (limits.topic_bytes_max)")]
+    TooLong {
+        /// Bytes of the name.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// It holds a control character.
+    #[error("topic name holds a control character at byte {0}")]
+    Control(usize),
+    /// It holds `*` or `#` or `+`, which are kept for wildcards.
+    #[error(
+        "topic name holds {0:?}, which is kept for wildcards; wildcard topics do not exist yet"
+    )]
+    Wildcard(char),
+}
+
+/// One connection with names instead of numbers.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// What its shard says.
+    pub info: ConnectionInfo,
+    /// Its device's id.
+    pub device: String,
+    /// Names of the topics it is in.
+    pub topics: Vec<String>,
+}
+
+/// Which connections to list.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionQuery {
+    /// Only those of this device.
+    pub device: Option<String>,
+    /// Only those in this topic.
+    pub topic: Option<String>,
+    /// Where to go on: from the page before.
+    pub cursor: Option<ConnectionCursor>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A place in the list of connections: shard, and that shard's cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionCursor {
+    /// Index of the shard.
+    pub shard: u32,
+    /// The shard's cursor.
+    pub cursor: u32,
+}
+
+/// One topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name.
+    pub topic: String,
+    /// Memberships.
+    pub subscribers: u32,
+    /// Offset of its last message.
+    pub offset: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
