@@ -2,15 +2,19 @@
 //!
 //! The framing of Netty's `ProtobufVarint32FrameDecoder` and of `writeDelimitedTo` in protobuf's own libraries.
 
-use crate::{ProstMessage, WireError};
+use crate::{ProstMessage, WireError, fields};
 
 /// Longest length prefix, in bytes: 32 bits in groups of seven.
 pub const LENGTH_BYTES_MAX: usize = 5;
 
 /// Splits the first frame off `input`: its body and the bytes it took, prefix included.
 ///
-/// `None` means that more bytes are needed. Cost: no copy, no allocation.
+/// `None` means that more bytes are needed: call again with the same bytes and more behind them. An empty body is a
+/// frame. One length has one form: a prefix that ends in a needless zero byte (`80 00` for 0) is refused, though
+/// protobuf's parsers would take it; no encoder in use writes one, so it means a broken or hostile peer.
+/// Limits: a length is refused as soon as its last byte is there, before any of the body.
 /// Errors: an overlong length, one beyond 32 bits, or one above `frame_bytes_max`; each is final for the stream.
+/// Cost: at most five bytes are looked at; no copy, no allocation.
 pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usize)>, WireError> {
     let mut length: u64 = 0;
     for (index, byte) in input.iter().take(LENGTH_BYTES_MAX).enumerate() {
@@ -18,18 +22,20 @@ pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usi
         if byte & 0x80 != 0 {
             continue;
         }
-        if index > 0 && *byte == 0 {
+        if (index > 0 && *byte == 0) || length > u64::from(u32::MAX) {
             return Err(WireError::LengthMalformed);
         }
-        let Ok(bytes) = u32::try_from(length) else {
-            return Err(WireError::LengthMalformed);
+        let bytes = match usize::try_from(length) {
+            Ok(bytes) if bytes <= frame_bytes_max => bytes,
+            Ok(_) | Err(_) => {
+                return Err(WireError::FrameTooLarge { bytes: length, limit: frame_bytes_max });
+            }
         };
-        let bytes = bytes as usize;
-        if bytes > frame_bytes_max {
-            return Err(WireError::FrameTooLarge { bytes: length, limit: frame_bytes_max });
-        }
         let start = index + 1;
-        return Ok(input.get(start..start + bytes).map(|body| (body, start + bytes)));
+        return Ok(input
+            .get(start..)
+            .and_then(|rest| rest.get(..bytes))
+            .map(|body| (body, start + bytes)));
     }
     if input.len() >= LENGTH_BYTES_MAX {
         return Err(WireError::LengthMalformed);
@@ -38,6 +44,9 @@ pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usi
 }
 
 /// Appends `message` to `out` as one frame.
+///
+/// Limits: the caller keeps `message` below 4 GiB, far above what any peer takes.
+/// Cost: grows `out` at most once.
 pub fn encode(message: &impl ProstMessage, out: &mut Vec<u8>) {
     let bytes = message.encoded_len();
     out.reserve(bytes + LENGTH_BYTES_MAX);
@@ -47,10 +56,5 @@ pub fn encode(message: &impl ProstMessage, out: &mut Vec<u8>) {
 
 /// Appends a length prefix to `out`.
 pub(crate) fn encode_length(bytes: usize, out: &mut Vec<u8>) {
-    let mut rest = bytes as u64;
-    while rest >= 0x80 {
-        out.push((rest & 0x7f) as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push((rest & 0x7f) as u8);
+    fields::put_varint(bytes as u64, out);
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod fields;
 pub mod frame;
 pub mod hot;
 
