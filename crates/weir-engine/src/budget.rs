@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// All bytes that may wait in this process: messages on their way, remainders, partial frames, queue nodes.
 ///
-/// Shape: one counter for all shards, which lease it in pieces of [`LEASE_BYTES`] so that it stays out of their way.
+/// Shape: one counter for all shards, which lease it in pieces of 64 KiB so that it stays out of their way.
 /// Limits: `take` refuses beyond the limit; what happens then is the caller's: a shard closes its longest-stalled
 /// connection, the router refuses the message.
 /// Cost: one atomic operation a message, and one a piece.
@@ -19,7 +19,7 @@ pub struct Budget {
 
 /// A shard takes and returns budget in pieces of this size: 64 KiB is some hundreds of stalled deliveries, and little
 /// beside any sensible budget.
-pub const LEASE_BYTES: usize = 64 * 1024;
+pub(crate) const LEASE_BYTES: usize = 64 * 1024;
 
 impl Budget {
     /// A budget of `bytes_max` bytes.

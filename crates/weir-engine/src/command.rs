@@ -210,3 +210,9 @@ pub trait Front: Send {
     /// lost (ends of connections, counts) it keeps and offers again.
     fn try_report(&mut self, report: Report) -> Result<(), Report>;
 }
+
+impl Front for Box<dyn Front> {
+    fn try_report(&mut self, report: Report) -> Result<(), Report> {
+        (**self).try_report(report)
+    }
+}

@@ -5,15 +5,25 @@
 //! [`Front`]. There is no async runtime here, and nothing here waits for anything but readiness and time.
 
 mod budget;
+mod chunks;
 mod command;
 mod engine;
 mod id;
 mod mailbox;
 mod message;
 mod net;
+mod outbox;
+mod pool;
 mod settings;
+mod shard;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod stats;
+mod sys;
+mod table;
 mod time;
+mod topics;
+mod wheel;
 
 pub use budget::Budget;
 pub use command::{

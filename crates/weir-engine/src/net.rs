@@ -53,10 +53,10 @@ pub trait Net {
 pub struct Ready {
     /// From [`Net::adopt`].
     pub key: u64,
-    /// There is something to read: bytes, the peer's end, or an error.
+    /// There is something to read.
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The socket has an error, or both its sides have ended.
-    pub failed: bool,
+    /// The peer has ended its side, or the socket has an error: reading will show which.
+    pub ended: bool,
 }

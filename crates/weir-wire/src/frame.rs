@@ -16,6 +16,19 @@ pub const LENGTH_BYTES_MAX: usize = 5;
 /// Errors: an overlong length, one beyond 32 bits, or one above `frame_bytes_max`; each is final for the stream.
 /// Cost: at most five bytes are looked at; no copy, no allocation.
 pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usize)>, WireError> {
+    let Some((start, end)) = bounds(input, frame_bytes_max)? else { return Ok(None) };
+    Ok(input.get(start..end).map(|body| (body, end)))
+}
+
+/// Bytes of the frame that begins `input`, prefix included; `None` while its length is not known.
+///
+/// Errors and cost: as for [`decode`].
+pub fn whole_bytes(input: &[u8], frame_bytes_max: usize) -> Result<Option<usize>, WireError> {
+    Ok(bounds(input, frame_bytes_max)?.map(|(_, end)| end))
+}
+
+/// Where the body of the first frame begins and ends.
+fn bounds(input: &[u8], frame_bytes_max: usize) -> Result<Option<(usize, usize)>, WireError> {
     let mut length: u64 = 0;
     for (index, byte) in input.iter().take(LENGTH_BYTES_MAX).enumerate() {
         length |= u64::from(byte & 0x7f) << (7 * index);
@@ -25,17 +38,13 @@ pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usi
         if (index > 0 && *byte == 0) || length > u64::from(u32::MAX) {
             return Err(WireError::LengthMalformed);
         }
-        let bytes = match usize::try_from(length) {
-            Ok(bytes) if bytes <= frame_bytes_max => bytes,
+        let start = index + 1;
+        return match usize::try_from(length) {
+            Ok(bytes) if bytes <= frame_bytes_max => Ok(Some((start, start.saturating_add(bytes)))),
             Ok(_) | Err(_) => {
-                return Err(WireError::FrameTooLarge { bytes: length, limit: frame_bytes_max });
+                Err(WireError::FrameTooLarge { bytes: length, limit: frame_bytes_max })
             }
         };
-        let start = index + 1;
-        return Ok(input
-            .get(start..)
-            .and_then(|rest| rest.get(..bytes))
-            .map(|body| (body, start + bytes)));
     }
     if input.len() >= LENGTH_BYTES_MAX {
         return Err(WireError::LengthMalformed);

@@ -1,0 +1,192 @@
+//! What waits for one socket: at most one partly sent remainder, and references behind it.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::message::Item;
+use crate::time::Nanos;
+
+/// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
+///
+/// Shape: items in order, of which the first may be sent in part. Exists only while something waits.
+/// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first item's bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    items: VecDeque<Item>,
+    /// Bytes of the first item that the kernel has: that item is committed.
+    sent: usize,
+    bytes: usize,
+    own_bytes: usize,
+    /// What the shard's lease holds for this outbox.
+    pub(crate) charged: usize,
+    /// When the high watermark was crossed, while it has not recovered.
+    pub(crate) stalled_since: Option<Nanos>,
+    /// Neighbours in the list of stalled connections, longest-stalled first.
+    pub(crate) links: Links,
+}
+
+/// A connection's place in the list of the stalled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Links {
+    pub(crate) previous: u32,
+    pub(crate) next: u32,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { previous: u32::MAX, next: u32::MAX }
+    }
+}
+
+/// Buffers in one gathered send: more would only lengthen the turn.
+pub(crate) const GATHER_MAX: usize = 64;
+
+/// An outbox that grew beyond this is not kept for reuse.
+const KEPT_ITEMS_MAX: usize = 8;
+
+impl Outbox {
+    /// Bytes not yet sent.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Whether the first item is partly sent.
+    pub(crate) fn has_remainder(&self) -> bool {
+        self.sent > 0
+    }
+
+    /// Bytes that this outbox occupies; shared messages have paid for themselves.
+    pub(crate) fn footprint(&self) -> usize {
+        size_of::<Outbox>() + self.items.capacity() * size_of::<Item>() + self.own_bytes
+    }
+
+    /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
+    pub(crate) fn push(&mut self, item: Item, sent: usize) {
+        debug_assert!(sent == 0 || self.items.is_empty(), "only the first item can be partly sent");
+        self.bytes += item.bytes().len() - sent;
+        self.own_bytes += item.own_bytes();
+        self.sent += sent;
+        self.items.push_back(item);
+    }
+
+    /// The first item while no byte of it is sent.
+    pub(crate) fn uncommitted(&self) -> Option<&Item> {
+        self.items.front().filter(|_| self.sent == 0)
+    }
+
+    /// Removes the first item.
+    pub(crate) fn pop(&mut self) -> Option<Item> {
+        let item = self.items.pop_front()?;
+        self.bytes -= item.bytes().len() - self.sent;
+        self.own_bytes -= item.own_bytes();
+        self.sent = 0;
+        Some(item)
+    }
+
+    /// Drops all that is not committed and returns how many items that were.
+    pub(crate) fn keep_remainder(&mut self) -> usize {
+        let keep = usize::from(self.has_remainder());
+        let mut dropped = 0;
+        while self.items.len() > keep {
+            let item = self.items.pop_back().expect("longer than what is kept");
+            self.bytes -= item.bytes().len();
+            self.own_bytes -= item.own_bytes();
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// What to send next, into `bufs`; returns how many buffers were filled.
+    pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
+        let mut skip = self.sent;
+        let mut count = 0;
+        for (buf, item) in bufs.iter_mut().zip(&self.items) {
+            *buf = IoSlice::new(&item.bytes()[skip..]);
+            skip = 0;
+            count += 1;
+        }
+        count
+    }
+
+    /// Takes note that the kernel took `bytes` more; passes what is sent whole to `done`.
+    pub(crate) fn advance(&mut self, bytes: usize, mut done: impl FnMut(Item)) {
+        debug_assert!(bytes <= self.bytes, "the kernel takes no more than was given");
+        self.bytes -= bytes;
+        self.sent += bytes;
+        while let Some(first) = self.items.front() {
+            let whole = first.bytes().len();
+            if self.sent < whole {
+                break;
+            }
+            self.sent -= whole;
+            let item = self.items.pop_front().expect("it is the first");
+            self.own_bytes -= item.own_bytes();
+            done(item);
+        }
+    }
+
+    /// Whether it is small enough to keep for the next connection.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.items.capacity() <= KEPT_ITEMS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(byte: u8, bytes: usize) -> Item {
+        Item::Frame(vec![byte; bytes].into_boxed_slice())
+    }
+
+    fn waiting(outbox: &Outbox) -> Vec<u8> {
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        let count = outbox.gather(&mut bufs);
+        bufs[..count].iter().flat_map(|buf| buf.to_vec()).collect()
+    }
+
+    #[test]
+    fn bytes_leave_in_order_whatever_the_kernel_takes() {
+        let mut outbox = Outbox::default();
+        outbox.push(frame(1, 4), 1);
+        outbox.push(frame(2, 2), 0);
+        outbox.push(frame(3, 3), 0);
+        let mut all = waiting(&outbox);
+        assert_eq!(all, [1, 1, 1, 2, 2, 3, 3, 3]);
+        let mut done = 0;
+        for step in [2, 3, 1, 2] {
+            outbox.advance(step, |_| done += 1);
+            all.drain(..step);
+            assert_eq!(waiting(&outbox), all);
+            assert_eq!(outbox.bytes(), all.len());
+        }
+        assert_eq!((done, outbox.is_empty(), outbox.has_remainder()), (3, true, false));
+    }
+
+    #[test]
+    fn only_what_no_byte_was_sent_of_can_be_dropped() {
+        let mut outbox = Outbox::default();
+        outbox.push(frame(1, 4), 2);
+        outbox.push(frame(2, 2), 0);
+        assert!(outbox.uncommitted().is_none());
+        assert_eq!(outbox.keep_remainder(), 1);
+        assert_eq!(waiting(&outbox), [1, 1]);
+        outbox.advance(2, |_| ());
+        outbox.push(frame(3, 3), 0);
+        assert_eq!(outbox.keep_remainder(), 1);
+        assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn a_queue_node_is_two_words() {
+        assert_eq!(size_of::<Item>(), 16);
+    }
+}

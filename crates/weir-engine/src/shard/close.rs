@@ -1,0 +1,248 @@
+//! Ends of connections: one reason each, told where it can still be told, reported exactly once.
+
+use std::io;
+use std::time::Duration;
+
+use weir_wire::{Advice, CloseReason, frame, v1};
+
+use super::Shard;
+use super::read::reason_of;
+use crate::command::{Front, Report};
+use crate::message::Item;
+use crate::net::Net;
+use crate::stats::DropRule;
+use crate::table::State;
+use crate::time::Nanos;
+
+/// Closing everybody, spread over time.
+pub(super) struct Draining {
+    /// The next slot to close.
+    cursor: u32,
+    began: Nanos,
+    nanos: u64,
+    retry_after_ms: (u32, u32),
+    /// The front has been told that nobody is left.
+    is_over: bool,
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// Ends an open connection.
+    ///
+    /// Its memberships end at once and the front is told; what waits is dropped and counted, but for a remainder that
+    /// is committed (and, when the server drains or the device is replaced, what was queued before). Then `Goodbye`
+    /// leaves, and the socket lingers until the peer has ended too, at most `linger_timeout`.
+    pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
+        if self.table[slot].state != State::Open {
+            return;
+        }
+        let now = self.tick();
+        let entry = &mut self.table[slot];
+        entry.state = State::Closing;
+        entry.reason = reason;
+        entry.heard_at = now;
+        entry.flags.held_back = false;
+        self.stats.closed[reason.index()].add(1);
+        self.stats.connections.set(self.stats.connections.get() - 1);
+        if let Some(block) = self.table[slot].partial.take() {
+            self.drop_block(block);
+        }
+        if self.is_stalled(slot) {
+            self.end_stall(slot);
+        }
+        self.report_end(slot, reason);
+        if can_be_told(reason) {
+            self.say_goodbye(slot, reason);
+        } else {
+            self.give_up_socket(slot);
+        }
+    }
+
+    /// The socket has failed.
+    pub(super) fn fail(&mut self, slot: u32, error: &io::Error) {
+        match self.table[slot].state {
+            State::Open => self.close(slot, reason_of(error)),
+            State::Closing => self.give_up_socket(slot),
+            State::Closed | State::Free => {}
+        }
+    }
+
+    fn report_end(&mut self, slot: u32, reason: CloseReason) {
+        let mut topics = Vec::with_capacity(self.table[slot].memberships.len());
+        while let Some(last) = self.table[slot].memberships.len().checked_sub(1) {
+            topics.push(self.topics.leave(&mut self.table, slot, last));
+        }
+        let conn = self.table.id(self.index, slot);
+        let device = self.table[slot].device;
+        self.report(Report::Closed { conn, device, reason, topics }, false);
+    }
+
+    fn say_goodbye(&mut self, slot: u32, reason: CloseReason) {
+        self.stats.lingering.add(1);
+        if !keeps_queue(reason) {
+            self.drop_uncommitted(slot);
+        }
+        let goodbye = self.goodbye(reason);
+        let end = self.tick().plus(self.limits.linger);
+        self.arm(slot, end);
+        if !self.push(slot, Item::Frame(goodbye), 0) {
+            return self.give_up_socket(slot);
+        }
+        self.flush(slot);
+        if self.table[slot].outbox.is_none() && self.table[slot].socket.is_some() {
+            self.end_our_side(slot);
+        }
+    }
+
+    fn drop_uncommitted(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let dropped = outbox.keep_remainder();
+        let is_empty = outbox.is_empty();
+        self.stats.queued_items.set(self.stats.queued_items.get() - dropped as u64);
+        self.count_dropped(DropRule::Closed, dropped);
+        if is_empty {
+            self.release_outbox(slot);
+        } else {
+            self.account(slot);
+        }
+    }
+
+    fn goodbye(&mut self, reason: CloseReason) -> Box<[u8]> {
+        let retry_after_ms = match reason.advice() {
+            Advice::ReconnectLater => self.draw_retry_after(),
+            Advice::ReconnectNow | Advice::FixCredentials | Advice::DoNotReturn => 0,
+        };
+        let goodbye = v1::Goodbye {
+            code: u32::from(reason.code()),
+            reason: reason.name().into(),
+            retry_after_ms,
+        };
+        let mut out = Vec::new();
+        let message = v1::ServerMessage { kind: Some(v1::server_message::Kind::Goodbye(goodbye)) };
+        frame::encode(&message, &mut out);
+        out.into_boxed_slice()
+    }
+
+    /// A delay, so that those who were closed together do not come back together.
+    fn draw_retry_after(&mut self) -> u32 {
+        let (least, most) = self
+            .draining
+            .as_ref()
+            .map_or(self.settings.retry_after_ms, |drain| drain.retry_after_ms);
+        self.random = self.random.wrapping_add(1);
+        let width = u64::from(most.saturating_sub(least)) + 1;
+        least.saturating_add(u32::try_from(splitmix(self.random) % width).unwrap_or(0))
+    }
+
+    /// All is sent: ends our side and waits for the peer's end.
+    pub(super) fn end_our_side(&mut self, slot: u32) {
+        let entry = &mut self.table[slot];
+        let Some(socket) = &entry.socket else { return };
+        if !std::mem::replace(&mut entry.flags.shut, true) {
+            self.net.shutdown_write(socket);
+        }
+        if self.table[slot].flags.ended {
+            self.give_up_socket(slot);
+        }
+    }
+
+    /// Lets go of the socket of a closed connection; what could not be sent is dropped.
+    pub(super) fn give_up_socket(&mut self, slot: u32) {
+        if self.table[slot].state != State::Closing {
+            return;
+        }
+        let dropped = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.len());
+        self.count_dropped(DropRule::Closed, dropped);
+        self.release_outbox(slot);
+        self.wheel.disarm(&mut self.table, slot);
+        let entry = &mut self.table[slot];
+        entry.state = State::Closed;
+        if can_be_told(entry.reason) {
+            self.stats.lingering.set(self.stats.lingering.get() - 1);
+        }
+        if let Some(socket) = self.table[slot].socket.take() {
+            if dropped > 0 {
+                self.net.abort(socket);
+            } else {
+                self.net.close(socket);
+            }
+        }
+        self.release_if_over(slot);
+    }
+
+    /// Frees the slot once the socket is gone and the front has taken the report.
+    pub(super) fn release_if_over(&mut self, slot: u32) {
+        let entry = &self.table[slot];
+        if entry.state == State::Closed && entry.flags.reported {
+            self.table.release(slot);
+        }
+    }
+
+    /// Begins to close everybody within `over`; at most a thousand a second need no spreading.
+    pub(super) fn begin_drain(&mut self, over: Duration, retry_after_ms: (u32, u32), seed: u64) {
+        let unhurried = Duration::from_millis(self.stats.connections.get());
+        let nanos = u64::try_from(over.min(unhurried).as_nanos()).unwrap_or(u64::MAX);
+        self.random = seed;
+        self.draining =
+            Some(Draining { cursor: 0, began: self.now, nanos, retry_after_ms, is_over: false });
+    }
+
+    /// Closes as many as are due by now; tells the front when nobody is left.
+    pub(super) fn go_on_draining(&mut self) {
+        let Some(draining) = &mut self.draining else { return };
+        let slots = self.table.slots();
+        let elapsed = u64::try_from(self.now.since(draining.began).as_nanos()).unwrap_or(u64::MAX);
+        let due = if elapsed >= draining.nanos {
+            slots
+        } else {
+            let share = u128::from(slots) * u128::from(elapsed) / u128::from(draining.nanos);
+            u32::try_from(share).unwrap_or(slots)
+        };
+        let from = draining.cursor;
+        draining.cursor = from.max(due);
+        let is_over = due == slots && self.table.in_use() == 0 && !draining.is_over;
+        draining.is_over |= is_over;
+        for slot in from..due {
+            self.close(slot, CloseReason::Draining);
+        }
+        if is_over {
+            self.report(Report::Drained, false);
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Closes what is left without a word, when the thread ends.
+    pub(super) fn close_everything(&mut self) {
+        for slot in 0..self.table.slots() {
+            if let Some(socket) = self.table[slot].socket.take() {
+                self.net.close(socket);
+            }
+        }
+    }
+}
+
+/// Whether the peer may still hear why. After its own end, a reset or a failure there is nobody to tell.
+const fn can_be_told(reason: CloseReason) -> bool {
+    !matches!(
+        reason,
+        CloseReason::PeerClosed
+            | CloseReason::PeerReset
+            | CloseReason::KernelTimeout
+            | CloseReason::SocketError
+    )
+}
+
+/// Whether what was queued before still goes out: the device did nothing wrong and keeps up.
+const fn keeps_queue(reason: CloseReason) -> bool {
+    matches!(reason, CloseReason::Draining | CloseReason::Replaced)
+}
+
+/// One step of the SplitMix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+fn splitmix(state: u64) -> u64 {
+    let mut mixed = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,146 @@
+//! What the front asks of a shard.
+
+use weir_wire::CloseReason;
+
+use super::read::error_item;
+use super::{Shard, key_of};
+use crate::command::{Adoption, Command, Front, Report, Urgent};
+use crate::id::{ConnId, TopicId};
+use crate::message::Item;
+use crate::net::Net;
+use crate::stats::DropRule;
+use crate::time::{TICK, ticks};
+
+/// Commands taken in a turn: a full lane takes a few turns, and readiness is looked at in between.
+const COMMANDS_PER_TURN: usize = 512;
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn take_urgent(&mut self) {
+        while let Some(urgent) = self.inbox.pop_urgent() {
+            match urgent {
+                Urgent::Close(conn, reason) => {
+                    if let Some(slot) = self.find(conn) {
+                        self.close(slot, reason);
+                    }
+                }
+                Urgent::Inspect(inspect) => self.inspect(inspect),
+                Urgent::Stop => self.stopped = true,
+            }
+        }
+    }
+
+    pub(super) fn take_commands(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
+            let Some(command) = self.inbox.pop() else { return };
+            self.take_command(command);
+        }
+    }
+
+    /// Carries out one command. Its credit returns here, or with the report that answers it, or with the end of the
+    /// fan-out that it begins.
+    fn take_command(&mut self, command: Command<N::Offer>) {
+        match command {
+            Command::Adopt(adoption) => return self.adopt(*adoption),
+            Command::Subscribe { conn, topic, reply } => return self.subscribe(conn, topic, reply),
+            Command::Unsubscribe { conn, topic, reply } => {
+                return self.unsubscribe(conn, topic, reply);
+            }
+            Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
+            Command::Broadcast(message) => return self.begin_broadcast(message),
+            Command::Retire(topic) => {
+                self.topics.retire(topic);
+                return self.report(Report::Retired { topic }, true);
+            }
+            Command::Send(conn, item) => match self.find(conn) {
+                Some(slot) => self.send_item(slot, &item),
+                None => self.count_dropped(DropRule::Gone, 1),
+            },
+            Command::Evict(conn, reason) => {
+                if let Some(slot) = self.find(conn) {
+                    self.close(slot, reason);
+                }
+            }
+            Command::Drain { over, retry_after_ms, seed } => {
+                self.begin_drain(over, retry_after_ms, seed)
+            }
+        }
+        self.inbox.return_credit();
+    }
+
+    /// The slot of an open connection.
+    pub(super) fn find(&self, conn: ConnId) -> Option<u32> {
+        if self.is_planted_stale_slot() {
+            return self.table.find_open_of_any_generation(conn);
+        }
+        self.table.find_open(conn)
+    }
+
+    fn adopt(&mut self, adoption: Adoption<N::Offer>) {
+        let Adoption { socket, ticket, device, heartbeat, read_ahead } = adoption;
+        if self.table.is_full() {
+            let reason = CloseReason::TooManyConnections;
+            return self.report(Report::Refused { ticket, reason }, true);
+        }
+        let slot = self.table.reserve();
+        let key = key_of(self.table.id(self.index, slot).generation(), slot);
+        let socket = match self.net.adopt(socket, key) {
+            Ok(socket) => socket,
+            Err(_) => {
+                self.table.release(slot);
+                let reason = CloseReason::SocketError;
+                return self.report(Report::Refused { ticket, reason }, true);
+            }
+        };
+        let now = self.tick();
+        let heartbeat = ticks(heartbeat).max(ticks(TICK));
+        self.table.open(slot, socket, device, heartbeat, now);
+        self.stats.adopted.add(1);
+        self.stats.connections.add(1);
+        self.arm(slot, now.plus(heartbeat.saturating_mul(2)));
+        let conn = self.table.id(self.index, slot);
+        self.report(Report::Adopted { conn, ticket }, true);
+        if self.is_draining() {
+            return self.close(slot, CloseReason::Draining);
+        }
+        if !read_ahead.is_empty() {
+            self.consume(slot, &read_ahead);
+        }
+    }
+
+    fn subscribe(&mut self, conn: ConnId, topic: TopicId, reply: Box<[u8]>) {
+        let Some(slot) = self.find(conn) else {
+            return self.report(Report::NotEntered { topic }, true);
+        };
+        let memberships = &self.table[slot].memberships;
+        if memberships.find(topic).is_some() {
+            self.send_item(slot, &Item::Frame(reply));
+            return self.report(Report::NotEntered { topic }, true);
+        }
+        let limit = self.settings.topics_per_connection_max;
+        if memberships.len() >= limit {
+            let message = format!(
+                "connection is in {limit} topics already, the limit of limits.topics_per_connection_max"
+            );
+            self.send_item(slot, &error_item("too_many_topics", &message));
+            return self.report(Report::NotEntered { topic }, true);
+        }
+        self.topics.join(&mut self.table, slot, topic);
+        self.send_item(slot, &Item::Frame(reply));
+        self.inbox.return_credit();
+    }
+
+    fn unsubscribe(&mut self, conn: ConnId, topic: TopicId, reply: Box<[u8]>) {
+        let slot = self.find(conn);
+        let left = slot.and_then(|slot| Some((slot, self.table[slot].memberships.find(topic)?)));
+        if let Some((slot, at)) = left {
+            self.topics.leave(&mut self.table, slot, at);
+        }
+        if let Some(slot) = slot {
+            self.send_item(slot, &Item::Frame(reply));
+        }
+        match left {
+            Some(_) => self.report(Report::Left { topic }, true),
+            None => self.inbox.return_credit(),
+        }
+    }
+}

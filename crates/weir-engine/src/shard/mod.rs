@@ -1,0 +1,399 @@
+//! One shard: a loop over readiness, commands, fan-outs and deadlines, and what it owns.
+//!
+//! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
+//! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
+//! `commands` (what the front asks), `fanout` (one message to many), `inspect` (looking).
+
+mod close;
+mod commands;
+mod fanout;
+mod inspect;
+mod read;
+mod write;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use crate::budget::{Budget, Lease};
+use crate::command::{Front, Report};
+use crate::mailbox::Inbox;
+use crate::net::{Net, Ready};
+use crate::outbox::Outbox;
+use crate::pool::Pool;
+use crate::settings::ShardSettings;
+use crate::stats::ShardStats;
+use crate::table::{State, Table};
+use crate::time::{Nanos, TICK, Tick, ticks};
+use crate::topics::Topics;
+use crate::wheel::Wheel;
+use close::Draining;
+use fanout::Fanouts;
+
+/// A shard: connections, who is in which topic, what waits, and the loop that serves them.
+///
+/// Shape: everything is owned by one thread; the front is reached through `inbox` and `front` alone.
+/// Limits: those of [`ShardSettings`], and the process's byte budget.
+/// Cost: a turn that finds nothing to do is one `epoll_wait` and one clock reading.
+pub(crate) struct Shard<N: Net, F> {
+    index: u8,
+    net: N,
+    front: F,
+    inbox: Inbox<N::Offer>,
+    settings: ShardSettings,
+    limits: Limits,
+    stats: Arc<ShardStats>,
+
+    table: Table<N::Socket>,
+    topics: Topics,
+    wheel: Wheel,
+    lease: Lease,
+    pool: Pool,
+    /// Outboxes that wait for a connection that needs one.
+    #[expect(clippy::vec_box, reason = "they move into entries as boxes")]
+    spare_outboxes: Vec<Box<Outbox>>,
+    stalled: StalledList,
+    fanouts: Fanouts,
+    draining: Option<Draining>,
+
+    /// Reports that the front had no room for, oldest first, and whether a command's credit returns with it.
+    /// Bounded: one for each command in the lane and one for each entry.
+    backlog: VecDeque<(Report, bool)>,
+    /// Connections to read from again though no edge will announce it.
+    to_read: Vec<u32>,
+    /// Connections whose frames the front had no room for.
+    held_back: Vec<u32>,
+
+    /// State of the draw of delays.
+    random: u64,
+    started: Nanos,
+    /// The clock as of this turn.
+    now: Nanos,
+    ready: Vec<Ready>,
+    due: Vec<u32>,
+    /// The shard's one receive buffer.
+    recv_buf: Box<[u8]>,
+    /// Answers to what one read brought, sent together.
+    replies: Vec<u8>,
+    stopped: bool,
+    #[cfg(any(test, feature = "sim"))]
+    plant: Option<crate::sim::Plant>,
+}
+
+/// Time-outs of the settings, in ticks.
+struct Limits {
+    stall: u32,
+    frame: u32,
+    linger: u32,
+}
+
+/// The connections above the high watermark, longest-stalled first: a list through their outboxes.
+struct StalledList {
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
+const RECV_BYTES: usize = 64 * 1024;
+
+/// While the front has no room the shard looks again this often.
+const RETRY: Duration = Duration::from_millis(5);
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// A shard without connections.
+    pub(crate) fn new(
+        index: u8,
+        net: N,
+        front: F,
+        inbox: Inbox<N::Offer>,
+        settings: ShardSettings,
+        budget: Arc<Budget>,
+        stats: Arc<ShardStats>,
+    ) -> Self {
+        let started = net.now();
+        let limits = Limits {
+            stall: ticks(settings.stall_timeout),
+            frame: ticks(settings.frame_timeout),
+            linger: ticks(settings.linger_timeout),
+        };
+        Self {
+            index,
+            net,
+            front,
+            inbox,
+            limits,
+            stats,
+            table: Table::new(settings.connections_max),
+            settings,
+            topics: Topics::new(),
+            wheel: Wheel::new(),
+            lease: Lease::new(budget),
+            pool: Pool::default(),
+            spare_outboxes: Vec::new(),
+            stalled: StalledList { first: NO_SLOT, last: NO_SLOT, len: 0 },
+            fanouts: Fanouts::default(),
+            draining: None,
+            backlog: VecDeque::new(),
+            to_read: Vec::new(),
+            held_back: Vec::new(),
+            random: started.0 ^ u64::from(index) << 56,
+            started,
+            now: started,
+            ready: Vec::new(),
+            due: Vec::new(),
+            recv_buf: vec![0; RECV_BYTES].into_boxed_slice(),
+            replies: Vec::new(),
+            stopped: false,
+            #[cfg(any(test, feature = "sim"))]
+            plant: None,
+        }
+    }
+
+    /// Serves until it is stopped.
+    pub(crate) fn run(&mut self) {
+        while !self.stopped {
+            self.turn();
+        }
+        self.close_everything();
+    }
+
+    /// One turn: wait, read and write what is ready, take commands, go on with fan-outs, see to deadlines.
+    ///
+    /// A fan-out does a bounded part of its work in a turn, so that a huge one never delays a ping.
+    pub(crate) fn turn(&mut self) {
+        self.wait();
+        let began = self.now;
+        self.handle_ready();
+        self.take_urgent();
+        self.pass_backlog();
+        self.take_commands();
+        self.read_again();
+        self.go_on_with_fanouts();
+        self.relieve_budget();
+        self.go_on_draining();
+        self.expire();
+        self.count_levels();
+        self.stats.turns.add(1);
+        self.stats.turn.record(self.net.now().since(began), 1);
+    }
+
+    fn wait(&mut self) {
+        let timeout = self.patience();
+        self.ready.clear();
+        if let Err(error) = self.net.wait(&mut self.ready, timeout) {
+            // Only a fault of ours can end here (a bad descriptor, bad memory); going on would spin.
+            panic!("waiting for readiness failed: {error}");
+        }
+        self.inbox.wake();
+        self.now = self.net.now().max(self.now);
+    }
+
+    /// How long the next wait may last.
+    fn patience(&self) -> Option<Duration> {
+        if self.fanouts.is_busy() || !self.to_read.is_empty() || !self.inbox.try_sleep() {
+            return Some(Duration::ZERO);
+        }
+        if !self.backlog.is_empty() || !self.held_back.is_empty() {
+            return Some(RETRY);
+        }
+        if self.wheel.is_empty() && self.draining.is_none() {
+            return None;
+        }
+        Some(TICK)
+    }
+
+    fn handle_ready(&mut self) {
+        let ready = std::mem::take(&mut self.ready);
+        for event in &ready {
+            let Some(slot) = self.slot_of(event.key) else { continue };
+            if event.ended {
+                self.table[slot].flags.ended = true;
+            }
+            if event.writable {
+                self.handle_writable(slot);
+            }
+            if event.readable || event.ended {
+                self.handle_readable(slot);
+            }
+        }
+        self.ready = ready;
+    }
+
+    /// The slot that a readiness key names, if it still has the socket that it was made for.
+    fn slot_of(&self, key: u64) -> Option<u32> {
+        let (generation, slot) = split_key(key);
+        let entry = self.table.get(slot)?;
+        let is_current = self.table.generation(slot) == Some(generation);
+        (is_current && entry.socket.is_some()).then_some(slot)
+    }
+
+    fn tick(&self) -> Tick {
+        Tick::at(self.started, self.now)
+    }
+
+    fn expire(&mut self) {
+        let now = self.tick();
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.poll(&mut self.table, now, &mut due);
+        for slot in due.drain(..) {
+            self.check_deadlines(slot, now);
+        }
+        self.due = due;
+    }
+
+    /// A timer of `slot` fired: ends it if a deadline has passed, or arms the next.
+    fn check_deadlines(&mut self, slot: u32, now: Tick) {
+        let entry = &self.table[slot];
+        match entry.state {
+            State::Free | State::Closed => {}
+            State::Closing => {
+                let end = entry.heard_at.plus(self.limits.linger);
+                if end <= now {
+                    self.give_up_socket(slot);
+                } else {
+                    self.arm(slot, end);
+                }
+            }
+            State::Open => match self.next_deadline(slot) {
+                (at, reason) if at <= now => self.close(slot, reason),
+                (at, _) => self.arm(slot, at),
+            },
+        }
+    }
+
+    /// The first deadline of an open connection, and the reason that it ends with then.
+    fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
+        let entry = &self.table[slot];
+        let mut next =
+            (entry.heard_at.plus(entry.heartbeat.saturating_mul(2)), CloseReason::HeartbeatMissed);
+        if let Some(block) = entry.partial.as_ref().filter(|_| !entry.flags.held_back) {
+            next = next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout));
+        }
+        if let Some(since) = entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since) {
+            // One more tick, as the crossing lay within one.
+            let end = Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1));
+            next = next.min((end, CloseReason::Stalled));
+        }
+        next
+    }
+
+    fn arm(&mut self, slot: u32, at: Tick) {
+        if !self.is_planted_deaf_timer(slot) {
+            self.wheel.arm(&mut self.table, slot, at);
+        }
+    }
+
+    /// Tells the front, now or as soon as it has room; `credit`: a command's credit returns once it has taken it.
+    fn report(&mut self, report: Report, credit: bool) {
+        if self.backlog.is_empty() {
+            if let Err(report) = self.try_report(report, credit) {
+                self.backlog.push_back((report, credit));
+            }
+        } else {
+            self.backlog.push_back((report, credit));
+        }
+    }
+
+    fn pass_backlog(&mut self) {
+        while let Some((report, credit)) = self.backlog.pop_front() {
+            if let Err(report) = self.try_report(report, credit) {
+                self.backlog.push_front((report, credit));
+                return;
+            }
+        }
+    }
+
+    fn try_report(&mut self, report: Report, credit: bool) -> Result<(), Report> {
+        let closed = match &report {
+            Report::Closed { conn, .. } => Some(conn.slot()),
+            Report::Adopted { .. }
+            | Report::Refused { .. }
+            | Report::Received { .. }
+            | Report::NotEntered { .. }
+            | Report::Left { .. }
+            | Report::Retired { .. }
+            | Report::Drained => None,
+        };
+        self.front.try_report(report)?;
+        if credit {
+            self.inbox.return_credit();
+        }
+        if let Some(slot) = closed {
+            self.table[slot].flags.reported = true;
+            self.release_if_over(slot);
+        }
+        Ok(())
+    }
+
+    fn count_levels(&self) {
+        let stats = &self.stats;
+        stats.stalled.set(self.stalled.len as u64);
+        stats.table_entries.set(self.table.in_use() as u64);
+        stats.memberships.set(self.topics.memberships() as u64);
+        stats.queued_bytes.set(self.lease.held() as u64);
+        stats.fanouts.set(self.fanouts.len() as u64);
+        stats.read_paused.set(self.held_back.len() as u64);
+    }
+}
+
+/// The readiness key of a slot: generation and slot, so that a late edge for a former socket is recognised.
+pub(crate) fn key_of(generation: u32, slot: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(slot)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are meant")]
+fn split_key(key: u64) -> (u32, u32) {
+    ((key >> 32) as u32, key as u32)
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl<N: Net, F: Front> Shard<N, F> {
+    fn is_planted_stale_slot(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::StaleSlot)
+    }
+
+    fn is_planted_deaf_timer(&self, slot: u32) -> bool {
+        self.plant == Some(crate::sim::Plant::DeafTimer) && slot % 8 == 3
+    }
+
+    fn is_planted_lost_remainder(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::LostRemainder)
+    }
+
+    fn is_planted_skip(&self, cursor: u32) -> bool {
+        self.plant == Some(crate::sim::Plant::SkippedSubscriber) && cursor % 16 == 5
+    }
+
+    fn is_planted_leak(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::LeakedBudget)
+    }
+}
+
+#[cfg(not(any(test, feature = "sim")))]
+#[expect(clippy::unused_self, reason = "their twins under the simulator look at the planted bug")]
+impl<N: Net, F: Front> Shard<N, F> {
+    const fn is_planted_stale_slot(&self) -> bool {
+        false
+    }
+
+    const fn is_planted_deaf_timer(&self, _slot: u32) -> bool {
+        false
+    }
+
+    const fn is_planted_lost_remainder(&self) -> bool {
+        false
+    }
+
+    const fn is_planted_skip(&self, _cursor: u32) -> bool {
+        false
+    }
+
+    const fn is_planted_leak(&self) -> bool {
+        false
+    }
+}

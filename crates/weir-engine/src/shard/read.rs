@@ -1,0 +1,387 @@
+//! Bytes from devices: frames cut out of the shared receive buffer, pings answered, the rest passed to the front.
+
+use std::io;
+
+use weir_wire::hot::{self, FromDevice};
+use weir_wire::{CloseReason, WireError, frame, v1};
+
+use super::Shard;
+use crate::command::{Front, Report};
+use crate::message::Item;
+use crate::net::Net;
+use crate::pool::Block;
+use crate::table::State;
+
+/// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
+const READS_PER_TURN: usize = 4;
+
+/// What became of a frame.
+enum Handled {
+    /// Done; go on with the next.
+    Yes,
+    /// The front has no room: keep it and what follows.
+    NoRoom,
+    /// The connection has ended.
+    Closed,
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn handle_readable(&mut self, slot: u32) {
+        match self.table[slot].state {
+            State::Open => self.read_open(slot),
+            State::Closing => self.discard(slot),
+            State::Free | State::Closed => {}
+        }
+    }
+
+    /// Reads until the socket is empty, or for this turn's share.
+    ///
+    /// Bytes stay in the kernel while the front has no room for what came before, and while the device does not take
+    /// what is sent to it; a recovery lists the connection to be read again.
+    fn read_open(&mut self, slot: u32) {
+        for _ in 0..READS_PER_TURN {
+            if self.table[slot].flags.held_back {
+                return;
+            }
+            if self.is_stalled(slot) {
+                return self.check_end(slot);
+            }
+            let mut buf = std::mem::take(&mut self.recv_buf);
+            let read = self.recv(slot, &mut buf);
+            let may_go_on = self.take_read(slot, read, &buf);
+            self.recv_buf = buf;
+            if !may_go_on {
+                return;
+            }
+        }
+        self.list_to_read(slot);
+    }
+
+    /// Ends a stalled connection whose peer has ended: nobody is left to recover.
+    fn check_end(&mut self, slot: u32) {
+        if !self.table[slot].flags.ended {
+            return;
+        }
+        let socket = self.table[slot].socket.as_ref().expect("an open connection has a socket");
+        let error = self.net.take_error(socket);
+        self.close(slot, error.map_or(CloseReason::PeerClosed, |error| reason_of(&error)));
+    }
+
+    /// Has the connection read again next turn, though no edge will announce it.
+    pub(super) fn list_to_read(&mut self, slot: u32) {
+        let flags = &mut self.table[slot].flags;
+        if !std::mem::replace(&mut flags.to_read, true) {
+            self.to_read.push(slot);
+        }
+    }
+
+    fn recv(&mut self, slot: u32, buf: &mut [u8]) -> io::Result<usize> {
+        let socket = self.table[slot].socket.as_ref().expect("an open connection has a socket");
+        loop {
+            match self.net.recv(socket, buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Handles the outcome of one read; whether there may be more to read.
+    fn take_read(&mut self, slot: u32, read: io::Result<usize>, buf: &[u8]) -> bool {
+        match read {
+            Ok(0) => {
+                self.close(slot, CloseReason::PeerClosed);
+                false
+            }
+            Ok(bytes) => {
+                self.stats.received_bytes.add(bytes as u64);
+                self.consume(slot, &buf[..bytes]);
+                let entry = &self.table[slot];
+                entry.state == State::Open && (bytes == buf.len() || entry.flags.ended)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) => {
+                self.close(slot, reason_of(&error));
+                false
+            }
+        }
+    }
+
+    /// Reads again from those that no edge will announce.
+    pub(super) fn read_again(&mut self) {
+        self.offer_held_back();
+        let mut slots = std::mem::take(&mut self.to_read);
+        for slot in slots.drain(..) {
+            let entry = &mut self.table[slot];
+            if std::mem::replace(&mut entry.flags.to_read, false) && entry.state == State::Open {
+                self.read_open(slot);
+            }
+        }
+        std::mem::swap(&mut slots, &mut self.to_read);
+        self.to_read.append(&mut slots);
+    }
+
+    /// Offers what was held back to the front once more.
+    fn offer_held_back(&mut self) {
+        if !self.backlog.is_empty() {
+            return;
+        }
+        let mut slots = std::mem::take(&mut self.held_back);
+        for slot in slots.drain(..) {
+            let entry = &mut self.table[slot];
+            if !std::mem::replace(&mut entry.flags.held_back, false) {
+                continue;
+            }
+            let Some(block) = entry.partial.take() else { continue };
+            self.consume(slot, block.filled());
+            self.lease.give(block.footprint());
+            self.pool.give(block);
+            if self.table[slot].state == State::Open {
+                self.list_to_read(slot);
+            }
+        }
+        std::mem::swap(&mut slots, &mut self.held_back);
+        self.held_back.append(&mut slots);
+    }
+
+    /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
+    pub(super) fn consume(&mut self, slot: u32, input: &[u8]) {
+        if let Some(rest) = self.complete_block(slot, input) {
+            self.take_frames(slot, rest);
+        }
+        self.send_replies(slot);
+    }
+
+    /// Completes the frame that has begun, and no more, so that what follows needs no copy. `None`: all of `input` is
+    /// spoken for.
+    fn complete_block<'a>(&mut self, slot: u32, input: &'a [u8]) -> Option<&'a [u8]> {
+        let mut input = input;
+        loop {
+            let Some(block) = self.table[slot].partial.take() else { return Some(input) };
+            match missing_bytes(block.filled(), self.settings.frame_bytes_max) {
+                Err(error) => {
+                    self.drop_block(block);
+                    self.close(slot, reason_of_wire(&error));
+                    return None;
+                }
+                Ok(0) => {
+                    if !self.take_block(slot, block) {
+                        self.keep(slot, input);
+                        return None;
+                    }
+                }
+                Ok(_) if input.is_empty() => {
+                    self.table[slot].partial = Some(block);
+                    return None;
+                }
+                Ok(missing) => {
+                    let (more, rest) = input.split_at(missing.min(input.len()));
+                    input = rest;
+                    let charged = block.footprint();
+                    let block = self.pool.extend(block, more);
+                    if !self.put_block(slot, block, charged) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles the whole frame in `block`; whether what follows can be handled too.
+    fn take_block(&mut self, slot: u32, block: Box<Block>) -> bool {
+        let outcome = match frame::decode(block.filled(), self.settings.frame_bytes_max) {
+            Ok(Some((body, _))) => self.handle_frame(slot, body),
+            Ok(None) | Err(_) => unreachable!("the frame was found whole and within the limit"),
+        };
+        match outcome {
+            Handled::Yes => {
+                self.drop_block(block);
+                true
+            }
+            Handled::Closed => {
+                self.drop_block(block);
+                false
+            }
+            Handled::NoRoom => {
+                self.table[slot].partial = Some(block);
+                self.hold_back(slot);
+                false
+            }
+        }
+    }
+
+    /// Gives a block to its connection. If the budget has no room for it the connection ends; `charged` is what it
+    /// has been charged with already.
+    fn put_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
+        let footprint = block.footprint();
+        let granted = footprint <= charged || self.charge(footprint - charged);
+        if granted && self.table[slot].state == State::Open {
+            self.table[slot].partial = Some(block);
+            return true;
+        }
+        self.lease.give(if granted { footprint } else { charged });
+        self.pool.give(block);
+        self.close(slot, CloseReason::BudgetExhausted);
+        false
+    }
+
+    pub(super) fn drop_block(&mut self, block: Box<Block>) {
+        self.lease.give(block.footprint());
+        self.pool.give(block);
+    }
+
+    /// Handles the whole frames in `input` in place and keeps what is left.
+    fn take_frames(&mut self, slot: u32, input: &[u8]) {
+        let mut rest = input;
+        while !rest.is_empty() && self.table[slot].state == State::Open {
+            let (body, used) = match frame::decode(rest, self.settings.frame_bytes_max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    self.keep(slot, rest);
+                    if self.table[slot].state == State::Open {
+                        self.arm(slot, self.tick().plus(self.limits.frame));
+                    }
+                    return;
+                }
+                Err(error) => return self.close(slot, reason_of_wire(&error)),
+            };
+            match self.handle_frame(slot, body) {
+                Handled::Yes => rest = &rest[used..],
+                Handled::Closed => return,
+                Handled::NoRoom => {
+                    self.keep(slot, rest);
+                    if self.table[slot].state == State::Open {
+                        self.hold_back(slot);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Puts the beginning of a frame, or frames that the front has no room for, into the connection's block.
+    fn keep(&mut self, slot: u32, bytes: &[u8]) {
+        if bytes.is_empty() || self.table[slot].state != State::Open {
+            return;
+        }
+        let (block, charged) = match self.table[slot].partial.take() {
+            Some(block) => {
+                let charged = block.footprint();
+                (self.pool.extend(block, bytes), charged)
+            }
+            None => (self.pool.take(bytes, self.tick()), 0),
+        };
+        self.put_block(slot, block, charged);
+    }
+
+    fn hold_back(&mut self, slot: u32) {
+        self.table[slot].flags.held_back = true;
+        self.held_back.push(slot);
+    }
+
+    /// One whole frame.
+    fn handle_frame(&mut self, slot: u32, body: &[u8]) -> Handled {
+        match FromDevice::decode(body) {
+            Ok(FromDevice::Ping { data }) => {
+                self.stats.pings.add(1);
+                hot::encode_pong_frame(data, &mut self.replies);
+            }
+            Ok(FromDevice::Publish | FromDevice::Other) => {
+                if !self.backlog.is_empty() {
+                    return Handled::NoRoom;
+                }
+                let conn = self.table.id(self.index, slot);
+                let device = self.table[slot].device;
+                if self
+                    .front
+                    .try_report(Report::Received { conn, device, body: body.into() })
+                    .is_err()
+                {
+                    return Handled::NoRoom;
+                }
+            }
+            Ok(FromDevice::Unknown) => encode_error(
+                "unknown_kind",
+                "message of a kind that weir.v1 does not know",
+                &mut self.replies,
+            ),
+            Err(error) => {
+                self.close(slot, reason_of_wire(&error));
+                return Handled::Closed;
+            }
+        }
+        self.stats.received_frames.add(1);
+        self.table[slot].heard_at = self.tick();
+        Handled::Yes
+    }
+
+    /// Sends the answers that have gathered.
+    fn send_replies(&mut self, slot: u32) {
+        if self.replies.is_empty() {
+            return;
+        }
+        let mut replies = std::mem::take(&mut self.replies);
+        if self.table[slot].state == State::Open {
+            self.send_bytes(slot, &replies);
+        }
+        replies.clear();
+        self.replies = replies;
+    }
+
+    /// Reads what a closed connection still sends, so that its `Goodbye` is not lost to a reset, until its end.
+    fn discard(&mut self, slot: u32) {
+        let mut buf = std::mem::take(&mut self.recv_buf);
+        for _ in 0..READS_PER_TURN {
+            match self.recv(slot, &mut buf) {
+                Ok(bytes) if bytes > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => {
+                    self.give_up_socket(slot);
+                    break;
+                }
+            }
+        }
+        self.recv_buf = buf;
+    }
+}
+
+/// Appends an `Error` frame to `out`.
+pub(super) fn encode_error(code: &str, message: &str, out: &mut Vec<u8>) {
+    let error = v1::Error { code: code.into(), message: message.into(), ..v1::Error::default() };
+    let message = v1::ServerMessage { kind: Some(v1::server_message::Kind::Error(error)) };
+    frame::encode(&message, out);
+}
+
+/// An `Error` frame as an item.
+pub(super) fn error_item(code: &str, message: &str) -> Item {
+    let mut out = Vec::new();
+    encode_error(code, message, &mut out);
+    Item::Frame(out.into_boxed_slice())
+}
+
+/// Bytes that the frame beginning in `begun` still needs; one while not even its length is known.
+fn missing_bytes(begun: &[u8], frame_bytes_max: usize) -> Result<usize, WireError> {
+    let whole = frame::whole_bytes(begun, frame_bytes_max)?;
+    Ok(whole.map_or(1, |whole| whole.saturating_sub(begun.len())))
+}
+
+fn reason_of_wire(error: &WireError) -> CloseReason {
+    match error {
+        WireError::FrameTooLarge { .. } => CloseReason::FrameTooLarge,
+        WireError::LengthMalformed
+        | WireError::MessageMalformed(_)
+        | WireError::PingTooLarge(_) => CloseReason::Malformed,
+    }
+}
+
+/// What an error of the socket means.
+pub(super) fn reason_of(error: &io::Error) -> CloseReason {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut};
+    let kind = error.kind();
+    if matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe) {
+        CloseReason::PeerReset
+    } else if kind == TimedOut {
+        CloseReason::KernelTimeout
+    } else {
+        CloseReason::SocketError
+    }
+}

@@ -1,0 +1,335 @@
+//! Bytes to devices: sends, what the kernel refuses, watermarks, and the byte budget.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use weir_wire::CloseReason;
+
+use super::{NO_SLOT, Shard};
+use crate::command::Front;
+use crate::message::{Item, Message};
+use crate::net::Net;
+use crate::outbox::{GATHER_MAX, Links};
+use crate::stats::DropRule;
+use crate::table::State;
+
+/// Outboxes kept for reuse: a fan-out that gathers for a few thousand connections takes none from the allocator.
+const SPARE_OUTBOXES_MAX: usize = 4096;
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// Sends a shared message to one open connection; the hot path of every fan-out. Whether the kernel took all.
+    pub(super) fn deliver(&mut self, slot: u32, message: &Arc<Message>) -> bool {
+        let entry = &self.table[slot];
+        if entry.outbox.is_some() {
+            self.queue(slot, Item::Message(Arc::clone(message)), 0);
+            return false;
+        }
+        let frame = message.frame();
+        match self.send(slot, &[IoSlice::new(frame)]) {
+            Ok(sent) if sent == frame.len() => {
+                self.stats.delivered.add(1);
+                true
+            }
+            Ok(sent) => {
+                self.queue(slot, Item::Message(Arc::clone(message)), sent);
+                false
+            }
+            Err(error) => {
+                self.fail(slot, &error);
+                false
+            }
+        }
+    }
+
+    /// Sends bytes that are for one open connection alone.
+    pub(super) fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
+        if self.table[slot].outbox.is_some() {
+            return self.queue(slot, Item::Frame(bytes.into()), 0);
+        }
+        match self.send(slot, &[IoSlice::new(bytes)]) {
+            Ok(sent) if sent == bytes.len() => {}
+            // What has gone needs no place in the queue.
+            Ok(sent) => self.queue(slot, Item::Frame(bytes[sent..].into()), 0),
+            Err(error) => self.fail(slot, &error),
+        }
+    }
+
+    /// Sends an item to one open connection.
+    pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
+        match item {
+            Item::Message(message) => {
+                self.deliver(slot, message);
+            }
+            Item::Frame(frame) => self.send_bytes(slot, frame),
+        }
+    }
+
+    /// One send; what the socket refuses is 0 bytes.
+    fn send(&mut self, slot: u32, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
+        loop {
+            match self.net.send(socket, bufs) {
+                Ok(sent) => {
+                    self.stats.sent_bytes.add(sent as u64);
+                    return Ok(sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stats.sends_refused.add(1);
+                    return Ok(0);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts an item into the connection's outbox and looks at the watermark.
+    fn queue(&mut self, slot: u32, item: Item, sent: usize) {
+        if self.push(slot, item, sent) && !self.table[slot].flags.to_flush {
+            self.check_watermarks(slot);
+        }
+    }
+
+    /// Puts an item into the connection's outbox; `false` if the budget had no room and the connection has ended.
+    pub(super) fn push(&mut self, slot: u32, item: Item, sent: usize) -> bool {
+        if self.is_planted_lost_remainder() && sent > 0 {
+            return true;
+        }
+        let spare = &mut self.spare_outboxes;
+        let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
+        outbox.push(item, sent);
+        self.stats.queued_items.add(1);
+        if self.account(slot) {
+            return true;
+        }
+        self.close(slot, CloseReason::BudgetExhausted);
+        false
+    }
+
+    /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
+    /// Whether the connection is new to the gathering.
+    pub(super) fn gather(&mut self, slot: u32, message: &Arc<Message>) -> bool {
+        let is_waiting = self.table[slot].outbox.is_some();
+        let is_listed = self.table[slot].flags.to_flush;
+        if is_waiting && !is_listed {
+            self.queue(slot, Item::Message(Arc::clone(message)), 0);
+            return false;
+        }
+        if !self.push(slot, Item::Message(Arc::clone(message)), 0) {
+            return false;
+        }
+        self.table[slot].flags.to_flush = true;
+        !is_listed
+    }
+
+    /// Flushes what a gathered fan-out has put together for a connection.
+    pub(super) fn flush_gathered(&mut self, slot: u32) {
+        let entry = &mut self.table[slot];
+        if std::mem::replace(&mut entry.flags.to_flush, false) && entry.state == State::Open {
+            self.flush(slot);
+        }
+    }
+
+    pub(super) fn handle_writable(&mut self, slot: u32) {
+        if self.table[slot].outbox.is_none() {
+            return;
+        }
+        self.flush(slot);
+        if self.table[slot].state == State::Closing && self.table[slot].outbox.is_none() {
+            self.end_our_side(slot);
+        }
+    }
+
+    /// Sends what waits until all is gone or the socket refuses.
+    pub(super) fn flush(&mut self, slot: u32) {
+        while let Some(outbox) = &self.table[slot].outbox {
+            let expired = outbox.uncommitted().is_some_and(|item| item.is_expired(self.now));
+            if expired {
+                self.drop_first(slot);
+                continue;
+            }
+            let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+            let count = outbox.gather(&mut bufs);
+            let bytes: usize = bufs[..count].iter().map(|buf| buf.len()).sum();
+            let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
+            let sent = match self.net.send(socket, &bufs[..count]) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => return self.fail(slot, &error),
+            };
+            self.stats.sent_bytes.add(sent as u64);
+            self.advance(slot, sent);
+            if sent < bytes {
+                self.stats.sends_refused.add(1);
+                break;
+            }
+        }
+        if self.table[slot].outbox.is_some() {
+            self.check_watermarks(slot);
+        }
+    }
+
+    /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
+    fn advance(&mut self, slot: u32, sent: usize) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let (stats, now) = (&self.stats, self.now);
+        outbox.advance(sent, |item| {
+            stats.queued_items.set(stats.queued_items.get() - 1);
+            if let Item::Message(message) = item {
+                stats.delivered.add(1);
+                stats.lag.record(now.since(message.accepted_at()), 1);
+            }
+        });
+        if outbox.is_empty() {
+            self.release_outbox(slot);
+        } else {
+            self.account(slot);
+        }
+    }
+
+    /// Drops the first item, whose time has passed.
+    fn drop_first(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let dropped = usize::from(outbox.pop().is_some());
+        let is_empty = outbox.is_empty();
+        self.stats.queued_items.set(self.stats.queued_items.get() - dropped as u64);
+        self.count_dropped(DropRule::Expired, dropped);
+        if is_empty {
+            self.release_outbox(slot);
+        } else {
+            self.account(slot);
+        }
+    }
+
+    pub(super) fn count_dropped(&self, rule: DropRule, count: usize) {
+        self.stats.dropped[rule as usize].add(count as u64);
+    }
+
+    /// Takes an empty outbox, or that of a connection that ends, out of its entry.
+    pub(super) fn release_outbox(&mut self, slot: u32) {
+        if self.is_stalled(slot) {
+            self.end_stall(slot);
+        }
+        let Some(mut outbox) = self.table[slot].outbox.take() else { return };
+        self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
+        if !self.is_planted_leak() {
+            self.lease.give(outbox.charged);
+        }
+        outbox.charged = 0;
+        if outbox.is_empty()
+            && outbox.is_worth_keeping()
+            && self.spare_outboxes.len() < SPARE_OUTBOXES_MAX
+        {
+            self.spare_outboxes.push(outbox);
+        }
+    }
+
+    pub(super) fn is_stalled(&self, slot: u32) -> bool {
+        self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.stalled_since.is_some())
+    }
+
+    /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
+    fn check_watermarks(&mut self, slot: u32) {
+        let Some(outbox) = &self.table[slot].outbox else { return };
+        let (bytes, is_stalled) = (outbox.bytes(), outbox.stalled_since.is_some());
+        if is_stalled && bytes <= self.settings.low_watermark_bytes {
+            self.end_stall(slot);
+        } else if !is_stalled
+            && bytes > self.settings.high_watermark_bytes
+            && self.table[slot].state == State::Open
+        {
+            self.begin_stall(slot);
+        }
+    }
+
+    fn begin_stall(&mut self, slot: u32) {
+        let last = std::mem::replace(&mut self.stalled.last, slot);
+        if last == NO_SLOT {
+            self.stalled.first = slot;
+        } else if let Some(outbox) = &mut self.table[last].outbox {
+            outbox.links.next = slot;
+        }
+        let now = self.now;
+        if let Some(outbox) = &mut self.table[slot].outbox {
+            outbox.stalled_since = Some(now);
+            outbox.links = Links { previous: last, next: NO_SLOT };
+        }
+        self.stalled.len += 1;
+        self.arm(slot, self.tick().plus(self.limits.stall.saturating_add(1)));
+    }
+
+    /// The connection has recovered, or ends.
+    pub(super) fn end_stall(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let Some(since) = outbox.stalled_since.take() else { return };
+        let Links { previous, next } = std::mem::take(&mut outbox.links);
+        if previous == NO_SLOT {
+            self.stalled.first = next;
+        } else if let Some(outbox) = &mut self.table[previous].outbox {
+            outbox.links.next = next;
+        }
+        if next == NO_SLOT {
+            self.stalled.last = previous;
+        } else if let Some(outbox) = &mut self.table[next].outbox {
+            outbox.links.previous = previous;
+        }
+        self.stalled.len -= 1;
+        let lasted = self.now.since(since);
+        if self.table[slot].state == State::Open {
+            self.stats.stall_recovered.record(lasted, 1);
+            self.list_to_read(slot);
+        } else {
+            self.stats.stall_closed.record(lasted, 1);
+        }
+    }
+
+    /// Brings what the lease holds for an outbox in line with what it occupies; `false` if the budget has no room.
+    ///
+    /// Others give way to an open connection only: a `Goodbye` is not worth somebody else's end.
+    pub(super) fn account(&mut self, slot: u32) -> bool {
+        let Some(outbox) = &mut self.table[slot].outbox else { return true };
+        let (occupied, charged) = (outbox.footprint(), outbox.charged);
+        if occupied <= charged {
+            outbox.charged = occupied;
+            self.lease.give(charged - occupied);
+            return true;
+        }
+        let missing = occupied - charged;
+        let is_granted = match self.table[slot].state {
+            State::Open => self.charge(missing),
+            State::Closing | State::Closed | State::Free => self.lease.take(missing),
+        };
+        if !is_granted {
+            return false;
+        }
+        let Some(outbox) = &mut self.table[slot].outbox else {
+            // Making room for it ended this very connection.
+            self.lease.give(missing);
+            return true;
+        };
+        outbox.charged += missing;
+        let surplus = outbox.charged.saturating_sub(outbox.footprint());
+        outbox.charged -= surplus;
+        self.lease.give(surplus);
+        true
+    }
+
+    /// Takes bytes from the budget; if there are none, the longest-stalled connections give way.
+    pub(super) fn charge(&mut self, bytes: usize) -> bool {
+        while !self.lease.take(bytes) {
+            if self.stalled.first == NO_SLOT {
+                return false;
+            }
+            self.close(self.stalled.first, CloseReason::BudgetExhausted);
+        }
+        true
+    }
+
+    /// When little is left of the budget the longest-stalled gives way, one a turn, so that messages still find room.
+    pub(super) fn relieve_budget(&mut self) {
+        if self.stalled.first != NO_SLOT && self.lease.budget().is_tight() {
+            self.close(self.stalled.first, CloseReason::BudgetExhausted);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The connections of one shard: all that is remembered of each while nothing happens on it.
+
+use weir_wire::CloseReason;
+
+use crate::chunks::Chunks;
+use crate::id::{ConnId, DeviceRef};
+use crate::outbox::Outbox;
+use crate::pool::Block;
+use crate::time::Tick;
+use crate::topics::{Members, Memberships};
+use crate::wheel::{Timed, Timer};
+
+/// What is remembered of one connection.
+///
+/// Shape: at most [`ENTRY_BYTES`]; `outbox` and `partial` are null while nothing waits.
+#[derive(Debug)]
+pub(crate) struct Entry<S> {
+    pub(crate) outbox: Option<Box<Outbox>>,
+    pub(crate) partial: Option<Box<Block>>,
+    pub(crate) memberships: Memberships,
+    pub(crate) timer: Timer,
+    /// Gone once closed; the entry stays until the front has taken the report.
+    pub(crate) socket: Option<S>,
+    generation: u32,
+    pub(crate) device: DeviceRef,
+    /// Running number of the adoption: tells a walk over all slots who came later.
+    pub(crate) adopted: u32,
+    pub(crate) adopted_at: Tick,
+    /// When the last whole frame came; in `Closing`, when closing began.
+    pub(crate) heard_at: Tick,
+    /// Agreed interval of the signs of life, in ticks.
+    pub(crate) heartbeat: u32,
+    pub(crate) state: State,
+    pub(crate) reason: CloseReason,
+    pub(crate) flags: Flags,
+}
+
+/// An entry never takes more: 1,000,000 connections are 112 MB.
+pub(crate) const ENTRY_BYTES: usize = 112;
+const _: () = assert!(size_of::<Entry<std::os::fd::OwnedFd>>() <= ENTRY_BYTES);
+
+/// No id is 0, which stands for "no connection" on the wire.
+const FIRST_GENERATION: u32 = 1;
+
+/// Where a connection stands.
+///
+/// ```text
+/// Free ──adopt──► Open ──close──► Closing ──flushed, or linger_timeout──► Closed ──report taken──► Free
+///                  └──────────────close (nothing can be told)──────────────▲
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No connection.
+    Free,
+    /// Held and pushed to.
+    Open,
+    /// Ended and reported; the socket flushes `Goodbye` or waits for the peer's end.
+    Closing,
+    /// The socket is gone; the report waits for the front.
+    Closed,
+}
+
+/// Small facts about a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Flags {
+    /// In the list of connections to read from again.
+    pub(crate) to_read: bool,
+    /// `partial` holds whole frames that the front had no room for.
+    pub(crate) held_back: bool,
+    /// The peer's end or an error has been announced: read until it shows.
+    pub(crate) ended: bool,
+    /// In the list of connections that a gathered fan-out will flush.
+    pub(crate) to_flush: bool,
+    /// The front has taken the report of the end.
+    pub(crate) reported: bool,
+    /// Our side of the stream has been ended.
+    pub(crate) shut: bool,
+}
+
+/// The slab of connections.
+///
+/// Shape: chunks of entries, and a stack of the free slots, so that the newest is used first while it is warm.
+/// Limits: `connections_max` of the shard; beyond it `insert` gives the socket back.
+/// Cost: insert, look-up and remove are O(1), without a syscall.
+#[derive(Debug)]
+pub(crate) struct Table<S> {
+    entries: Chunks<Entry<S>>,
+    free: Vec<u32>,
+    in_use: usize,
+    entries_max: usize,
+    adoptions: u32,
+}
+
+impl<S> Table<S> {
+    pub(crate) fn new(entries_max: usize) -> Self {
+        let entries_max = entries_max.min(ConnId::SLOTS_MAX);
+        Self { entries: Chunks::new(), free: Vec::new(), in_use: 0, entries_max, adoptions: 0 }
+    }
+
+    /// Entries in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.in_use >= self.entries_max
+    }
+
+    /// Slots that exist, used or free.
+    pub(crate) fn slots(&self) -> u32 {
+        self.entries.len()
+    }
+
+    /// The running number that the next adoption will carry.
+    pub(crate) fn adoptions(&self) -> u32 {
+        self.adoptions
+    }
+
+    /// A slot for a new connection, not yet `Open`: its key can be registered before it is filled.
+    pub(crate) fn reserve(&mut self) -> u32 {
+        debug_assert!(!self.is_full(), "the caller refuses when full");
+        if self.free.is_empty() {
+            let first = self.entries.len();
+            self.entries.grow(Entry::vacant);
+            self.free.extend((first..self.entries.len()).rev());
+        }
+        self.in_use += 1;
+        self.free.pop().expect("a chunk was just added")
+    }
+
+    /// Makes a reserved slot an open connection.
+    pub(crate) fn open(
+        &mut self,
+        slot: u32,
+        socket: S,
+        device: DeviceRef,
+        heartbeat: u32,
+        now: Tick,
+    ) {
+        let entry = &mut self.entries[slot];
+        entry.socket = Some(socket);
+        entry.device = device;
+        entry.adopted = self.adoptions;
+        entry.adopted_at = now;
+        entry.heard_at = now;
+        entry.heartbeat = heartbeat;
+        entry.state = State::Open;
+        entry.flags = Flags::default();
+        self.adoptions = self.adoptions.wrapping_add(1);
+    }
+
+    /// Frees a slot; every id that named it is stale from now on.
+    pub(crate) fn release(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot];
+        debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
+        debug_assert!(!entry.timer.is_armed() && entry.memberships.len() == 0);
+        entry.state = State::Free;
+        entry.generation = entry.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
+        self.free.push(slot);
+        self.in_use -= 1;
+    }
+
+    /// The id of whoever is in `slot`.
+    pub(crate) fn id(&self, shard: u8, slot: u32) -> ConnId {
+        ConnId::new(shard, slot, self.entries[slot].generation)
+    }
+
+    /// The slot of an open connection; `None` if the id is stale.
+    pub(crate) fn find_open(&self, conn: ConnId) -> Option<u32> {
+        let entry = self.entries.get(conn.slot())?;
+        (entry.generation == conn.generation() && entry.state == State::Open).then_some(conn.slot())
+    }
+
+    /// Like `find_open`, but blind to generations: the bug that the simulator must find.
+    pub(crate) fn find_open_of_any_generation(&self, conn: ConnId) -> Option<u32> {
+        let entry = self.entries.get(conn.slot())?;
+        (entry.state == State::Open).then_some(conn.slot())
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&Entry<S>> {
+        self.entries.get(slot)
+    }
+
+    pub(crate) fn generation(&self, slot: u32) -> Option<u32> {
+        self.entries.get(slot).map(|entry| entry.generation)
+    }
+}
+
+impl<S> std::ops::Index<u32> for Table<S> {
+    type Output = Entry<S>;
+
+    fn index(&self, slot: u32) -> &Entry<S> {
+        &self.entries[slot]
+    }
+}
+
+impl<S> std::ops::IndexMut<u32> for Table<S> {
+    fn index_mut(&mut self, slot: u32) -> &mut Entry<S> {
+        &mut self.entries[slot]
+    }
+}
+
+impl<S> Timed for Table<S> {
+    fn timer(&mut self, slot: u32) -> &mut Timer {
+        &mut self.entries[slot].timer
+    }
+}
+
+impl<S> Members for Table<S> {
+    fn memberships(&mut self, slot: u32) -> &mut Memberships {
+        &mut self.entries[slot].memberships
+    }
+}
+
+impl<S> Entry<S> {
+    fn vacant() -> Self {
+        Self {
+            outbox: None,
+            partial: None,
+            memberships: Memberships::NONE,
+            timer: Timer::IDLE,
+            socket: None,
+            generation: FIRST_GENERATION,
+            device: DeviceRef(0),
+            adopted: 0,
+            adopted_at: Tick(0),
+            heard_at: Tick(0),
+            heartbeat: 0,
+            state: State::Free,
+            reason: CloseReason::Internal,
+            flags: Flags::default(),
+        }
+    }
+}

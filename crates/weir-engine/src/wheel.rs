@@ -1,0 +1,180 @@
+//! The timer wheel: one deadline an entry, kept as links inside the entry.
+
+use crate::time::Tick;
+
+/// Where the wheel finds the links of an entry.
+pub(crate) trait Timed {
+    /// The links of the entry at `slot`.
+    fn timer(&mut self, slot: u32) -> &mut Timer;
+}
+
+/// An entry's place in the wheel.
+///
+/// Shape: 12 bytes; a doubly linked list through the entries of one bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timer {
+    previous: u32,
+    next: u32,
+    /// When it fires; `NOT_ARMED` when it is in no bucket.
+    at: Tick,
+}
+
+/// A hashed wheel of deadlines.
+///
+/// Shape: [`BUCKETS`] list heads; an entry whose deadline lies more than a turn of the wheel ahead is passed over until
+/// its turn comes. A deadline that moves later is left where it is: the owner is woken early, looks, and arms anew, so
+/// that a sign of life costs a store and nothing else.
+/// Cost: arm and disarm O(1); a poll visits the entries of the buckets that time has passed.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    heads: Box<[u32]>,
+    /// Everything up to this tick has been polled.
+    polled: Tick,
+    armed: usize,
+}
+
+/// 102 seconds a turn.
+const BUCKETS: usize = 1024;
+const NO_SLOT: u32 = u32::MAX;
+const NOT_ARMED: Tick = Tick(u32::MAX);
+
+impl Timer {
+    pub(crate) const IDLE: Timer = Timer { previous: NO_SLOT, next: NO_SLOT, at: NOT_ARMED };
+
+    /// Whether the entry is in the wheel.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.at != NOT_ARMED
+    }
+}
+
+impl Wheel {
+    pub(crate) fn new() -> Self {
+        Self { heads: vec![NO_SLOT; BUCKETS].into_boxed_slice(), polled: Tick(0), armed: 0 }
+    }
+
+    /// Whether nothing is armed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.armed == 0
+    }
+
+    /// Sees to it that the entry fires at `at` or before.
+    pub(crate) fn arm(&mut self, entries: &mut impl Timed, slot: u32, at: Tick) {
+        let at = Tick(at.0.clamp(self.polled.0 + 1, NOT_ARMED.0 - 1));
+        let timer = *entries.timer(slot);
+        if timer.is_armed() {
+            if timer.at <= at {
+                return;
+            }
+            self.disarm(entries, slot);
+        }
+        let head = &mut self.heads[at.0 as usize % BUCKETS];
+        let next = std::mem::replace(head, slot);
+        if next != NO_SLOT {
+            entries.timer(next).previous = slot;
+        }
+        *entries.timer(slot) = Timer { previous: NO_SLOT, next, at };
+        self.armed += 1;
+    }
+
+    /// Takes the entry out of the wheel.
+    pub(crate) fn disarm(&mut self, entries: &mut impl Timed, slot: u32) {
+        let timer = std::mem::replace(entries.timer(slot), Timer::IDLE);
+        if !timer.is_armed() {
+            return;
+        }
+        if timer.previous == NO_SLOT {
+            self.heads[timer.at.0 as usize % BUCKETS] = timer.next;
+        } else {
+            entries.timer(timer.previous).next = timer.next;
+        }
+        if timer.next != NO_SLOT {
+            entries.timer(timer.next).previous = timer.previous;
+        }
+        self.armed -= 1;
+    }
+
+    /// Takes out all entries due at `now` and appends them to `due`.
+    pub(crate) fn poll(&mut self, entries: &mut impl Timed, now: Tick, due: &mut Vec<u32>) {
+        let passed = now.since(self.polled) as usize;
+        for step in 1..=passed.min(BUCKETS) {
+            let bucket = (self.polled.0 as usize + step) % BUCKETS;
+            let mut slot = self.heads[bucket];
+            while slot != NO_SLOT {
+                let timer = *entries.timer(slot);
+                if timer.at <= now {
+                    self.disarm(entries, slot);
+                    due.push(slot);
+                }
+                slot = timer.next;
+            }
+        }
+        self.polled = self.polled.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Timed for Vec<Timer> {
+        fn timer(&mut self, slot: u32) -> &mut Timer {
+            &mut self[slot as usize]
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Arm(u32, u32),
+        Disarm(u32),
+        Pass(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..20u32, 0..3000u32).prop_map(|(slot, ahead)| Step::Arm(slot, ahead)),
+            1 => (0..20u32).prop_map(Step::Disarm),
+            3 => (0..700u32).prop_map(Step::Pass),
+            1 => (0..5000u32).prop_map(Step::Pass),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    proptest! {
+        #[test]
+        fn fires_what_an_ordered_map_fires(steps in steps()) {
+            let mut timers = vec![Timer::IDLE; 20];
+            let mut wheel = Wheel::new();
+            let mut twin: BTreeMap<u32, u32> = BTreeMap::new();
+            let mut now = 0;
+            for step in steps {
+                match step {
+                    Step::Arm(slot, ahead) => {
+                        wheel.arm(&mut timers, slot, Tick(now + ahead));
+                        let at = (now + ahead).max(now + 1);
+                        let earliest = twin.get(&slot).map_or(at, |armed| at.min(*armed));
+                        twin.insert(slot, earliest);
+                    }
+                    Step::Disarm(slot) => {
+                        wheel.disarm(&mut timers, slot);
+                        twin.remove(&slot);
+                    }
+                    Step::Pass(ticks) => {
+                        now += ticks;
+                        let mut due = Vec::new();
+                        wheel.poll(&mut timers, Tick(now), &mut due);
+                        due.sort_unstable();
+                        let expected: Vec<u32> =
+                            twin.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| *slot).collect();
+                        twin.retain(|_, at| *at > now);
+                        prop_assert_eq!(due, expected);
+                    }
+                }
+                prop_assert_eq!(wheel.armed, twin.len());
+            }
+        }
+    }
+}
