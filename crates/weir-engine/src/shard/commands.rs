@@ -11,9 +11,6 @@ use crate::net::Net;
 use crate::stats::DropRule;
 use crate::time::{TICK, ticks};
 
-/// Commands taken in a turn: a full lane takes a few turns, and readiness is looked at in between.
-const COMMANDS_PER_TURN: usize = 512;
-
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn take_urgent(&mut self) {
         while let Some(urgent) = self.inbox.pop_urgent() {
@@ -30,7 +27,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     pub(super) fn take_commands(&mut self) {
-        for _ in 0..COMMANDS_PER_TURN {
+        for _ in 0..self.slices.commands {
             let Some(command) = self.inbox.pop() else { return };
             self.take_command(command);
         }

@@ -53,15 +53,6 @@ enum Walk {
     },
 }
 
-/// Sends between two looks at readiness: some 2 ms, so that a ping never waits longer behind a fan-out.
-const SENDS_PER_TURN: usize = 256;
-
-/// Connections that are put a message each between two looks at readiness, when gathering: some 0.5 ms.
-const GATHERED_PER_TURN: usize = 4096;
-
-/// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
-const TOUCHED_MAX: usize = 32 * 1024;
-
 impl Fanouts {
     pub(super) fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || !self.touched.is_empty()
@@ -114,7 +105,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// A gathering is over when all have walked, when it has grown large, or once flushing has begun.
     fn is_gathering_over(&self) -> bool {
         let fanouts = &self.fanouts;
-        fanouts.waiting.is_empty() || fanouts.flushed > 0 || fanouts.touched.len() >= TOUCHED_MAX
+        fanouts.waiting.is_empty()
+            || fanouts.flushed > 0
+            || fanouts.touched.len() >= self.slices.touched
     }
 
     /// The only fan-out: sends as it walks.
@@ -123,7 +116,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         job.began.get_or_insert(self.now);
         let mut sends = 0;
         let mut delivered = 0;
-        while sends < SENDS_PER_TURN && job.cursor < job.end {
+        while sends < self.slices.sends && job.cursor < job.end {
             let cursor = job.cursor;
             job.cursor += 1;
             if self.is_planted_skip(cursor) {
@@ -148,10 +141,13 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self) {
-        let mut share = GATHERED_PER_TURN;
+        let mut share = self.slices.gathered;
         while let Some(mut job) = self.fanouts.waiting.pop_front() {
             job.began.get_or_insert(self.now);
-            while share > 0 && job.cursor < job.end && self.fanouts.touched.len() < TOUCHED_MAX {
+            while share > 0
+                && job.cursor < job.end
+                && self.fanouts.touched.len() < self.slices.touched
+            {
                 let cursor = job.cursor;
                 job.cursor += 1;
                 if self.is_planted_skip(cursor) {
@@ -176,7 +172,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Flushes this turn's share of the connections that a gathering has touched.
     fn flush_touched(&mut self) {
         let from = self.fanouts.flushed;
-        let to = self.fanouts.touched.len().min(from + SENDS_PER_TURN);
+        let to = self.fanouts.touched.len().min(from + self.slices.sends);
         for index in from..to {
             self.flush_gathered(self.fanouts.touched[index]);
         }

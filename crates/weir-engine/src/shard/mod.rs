@@ -4,6 +4,8 @@
 //! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
 //! `commands` (what the front asks), `fanout` (one message to many), `inspect` (looking).
 
+#[cfg(any(test, feature = "sim"))]
+mod check;
 mod close;
 mod commands;
 mod fanout;
@@ -44,6 +46,7 @@ pub(crate) struct Shard<N: Net, F> {
     inbox: Inbox<N::Offer>,
     settings: ShardSettings,
     limits: Limits,
+    slices: Slices,
     stats: Arc<ShardStats>,
 
     table: Table<N::Socket>,
@@ -89,6 +92,19 @@ struct Limits {
     linger: u32,
 }
 
+/// How much of each kind of work a turn does before readiness is looked at again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slices {
+    /// Commands taken: a full lane takes a few turns.
+    pub(crate) commands: usize,
+    /// Sends of fan-outs: some 2 ms, so that a ping never waits longer behind one.
+    pub(crate) sends: usize,
+    /// Connections that are put a message each when fan-outs gather: some 0.5 ms.
+    pub(crate) gathered: usize,
+    /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
+    pub(crate) touched: usize,
+}
+
 /// The connections above the high watermark, longest-stalled first: a list through their outboxes.
 struct StalledList {
     first: u32,
@@ -97,6 +113,8 @@ struct StalledList {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+
+const SLICES: Slices = Slices { commands: 512, sends: 256, gathered: 4096, touched: 32 * 1024 };
 
 /// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
 const RECV_BYTES: usize = 64 * 1024;
@@ -127,6 +145,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             front,
             inbox,
             limits,
+            slices: SLICES,
             stats,
             table: Table::new(settings.connections_max),
             settings,
@@ -353,6 +372,23 @@ fn split_key(key: u64) -> (u32, u32) {
 
 #[cfg(any(test, feature = "sim"))]
 impl<N: Net, F: Front> Shard<N, F> {
+    pub(crate) fn net_mut(&mut self) -> &mut N {
+        &mut self.net
+    }
+
+    pub(crate) fn front_mut(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    pub(crate) fn plant(&mut self, plant: crate::sim::Plant) {
+        self.plant = Some(plant);
+    }
+
+    pub(crate) fn cut_turns(&mut self, slices: Slices, recv_bytes: usize) {
+        self.slices = slices;
+        self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
+    }
+
     fn is_planted_stale_slot(&self) -> bool {
         self.plant == Some(crate::sim::Plant::StaleSlot)
     }
