@@ -18,8 +18,6 @@ pub enum ErrorCode {
     TopicName,
     /// The connection, or the server, is in as many topics as it may.
     TooManyTopics,
-    /// `Unsubscribe` from a topic that the connection is not in.
-    NotSubscribed,
     /// A message that would not fit a frame on its way to the subscribers.
     TooLarge,
     /// The server has no room at the moment: the same may work later.
@@ -30,13 +28,12 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, in the order of docs/protocol.md.
-    pub const ALL: [ErrorCode; 9] = [
+    pub const ALL: [ErrorCode; 8] = [
         ErrorCode::UnknownKind,
         ErrorCode::NotSupported,
         ErrorCode::AlreadyGreeted,
         ErrorCode::TopicName,
         ErrorCode::TooManyTopics,
-        ErrorCode::NotSubscribed,
         ErrorCode::TooLarge,
         ErrorCode::Busy,
         ErrorCode::NotPermitted,
@@ -50,7 +47,6 @@ impl ErrorCode {
             ErrorCode::AlreadyGreeted => "already_greeted",
             ErrorCode::TopicName => "topic_name",
             ErrorCode::TooManyTopics => "too_many_topics",
-            ErrorCode::NotSubscribed => "not_subscribed",
             ErrorCode::TooLarge => "too_large",
             ErrorCode::Busy => "busy",
             ErrorCode::NotPermitted => "not_permitted",
