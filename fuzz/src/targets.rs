@@ -23,6 +23,7 @@ pub fn frame(data: &[u8]) {
     }
     match whole {
         Ok(Some((body, taken))) => {
+            assert_eq!(frame::whole_bytes(data, LIMIT), Ok(Some(taken)));
             assert!(body.len() <= LIMIT);
             let mut again = Vec::new();
             prost_length(body.len(), &mut again);
@@ -33,7 +34,10 @@ pub fn frame(data: &[u8]) {
         Err(WireError::FrameTooLarge { bytes, limit }) => {
             assert!(limit == LIMIT && bytes > LIMIT as u64 && u32::try_from(bytes).is_ok());
         }
-        Err(error) => assert_eq!(error, WireError::LengthMalformed),
+        Err(error) => {
+            assert_eq!(error, WireError::LengthMalformed);
+            assert_eq!(frame::whole_bytes(data, LIMIT), Err(error));
+        }
     }
 }
 

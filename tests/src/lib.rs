@@ -1,1 +1,9 @@
-//! End-to-end tests: they drive the built programs.
+//! What the end-to-end tests share: the built programs as children, and a device that speaks frames over a real socket.
+
+mod admin;
+mod device;
+mod program;
+
+pub use admin::{Answer, Metrics};
+pub use device::Device;
+pub use program::{Server, free_port, program};

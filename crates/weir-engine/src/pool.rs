@@ -19,6 +19,7 @@ pub(crate) struct Block {
 /// Cost: take and give are a pop and a push.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
+    #[expect(clippy::vec_box, reason = "they move into entries as boxes")]
     free: [Vec<Box<Block>>; CLASSES],
 }
 

@@ -67,3 +67,80 @@ pub fn encode(message: &impl ProstMessage, out: &mut Vec<u8>) {
 pub(crate) fn encode_length(bytes: usize, out: &mut Vec<u8>) {
     fields::put_varint(bytes as u64, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 300;
+
+    /// What `input` says, and that every shorter cut of it asks for more or says the same.
+    #[track_caller]
+    fn check(input: &[u8], expected: Result<Option<(&[u8], usize)>, WireError>) {
+        assert_eq!(decode(input, LIMIT), expected);
+        for end in 0..input.len() {
+            let cut = decode(&input[..end], LIMIT);
+            assert!(cut == Ok(None) || cut == expected, "cut at {end}: {cut:?}");
+        }
+    }
+
+    /// An error that is there with the last byte of `input` and not before.
+    #[track_caller]
+    fn check_earliest_error(input: &[u8], expected: WireError) {
+        check(input, Err(expected));
+        assert_eq!(decode(&input[..input.len() - 1], LIMIT), Ok(None));
+        assert_eq!(whole_bytes(input, LIMIT), Err(expected));
+    }
+
+    #[test]
+    fn whole_frames_are_split_off_without_a_copy() {
+        check(&[0], Ok(Some((&[], 1))));
+        check(&[2, 7, 8], Ok(Some((&[7, 8], 3))));
+        check(&[1, 7, 1, 8], Ok(Some((&[7], 2))));
+        let mut longest = vec![0xac, 0x02];
+        longest.resize(2 + LIMIT, 9);
+        check(&longest, Ok(Some((&longest[2..], 2 + LIMIT))));
+    }
+
+    #[test]
+    fn what_is_cut_needs_more() {
+        check(&[], Ok(None));
+        check(&[0x80], Ok(None));
+        check(&[0x80, 0x80, 0x80, 0x80], Ok(None));
+        check(&[2, 7], Ok(None));
+        assert_eq!(whole_bytes(&[0x80], LIMIT), Ok(None));
+        assert_eq!(whole_bytes(&[2, 7], LIMIT), Ok(Some(3)));
+        assert_eq!(whole_bytes(&[0x80, 0x01], LIMIT), Ok(Some(130)));
+    }
+
+    #[test]
+    fn an_oversized_length_is_refused_before_the_body() {
+        let too_large = |bytes| WireError::FrameTooLarge { bytes, limit: LIMIT };
+        check_earliest_error(&[0xad, 0x02], too_large(301));
+        check_earliest_error(&[0xff, 0xff, 0xff, 0x7f], too_large((1 << 28) - 1));
+        check_earliest_error(&[0xff, 0xff, 0xff, 0xff, 0x0f], too_large(u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn a_length_has_one_form() {
+        check_earliest_error(&[0x80, 0x00], WireError::LengthMalformed);
+        check_earliest_error(&[0x85, 0x80, 0x00], WireError::LengthMalformed);
+        check_earliest_error(&[0x80, 0x80, 0x80, 0x80, 0x00], WireError::LengthMalformed);
+    }
+
+    #[test]
+    fn a_length_over_32_bits_is_malformed() {
+        check_earliest_error(&[0x80, 0x80, 0x80, 0x80, 0x10], WireError::LengthMalformed);
+        check_earliest_error(&[0xff, 0xff, 0xff, 0xff, 0xff], WireError::LengthMalformed);
+    }
+
+    #[test]
+    fn prefixes_are_those_of_prost() {
+        for bytes in [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, u32::MAX as usize] {
+            let (mut ours, mut twin) = (Vec::new(), Vec::new());
+            encode_length(bytes, &mut ours);
+            prost::encode_length_delimiter(bytes, &mut twin).unwrap();
+            assert_eq!(ours, twin);
+        }
+    }
+}

@@ -354,3 +354,6 @@ const PUSH_OFFSET: u8 = 7;
 const PUSH_SENDER: u8 = 8;
 
 const BEHIND_ANOTHER_KIND: WireError = WireError::MessageMalformed("a second kind in one message");
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod close;
+mod error_code;
 mod fields;
 pub mod frame;
 pub mod hot;
 
 pub use close::{Advice, CloseReason};
+pub use error_code::ErrorCode;
 
 /// The messages of `weir.v1`, generated from `proto/weir/v1.proto`.
 #[expect(missing_docs, reason = "generated; the .proto is the document")]

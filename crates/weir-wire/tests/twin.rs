@@ -1,4 +1,8 @@
-//! The decoders against their twin, prost: random messages, random bytes, what mutation makes of them, and every cut.
+//! The decoders against their twin, prost: the fuzzer's corpus, random messages, random bytes, what mutation makes of
+//! them, and every cut.
+
+use std::fs;
+use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,6 +11,21 @@ use weir_wire::{ProstMessage, frame};
 
 #[path = "../../../fuzz/src/targets.rs"]
 pub mod targets;
+
+#[test]
+fn the_corpus_of_every_fuzz_target() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (name, target) in targets::ALL {
+        let mut inputs = 0;
+        for entry in fs::read_dir(corpus.join(name)).expect("a corpus for every target") {
+            let path = entry.expect("a readable corpus").path();
+            println!("{}", path.display());
+            target(&fs::read(&path).expect("a readable input"));
+            inputs += 1;
+        }
+        assert!(inputs > 0, "the corpus of {name} is empty");
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]

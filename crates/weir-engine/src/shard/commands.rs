@@ -1,6 +1,6 @@
 //! What the front asks of a shard.
 
-use weir_wire::CloseReason;
+use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
 
 use super::read::error_item;
 use super::{Shard, key_of};
@@ -118,7 +118,10 @@ impl<N: Net, F: Front> Shard<N, F> {
             let message = format!(
                 "connection is in {limit} topics already, the limit of limits.topics_per_connection_max"
             );
-            self.send_item(slot, &error_item("too_many_topics", &message));
+            self.send_item(
+                slot,
+                &error_item(ErrorCode::TooManyTopics, &topic_of(&reply), &message),
+            );
             return self.report(Report::NotEntered { topic }, true);
         }
         self.topics.join(&mut self.table, slot, topic);
@@ -139,5 +142,15 @@ impl<N: Net, F: Front> Shard<N, F> {
             Some(_) => self.report(Report::Left { topic }, true),
             None => self.inbox.return_credit(),
         }
+    }
+}
+
+/// The name in a `Subscribed` frame: shards know no names, and this one is needed only where the frame is not sent.
+fn topic_of(subscribed: &[u8]) -> String {
+    let body = frame::decode(subscribed, usize::MAX).ok().flatten().map(|(body, _)| body);
+    let message = body.and_then(|body| v1::ServerMessage::decode(body).ok());
+    match message.and_then(|message| message.kind) {
+        Some(v1::server_message::Kind::Subscribed(subscribed)) => subscribed.topic,
+        _ => String::new(),
     }
 }

@@ -8,6 +8,7 @@ use crate::command::Front;
 use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
+use crate::outbox::GATHER_MAX;
 use crate::table::State;
 use crate::time::Nanos;
 use crate::topics::Member;
@@ -97,15 +98,17 @@ impl<N: Net, F: Front> Shard<N, F> {
         } else if !self.fanouts.waiting.is_empty() {
             self.walk_gathering();
         }
-        if self.fanouts.waiting.is_empty() && self.fanouts.touched.is_empty() {
+        if self.fanouts.touched.is_empty() {
             self.end_walked();
         }
     }
 
-    /// A gathering is over when all have walked, when it has grown large, or once flushing has begun.
+    /// A gathering is over when all have walked, when as many have as one send can gather, when it has touched very
+    /// many, or once flushing has begun.
     fn is_gathering_over(&self) -> bool {
         let fanouts = &self.fanouts;
         fanouts.waiting.is_empty()
+            || fanouts.walked.len() >= GATHER_MAX
             || fanouts.flushed > 0
             || fanouts.touched.len() >= self.slices.touched
     }
@@ -142,7 +145,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self) {
         let mut share = self.slices.gathered;
-        while let Some(mut job) = self.fanouts.waiting.pop_front() {
+        while self.fanouts.walked.len() < GATHER_MAX
+            && let Some(mut job) = self.fanouts.waiting.pop_front()
+        {
             job.began.get_or_insert(self.now);
             while share > 0
                 && job.cursor < job.end

@@ -3,7 +3,7 @@
 use std::io;
 
 use weir_wire::hot::{self, FromDevice};
-use weir_wire::{CloseReason, WireError, frame, v1};
+use weir_wire::{CloseReason, ErrorCode, WireError, frame, v1};
 
 use super::Shard;
 use crate::command::{Front, Report};
@@ -299,11 +299,10 @@ impl<N: Net, F: Front> Shard<N, F> {
                     return Handled::NoRoom;
                 }
             }
-            Ok(FromDevice::Unknown) => encode_error(
-                "unknown_kind",
-                "message of a kind that weir.v1 does not know",
-                &mut self.replies,
-            ),
+            Ok(FromDevice::Unknown) => {
+                let message = "message of a kind that weir.v1 does not know";
+                encode_error(ErrorCode::UnknownKind, "", message, &mut self.replies);
+            }
             Err(error) => {
                 self.close(slot, reason_of_wire(&error));
                 return Handled::Closed;
@@ -345,16 +344,21 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 /// Appends an `Error` frame to `out`.
-pub(super) fn encode_error(code: &str, message: &str, out: &mut Vec<u8>) {
-    let error = v1::Error { code: code.into(), message: message.into(), ..v1::Error::default() };
+fn encode_error(code: ErrorCode, topic: &str, message: &str, out: &mut Vec<u8>) {
+    let error = v1::Error {
+        code: code.name().into(),
+        message: message.into(),
+        topic: topic.into(),
+        ..v1::Error::default()
+    };
     let message = v1::ServerMessage { kind: Some(v1::server_message::Kind::Error(error)) };
     frame::encode(&message, out);
 }
 
 /// An `Error` frame as an item.
-pub(super) fn error_item(code: &str, message: &str) -> Item {
+pub(super) fn error_item(code: ErrorCode, topic: &str, message: &str) -> Item {
     let mut out = Vec::new();
-    encode_error(code, message, &mut out);
+    encode_error(code, topic, message, &mut out);
     Item::Frame(out.into_boxed_slice())
 }
 

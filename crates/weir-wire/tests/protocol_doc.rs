@@ -1,0 +1,133 @@
+//! docs/protocol.md says what the code does: its tables, and its exchange in bytes.
+
+use weir_wire::hot::{self, FromDevice};
+use weir_wire::v1::{self, client_message, server_message};
+use weir_wire::{Advice, CloseReason, ErrorCode, ProstMessage, frame};
+
+const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
+
+#[test]
+fn the_table_of_close_codes_is_complete() {
+    let mut expected: Vec<_> = CloseReason::ALL
+        .into_iter()
+        .map(|reason| {
+            [reason.code().to_string(), format!("`{reason}`"), advice(reason.advice()).to_owned()]
+        })
+        .collect();
+    expected.sort();
+    let documented: Vec<_> = table("| code | reason | do | because |")
+        .into_iter()
+        .map(|row| [row[0].to_owned(), row[1].to_owned(), row[2].to_owned()])
+        .collect();
+    assert_eq!(documented, expected);
+}
+
+#[test]
+fn the_ranges_of_close_codes_are_those_of_the_advice() {
+    for (row, expected) in table("| codes | do |").into_iter().zip([
+        Advice::ReconnectNow,
+        Advice::ReconnectLater,
+        Advice::FixCredentials,
+        Advice::DoNotReturn,
+    ]) {
+        let (first, last) = row[0].split_once(" to ").expect("a range of codes");
+        for code in first.parse::<u32>().unwrap()..=last.parse().unwrap() {
+            assert_eq!(Advice::from_code(code), Some(expected));
+        }
+    }
+}
+
+#[test]
+fn the_table_of_error_codes_is_complete() {
+    let expected: Vec<_> = ErrorCode::ALL.into_iter().map(|code| format!("`{code}`")).collect();
+    let documented: Vec<_> = table("| code | meaning |").into_iter().map(|row| row[0]).collect();
+    assert_eq!(documented, expected);
+}
+
+#[test]
+fn the_exchange_in_bytes_is_right() {
+    let mut device = Vec::new();
+    let hello = v1::Hello {
+        device_id: "sensor-17".to_owned(),
+        client: "demo/1".to_owned(),
+        heartbeat_ms: 30_000,
+        topics: vec![v1::Subscribe { topic: "news".to_owned(), position: None }],
+        ..v1::Hello::default()
+    };
+    frame::encode(
+        &v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) },
+        &mut device,
+    );
+    hot::encode_ping_frame(b"hi", &mut device);
+
+    let mut server = Vec::new();
+    let welcome = v1::Welcome {
+        connection_id: 0x1_0000_0007,
+        heartbeat_ms: 30_000,
+        server_time_ms: 1_767_225_600_000,
+    };
+    frame::encode(
+        &v1::ServerMessage { kind: Some(server_message::Kind::Welcome(welcome)) },
+        &mut server,
+    );
+    let subscribed = v1::Subscribed {
+        topic: "news".to_owned(),
+        position: Some(v1::Position { epoch: 0x8f3a_61c2_d4e5_b709, offset: 41 }),
+        recovered: false,
+    };
+    frame::encode(
+        &v1::ServerMessage { kind: Some(server_message::Kind::Subscribed(subscribed)) },
+        &mut server,
+    );
+    hot::encode_pong_frame(b"hi", &mut server);
+
+    assert_eq!(bytes_of("device"), device);
+    assert_eq!(bytes_of("server"), server);
+}
+
+/// What the page says of the empty frame, of two kinds in one message and of a length in two forms.
+#[test]
+fn the_rules_hold_that_the_page_states_in_words() {
+    assert_eq!(FromDevice::decode(&[]), Ok(FromDevice::Unknown));
+    assert_eq!(frame::decode(&[0x00], 1), Ok(Some((&[][..], 1))));
+    assert!(frame::decode(&[0x80, 0x00], 1).is_err());
+    let hello = v1::ClientMessage { kind: Some(client_message::Kind::Hello(v1::Hello::default())) };
+    let ping = v1::ClientMessage { kind: Some(client_message::Kind::Ping(v1::Ping::default())) };
+    assert!(FromDevice::decode(&[hello.encode_to_vec(), ping.encode_to_vec()].concat()).is_err());
+    assert_eq!(
+        FromDevice::decode(&[ping.encode_to_vec(), hello.encode_to_vec()].concat()),
+        Ok(FromDevice::Other)
+    );
+}
+
+fn advice(advice: Advice) -> &'static str {
+    match advice {
+        Advice::ReconnectNow => "reconnect now",
+        Advice::ReconnectLater => "reconnect later",
+        Advice::FixCredentials => "fix credentials",
+        Advice::DoNotReturn => "do not return",
+    }
+}
+
+/// The rows of the table with this head.
+fn table(head: &str) -> Vec<Vec<&'static str>> {
+    let rows: Vec<_> = DOCUMENT
+        .lines()
+        .skip_while(|line| *line != head)
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(!rows.is_empty(), "no table {head}");
+    rows
+}
+
+/// All that one side sends in the exchange.
+fn bytes_of(side: &str) -> Vec<u8> {
+    DOCUMENT
+        .lines()
+        .filter_map(|line| line.strip_prefix(side)?.strip_prefix("  "))
+        .flat_map(str::split_whitespace)
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a byte in hex"))
+        .collect()
+}
