@@ -146,6 +146,13 @@ impl<S> Inbox<S> {
         self.shared.credits.fetch_add(1, Ordering::Release);
     }
 
+    /// Credits that are out, and how many commands wait in the lane.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn credits_out(&self) -> (usize, usize) {
+        let lane = &self.shared.lane;
+        (lane.capacity() - self.shared.credits.load(Ordering::Relaxed), lane.len())
+    }
+
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self) -> bool {
         self.shared.asleep.store(true, Ordering::SeqCst);

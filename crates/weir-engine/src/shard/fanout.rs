@@ -64,6 +64,17 @@ impl Fanouts {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Fanouts {
+    /// Walks over a topic that have begun and not ended.
+    pub(super) fn walks_over(&self, id: TopicId) -> usize {
+        self.waiting
+            .iter()
+            .filter(|job| matches!(job.walk, Walk::Topic(topic) if topic == id))
+            .count()
+    }
+}
+
 impl<N: Net, F: Front> Shard<N, F> {
     /// Begins a fan-out to the members of a topic.
     pub(super) fn begin_topic_fanout(&mut self, topic: TopicId, message: Arc<Message>) {

@@ -83,6 +83,8 @@ pub(crate) struct Shard<N: Net, F> {
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
     plant: Option<crate::sim::Plant>,
+    #[cfg(any(test, feature = "sim"))]
+    audit: check::Audit,
 }
 
 /// Time-outs of the settings, in ticks.
@@ -170,6 +172,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             stopped: false,
             #[cfg(any(test, feature = "sim"))]
             plant: None,
+            #[cfg(any(test, feature = "sim"))]
+            audit: check::Audit::default(),
         }
     }
 
@@ -411,7 +415,10 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 #[cfg(not(any(test, feature = "sim")))]
-#[expect(clippy::unused_self, reason = "their twins under the simulator look at the planted bug")]
+#[expect(
+    clippy::unused_self,
+    reason = "their twins under the simulator look at the planted bug and count"
+)]
 impl<N: Net, F: Front> Shard<N, F> {
     const fn is_planted_stale_slot(&self) -> bool {
         false
@@ -432,4 +439,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     const fn is_planted_leak(&self) -> bool {
         false
     }
+
+    const fn note_accepted(&self) {}
+
+    const fn note_sent(&self, _count: u64) {}
 }

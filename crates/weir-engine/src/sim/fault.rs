@@ -100,7 +100,7 @@ pub struct Faults {
     pub late_edge: u32,
     /// Of a wait: announces a part of what is ready.
     pub short_wait: u32,
-    counts: [u64; Fault::ALL.len()],
+    pub(super) counts: [u64; Fault::ALL.len()],
 }
 
 impl Faults {

@@ -61,6 +61,10 @@ pub(crate) struct Link {
     pub(crate) is_our_side_ended: bool,
     /// Refusals left of a storm.
     pub(crate) refusals: u32,
+    /// The peer has closed for good: bytes that reach it are answered with a reset.
+    pub(crate) rejects: bool,
+    /// In the list of those whose kernel took bytes that no observer has seen.
+    pub(crate) is_fresh: bool,
 
     /// In the list of those with an edge to announce.
     pub(crate) has_edge: bool,
@@ -88,6 +92,8 @@ impl Link {
             low: CAPACITY / 2,
             is_our_side_ended: false,
             refusals: 0,
+            rejects: false,
+            is_fresh: false,
             has_edge: false,
             wants_read: false,
             wants_write: false,

@@ -29,14 +29,20 @@
 //! shard.advance(Duration::from_secs(1));
 //! ```
 
+mod asks;
 mod dice;
+mod driver;
 mod fault;
 mod front;
 mod link;
 mod net;
+mod peers;
 mod shard;
+mod twin;
+mod verify;
 
 pub use dice::Dice;
+pub use driver::{Failure, Run, Summary, run_seed};
 pub use fault::{Fault, Faults};
 pub use front::Reports;
 pub use link::{PeerId, PeerView};

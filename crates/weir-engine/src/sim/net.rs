@@ -61,6 +61,8 @@ pub struct SimNet<O = SimOffer> {
     offers: HashMap<u64, u32>,
     offered: u64,
     edges: Vec<u32>,
+    fresh: Vec<u32>,
+    taken: u64,
     late: Vec<u64>,
     dice: Dice,
     /// Whether every arrival is an edge.
@@ -90,6 +92,8 @@ impl<O: Offer> SimNet<O> {
             offers: HashMap::new(),
             offered: 0,
             edges: Vec::new(),
+            fresh: Vec::new(),
+            taken: 0,
             late: Vec::new(),
             dice: Dice::new(seed),
             announces_all: true,
@@ -214,6 +218,24 @@ impl<O: Offer> SimNet<O> {
 
     pub(crate) fn link_mut(&mut self, peer: PeerId) -> &mut Link {
         &mut self.links[peer.0 as usize]
+    }
+
+    /// Those whose kernel took bytes since the last call.
+    pub(crate) fn take_fresh(&mut self) -> Vec<u32> {
+        for index in &self.fresh {
+            self.links[*index as usize].is_fresh = false;
+        }
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Bytes that the kernel ever took.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether readiness waits to be announced.
+    pub(crate) fn has_edges(&self) -> bool {
+        !self.edges.is_empty()
     }
 
     /// Sockets that the shard holds.
@@ -403,7 +425,16 @@ impl<O: Offer> Net for SimNet<O> {
         self.sends += 1;
         let offered = bufs.iter().map(|buf| buf.len()).sum();
         let bytes_max = self.bytes_taken_at_most(socket.0, offered);
-        self.links[socket.0 as usize].take(bufs, bytes_max)
+        let link = &mut self.links[socket.0 as usize];
+        let taken = link.take(bufs, bytes_max)?;
+        self.taken += taken as u64;
+        if !std::mem::replace(&mut link.is_fresh, true) {
+            self.fresh.push(socket.0);
+        }
+        if link.rejects {
+            self.peer_fail(PeerId(socket.0), io::ErrorKind::ConnectionReset);
+        }
+        Ok(taken)
     }
 
     fn shutdown_write(&mut self, socket: &SimSocket) {
