@@ -52,8 +52,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         match self.send(slot, &[IoSlice::new(bytes)]) {
             Ok(sent) if sent == bytes.len() => self.note_sent(1),
-            // What has gone needs no place in the queue.
-            Ok(sent) => self.queue(slot, Item::Frame(bytes[sent..].into()), 0),
+            // The whole frame, so that what is left of it counts as committed.
+            Ok(sent) => self.queue(slot, Item::Frame(bytes.into()), sent),
             Err(error) => {
                 self.count_dropped(DropRule::Closed, 1);
                 self.fail(slot, &error);
