@@ -105,10 +105,15 @@ impl Outbox {
     }
 
     /// What to send next, into `bufs`; returns how many buffers were filled.
-    pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
+    ///
+    /// Ends before an item whose time has passed; whether the first one may go is the caller's to see.
+    pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX], now: Nanos) -> usize {
         let mut skip = self.sent;
         let mut count = 0;
         for (buf, item) in bufs.iter_mut().zip(&self.items) {
+            if count > 0 && item.is_expired(now) {
+                break;
+            }
             *buf = IoSlice::new(&item.bytes()[skip..]);
             skip = 0;
             count += 1;
@@ -169,7 +174,7 @@ mod tests {
 
     fn waiting(outbox: &Outbox) -> Vec<u8> {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
-        let count = outbox.gather(&mut bufs);
+        let count = outbox.gather(&mut bufs, Nanos(0));
         bufs[..count].iter().flat_map(|buf| buf.to_vec()).collect()
     }
 

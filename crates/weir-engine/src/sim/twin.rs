@@ -280,7 +280,8 @@ impl Outgoing {
         seen: &mut Seen,
     ) -> Result<(), String> {
         use v1::server_message::Kind;
-        let message = v1::ServerMessage::decode(body).map_err(|error| format!("{error}: {body:?}"))?;
+        let message =
+            v1::ServerMessage::decode(body).map_err(|error| format!("{error}: {body:?}"))?;
         let pong = match message.kind {
             Some(Kind::Goodbye(goodbye)) => {
                 self.goodbye = Some(goodbye.code);
