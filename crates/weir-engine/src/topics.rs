@@ -184,6 +184,11 @@ impl Topics {
         self.topics[topic.0].walkers += 1;
     }
 
+    /// Whether a walk over the topic is under way.
+    pub(crate) fn is_walked(&self, id: TopicId) -> bool {
+        self.topics.get(id.0).is_some_and(|topic| topic.walkers > 0)
+    }
+
     /// A walk has ended; the last one sweeps the tombstones.
     pub(crate) fn end_walk(&mut self, entries: &mut impl Members, id: TopicId) {
         let topic = &mut self.topics[id.0];

@@ -221,11 +221,11 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn check_credits(&self) -> Result<(), String> {
         let (out, in_lane) = self.inbox.credits_out();
-        let walking = self.fanouts.len();
+        let (walking, retiring) = (self.fanouts.len(), self.fanouts.retiring());
         let reports = self.backlog.iter().filter(|(_, credit)| *credit).count();
         ensure!(
-            out == in_lane + walking + reports,
-            "{out} credits are out: {in_lane} in the lane, {walking} walking, {reports} in reports"
+            out == in_lane + walking + retiring + reports,
+            "{out} credits are out: {in_lane} in the lane, {walking} walking, {retiring} retiring, {reports} in reports"
         );
         Ok(())
     }

@@ -44,10 +44,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
             Command::Broadcast(message) => return self.begin_broadcast(message),
-            Command::Retire(topic) => {
-                self.topics.retire(topic);
-                return self.report(Report::Retired { topic }, true);
-            }
+            Command::Retire(topic) => return self.retire(topic),
             Command::Send(conn, item) => match self.find(conn) {
                 Some(slot) => self.send_item(slot, &item),
                 None => self.count_dropped(DropRule::Gone, 1),

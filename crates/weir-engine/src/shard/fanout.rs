@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Shard;
-use crate::command::Front;
+use crate::command::{Front, Report};
 use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
@@ -31,6 +31,8 @@ pub(super) struct Fanouts {
     /// Connections that the gathering has touched, and how many of them are flushed.
     touched: Vec<u32>,
     flushed: usize,
+    /// Topics to be forgotten once the walks over them have ended.
+    retiring: Vec<TopicId>,
 }
 
 /// One fan-out.
@@ -66,6 +68,11 @@ impl Fanouts {
 
 #[cfg(any(test, feature = "sim"))]
 impl Fanouts {
+    /// Topics that wait for their walks to end.
+    pub(super) fn retiring(&self) -> usize {
+        self.retiring.len()
+    }
+
     /// Walks over a topic that have begun and not ended.
     pub(super) fn walks_over(&self, id: TopicId) -> usize {
         self.waiting
@@ -217,9 +224,26 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.inbox.return_credit();
     }
 
+    /// Forgets a topic that the front has no member of: at once, or when the last walk over it has ended. Such a walk
+    /// finds nobody, but it would find those who join under the same id later.
+    pub(super) fn retire(&mut self, topic: TopicId) {
+        if self.topics.is_walked(topic) {
+            self.fanouts.retiring.push(topic);
+        } else {
+            self.topics.retire(topic);
+            self.report(Report::Retired { topic }, true);
+        }
+    }
+
     fn end_walk(&mut self, walk: Walk) {
         match walk {
-            Walk::Topic(topic) => self.topics.end_walk(&mut self.table, topic),
+            Walk::Topic(topic) => {
+                self.topics.end_walk(&mut self.table, topic);
+                if let Some(at) = self.fanouts.retiring.iter().position(|id| *id == topic) {
+                    self.fanouts.retiring.swap_remove(at);
+                    self.retire(topic);
+                }
+            }
             Walk::All { .. } => {}
         }
     }

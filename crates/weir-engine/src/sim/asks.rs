@@ -294,7 +294,7 @@ impl Run {
         for info in page.connections {
             let conn = self.conns.get(info.device.0 as usize);
             let conn = conn.ok_or_else(|| format!("a look shows {:?}", info.id))?;
-            if conn.id.is_some_and(|id| id != info.id) || conn.phase == Phase::Over {
+            if conn.id.is_some_and(|id| id != info.id) {
                 return Err(format!("a look shows {:?}, the device has {:?}", info.id, conn.id));
             }
         }
