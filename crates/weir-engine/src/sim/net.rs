@@ -144,6 +144,7 @@ impl<O: Offer> SimNet<O> {
         let link = self.link_mut(peer);
         link.capacity = capacity;
         link.low = low.min(capacity.saturating_sub(1));
+        self.note_room(peer);
     }
 
     /// The peer sends bytes. Ignored once the connection is over.

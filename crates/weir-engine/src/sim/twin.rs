@@ -482,3 +482,16 @@ pub(crate) struct Conn {
     /// When it was first seen stalled, while it is.
     pub(crate) stalled_at: Option<Nanos>,
 }
+
+impl Conn {
+    /// What a failure says of it.
+    pub(crate) fn outline(&self) -> String {
+        let Self { id, phase, reading, is_silent, asked, paused_at, stalled_at, .. } = self;
+        let Incoming { heard_at, begun_at, bad, .. } = &self.incoming;
+        format!(
+            "{id:?} {phase:?}, reading {reading:?}, silent {is_silent}, heartbeat {:?}, asked {asked:?}, \
+             paused {paused_at:?}, stalled {stalled_at:?}, heard {heard_at:?}, begun {begun_at:?}, bad {bad:?}",
+            self.heartbeat
+        )
+    }
+}

@@ -23,8 +23,9 @@ impl Run {
             && self.shard.shard().has_read();
         for at in 0..self.live.len() {
             let index = self.live[at];
-            self.check_conn(index, is_quiet, is_idle)
-                .map_err(|what| format!("connection {index}: {what}: {:?}", self.conns[index]))?;
+            self.check_conn(index, is_quiet, is_idle).map_err(|what| {
+                format!("connection {index}: {what}: {}", self.conns[index].outline())
+            })?;
         }
         if is_quiet && self.shard.front_mut().is_empty() {
             self.check_topics()?;
@@ -177,7 +178,8 @@ impl Run {
             | CloseReason::Internal => false,
         };
         if !may {
-            return Err(format!("connection {index} ends with {reason}: {conn:?}"));
+            let outline = conn.outline();
+            return Err(format!("connection {index} ends at {now:?} with {reason}: {outline}"));
         }
         let keeps_queue = matches!(reason, CloseReason::Replaced | CloseReason::Draining);
         conn.outgoing.ended_in = (!keeps_queue).then_some(self.book.turn);
