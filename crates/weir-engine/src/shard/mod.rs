@@ -283,26 +283,67 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
             }
             State::Open => match self.next_deadline(slot) {
-                (at, reason) if at <= now => self.close(slot, reason),
-                (at, _) => self.arm(slot, at),
+                (at, _) if at > now => self.arm(slot, at),
+                (_, reason) => {
+                    self.look_once_more(slot, reason);
+                    self.end_or_arm(slot, now);
+                }
             },
         }
     }
 
+    /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
+    /// jump of the clock or while thousands are ready at once.
+    fn look_once_more(&mut self, slot: u32, reason: CloseReason) {
+        if reason == CloseReason::Stalled {
+            self.flush(slot);
+        } else {
+            self.handle_readable(slot);
+        }
+    }
+
+    /// Ends an open connection whose deadline has passed, or arms the next.
+    fn end_or_arm(&mut self, slot: u32, now: Tick) {
+        if self.table[slot].state != State::Open {
+            return;
+        }
+        match self.next_deadline(slot) {
+            // There is more to read than one look took.
+            (at, _) if at <= now && self.table[slot].flags.to_read => self.arm(slot, now.plus(1)),
+            (at, reason) if at <= now => self.close(slot, reason),
+            (at, _) => self.arm(slot, at),
+        }
+    }
+
     /// The first deadline of an open connection, and the reason that it ends with then.
+    ///
+    /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
     fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
         let entry = &self.table[slot];
-        let mut next =
-            (entry.heard_at.plus(entry.heartbeat.saturating_mul(2)), CloseReason::HeartbeatMissed);
-        if let Some(block) = entry.partial.as_ref().filter(|_| !entry.flags.held_back) {
-            next = next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout));
-        }
         if let Some(since) = entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since) {
             // One more tick, as the crossing lay within one.
             let end = Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1));
-            next = next.min((end, CloseReason::Stalled));
+            return (end, CloseReason::Stalled);
         }
-        next
+        let silence = entry.heartbeat.saturating_mul(2);
+        if entry.flags.held_back {
+            return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
+        }
+        let next = (entry.heard_at.plus(silence), CloseReason::HeartbeatMissed);
+        match &entry.partial {
+            Some(block) => {
+                next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout))
+            }
+            None => next,
+        }
+    }
+
+    /// The shard listens to a connection again: its deadlines count once more.
+    fn arm_next(&mut self, slot: u32) {
+        if self.table[slot].state == State::Open {
+            let (at, _) = self.next_deadline(slot);
+            self.arm(slot, at);
+        }
     }
 
     fn arm(&mut self, slot: u32, at: Tick) {

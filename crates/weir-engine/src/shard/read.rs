@@ -137,6 +137,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.pool.give(block);
             if self.table[slot].state == State::Open {
                 self.list_to_read(slot);
+                self.arm_next(slot);
             }
         }
         std::mem::swap(&mut slots, &mut self.held_back);

@@ -295,6 +295,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
             self.list_to_read(slot);
+            self.arm_next(slot);
         } else {
             self.stats.stall_closed.record(lasted, 1);
         }
