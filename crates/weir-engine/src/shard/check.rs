@@ -221,11 +221,11 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn check_credits(&self) -> Result<(), String> {
         let (out, in_lane) = self.inbox.credits_out();
-        let (walking, retiring) = (self.fanouts.len(), self.fanouts.retiring());
+        let (walking, waiting) = (self.fanouts.len(), self.fanouts.commands_waiting());
         let reports = self.backlog.iter().filter(|(_, credit)| *credit).count();
         ensure!(
-            out == in_lane + walking + retiring + reports,
-            "{out} credits are out: {in_lane} in the lane, {walking} walking, {retiring} retiring, {reports} in reports"
+            out == in_lane + walking + waiting + reports,
+            "{out} credits are out: {in_lane} in the lane, {walking} walking, {waiting} behind them, {reports} in reports"
         );
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
 
+use super::fanout::Behind;
 use super::read::error_item;
 use super::{Shard, key_of};
 use crate::command::{Adoption, Command, Front, Report, Urgent};
@@ -49,13 +50,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Some(slot) => self.send_item(slot, &item),
                 None => self.count_dropped(DropRule::Gone, 1),
             },
-            Command::Evict(conn, reason) => {
-                if let Some(slot) = self.find(conn) {
-                    self.close(slot, reason);
-                }
-            }
+            Command::Evict(conn, reason) => return self.end_behind(Behind::Evict(conn, reason)),
             Command::Drain { over, retry_after_ms, seed } => {
-                self.begin_drain(over, retry_after_ms, seed)
+                return self.end_behind(Behind::Drain { over, retry_after_ms, seed });
             }
         }
         self.inbox.return_credit();

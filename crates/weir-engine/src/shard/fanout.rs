@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
 
 use super::Shard;
 use crate::command::{Front, Report};
-use crate::id::TopicId;
+use crate::id::{ConnId, TopicId};
 use crate::message::Message;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
@@ -31,6 +34,11 @@ pub(super) struct Fanouts {
     /// Connections that the gathering has touched, and how many of them are flushed.
     touched: Vec<u32>,
     flushed: usize,
+    /// Walks that have begun, and that have ended: they end in the order in which they began.
+    walks_begun: u64,
+    walks_ended: u64,
+    /// What stood in the lane behind a message, and waits until that message has walked so many walks.
+    behind: VecDeque<(u64, Behind)>,
     /// Topics to be forgotten once the walks over them have ended.
     retiring: Vec<TopicId>,
 }
@@ -44,6 +52,13 @@ struct Job {
     /// Where the walk ends: it reaches whom it found when it was taken from the lane.
     end: u32,
     began: Option<Nanos>,
+}
+
+/// An end that leaves what stood before it in the lane to those who are ended.
+#[derive(Debug)]
+pub(super) enum Behind {
+    Evict(ConnId, CloseReason),
+    Drain { over: Duration, retry_after_ms: (u32, u32), seed: u64 },
 }
 
 /// What a fan-out walks over.
@@ -68,9 +83,9 @@ impl Fanouts {
 
 #[cfg(any(test, feature = "sim"))]
 impl Fanouts {
-    /// Topics that wait for their walks to end.
-    pub(super) fn retiring(&self) -> usize {
-        self.retiring.len()
+    /// Commands that wait for walks to end.
+    pub(super) fn commands_waiting(&self) -> usize {
+        self.retiring.len() + self.behind.len()
     }
 
     /// Walks over a topic that have begun and not ended.
@@ -90,6 +105,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.inbox.return_credit();
         }
         self.topics.begin_walk(topic);
+        self.fanouts.walks_begun += 1;
         self.fanouts.waiting.push_back(Job {
             message,
             walk: Walk::Topic(topic),
@@ -103,6 +119,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn begin_broadcast(&mut self, message: Arc<Message>) {
         let walk = Walk::All { before: self.table.adoptions() };
         let end = self.table.slots();
+        self.fanouts.walks_begun += 1;
         self.fanouts.waiting.push_back(Job { message, walk, cursor: 0, end, began: None });
     }
 
@@ -245,6 +262,33 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
             }
             Walk::All { .. } => {}
+        }
+        self.fanouts.walks_ended += 1;
+        self.take_behind();
+    }
+
+    /// Carries out an end once the messages before it have walked. Its credit returns then.
+    pub(super) fn end_behind(&mut self, behind: Behind) {
+        self.fanouts.behind.push_back((self.fanouts.walks_begun, behind));
+        self.take_behind();
+    }
+
+    fn take_behind(&mut self) {
+        let ended = self.fanouts.walks_ended;
+        while self.fanouts.behind.front().is_some_and(|(walks, _)| *walks <= ended)
+            && let Some((_, behind)) = self.fanouts.behind.pop_front()
+        {
+            match behind {
+                Behind::Evict(conn, reason) => {
+                    if let Some(slot) = self.find(conn) {
+                        self.close(slot, reason);
+                    }
+                }
+                Behind::Drain { over, retry_after_ms, seed } => {
+                    self.begin_drain(over, retry_after_ms, seed);
+                }
+            }
+            self.inbox.return_credit();
         }
     }
 

@@ -42,7 +42,9 @@ pub struct Run {
     pub(super) foreign_turns: u32,
     /// Slots that were freed in the last turn.
     pub(super) freed: Vec<u32>,
+    /// The budget as the last turn began: how often it had refused, and how much was used.
     pub(super) refused_before: u64,
+    pub(super) used_before: usize,
     /// The front had taken all reports when the last turn began.
     pub(super) is_up_to_date: bool,
     pub(super) drained_at: Option<u64>,
@@ -153,6 +155,7 @@ impl Run {
             foreign_turns: 0,
             freed: Vec::new(),
             refused_before: 0,
+            used_before: 0,
             is_up_to_date: true,
             drained_at: None,
             is_drained: false,
@@ -202,6 +205,7 @@ impl Run {
         };
         let until = self.shard.now().after(Duration::from_millis(wait_ms.into()));
         self.refused_before = self.shard.budget().refused();
+        self.used_before = self.shard.budget().used();
         self.shard.turn_until(until);
         self.observe()?;
         self.note_reading();

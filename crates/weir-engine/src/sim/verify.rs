@@ -7,6 +7,7 @@ use weir_wire::CloseReason;
 use super::driver::Run;
 use super::link::Owner;
 use super::twin::{Look, Phase};
+use crate::budget::LEASE_BYTES;
 use crate::id::ConnId;
 use crate::net::Net;
 use crate::stats::DropRule;
@@ -135,7 +136,9 @@ impl Run {
     ) -> Result<(), String> {
         let now = self.shard.now();
         let budget = self.shard.budget();
-        let is_tight = budget.is_tight() || budget.refused() > self.refused_before;
+        // What a turn takes at the most before it relieves the budget.
+        let used = self.used_before.max(budget.used()) + 2 * LEASE_BYTES;
+        let is_tight = used > budget.bytes_max() / 8 * 7 || budget.refused() > self.refused_before;
         let conn = &mut self.conns[index];
         if conn.id != Some(id) || conn.phase != Phase::Open {
             return Err(format!("{id:?} ends as {:?} of {:?}", conn.phase, conn.id));
