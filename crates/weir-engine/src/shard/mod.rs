@@ -284,34 +284,27 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             State::Open => match self.next_deadline(slot) {
                 (at, _) if at > now => self.arm(slot, at),
-                (_, reason) => {
-                    self.look_once_more(slot, reason);
-                    self.end_or_arm(slot, now);
-                }
+                (_, reason) => self.look_once_more(slot, reason, now),
             },
         }
     }
 
     /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
     /// jump of the clock or while thousands are ready at once.
-    fn look_once_more(&mut self, slot: u32, reason: CloseReason) {
-        if reason == CloseReason::Stalled {
+    fn look_once_more(&mut self, slot: u32, reason: CloseReason, now: Tick) {
+        let has_more = if reason == CloseReason::Stalled {
             self.flush(slot);
+            // Who has recovered is read from next, and looked at again then.
+            !self.is_stalled(slot)
         } else {
-            self.handle_readable(slot);
-        }
-    }
-
-    /// Ends an open connection whose deadline has passed, or arms the next.
-    fn end_or_arm(&mut self, slot: u32, now: Tick) {
+            self.read_open(slot)
+        };
         if self.table[slot].state != State::Open {
             return;
         }
         match self.next_deadline(slot) {
-            // There is more to read than one look took.
-            (at, _) if at <= now && self.table[slot].flags.to_read => self.arm(slot, now.plus(1)),
-            (at, reason) if at <= now => self.close(slot, reason),
-            (at, _) => self.arm(slot, at),
+            (at, reason) if at <= now && !has_more => self.close(slot, reason),
+            (at, _) => self.arm(slot, at.max(now.plus(1))),
         }
     }
 

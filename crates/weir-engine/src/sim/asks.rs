@@ -59,6 +59,7 @@ impl Run {
             asked: Vec::new(),
             closed_behind: None,
             paused_at: now,
+            is_paused: false,
             stalled_at: None,
         };
         let mut read_ahead = Vec::new();

@@ -133,7 +133,8 @@ impl Run {
         shard.net().announces_all = dice.chance(1 << 15);
         let commands = [1, 3, 16, 512][dice.index(4)];
         let sends = [1, 2, 7, 256][dice.index(4)];
-        let gathered = [1, 5, 64, 4096][dice.index(4)];
+        // A broadcast looks at every slot of a chunk, used or not.
+        let gathered = [30, 150, 1100, 4096][dice.index(4)];
         let touched = [1, 3, 32, 1 << 15][dice.index(4)];
         let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
         shard.cut_turns(commands, sends, gathered, touched, recv_bytes);
@@ -262,7 +263,8 @@ impl Run {
             self.turn()?;
         }
         for _ in 0..TURNS_TO_DRAIN {
-            if self.is_drained && self.live.is_empty() {
+            let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
+            if self.is_drained && self.live.is_empty() && is_quiet {
                 break;
             }
             self.turn()?;

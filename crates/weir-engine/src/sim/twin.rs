@@ -479,6 +479,7 @@ pub(crate) struct Conn {
     pub(crate) closed_behind: Option<u64>,
     /// When it was last not read from: stalled, or held back.
     pub(crate) paused_at: Nanos,
+    pub(crate) is_paused: bool,
     /// When it was first seen stalled, while it is.
     pub(crate) stalled_at: Option<Nanos>,
 }

@@ -51,7 +51,10 @@ impl Run {
     fn check_conn(&mut self, index: usize, is_quiet: bool, is_idle: bool) -> Result<(), String> {
         let now = self.shard.now();
         let conn = &mut self.conns[index];
-        let Some(id) = conn.id else { return Ok(()) };
+        let Some(id) = conn.id else {
+            (conn.is_paused, conn.paused_at) = (true, now);
+            return Ok(());
+        };
         let link = self.shard.net().link_of(conn.peer);
         let consumed = conn.ahead + link.consumed;
         let is_over = link.is_ended || link.has_failed();
@@ -61,13 +64,14 @@ impl Run {
             return Ok(());
         };
         let is_paused = peek.is_held_back || peek.stalled_since.is_some();
-        if is_paused {
+        // A pause lasts to the end of the turn in which it ends.
+        if std::mem::replace(&mut conn.is_paused, is_paused) || is_paused || has_unread {
             conn.paused_at = now;
         }
         conn.stalled_at = peek.stalled_since;
         let silent_since = conn.incoming.heard_at.max(conn.paused_at);
         if now.since(silent_since) > conn.heartbeat * 2 + TICK * 2 && !is_paused {
-            return Err("silent, and still open".into());
+            return Err(format!("silent, and still open at {now:?}"));
         }
         let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.paused_at));
         let is_late = |at| now.since(at) > self.settings.frame_timeout + TICK * 3;
