@@ -23,6 +23,7 @@ impl Run {
             610..=649 => self.broadcast(),
             650..=799 => self.send(),
             800..=849 => self.address_the_dead(),
+            850..=879 if !self.dice.chance(self.deadliness) => self.publish(),
             850..=864 => self.evict(),
             865..=879 => self.close_urgently(),
             880..=929 => self.retire(),
@@ -304,7 +305,8 @@ impl Run {
 
     fn jump_clock(&mut self) {
         self.faults.note(Fault::ClockJump);
-        let by = Duration::from_millis(self.dice.between(100, 20_000).into());
+        let most_ms = if self.dice.chance(1 << 13) { 20_000 } else { 1500 };
+        let by = Duration::from_millis(self.dice.between(100, most_ms).into());
         self.shard.net().jump(by);
     }
 

@@ -34,6 +34,8 @@ pub struct Run {
     pub(super) live: Vec<usize>,
     pub(super) topics: Vec<TopicTwin>,
     pub(super) conns_wanted: usize,
+    /// How often what ends connections really happens, in 65,536ths.
+    pub(super) deadliness: u32,
     pub(super) front_room: usize,
     pub(super) front_full_turns: u32,
     pub(super) clock_still_turns: u32,
@@ -140,6 +142,7 @@ impl Run {
         shard.cut_turns(commands, sends, gathered, touched, recv_bytes);
         let topics = (0..dice.between(1, 8)).map(|_| TopicTwin::default()).collect();
         let conns_wanted = dice.between(3, 48) as usize;
+        let deadliness = (1 << 16) >> dice.below(6);
         Self {
             shard,
             faults: Faults::default(),
@@ -149,6 +152,7 @@ impl Run {
             live: Vec::new(),
             topics,
             conns_wanted,
+            deadliness,
             front_room,
             front_full_turns: 0,
             clock_still_turns: 0,

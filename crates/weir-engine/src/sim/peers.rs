@@ -17,7 +17,11 @@ impl Run {
     /// Some device does something.
     pub(super) fn device_acts(&mut self) {
         let Some(index) = self.dice.pick(&self.live).copied() else { return };
-        match self.dice.below(1000) {
+        let act = self.dice.below(1000);
+        if (850..=930).contains(&act) && !self.dice.chance(self.deadliness) {
+            return self.speak_to_all();
+        }
+        match act {
             0..=699 => self.speak(index),
             700..=819 => self.change_reading(index),
             820..=849 => self.drip(index),
