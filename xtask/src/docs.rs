@@ -35,18 +35,13 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs rustdoc over everything with `flags`: first with private items, since their links are read too, then as
-/// published, since a public page must not link to a private one.
+/// Runs rustdoc over everything with `flags`, private items too, since their links are read as well.
 ///
 /// The library and the program `weir` would write to the same place, hence the separate first call.
 pub(crate) fn rustdoc(root: &Path, flags: &str) -> anyhow::Result<()> {
-    for arguments in [
-        "--package weir-server --document-private-items",
-        "--workspace --exclude weir-server --document-private-items",
-        "--workspace --lib",
-    ] {
-        let mut doc = cargo(root, "doc --locked --no-deps");
-        doc.args(arguments.split_whitespace());
+    for packages in ["--package weir-server", "--workspace --exclude weir-server"] {
+        let mut doc = cargo(root, "doc --locked --no-deps --document-private-items");
+        doc.args(packages.split_whitespace());
         run_command(doc.env("RUSTDOCFLAGS", flags))?;
     }
     Ok(())
