@@ -73,8 +73,8 @@ fn tools(root: &Path) -> anyhow::Result<()> {
 /// The models of what threads do to each other, `crates/weir-engine/tests/loom_*.rs`: every interleaving within the
 /// bound is tried.
 ///
-/// Naming the target keeps `--cfg loom` away from build scripts and procedural macros, so that only what the model
-/// links is built anew.
+/// Naming the target keeps `--cfg loom` away from build scripts and procedural macros, and naming the whole workspace
+/// keeps their features as they are, so that only what a model links is built anew.
 fn loom(root: &Path) -> anyhow::Result<()> {
     let mut models = Vec::new();
     let tests = root.join("crates/weir-engine/tests");
@@ -93,7 +93,7 @@ fn loom(root: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let target = host(root)?;
-    let mut tests = cargo(root, "test --locked --package weir-engine --target");
+    let mut tests = cargo(root, "test --locked --workspace --target");
     tests.arg(target).env("RUSTFLAGS", "--cfg loom");
     for model in models {
         tests.args(["--test", &model]);
