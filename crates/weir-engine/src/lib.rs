@@ -31,6 +31,8 @@ pub use command::{
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, TopicId};
+#[cfg(feature = "sim")]
+pub use mailbox::Detached;
 pub use mailbox::{Bell, Credit, Full, Mailbox};
 pub use message::{Item, Message};
 pub use net::{Net, Ready};

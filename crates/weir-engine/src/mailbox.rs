@@ -172,3 +172,31 @@ impl<S> Shared<S> {
         }
     }
 }
+
+/// The shard's end of a mailbox that has no shard, so that the front can be tested against a scripted one.
+#[cfg(feature = "sim")]
+pub struct Detached<S>(Inbox<S>);
+
+#[cfg(feature = "sim")]
+impl<S> Detached<S> {
+    /// A mailbox whose lane holds `capacity` commands, and its end; nobody is woken.
+    pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
+        let (mailbox, inbox) = Mailbox::new(capacity, reserved_capacity, Box::new(|| ()));
+        (mailbox, Detached(inbox))
+    }
+
+    /// The next command; it is carried out when [`Detached::return_credit`] is called.
+    pub fn pop(&self) -> Option<Command<S>> {
+        self.0.pop()
+    }
+
+    /// The next urgent request.
+    pub fn pop_urgent(&self) -> Option<Urgent> {
+        self.0.pop_urgent()
+    }
+
+    /// One command has been carried out.
+    pub fn return_credit(&self) {
+        self.0.return_credit();
+    }
+}

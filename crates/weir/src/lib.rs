@@ -2,8 +2,11 @@
 
 mod config;
 mod counters;
+mod devices;
+mod frames;
 mod handle;
 mod hub;
+mod router;
 mod threads;
 
 pub use config::{
@@ -15,3 +18,4 @@ pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
     PublishError, Target, TopicInfo, TopicNameError,
 };
+pub use threads::{OpenFiles, Resources, raise_open_files};
