@@ -1,5 +1,6 @@
 //! The Weir gateway as a library.
 
+mod admin;
 mod config;
 mod counters;
 mod devices;
