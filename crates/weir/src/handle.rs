@@ -26,6 +26,10 @@ pub struct Gauges {
 }
 
 impl Handle {
+    pub(crate) fn new(hub: Arc<Hub>) -> Handle {
+        Handle { hub }
+    }
+
     /// Publishes a message. Never waits.
     ///
     /// Errors: a topic name or a size that cannot be; a full mailbox or budget, to be tried again after the delay.

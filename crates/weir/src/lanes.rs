@@ -10,22 +10,22 @@ use weir_engine::{Credit, Full, Inspect, InspectPage, InspectWhat, Mailbox, Urge
 /// The way to each shard, by its index.
 pub(crate) type Lanes = [Mailbox<OwnedFd>];
 
-/// A credit for a message; `None` when the lane is full but for what is kept free.
+/// A credit for a message or a new connection; `None` when the lane is full but for what is kept free.
 ///
-/// The last eighth is left to what the front does for connections (welcome, subscriptions, evictions): those wait for
-/// their credit, and publishers that ask again and again must not starve them.
-pub(crate) fn credit_for_message(lane: &Mailbox<OwnedFd>) -> Option<Credit<'_, OwnedFd>> {
+/// The last eighth is left to what is done for settled connections (welcome, subscriptions, evictions): their jobs
+/// wait for credits, and those who ask again and again must not starve them.
+pub(crate) fn try_credit(lane: &Mailbox<OwnedFd>) -> Option<Credit<'_, OwnedFd>> {
     if lane.depth() >= lane.capacity() - lane.capacity() / 8 {
         return None;
     }
     lane.try_credit()
 }
 
-/// Waits for a credit, asking at growing intervals. No lock may be held meanwhile.
+/// Waits for such a credit, asking at growing intervals. No lock may be held meanwhile.
 pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
     let mut pause = PAUSE_MIN;
     loop {
-        if let Some(credit) = lane.try_credit() {
+        if let Some(credit) = try_credit(lane) {
             return credit;
         }
         sleep(pause).await;

@@ -139,7 +139,11 @@ mod tests {
     fn the_wildcard_takes_ipv4_unless_that_listens_itself() {
         let check = |addr: &str, listen: &[&str], expected: bool| {
             let listen: Vec<SocketAddr> = listen.iter().map(|addr| addr.parse().unwrap()).collect();
-            assert_eq!(takes_both(addr.parse().unwrap(), &listen), expected, "{addr} in {listen:?}");
+            assert_eq!(
+                takes_both(addr.parse().unwrap(), &listen),
+                expected,
+                "{addr} in {listen:?}"
+            );
         };
         check("[::]:7070", &["[::]:7070"], true);
         check("[::]:7070", &["[::]:7070", "0.0.0.0:7071"], true);

@@ -10,7 +10,7 @@ use weir_wire::hot;
 use crate::counters::{PublishTarget, RefuseCause};
 use crate::handle::{Accepted, Payload, Publication, PublishError, Target};
 use crate::hub::Hub;
-use crate::lanes::credit_for_message;
+use crate::lanes;
 use crate::router::{RouteError, validate_name};
 
 impl Hub {
@@ -48,7 +48,7 @@ impl Hub {
         if conns.is_empty() {
             return Ok(draft.accepted(0));
         }
-        let credits = conns.iter().map(|conn| credit_for_message(self.lane(conn.shard())));
+        let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -63,7 +63,7 @@ impl Hub {
         if connections == 0 {
             return Ok(draft.accepted(0));
         }
-        let credits = self.lanes().iter().map(credit_for_message);
+        let credits = self.lanes().iter().map(lanes::try_credit);
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;

@@ -14,11 +14,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hashbrown::HashTable;
-use weir_engine::{Command, ConnId, Credit, Mailbox, Message, TopicId};
+use weir_engine::{Command, ConnId, Credit, Message, TopicId};
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use crate::frames;
 use crate::handle::{TopicInfo, TopicNameError};
+use crate::lanes::{self, Lanes};
 use counts::ShardCounts;
 use ids::Ids;
 pub(crate) use ids::Retirement;
@@ -29,7 +30,7 @@ pub(crate) use ids::Retirement;
 /// Limits: `topics_max` topics, those included whose id is not free again yet.
 /// Cost: a topic is about 130 bytes beside its name; nothing remains of one that has ended.
 pub(crate) struct Router {
-    lanes: Arc<[Mailbox<OwnedFd>]>,
+    lanes: Arc<Lanes>,
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
@@ -78,11 +79,7 @@ pub(crate) enum SubscribeError {
 }
 
 impl Router {
-    pub(crate) fn new(
-        lanes: Arc<[Mailbox<OwnedFd>]>,
-        topics_max: usize,
-        name_bytes_max: usize,
-    ) -> Self {
+    pub(crate) fn new(lanes: Arc<Lanes>, topics_max: usize, name_bytes_max: usize) -> Self {
         Self {
             lanes,
             hasher: RandomState::new(),
@@ -107,7 +104,7 @@ impl Router {
             return Ok(None);
         }
         // A credit that is dropped returns to its lane.
-        let credits = state.counts.occupied().map(|shard| self.lanes[shard].try_credit());
+        let credits = state.counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard]));
         let credits: Option<Vec<Credit<'_, OwnedFd>>> = credits.collect();
         let credits = credits.ok_or(RouteError::Busy)?;
         let offset = state.offset + 1;
@@ -224,8 +221,8 @@ impl Router {
                 let name = topic.name.as_ref();
                 let is_wanted = name.starts_with(prefix) && after.is_none_or(|after| name > after);
                 let is_full = least.len() >= limit;
-                let is_least =
-                    !is_full || least.last_key_value().is_some_and(|(last, _)| name < last.as_ref());
+                let is_least = !is_full
+                    || least.last_key_value().is_some_and(|(last, _)| name < last.as_ref());
                 if !is_wanted || !is_least {
                     continue;
                 }

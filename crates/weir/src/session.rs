@@ -135,7 +135,8 @@ async fn settle(
         hub.counters().count_closed(CloseReason::SocketError);
         return Ok(());
     };
-    if let Err(socket) = hub.tickets[shard].offer(credit, OwnedFd::from(stream), pending, read_ahead)
+    if let Err(socket) =
+        hub.tickets[shard].offer(credit, OwnedFd::from(stream), pending, read_ahead)
     {
         hub.assignments.release(shard);
         hub.counters().count_closed(CloseReason::Draining);
