@@ -151,4 +151,18 @@ mod tests {
         check("[::]:0", &["[::]:0", "127.0.0.1:0"], true);
         check("[::1]:7070", &["[::1]:7070"], false);
     }
+
+    #[tokio::test]
+    async fn accepted_sockets_inherit_what_the_listener_was_given() {
+        let config = Config::default();
+        let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(config.tcp.user_timeout));
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), config.tcp.notsent_lowat_bytes);
+        assert_eq!(socket.send_buffer_size().unwrap(), buffers.send_bytes);
+        assert_eq!(socket.recv_buffer_size().unwrap(), buffers.recv_bytes);
+    }
 }
