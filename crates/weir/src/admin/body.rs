@@ -21,11 +21,12 @@ pub(super) struct Whole<'a> {
 /// Room for all bodies that are being read or carried out.
 pub(super) struct Room {
     kibibytes: Semaphore,
+    timeout: Duration,
 }
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self { kibibytes: Semaphore::new(ROOM_KIB) }
+        Self { kibibytes: Semaphore::new(ROOM_KIB), timeout: BODY_TIMEOUT }
     }
 
     /// Reads a body whole.
@@ -37,19 +38,19 @@ impl Room {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let kib = kibibytes(headers)?;
-        let Ok(permit) = timeout(BODY_TIMEOUT, self.kibibytes.acquire_many(kib)).await else {
-            let detail = format!("request bodies already take {ROOM_KIB} KiB");
+        let Ok(permit) = timeout(self.timeout, self.kibibytes.acquire_many(kib)).await else {
+            let detail = format!("other requests' bodies take all of {ROOM_KIB} KiB");
             return Err(Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail));
         };
         let permit = permit.expect("the semaphore is never closed");
-        match timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+        match timeout(self.timeout, Limited::new(body, BODY_BYTES_MAX).collect()).await {
             Ok(Ok(whole)) => Ok(Whole { bytes: whole.to_bytes(), _permit: permit }),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(_)) => {
                 Err(Problem::new(Kind::InvalidRequest, "the body ends or is framed wrongly"))
             }
             Err(_) => {
-                let detail = format!("the body was not whole after {BODY_TIMEOUT:?}");
+                let detail = format!("the body was not whole after {:?}", self.timeout);
                 Err(Problem::new(Kind::BodyTimeout, detail))
             }
         }
@@ -118,6 +119,46 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::Full;
+    use hyper::body::Frame;
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    /// A body of which nothing ever comes.
+    struct Silent;
+
+    impl Body for Silent {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
+        }
+    }
+
+    /// The status of reading `body` into room for `kib` where time is short.
+    async fn read<B>(kib: usize, body: B) -> Result<usize, u16>
+    where
+        B: Body<Data = Bytes, Error = Infallible>,
+    {
+        let room = Room { kibibytes: Semaphore::new(kib), timeout: Duration::from_millis(10) };
+        let whole = room.read(&HeaderMap::new(), body).await;
+        whole
+            .map(|whole| whole.bytes.len())
+            .map_err(|problem| problem.into_response().status().as_u16())
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_or_has_no_room_is_given_up() {
+        assert_eq!(read(1024, Full::from("{}")).await, Ok(2));
+        assert_eq!(read(1023, Full::from("{}")).await, Err(503));
+        assert_eq!(read(1024, Full::from(vec![0; BODY_BYTES_MAX + 1])).await, Err(413));
+        assert_eq!(read(1024, Silent).await, Err(408));
+    }
 
     #[test]
     fn only_json_in_utf_8_is_json() {

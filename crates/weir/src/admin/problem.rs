@@ -34,8 +34,6 @@ pub(super) enum Kind {
     UnsupportedMediaType,
     /// A `Host` that this server does not go by.
     UnknownHost,
-    /// A fault of the server's own.
-    Internal,
     /// A shard's mailbox is full.
     MailboxFull,
     /// The byte budget is used up.
@@ -79,7 +77,6 @@ impl Kind {
                 "This server does not go by that host name",
                 StatusCode::MISDIRECTED_REQUEST,
             ),
-            Kind::Internal => ("internal", "Internal error", StatusCode::INTERNAL_SERVER_ERROR),
             Kind::MailboxFull => {
                 ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
             }
