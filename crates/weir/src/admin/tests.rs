@@ -231,6 +231,25 @@ async fn a_message_reaches_the_connections_that_the_answer_counts() {
 }
 
 #[tokio::test]
+async fn a_message_without_room_is_refused_with_a_delay() {
+    let server = Server::start(Config::default()).await;
+    let mut device = Device::connect(server.device_addr(), "a", &[]).await;
+    let (publish, one) = (&post("/v1/publish"), r#"{"all":true,"text":"t"}"#);
+    let taken = server.use_up_budget().await;
+    let answer = check(&server, publish, one, 503, &["budget-exhausted", "retry_after_ms"]).await;
+    assert!(answer.header("retry-after").is_some_and(|after| after.parse::<u32>().is_ok()));
+    let many = format!(r#"{{"messages":[{one}]}}"#);
+    let results = check(&server, publish, &many, 200, &[]).await.json();
+    assert_eq!(results["results"][0]["error"]["status"], 503, "{results}");
+    let refused = "weir_publish_refused_total{cause=\"budget\"} 2\n";
+    check(&server, "GET /metrics", "", 200, &[refused]).await;
+    server.give_budget(taken);
+    check(&server, publish, one, 200, &[r#""connections":1"#]).await;
+    device.push().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn connections_topics_and_devices_can_be_seen_and_ended() {
     let server = Server::start(Config::default()).await;
     let mut first = Device::connect(server.device_addr(), "a", &["news"]).await;

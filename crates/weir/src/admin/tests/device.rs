@@ -45,18 +45,18 @@ impl Device {
     }
 
     pub(super) async fn push(&mut self) -> Push {
-        match self.next().await {
-            server_message::Kind::Push(push) => push,
-            other => panic!("not a Push: {other:?}"),
-        }
+        let next = self.next().await;
+        let server_message::Kind::Push(push) = next else { panic!("not a Push: {next:?}") };
+        push
     }
 
     /// The reason of the `Goodbye` that comes next.
     pub(super) async fn goodbye(&mut self) -> String {
-        match self.next().await {
-            server_message::Kind::Goodbye(goodbye) => goodbye.reason,
-            other => panic!("not a Goodbye: {other:?}"),
-        }
+        let next = self.next().await;
+        let server_message::Kind::Goodbye(goodbye) = next else {
+            panic!("not a Goodbye: {next:?}")
+        };
+        goodbye.reason
     }
 
     async fn next(&mut self) -> server_message::Kind {

@@ -42,6 +42,20 @@ impl Server {
         self.gateway.tcp_addrs()[0]
     }
 
+    /// Takes the whole byte budget, once nothing waits any more, and says how much that is.
+    pub(super) async fn use_up_budget(&self) -> usize {
+        let handle = self.gateway.handle();
+        let budget = handle.engine().budget();
+        while !budget.take(budget.bytes_max()) {
+            tokio::task::yield_now().await;
+        }
+        budget.bytes_max()
+    }
+
+    pub(super) fn give_budget(&self, bytes: usize) {
+        self.gateway.handle().engine().budget().give(bytes);
+    }
+
     /// Asks on a connection of its own: method and target, headers each on a line, then the body. `Host` and
     /// `Content-Length` are added unless they are given or the body has chunks.
     pub(super) async fn ask(&self, request: &str, body: &str) -> Answer {
