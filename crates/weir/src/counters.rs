@@ -18,6 +18,7 @@ pub struct Counters {
     closed: [AtomicU64; CloseReason::COUNT],
     published: [AtomicU64; PublishTarget::ALL.len()],
     refused: [AtomicU64; RefuseCause::ALL.len()],
+    log_lines_dropped: AtomicU64,
 }
 
 /// Why a connection could not be accepted.
@@ -88,6 +89,16 @@ impl Counters {
     /// Messages refused.
     pub fn refused(&self, cause: RefuseCause) -> u64 {
         self.refused[cause as usize].load(Ordering::Relaxed)
+    }
+
+    /// Log lines dropped, as far as somebody tells.
+    pub fn log_lines_dropped(&self) -> u64 {
+        self.log_lines_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Takes over how many log lines were dropped in all: the log is the program's, the metrics are here.
+    pub fn set_log_lines_dropped(&self, total: u64) {
+        self.log_lines_dropped.store(total, Ordering::Relaxed);
     }
 
     pub(crate) fn count_accepted(&self) {

@@ -134,6 +134,11 @@ impl Gateway {
             "weir_publish_refused",
             "Messages not accepted for publishing, by cause.",
             RefuseCause::ALL.map(|cause| ([("cause", cause.name())], front.refused(cause))),
+        )?;
+        to.counter(
+            "weir_log_lines_dropped",
+            "Log lines dropped because the queue of the log was full.",
+            front.log_lines_dropped(),
         )
     }
 
