@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent};
@@ -29,8 +30,10 @@ pub struct Gateway {
     hub: Arc<Hub>,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
-    /// The admin API and the janitor.
+    /// The janitor.
     services: JoinSet<()>,
+    /// The admin API, and what ends it when it is told or dropped.
+    admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     started: Started,
 }
 
@@ -126,6 +129,11 @@ impl Gateway {
             warn!("a shard did not stop in time");
         }
         self.services.shutdown().await;
+        // Last, so that the drain can be watched.
+        if let Some((stop, admin)) = self.admin.take() {
+            let _ = stop.send(());
+            let _ = admin.await;
+        }
         info!("stopped");
     }
 
@@ -301,13 +309,15 @@ fn launch(
         listeners.spawn(listener::run(Arc::clone(&hub), listener));
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
-    if let Some((_, listener)) = admin {
+    let admin = admin.map(|(_, listener)| {
         let config = hub.config().admin.clone();
         let handle = Handle::new(Arc::clone(&hub));
-        services.spawn(admin::serve(listener, handle, config, std::future::pending()));
-    }
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { stopped.await.unwrap_or_default() };
+        (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
+    });
     hub.set_listening();
-    Gateway { hub, listeners, desks, services, started }
+    Gateway { hub, listeners, desks, services, admin, started }
 }
 
 /// Asks the shards again to forget topics whose `Retire` found a lane full.
