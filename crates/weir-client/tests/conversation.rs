@@ -39,10 +39,9 @@ impl Peer {
     }
 
     async fn hears_hello(&mut self) -> v1::Hello {
-        match self.hears().await {
-            FromDevice::Hello(hello) => hello,
-            other => panic!("expected Hello, heard {other:?}"),
-        }
+        let heard = self.hears().await;
+        let FromDevice::Hello(hello) = heard else { panic!("expected Hello, heard {heard:?}") };
+        hello
     }
 
     async fn says(&mut self, kind: ToDevice) {
