@@ -61,6 +61,14 @@ pub struct Started {
 pub struct GatewayBuilder {
     config: Config,
     on_publish: Option<OnPublish>,
+    depths: Depths,
+}
+
+/// How many commands and reports may be on their way to and from one shard.
+#[derive(Debug, Clone, Copy)]
+struct Depths {
+    lane: usize,
+    reports: usize,
 }
 
 /// Why a gateway does not start.
@@ -195,7 +203,7 @@ impl GatewayBuilder {
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
     pub async fn start(self) -> Result<Gateway, StartError> {
-        let GatewayBuilder { config, on_publish } = self;
+        let GatewayBuilder { config, on_publish, depths } = self;
         config.validate()?;
         let open_files = raise_open_files();
         let resources = Resources::detect();
@@ -204,7 +212,7 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config)?;
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
-        let (engine, queues) = start_shards(&config, budget, &shards)?;
+        let (engine, queues) = start_shards(&config, depths, budget, &shards)?;
         let started = Started {
             tcp: listeners.iter().map(|(addr, _)| *addr).collect(),
             admin: admin.as_ref().map(|(addr, _)| *addr),
@@ -238,6 +246,13 @@ impl Started {
     }
 }
 
+impl Default for Depths {
+    fn default() -> Self {
+        // A burst of publishes or of closes; behind it is refused or kept.
+        Self { lane: 4096, reports: 4096 }
+    }
+}
+
 type Bound = (SocketAddr, TcpListener);
 
 fn bind_all(config: &Config) -> Result<(Vec<Bound>, Buffers), StartError> {
@@ -266,6 +281,7 @@ async fn bind_admin(config: &Config) -> Result<Option<Bound>, StartError> {
 
 fn start_shards(
     config: &Config,
+    depths: Depths,
     budget: Arc<Budget>,
     pins: &[Option<usize>],
 ) -> Result<(Engine, Vec<Reports>), StartError> {
@@ -280,12 +296,13 @@ fn start_shards(
         stall_timeout: connection.stall_timeout,
         frame_timeout: connection.frame_timeout,
         retry_after_ms: frames::RETRY_AFTER_MS,
+        lane_capacity: depths.lane,
         ..ShardSettings::default()
     };
     let mut queues = Vec::with_capacity(pins.len());
     let mut fronts: Vec<(Box<dyn Front>, Option<usize>)> = Vec::with_capacity(pins.len());
     for pin in pins {
-        let (reporter, reports) = reports::queue();
+        let (reporter, reports) = reports::queue(depths.reports);
         fronts.push((Box::new(reporter), *pin));
         queues.push(reports);
     }
@@ -334,3 +351,6 @@ async fn retire_topics(hub: Arc<Hub>) {
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

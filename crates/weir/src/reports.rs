@@ -38,9 +38,9 @@ pub(crate) struct Room {
     is_awaited: AtomicBool,
 }
 
-/// A way back for one shard.
-pub(crate) fn queue() -> (Reporter, Reports) {
-    let (sender, receiver) = mpsc::channel(QUEUE_REPORTS);
+/// A way back for one shard, with room for `capacity` reports.
+pub(crate) fn queue(capacity: usize) -> (Reporter, Reports) {
+    let (sender, receiver) = mpsc::channel(capacity);
     let room = Arc::new(Room::default());
     let reporter = Reporter { queue: sender, room: Arc::clone(&room) };
     (reporter, Reports { queue: receiver, room })
@@ -137,8 +137,6 @@ pub(crate) async fn run(hub: Arc<Hub>, shard: usize, reports: Reports) {
     }
 }
 
-/// A burst of closes; behind it the shard keeps them.
-const QUEUE_REPORTS: usize = 4096;
 /// Taken at a time.
 const BATCH_REPORTS: usize = 64;
 /// Thousands of usual frames a shard; some of the longest.

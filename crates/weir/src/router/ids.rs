@@ -123,6 +123,12 @@ impl Ids {
         table.used - table.free.len() - table.retiring.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> usize {
+        let table = self.table.read().expect(NO_PANIC);
+        table.used - table.free.len()
+    }
+
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Retirement>> {
         self.waiting.lock().expect(NO_PANIC)
     }
