@@ -279,9 +279,7 @@ impl Conns {
 
 fn stripe_of(hash: u64) -> usize {
     // The table uses the lower bits for the place and the upper seven for the tag.
-    #[expect(clippy::cast_possible_truncation, reason = "six bits are meant")]
-    let index = (hash >> 48) as usize % STRIPES;
-    index
+    (hash >> 48) as usize % STRIPES
 }
 
 fn device_ref(stripe: usize, slot: u32) -> DeviceRef {

@@ -54,7 +54,7 @@ impl Ids {
             Some(id) => id,
             None if table.used < self.topics_max => {
                 let id = TopicId(u32::try_from(table.used).ok()?);
-                if table.used % CHUNK == 0 {
+                if table.used.is_multiple_of(CHUNK) {
                     table.chunks.push(Box::new([const { None }; CHUNK]));
                 }
                 table.used += 1;

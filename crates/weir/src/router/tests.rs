@@ -97,7 +97,10 @@ impl Shard {
                 router.retired(topic);
             }
             Command::Send(..) => {}
-            other => panic!("the router does not push {other:?}"),
+            other @ (Command::Adopt(_)
+            | Command::Broadcast(_)
+            | Command::Evict(..)
+            | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
         }
         self.lane.return_credit();
         true
@@ -227,7 +230,7 @@ fn a_position_is_exact_under_threads() {
     let mut shards: Vec<Shard> = std::thread::scope(|scope| {
         let shard_threads: Vec<_> = shards
             .into_iter()
-            .map(|mut shard| {
+            .map(|shard| {
                 scope.spawn(|| {
                     let mut shard = { shard };
                     while !is_over.load(Ordering::SeqCst) {
@@ -281,9 +284,9 @@ fn a_position_is_exact_under_threads() {
 fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
     let budget = Budget::new(1 << 20);
     let (router, mut shards) = world(2, 2, 100);
-    for shard in 0..2 {
-        assert!(subscribe(&router, conn(shard, 1), "t"));
-        assert!(shards[shard].step(&router, |_| ()));
+    for shard in &mut shards {
+        assert!(subscribe(&router, conn(shard.index, 1), "t"));
+        assert!(shard.step(&router, |_| ()));
     }
     let taken: Vec<_> = (0..2).map(|_| router.lanes[1].try_credit().unwrap()).collect();
     for _ in 0..3 {
@@ -302,9 +305,9 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
 #[test]
 fn a_number_is_free_when_every_shard_has_let_go() {
     let (router, mut shards) = world(2, 2, 1);
-    for index in 0..2 {
-        assert!(subscribe(&router, conn(index, 1), "first"));
-        assert!(shards[index].step(&router, |_| ()));
+    for shard in &mut shards {
+        assert!(subscribe(&router, conn(shard.index, 1), "first"));
+        assert!(shard.step(&router, |_| ()));
     }
     // One lane is full when the topic ends: its shard is asked later.
     let taken: Vec<_> = (0..2).map(|_| router.lanes[1].try_credit().unwrap()).collect();

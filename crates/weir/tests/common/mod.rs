@@ -1,4 +1,5 @@
 //! A gateway on free ports and a scripted device, so that a test reads as the conversation.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
