@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weir::{Config, Gateway, Payload, Publication, Refusal, Target};
+use weir::{Config, ErrorCode, Gateway, Payload, Publication, Refusal, Target};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             // Runs on a thread of the gateway: look, decide, answer; never block.
             let Payload::Text(text) = message.payload else {
                 let message = "this game speaks text".to_owned();
-                return Err(Refusal { code: "text_only", message });
+                return Err(Refusal { code: ErrorCode::NotSupported, message });
             };
             let room = message.topic;
             let line = format!("{} says: {text}", message.device);

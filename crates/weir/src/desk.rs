@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::task::coop;
 use tracing::{debug, error};
 use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Report, TopicId, Urgent};
-use weir_wire::v1::{ClientMessage, Hello, Published, Refresh, Subscribe, Unsubscribe, Welcome};
+use weir_wire::v1::{ClientMessage, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
-use weir_wire::{CloseReason, ProstMessage, hot};
+use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::devices::Revoked;
 use crate::events::{FromDevice, Refusal};
@@ -209,7 +209,7 @@ impl Desk {
                 "hello asks for {} topics, over the limit of {limit} (limits.topics_per_connection_max)",
                 topics.len()
             );
-            self.answer(conn, frames::error("too_many_topics", message, "", 0));
+            self.answer(conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
         }
         for Subscribe { topic, .. } in topics.into_iter().take(limit).rev() {
             self.jobs.push_front(Job::Subscribe { conn, topic });
@@ -225,7 +225,7 @@ impl Desk {
             Ok(hot::FromDevice::Other) => {
                 let message = ClientMessage::decode(body).map(|message| message.kind);
                 let malformed = |_| weir_wire::WireError::MessageMalformed("not a ClientMessage");
-                message.map_err(malformed).map(|kind| self.handle_message(conn, &device, kind))
+                message.map_err(malformed).map(|kind| self.handle_message(conn, kind))
             }
             // Answered by the shard.
             Ok(hot::FromDevice::Ping { .. } | hot::FromDevice::Unknown) => Ok(()),
@@ -236,7 +236,7 @@ impl Desk {
         }
     }
 
-    fn handle_message(&mut self, conn: ConnId, device: &str, kind: Option<client_message::Kind>) {
+    fn handle_message(&mut self, conn: ConnId, kind: Option<client_message::Kind>) {
         use client_message::Kind;
         match kind {
             Some(Kind::Subscribe(Subscribe { topic, .. })) => {
@@ -245,15 +245,14 @@ impl Desk {
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => {
                 self.jobs.push_front(Job::Unsubscribe { conn, topic });
             }
-            Some(Kind::Refresh(Refresh { token })) => {
-                if self.hub.auth.authenticate(device, &token).is_err() {
-                    let message = "the token is wrong or does not permit this device".to_owned();
-                    self.answer(conn, frames::error("unauthorized", message, "", 0));
-                }
+            Some(Kind::Refresh(_)) => {
+                let message = "credentials do not expire yet, so there is nothing to refresh";
+                let message = message.to_owned();
+                self.answer(conn, frames::error(ErrorCode::NotSupported, message, "", 0));
             }
-            Some(Kind::Hello(Hello { .. })) => {
+            Some(Kind::Hello(_)) => {
                 let message = "hello was said already".to_owned();
-                self.answer(conn, frames::error("unexpected_hello", message, "", 0));
+                self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
             }
             // Not among the others that come here.
             Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
@@ -268,12 +267,12 @@ impl Desk {
             let frame = match error {
                 // Not sent back: it may be long.
                 SubscribeError::Name(error) => {
-                    frames::error("topic_name", error.to_string(), "", 0)
+                    frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
                 }
                 SubscribeError::TooManyTopics => {
                     let limit = self.hub.config().limits.topics_max;
                     let message = format!("{limit} topics exist, the limit (limits.topics_max)");
-                    frames::error("too_many_topics", message, &topic, 0)
+                    frames::error(ErrorCode::TooManyTopics, message, &topic, 0)
                 }
             };
             credit.push(Command::Send(conn, Item::Frame(frame)));
@@ -299,7 +298,7 @@ impl Desk {
     ) -> Result<Published, Refusal> {
         let Some(on_publish) = &self.hub.on_publish else {
             let message = "devices may not publish on this server".to_owned();
-            return Err(Refusal { code: "not_permitted", message });
+            return Err(Refusal { code: ErrorCode::NotPermitted, message });
         };
         validate_name(publish.topic, self.hub.config().limits.topic_bytes_max)
             .map_err(PublishError::from)?;
@@ -320,7 +319,7 @@ impl Desk {
         let accepted = answer.unwrap_or_else(|_| {
             error!(%conn, "on_publish panicked");
             let message = "the server failed to handle it".to_owned();
-            Err(Refusal { code: "internal", message })
+            Err(Refusal { code: ErrorCode::Busy, message })
         })?;
         Ok(Published {
             request: publish.request,

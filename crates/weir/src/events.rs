@@ -1,6 +1,7 @@
 //! What devices send to the program that embeds the gateway.
 
 use weir_engine::ConnId;
+use weir_wire::ErrorCode;
 
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
 
@@ -24,8 +25,8 @@ pub struct FromDevice<'a> {
 /// Why what a device sent is not taken: it is told so in `Error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// A word for programs.
-    pub code: &'static str,
+    /// The word for programs.
+    pub code: ErrorCode,
     /// A sentence for people.
     pub message: String,
 }
@@ -56,9 +57,9 @@ impl FromDevice<'_> {
 impl From<PublishError> for Refusal {
     fn from(error: PublishError) -> Self {
         let code = match error {
-            PublishError::TopicName(_) => "topic_name",
-            PublishError::TooLarge { .. } => "too_large",
-            PublishError::Busy(_) | PublishError::BudgetExhausted(_) => "busy",
+            PublishError::TopicName(_) => ErrorCode::TopicName,
+            PublishError::TooLarge { .. } => ErrorCode::TooLarge,
+            PublishError::Busy(_) | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
         };
         Refusal { code, message: error.to_string() }
     }

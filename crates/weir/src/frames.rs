@@ -3,7 +3,7 @@
 use rand::RngExt;
 use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Error, Goodbye, ServerMessage};
-use weir_wire::{Advice, CloseReason, frame};
+use weir_wire::{Advice, CloseReason, ErrorCode, frame};
 
 /// A whole frame, length prefix included.
 pub(crate) fn encode(kind: Kind) -> Box<[u8]> {
@@ -13,8 +13,8 @@ pub(crate) fn encode(kind: Kind) -> Box<[u8]> {
 }
 
 /// `Error`: something could not be done; the connection stays.
-pub(crate) fn error(code: &str, message: String, topic: &str, request: u32) -> Box<[u8]> {
-    let code = code.to_owned();
+pub(crate) fn error(code: ErrorCode, message: String, topic: &str, request: u32) -> Box<[u8]> {
+    let code = code.name().to_owned();
     encode(Kind::Error(Error { code, message, request, topic: topic.to_owned() }))
 }
 

@@ -35,3 +35,4 @@ pub use handle::{
 pub use listener::Buffers;
 pub use threads::{OpenFiles, Resources, raise_open_files};
 pub use weir_engine::ConnId;
+pub use weir_wire::ErrorCode;
