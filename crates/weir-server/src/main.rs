@@ -1,5 +1,6 @@
 //! The program `weir`.
 
+mod banner;
 mod cli;
 mod config;
 mod http;

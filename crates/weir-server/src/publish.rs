@@ -75,7 +75,8 @@ pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
         serde_json::from_slice(&answer).context("the answer is not what a gateway answers")?;
     let Accepted { id, connections, offset } = accepted;
     let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
-    say(format_args!("queued for {connections} connections: id {id}{offset}"))
+    let plural = if connections == 1 { "" } else { "s" };
+    say(format_args!("queued for {connections} connection{plural}: id {id}{offset}"))
 }
 
 fn reason(answer: &[u8]) -> String {
