@@ -71,7 +71,9 @@ impl Floor {
         let mut peer = Peer::start("floor-process", &["--trigger", trigger.name()], cpus)?;
         match peer.hear(PATIENCE)? {
             FloorAnswer::Listening(addr) => Ok(Floor { peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => anyhow::bail!("the floor said {other:?}"),
+            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
+                anyhow::bail!("the floor said {other:?}")
+            }
         }
     }
 
@@ -80,7 +82,9 @@ impl Floor {
         self.peer.say(&FloorOrder::Send { frame: to_hex(frame) })?;
         match self.peer.hear(PATIENCE)? {
             FloorAnswer::Sent { whole, short } => Ok((whole, short)),
-            other @ (FloorAnswer::Listening(_) | FloorAnswer::Holds(_)) => anyhow::bail!("the floor said {other:?}"),
+            other @ (FloorAnswer::Listening(_) | FloorAnswer::Holds(_)) => {
+                anyhow::bail!("the floor said {other:?}")
+            }
         }
     }
 
@@ -120,8 +124,10 @@ pub(crate) fn run(trigger: Trigger) -> Result<()> {
     listen(&listener, BACKLOG).context("cannot listen")?;
     let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
     let input = std::io::stdin();
-    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).context("cannot watch")?;
-    epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN).context("cannot watch")?;
+    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
+        .context("cannot watch")?;
+    epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+        .context("cannot watch")?;
     let interest = match trigger {
         Trigger::Level => EventFlags::IN,
         Trigger::Edge => EventFlags::IN | EventFlags::ET,
@@ -166,12 +172,13 @@ impl<W: Write> Slab<W> {
 
     fn accept(&mut self) -> Result<()> {
         loop {
-            let conn = match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(conn) => conn,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return Err(error).context("the floor cannot accept"),
-            };
+            let conn =
+                match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                    Ok(conn) => conn,
+                    Err(Errno::AGAIN) => return Ok(()),
+                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                    Err(error) => return Err(error).context("the floor cannot accept"),
+                };
             sockopt::set_tcp_nodelay(&conn, true).context("cannot set TCP_NODELAY")?;
             let data = EventData::new_u64(self.conns.len() as u64);
             epoll::add(&self.epoll, &conn, data, self.interest).context("cannot watch a socket")?;
@@ -200,9 +207,13 @@ impl<W: Write> Slab<W> {
 
     fn obey(&mut self) -> Result<()> {
         while let Some(line) = self.lines.next_line() {
-            let answer = match serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))? {
+            let answer = match serde_json::from_str(&line)
+                .with_context(|| format!("not an order: {line:?}"))?
+            {
                 FloorOrder::Count => FloorAnswer::Holds(self.conns.iter().flatten().count() as u64),
-                FloorOrder::Send { frame } => self.send_all(&from_hex(&frame).context("not hexadecimal")?),
+                FloorOrder::Send { frame } => {
+                    self.send_all(&from_hex(&frame).context("not hexadecimal")?)
+                }
             };
             self.answer(&answer)?;
         }

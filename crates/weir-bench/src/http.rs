@@ -62,7 +62,11 @@ impl Http {
             write!(self.request, "Authorization: Bearer {token}\r\n")?;
         }
         if let Some(json) = json {
-            write!(self.request, "Content-Type: application/json\r\nContent-Length: {}\r\n", json.len())?;
+            write!(
+                self.request,
+                "Content-Type: application/json\r\nContent-Length: {}\r\n",
+                json.len()
+            )?;
         }
         write!(self.request, "\r\n{}", json.unwrap_or_default())?;
         let stream = match &mut self.stream {

@@ -21,7 +21,8 @@ impl Metrics {
 
     /// Sum of the samples of this name that carry all these labels; `None` if there are none.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let mut found = self.0.iter().filter(|sample| sample.name == name && sample.has(labels)).peekable();
+        let mut found =
+            self.0.iter().filter(|sample| sample.name == name && sample.has(labels)).peekable();
         found.peek()?;
         Some(found.map(|sample| sample.value).sum())
     }
@@ -111,6 +112,9 @@ mod tests {
     #[test]
     fn samples_are_told_apart_by_a_label() {
         let by = Metrics::parse(TEXT).by_label("weir_connections", "state");
-        assert_eq!(by.into_iter().collect::<Vec<_>>(), [("lingering".to_owned(), 3.0), ("settled".to_owned(), 12.0)]);
+        assert_eq!(
+            by.into_iter().collect::<Vec<_>>(),
+            [("lingering".to_owned(), 3.0), ("settled".to_owned(), 12.0)]
+        );
     }
 }

@@ -27,7 +27,8 @@ impl Header {
         let wrote = write!(out, "{:08x}{:08x}{:016x}", self.stream, self.seq, self.sent_ns);
         debug_assert!(wrote.is_ok(), "writing to a string does not fail");
         // A step of SplitMix64 for every eight letters: every bit of the head changes them.
-        let mut state = (u64::from(self.stream) << 32 | u64::from(self.seq)).wrapping_mul(ODD) ^ self.sent_ns;
+        let mut state =
+            (u64::from(self.stream) << 32 | u64::from(self.seq)).wrapping_mul(ODD) ^ self.sent_ns;
         while out.len() < size {
             state = state.wrapping_add(ODD);
             let mut mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -72,14 +73,24 @@ struct Verified {
 impl Verifier {
     /// For payloads of `size` bytes.
     pub(crate) fn new(size: usize) -> Verifier {
-        Verifier { size, recent: std::iter::repeat_with(|| None).take(RECENT).collect(), expected: String::new() }
+        Verifier {
+            size,
+            recent: std::iter::repeat_with(|| None).take(RECENT).collect(),
+            expected: String::new(),
+        }
     }
 
     /// Verifies the body of a frame on a connection that awaits `(stream, seq)`; `None` if it is not a `Push`.
     ///
     /// The number found is for the caller to judge. Errors: a sentence that says what is wrong.
     /// Cost: a comparison of the body, as a rule.
-    pub(crate) fn check(&mut self, stream: u32, seq: u32, topic: &str, body: &[u8]) -> Result<Option<Header>, String> {
+    pub(crate) fn check(
+        &mut self,
+        stream: u32,
+        seq: u32,
+        topic: &str,
+        body: &[u8],
+    ) -> Result<Option<Header>, String> {
         if let Some(known) = self.known(stream, seq)
             && known.body == body
         {
@@ -92,10 +103,16 @@ impl Verifier {
             Payload::Data(data) => data,
         };
         let Some(header) = Header::parse(payload) else {
-            return Err(format!("stream {stream}: payload of {} bytes without a header", payload.len()));
+            return Err(format!(
+                "stream {stream}: payload of {} bytes without a header",
+                payload.len()
+            ));
         };
         if header.stream != stream || push.topic != topic {
-            return Err(format!("stream {stream} got a message of stream {}, topic {:?}", header.stream, push.topic));
+            return Err(format!(
+                "stream {stream} got a message of stream {}, topic {:?}",
+                header.stream, push.topic
+            ));
         }
         if self.known(stream, header.seq).is_none_or(|known| known.body != body) {
             self.verify(header, payload)?;
@@ -112,12 +129,18 @@ impl Verifier {
     fn verify(&mut self, header: Header, payload: &[u8]) -> Result<(), String> {
         let Header { stream, seq, sent_ns } = header;
         if payload.len() != self.size {
-            return Err(format!("stream {stream}, message {seq}: {} bytes instead of {}", payload.len(), self.size));
+            return Err(format!(
+                "stream {stream}, message {seq}: {} bytes instead of {}",
+                payload.len(),
+                self.size
+            ));
         }
         header.compose(self.size, &mut self.expected);
         let pairs = payload.iter().zip(self.expected.as_bytes());
         if let Some(at) = pairs.into_iter().position(|(got, expected)| got != expected) {
-            return Err(format!("stream {stream}, message {seq}: wrong byte at {at} of the payload"));
+            return Err(format!(
+                "stream {stream}, message {seq}: wrong byte at {at} of the payload"
+            ));
         }
         match self.known(stream, seq) {
             Some(known) if known.header.sent_ns != sent_ns => {
@@ -178,7 +201,11 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(verifier.check(3, 7, "t", &body), Ok(Some(HEADER)));
         }
-        assert_eq!(verifier.check(3, 6, "t", &body), Ok(Some(HEADER)), "out of order is for the caller to judge");
+        assert_eq!(
+            verifier.check(3, 6, "t", &body),
+            Ok(Some(HEADER)),
+            "out of order is for the caller to judge"
+        );
     }
 
     #[test]
@@ -206,6 +233,9 @@ mod tests {
         assert!(verifier.check(3, 7, "t", &body(HEADER, 65, "t")).is_err());
         assert!(verifier.check(3, 7, "t", &body(HEADER, 64, "t")).is_ok());
         let later = Header { sent_ns: HEADER.sent_ns + 1, ..HEADER };
-        assert!(verifier.check(3, 7, "t", &body(later, 64, "t")).is_err(), "one number, two messages");
+        assert!(
+            verifier.check(3, 7, "t", &body(later, 64, "t")).is_err(),
+            "one number, two messages"
+        );
     }
 }

@@ -23,7 +23,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts `weir-bench NAME ARGUMENTS`, bound to `cpus`. Must be called from a thread that outlives the process.
-    pub(crate) fn start(name: &'static str, arguments: &[&str], cpus: Option<&Cpus>) -> Result<Peer> {
+    pub(crate) fn start(
+        name: &'static str,
+        arguments: &[&str],
+        cpus: Option<&Cpus>,
+    ) -> Result<Peer> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command.arg(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -51,14 +55,20 @@ impl Peer {
     pub(crate) fn say(&mut self, order: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
-        self.orders.write_all(line.as_bytes()).with_context(|| format!("the {} process is gone", self.name))
+        self.orders
+            .write_all(line.as_bytes())
+            .with_context(|| format!("the {} process is gone", self.name))
     }
 
     /// Waits for the next answer.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<T> {
         match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name)),
-            Err(RecvTimeoutError::Timeout) => Err(anyhow!("no answer of {} within {patience:?}", self.name)),
+            Ok(line) => {
+                serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                Err(anyhow!("no answer of {} within {patience:?}", self.name))
+            }
             Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
                 Ok(status) => bail!("the {} process ended: {status}", self.name),
                 Err(error) => bail!("the {} process ended: {error}", self.name),

@@ -15,7 +15,8 @@ pub(crate) struct Cpus(Vec<usize>);
 impl Cpus {
     /// Those that a process may use; `None`: the calling thread.
     pub(crate) fn allowed(pid: Option<u32>) -> Result<Cpus> {
-        let set = sched_getaffinity(pid.map(pid_of).transpose()?).context("cannot read the CPU affinity")?;
+        let set = sched_getaffinity(pid.map(pid_of).transpose()?)
+            .context("cannot read the CPU affinity")?;
         Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
 
@@ -55,7 +56,11 @@ impl fmt::Display for Cpus {
         }
         for (index, (first, last)) in ranges.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            if first == last { write!(f, "{comma}{first}")? } else { write!(f, "{comma}{first}-{last}")? }
+            if first == last {
+                write!(f, "{comma}{first}")?
+            } else {
+                write!(f, "{comma}{first}-{last}")?
+            }
         }
         Ok(())
     }
@@ -69,7 +74,10 @@ impl FromStr for Cpus {
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let number = |digits: &str| {
-                digits.trim().parse::<usize>().with_context(|| format!("not a list of CPUs such as 0,2-3: {text:?}"))
+                digits
+                    .trim()
+                    .parse::<usize>()
+                    .with_context(|| format!("not a list of CPUs such as 0,2-3: {text:?}"))
             };
             let (first, last) = (number(first)?, number(last)?);
             if first > last || last >= CpuSet::MAX_CPU {
@@ -107,7 +115,10 @@ fn rss_anon_in(status: &str) -> Option<u64> {
 
 /// A number that is a process.
 pub(crate) fn pid_of(pid: u32) -> Result<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is not a process id"))
+    i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("{pid} is not a process id"))
 }
 
 /// First line of a file of the kernel's, or "unknown".
@@ -120,7 +131,10 @@ pub(crate) fn kernel_line(path: &str) -> String {
 pub(crate) fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("model name"));
-    line.map_or_else(|| "unknown".to_owned(), |line| line.trim_start_matches([' ', '\t', ':']).to_owned())
+    line.map_or_else(
+        || "unknown".to_owned(),
+        |line| line.trim_start_matches([' ', '\t', ':']).to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -129,7 +143,8 @@ mod tests {
 
     #[test]
     fn lists_of_cpus() {
-        for (text, shown) in [("0", "0"), ("1,0", "0-1"), ("0-2,5,7-8", "0-2,5,7-8"), ("3,3", "3")] {
+        for (text, shown) in [("0", "0"), ("1,0", "0-1"), ("0-2,5,7-8", "0-2,5,7-8"), ("3,3", "3")]
+        {
             assert_eq!(text.parse::<Cpus>().unwrap().to_string(), shown);
         }
         for text in ["", "x", "2-1", "1,", "99999", "-1"] {
@@ -146,7 +161,10 @@ mod tests {
 
     #[test]
     fn memory_of_a_process() {
-        assert_eq!(rss_anon_in("VmRSS:\t 9 kB\nRssAnon:\t    1234 kB\nRssFile: 1 kB\n"), Some(1234 * 1024));
+        assert_eq!(
+            rss_anon_in("VmRSS:\t 9 kB\nRssAnon:\t    1234 kB\nRssFile: 1 kB\n"),
+            Some(1234 * 1024)
+        );
         assert_eq!(rss_anon_in("VmRSS:\t 9 kB\n"), None);
         assert!(rss_anon(std::process::id()).unwrap() > 0);
     }

@@ -38,7 +38,12 @@ impl Lags {
 
     /// What was counted, for another process.
     pub(crate) fn counts(&self) -> LagCounts {
-        LagCounts(self.0.iter_recorded().map(|value| (value.value_iterated_to(), value.count_at_value())).collect())
+        LagCounts(
+            self.0
+                .iter_recorded()
+                .map(|value| (value.value_iterated_to(), value.count_at_value()))
+                .collect(),
+        )
     }
 
     /// The lag that `quantile` (0 to 1) of the messages did not exceed, in milliseconds; `None` without messages.

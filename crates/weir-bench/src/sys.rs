@@ -15,7 +15,10 @@ const CONTROL_WORDS: usize = 16;
 /// Receives without waiting, with the moment at which the kernel received the last of these bytes.
 ///
 /// The moment is in nanoseconds since 1970; `None` where the kernel did not stamp (see [`stamp_receives`]).
-pub(crate) fn receive_stamped(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<u64>)> {
+pub(crate) fn receive_stamped(
+    fd: BorrowedFd<'_>,
+    buf: &mut [u8],
+) -> io::Result<(usize, Option<u64>)> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: `msghdr` is a plain C struct for which all zeroes is a valid value.
@@ -80,22 +83,28 @@ pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanos))
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends.
+/// Has the kernel kill the command's process when the thread that starts it ends, and gives it back the signals that
+/// [`block_end_signals`] blocked, which it would inherit blocked.
 pub(crate) fn die_with_parent(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure makes one call that is async-signal-safe, and allocates nothing.
-    unsafe { command.pre_exec(set_death_signal) }
+    // SAFETY: the closure makes calls that are async-signal-safe, and allocates nothing.
+    unsafe { command.pre_exec(prepare_child) }
 }
 
-fn set_death_signal() -> io::Result<()> {
+fn prepare_child() -> io::Result<()> {
+    mask_end_signals(libc::SIG_UNBLOCK)?;
     // SAFETY: `PR_SET_PDEATHSIG` takes a signal number and touches no memory of ours.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
 }
 
 /// Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts, for [`wait_for_end_signal`].
 pub(crate) fn block_end_signals() -> io::Result<()> {
+    mask_end_signals(libc::SIG_BLOCK)
+}
+
+fn mask_end_signals(how: libc::c_int) -> io::Result<()> {
     let set = end_signals();
     // SAFETY: `set` is initialised; the old mask is not asked for.
-    let code = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
+    let code = unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) };
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 
@@ -169,7 +178,9 @@ mod tests {
     #[test]
     fn a_stamp_is_found_behind_another_control_message() {
         let kind = |level: i32, kind: i32| {
-            u64::from_ne_bytes([level.to_ne_bytes(), kind.to_ne_bytes()].concat().try_into().unwrap())
+            u64::from_ne_bytes(
+                [level.to_ne_bytes(), kind.to_ne_bytes()].concat().try_into().unwrap(),
+            )
         };
         let stamp = kind(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
         assert_eq!(stamp_in(&[24, kind(6, 1), 7, 32, stamp, 2, 5]), Some(2_000_000_005));

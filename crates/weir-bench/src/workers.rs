@@ -36,7 +36,9 @@ impl Workers {
     /// Starts as many processes as `count` connections need.
     pub(crate) fn start(count: u32, cpus: Option<&Cpus>) -> Result<Workers> {
         let processes = count.div_ceil(PER_PROCESS).max(1);
-        let peers = (0..processes).map(|_| Peer::start("worker-process", &[], cpus)).collect::<Result<_>>()?;
+        let peers = (0..processes)
+            .map(|_| Peer::start("worker-process", &[], cpus))
+            .collect::<Result<_>>()?;
         Ok(Workers { peers, count })
     }
 
@@ -51,7 +53,11 @@ impl Workers {
     }
 
     /// Opens all connections; `plan_of` adapts the plan for each process. How long it took.
-    pub(crate) fn open(&mut self, plan: &OpenPlan, plan_of: impl Fn(usize, OpenPlan) -> OpenPlan) -> Result<Duration> {
+    pub(crate) fn open(
+        &mut self,
+        plan: &OpenPlan,
+        plan_of: impl Fn(usize, OpenPlan) -> OpenPlan,
+    ) -> Result<Duration> {
         let window = plan.window.div_ceil(self.processes()).max(1);
         for (index, (first, count)) in self.shares().into_iter().enumerate() {
             let plan = plan_of(index, OpenPlan { first, count, window, ..plan.clone() });
@@ -62,7 +68,9 @@ impl Workers {
         let mut longest = 0.0_f64;
         let mut opened = 0;
         for peer in &mut self.peers {
-            let share = hear_opened(peer, patience, |connected| progress("connected", opened + connected, self.count))?;
+            let share = hear_opened(peer, patience, |connected| {
+                progress("connected", opened + connected, self.count)
+            })?;
             opened += share.0;
             longest = longest.max(share.1);
         }
@@ -94,11 +102,17 @@ impl Workers {
     /// Waits for what was published, as long as `order` says, and sums up.
     pub(crate) fn collect(&mut self, order: &Collect) -> Result<Totals> {
         self.say_all(&Order::Collect(order.clone()))?;
-        let mut totals = Totals { tally: Tally::default(), lags: Lags::new(), lags_slow: Lags::new() };
+        let mut totals =
+            Totals { tally: Tally::default(), lags: Lags::new(), lags_slow: Lags::new() };
         for peer in &mut self.peers {
             match peer.hear(PATIENCE + Duration::from_millis(order.wait_ms))? {
                 Answer::Collected(tally) => totals.add(*tally),
-                other => return Err(unexpected(&other)),
+                other @ (Answer::Progress { .. }
+                | Answer::Opened { .. }
+                | Answer::Done
+                | Answer::Failed { .. }) => {
+                    return Err(unexpected(&other));
+                }
             }
         }
         Ok(totals)
@@ -111,9 +125,9 @@ impl Workers {
     fn tell_all(&mut self, order: &Order) -> Result<()> {
         self.say_all(order)?;
         for peer in &mut self.peers {
-            match peer.hear(PATIENCE)? {
-                Answer::Done => {}
-                other => return Err(unexpected(&other)),
+            let answer = peer.hear(PATIENCE)?;
+            if !matches!(answer, Answer::Done) {
+                return Err(unexpected(&answer));
             }
         }
         Ok(())
@@ -158,16 +172,25 @@ impl Tally {
 
 fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
     let each = count.div_ceil(processes.max(1));
-    (0..processes).map(|index| (index * each).min(count)).map(|first| (first, each.min(count - first))).collect()
+    (0..processes)
+        .map(|index| (index * each).min(count))
+        .map(|first| (first, each.min(count - first)))
+        .collect()
 }
 
-fn hear_opened(peer: &mut Peer, patience: Duration, mut report: impl FnMut(u32)) -> Result<(u32, f64)> {
+fn hear_opened(
+    peer: &mut Peer,
+    patience: Duration,
+    mut report: impl FnMut(u32),
+) -> Result<(u32, f64)> {
     loop {
         match peer.hear(patience).context("while connecting")? {
             Answer::Progress { connected } => report(connected),
             Answer::Opened { connected, seconds, error: None } => return Ok((connected, seconds)),
             Answer::Opened { error: Some(error), .. } => bail!("connecting failed: {error}"),
-            other @ (Answer::Done | Answer::Collected(_) | Answer::Failed { .. }) => return Err(unexpected(&other)),
+            other @ (Answer::Done | Answer::Collected(_) | Answer::Failed { .. }) => {
+                return Err(unexpected(&other));
+            }
         }
     }
 }

@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 use rand::RngExt;
 use rand::distr::Alphanumeric;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt,
+};
 use weir_wire::frame;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message};
 
@@ -61,10 +63,12 @@ impl Conn {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
         let family = if plan.addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).context("cannot make a socket")?;
+        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+            .context("cannot make a socket")?;
         sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
         if let Some(plan) = plan.slow.filter(|_| slow) {
-            sockopt::set_socket_recv_buffer_size(&fd, plan.recv_buffer).context("cannot set SO_RCVBUF")?;
+            sockopt::set_socket_recv_buffer_size(&fd, plan.recv_buffer)
+                .context("cannot set SO_RCVBUF")?;
         }
         if let Some(source) = source(plan, index) {
             sys::bind_address_only(fd.as_fd()).context("cannot set IP_BIND_ADDRESS_NO_PORT")?;
@@ -72,7 +76,9 @@ impl Conn {
         }
         match connect(&fd, &plan.addr) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", plan.addr)),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot connect to {}", plan.addr));
+            }
         }
         Ok(Conn {
             fd: Some(fd),
@@ -100,7 +106,8 @@ fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
 
 /// The frame that opens a connection, with a device id of its own.
 pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str) -> Vec<u8> {
-    let device_id: String = rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect();
+    let device_id: String =
+        rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect();
     let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position: None });
     let hello = Hello {
         device_id,

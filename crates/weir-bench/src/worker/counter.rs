@@ -75,7 +75,12 @@ impl Counter {
     /// Takes bytes that a connection received; `stamp` tells when.
     ///
     /// Errors: what cannot be a stream of frames; the connection is of no more use.
-    pub(crate) fn take(&mut self, conn: &mut Conn, bytes: &[u8], stamp: Option<u64>) -> Result<(), String> {
+    pub(crate) fn take(
+        &mut self,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<(), String> {
         self.tally.bytes += bytes.len() as u64;
         if conn.partial.is_empty() {
             let used = self.take_frames(conn, bytes, stamp)?;
@@ -90,17 +95,29 @@ impl Counter {
         Ok(())
     }
 
-    fn take_frames(&mut self, conn: &mut Conn, bytes: &[u8], stamp: Option<u64>) -> Result<usize, String> {
+    fn take_frames(
+        &mut self,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<usize, String> {
         let mut used = 0;
         loop {
-            let frame = frame::decode(&bytes[used..], FRAME_BYTES_MAX).map_err(|error| error.to_string())?;
+            let frame = frame::decode(&bytes[used..], FRAME_BYTES_MAX)
+                .map_err(|error| error.to_string())?;
             let Some((body, frame_bytes)) = frame else { return Ok(used) };
             self.take_frame(conn, body, frame_bytes, stamp)?;
             used += frame_bytes;
         }
     }
 
-    fn take_frame(&mut self, conn: &mut Conn, body: &[u8], bytes: usize, stamp: Option<u64>) -> Result<(), String> {
+    fn take_frame(
+        &mut self,
+        conn: &mut Conn,
+        body: &[u8],
+        bytes: usize,
+        stamp: Option<u64>,
+    ) -> Result<(), String> {
         let topic = self.topics.get(conn.stream as usize).map_or("", String::as_str);
         match self.verifier.check(conn.stream, conn.next_seq, topic, body) {
             Ok(Some(header)) => {
@@ -120,7 +137,10 @@ impl Counter {
         let Header { stream, seq, sent_ns } = header;
         if seq < conn.next_seq {
             self.tally.duplicates += 1;
-            self.note(format!("stream {stream}: message {seq} where {} was to come", conn.next_seq));
+            self.note(format!(
+                "stream {stream}: message {seq} where {} was to come",
+                conn.next_seq
+            ));
             return;
         }
         let gap = u64::from(seq - conn.next_seq);
@@ -139,11 +159,16 @@ impl Counter {
         use server_message::Kind;
         let message = ServerMessage::decode(body).map_err(|error| error.to_string())?;
         match message.kind {
-            Some(Kind::Welcome(_) | Kind::Subscribed(_)) => conn.awaited = conn.awaited.saturating_sub(1),
+            Some(Kind::Welcome(_) | Kind::Subscribed(_)) => {
+                conn.awaited = conn.awaited.saturating_sub(1)
+            }
             Some(Kind::Goodbye(goodbye)) => conn.goodbye = goodbye.code,
             Some(Kind::Error(error)) => {
                 let settled = if conn.phase == Phase::Settled { "" } else { " to Hello" };
-                self.note(format!("the server answered{settled}: {}: {}", error.code, error.message));
+                self.note(format!(
+                    "the server answered{settled}: {}: {}",
+                    error.code, error.message
+                ));
             }
             other @ (None
             | Some(

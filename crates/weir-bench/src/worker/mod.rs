@@ -62,7 +62,8 @@ impl<W: Write> Worker<W> {
     /// Takes orders from `input`, answers on `output`.
     pub(crate) fn new(input: OwnedFd, output: W) -> Result<Worker<W>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
-        epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN).context("cannot watch the orders")?;
+        epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+            .context("cannot watch the orders")?;
         Ok(Worker {
             epoll,
             input,
@@ -85,7 +86,11 @@ impl<W: Write> Worker<W> {
         loop {
             let timeout = self.timeout().map(clock::timespec);
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("epoll failed"),
             }
@@ -134,7 +139,8 @@ impl<W: Write> Worker<W> {
     fn handle_input(&mut self) -> Result<bool> {
         let more = self.lines.fill(&self.input)?;
         while let Some(line) = self.lines.next_line() {
-            let order = serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))?;
+            let order =
+                serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))?;
             self.handle_order(order)?;
         }
         Ok(more)
@@ -153,7 +159,9 @@ impl<W: Write> Worker<W> {
             Order::Read(reading) => self.change_reading(reading, now),
             Order::Emit { frame } => {
                 let Some(frame) = from_hex(&frame) else {
-                    return self.answer(&Answer::Failed { error: "a frame that is not hexadecimal".to_owned() });
+                    return self.answer(&Answer::Failed {
+                        error: "a frame that is not hexadecimal".to_owned(),
+                    });
                 };
                 self.emit(&frame);
             }
@@ -173,7 +181,8 @@ impl<W: Write> Worker<W> {
 
     fn open(&mut self, plan: OpenPlan, now: Duration) -> Result<()> {
         if !self.conns.is_empty() {
-            return self.answer(&Answer::Failed { error: "connections are open already".to_owned() });
+            return self
+                .answer(&Answer::Failed { error: "connections are open already".to_owned() });
         }
         let last = plan.first + plan.count.saturating_sub(1);
         let streams = (plan.first..=last).map(|index| plan.streams.of(index)).max().unwrap_or(0);
@@ -190,7 +199,9 @@ impl<W: Write> Worker<W> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let mut failure = None;
         while let Some(number) = opening.poll_begin() {
-            match Conn::dial(plan, plan.first + number).and_then(|conn| watch_new(&self.epoll, conn, self.conns.len())) {
+            match Conn::dial(plan, plan.first + number)
+                .and_then(|conn| watch_new(&self.epoll, conn, self.conns.len()))
+            {
                 Ok(conn) => self.conns.push(conn),
                 Err(error) => {
                     failure = Some(format!("connection {}: {error:#}", plan.first + number));
@@ -199,7 +210,9 @@ impl<W: Write> Worker<W> {
             }
         }
         let ended = closed_early(&self.counter, &self.conns, plan.first);
-        let error = failure.or(ended).or_else(|| opening.poll_failure(now).filter(|_| !opening.is_complete()));
+        let error = failure
+            .or(ended)
+            .or_else(|| opening.poll_failure(now).filter(|_| !opening.is_complete()));
         if error.is_some() || opening.is_complete() {
             let (connected, seconds) = (opening.arrived(), opening.elapsed(now).as_secs_f64());
             self.opening = None;
@@ -300,13 +313,21 @@ impl<W: Write> Worker<W> {
         let slow = |conn: &&mut Conn| conn.slow && conn.fd.is_some();
         match reading {
             Reading::Full => {
-                for (index, conn) in self.conns.iter_mut().enumerate().filter(|(_, conn)| !conn.watched) {
+                for (index, conn) in
+                    self.conns.iter_mut().enumerate().filter(|(_, conn)| !conn.watched)
+                {
                     watch(&self.epoll, conn, index);
                 }
             }
-            Reading::Stop => self.conns.iter_mut().filter(slow).for_each(|conn| unwatch(&self.epoll, conn)),
+            Reading::Stop => {
+                self.conns.iter_mut().filter(slow).for_each(|conn| unwatch(&self.epoll, conn))
+            }
             Reading::Paced { bytes_per_second, stagger_ms } => {
-                let open = self.conns.iter().enumerate().filter(|(_, conn)| conn.slow && conn.fd.is_some());
+                let open = self
+                    .conns
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, conn)| conn.slow && conn.fd.is_some());
                 let paced = open.map(|(index, _)| index).collect();
                 self.pacer.start(bytes_per_second, Duration::from_millis(stagger_ms), paced, now);
             }
@@ -350,7 +371,8 @@ fn event_data(index: usize) -> EventData {
 
 fn watch_new(epoll: &OwnedFd, conn: Conn, index: usize) -> Result<Conn> {
     if let Some(fd) = &conn.fd {
-        epoll::add(epoll, fd, event_data(index), EventFlags::IN | EventFlags::OUT).context("cannot watch a socket")?;
+        epoll::add(epoll, fd, event_data(index), EventFlags::IN | EventFlags::OUT)
+            .context("cannot watch a socket")?;
     }
     Ok(conn)
 }
@@ -376,7 +398,11 @@ fn closed_early(counter: &Counter, conns: &[Conn], first: u32) -> Option<String>
     let number = conns.iter().position(|conn| conn.phase == Phase::Ended)?;
     let by: Vec<&str> = counter.tally.closed_by.keys().map(String::as_str).collect();
     let said = counter.tally.errors.join("; ");
-    Some(format!("connection {} was closed while connecting: {} {said}", first as usize + number, by.join(", ")))
+    Some(format!(
+        "connection {} was closed while connecting: {} {said}",
+        first as usize + number,
+        by.join(", ")
+    ))
 }
 
 fn published_to(conn: &Conn, order: &Collect) -> u32 {
@@ -384,7 +410,10 @@ fn published_to(conn: &Conn, order: &Collect) -> u32 {
 }
 
 fn is_waited_for(conn: &Conn, order: &Collect) -> bool {
-    conn.fd.is_some() && conn.watched && (!conn.slow || order.slow_too) && conn.next_seq < published_to(conn, order)
+    conn.fd.is_some()
+        && conn.watched
+        && (!conn.slow || order.slow_too)
+        && conn.next_seq < published_to(conn, order)
 }
 
 fn tally_of(counter: &Counter, conns: &[Conn], order: &Collect) -> Tally {

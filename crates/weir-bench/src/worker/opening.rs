@@ -22,7 +22,16 @@ impl Opening {
     /// For `count` connections, at most `window` on their way, giving up after `patience` without any arriving.
     pub(crate) fn new(count: u32, window: u32, patience: Duration, now: Duration) -> Opening {
         let window = window.max(1);
-        Opening { count, window, patience, begun: 0, arrived: 0, started: now, progressed: now, reported: 0 }
+        Opening {
+            count,
+            window,
+            patience,
+            begun: 0,
+            arrived: 0,
+            started: now,
+            progressed: now,
+            reported: 0,
+        }
     }
 
     /// Number of the next connection to begin now, if any.

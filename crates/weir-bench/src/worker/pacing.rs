@@ -40,10 +40,21 @@ const SAVED_SECONDS_MAX: f64 = 1.0;
 
 impl Pacer {
     /// Puts these connections under a pace, beginning one after the other over `stagger`.
-    pub(crate) fn start(&mut self, bytes_per_second: f64, stagger: Duration, conns: Vec<usize>, now: Duration) {
+    pub(crate) fn start(
+        &mut self,
+        bytes_per_second: f64,
+        stagger: Duration,
+        conns: Vec<usize>,
+        now: Duration,
+    ) {
         let count = u32::try_from(conns.len()).unwrap_or(u32::MAX).max(1);
         self.bytes_per_second = bytes_per_second;
-        let reader = |(place, conn)| Reader { conn, starts: now + stagger * place / count, reckoned: None, allowance: 0.0 };
+        let reader = |(place, conn)| Reader {
+            conn,
+            starts: now + stagger * place / count,
+            reckoned: None,
+            allowance: 0.0,
+        };
         self.readers = (0..).zip(conns).map(reader).collect();
     }
 
@@ -64,13 +75,19 @@ impl Pacer {
         if now < reader.starts {
             return Some((reader.conn, Turn::Wait));
         }
-        let Some(before) = reader.reckoned.replace(now) else { return Some((reader.conn, Turn::Start)) };
+        let Some(before) = reader.reckoned.replace(now) else {
+            return Some((reader.conn, Turn::Start));
+        };
         let earned = self.bytes_per_second * now.saturating_sub(before).as_secs_f64();
         reader.allowance = (reader.allowance + earned).min(saved_max);
         if reader.allowance < READ_BYTES_MIN {
             return Some((reader.conn, Turn::Wait));
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive and bounded above")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is positive and bounded above"
+        )]
         let bytes = reader.allowance as usize;
         Some((reader.conn, Turn::Read(bytes)))
     }

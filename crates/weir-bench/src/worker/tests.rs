@@ -6,7 +6,8 @@ use std::thread::{self, JoinHandle};
 
 use weir_wire::hot::{Payload, Push};
 use weir_wire::v1::{
-    ClientMessage, Goodbye, ServerMessage, Subscribed, Welcome, client_message, server_message::Kind,
+    ClientMessage, Goodbye, ServerMessage, Subscribed, Welcome, client_message,
+    server_message::Kind,
 };
 use weir_wire::{CloseReason, ProstMessage, frame};
 
@@ -47,10 +48,8 @@ impl Bench {
 
     fn collect(&mut self, published: u32, wait_ms: u64) -> Tally {
         self.say(&Order::Collect(Collect { published: vec![published], wait_ms, slow_too: false }));
-        match self.hear() {
-            Answer::Collected(tally) => *tally,
-            other => panic!("{other:?}"),
-        }
+        let Answer::Collected(tally) = self.hear() else { panic!("no tally") };
+        *tally
     }
 
     fn end(self) {
@@ -80,8 +79,16 @@ fn push(seq: u32) -> Vec<u8> {
     Header { stream: 0, seq, sent_ns: clock::realtime_ns() }.compose(64, &mut text);
     let mut out = Vec::new();
     let payload = Payload::Text(&text);
-    Push { topic: "bench/0", payload, content_type: "", key: "", message_id: 1, offset: 1, sender: 0 }
-        .encode_frame(&mut out);
+    Push {
+        topic: "bench/0",
+        payload,
+        content_type: "",
+        key: "",
+        message_id: 1,
+        offset: 1,
+        sender: 0,
+    }
+    .encode_frame(&mut out);
     out
 }
 
@@ -107,8 +114,18 @@ fn welcome(listener: &TcpListener) -> TcpStream {
     let Some(client_message::Kind::Hello(hello)) = hello.kind else { panic!("{hello:?}") };
     assert_eq!((hello.device_id.len(), hello.token.as_str()), (24, "secret"));
     assert_eq!(hello.topics[0].topic, "bench/0");
-    say(&mut conn, Kind::Welcome(Welcome { connection_id: 1, heartbeat_ms: 1000, server_time_ms: 0 }));
-    say(&mut conn, Kind::Subscribed(Subscribed { topic: "bench/0".to_owned(), position: None, recovered: true }));
+    say(
+        &mut conn,
+        Kind::Welcome(Welcome { connection_id: 1, heartbeat_ms: 1000, server_time_ms: 0 }),
+    );
+    say(
+        &mut conn,
+        Kind::Subscribed(Subscribed {
+            topic: "bench/0".to_owned(),
+            position: None,
+            recovered: true,
+        }),
+    );
     conn
 }
 
@@ -119,7 +136,10 @@ fn open(plan_of: impl Fn(OpenPlan) -> OpenPlan, count: u32) -> (Bench, Vec<TcpSt
     bench.say(&Order::Open(plan_of(plan(listener.local_addr().unwrap(), count))));
     let conns = (0..count).map(|_| welcome(&listener)).collect();
     let answer = bench.hear();
-    assert!(matches!(answer, Answer::Opened { connected, error: None, .. } if connected == count), "{answer:?}");
+    assert!(
+        matches!(answer, Answer::Opened { connected, error: None, .. } if connected == count),
+        "{answer:?}"
+    );
     bench.tell(&Order::Begin);
     (bench, conns)
 }
@@ -138,7 +158,11 @@ fn messages_are_counted_whole_in_pieces_and_together() {
     let both = [push(3), push(4)].concat();
     conns.iter_mut().for_each(|conn| conn.write_all(&both).unwrap());
     let tally = bench.collect(5, 10_000);
-    assert_eq!((tally.delivered, tally.lost(), tally.duplicates, tally.wrong), (50, 0, 0, 0), "{tally:?}");
+    assert_eq!(
+        (tally.delivered, tally.lost(), tally.duplicates, tally.wrong),
+        (50, 0, 0, 0),
+        "{tally:?}"
+    );
     assert_eq!((tally.open, tally.closed, tally.frame_bytes), (10, 0, push(0).len() as u64));
     bench.tell(&Order::Close);
     bench.end();
@@ -154,7 +178,11 @@ fn gaps_duplicates_wrong_bytes_and_closes_are_told_apart() {
     conns[0].write_all(&[&frames[0][..], &frames[2]].concat()).unwrap();
     conns[1].write_all(&[&frames[0][..], &frames[1], &frames[1], &frames[2]].concat()).unwrap();
     conns[2].write_all(&[&frames[0][..], &wrong, &frames[2]].concat()).unwrap();
-    let goodbye = Goodbye { code: u32::from(CloseReason::Stalled.code()), reason: String::new(), retry_after_ms: 0 };
+    let goodbye = Goodbye {
+        code: u32::from(CloseReason::Stalled.code()),
+        reason: String::new(),
+        retry_after_ms: 0,
+    };
     conns[3].write_all(&frames[0]).unwrap();
     say(&mut conns[3], Kind::Goodbye(goodbye));
     conns[3].shutdown(Shutdown::Both).unwrap();
@@ -177,7 +205,11 @@ fn slow_clients_stop_and_resume() {
     let first = push(0);
     conns.iter_mut().for_each(|conn| conn.write_all(&first).unwrap());
     let tally = bench.collect(1, 10_000);
-    assert_eq!((tally.delivered, tally.lost(), tally.missing_slow, tally.open_slow), (1, 0, 1, 1), "{tally:?}");
+    assert_eq!(
+        (tally.delivered, tally.lost(), tally.missing_slow, tally.open_slow),
+        (1, 0, 1, 1),
+        "{tally:?}"
+    );
     bench.tell(&Order::Read(Reading::Full));
     bench.say(&Order::Collect(Collect { published: vec![1], wait_ms: 10_000, slow_too: true }));
     let Answer::Collected(tally) = bench.hear() else { panic!("no tally") };
@@ -213,7 +245,9 @@ fn a_refused_connection_ends_the_connect_phase() {
     drop(listener);
     let mut bench = Bench::start();
     bench.say(&Order::Open(plan(addr, 3)));
-    let Answer::Opened { connected: 0, error: Some(error), .. } = bench.hear() else { panic!("connected") };
+    let Answer::Opened { connected: 0, error: Some(error), .. } = bench.hear() else {
+        panic!("connected")
+    };
     assert!(error.contains("connrefused") || error.contains("refused"), "{error}");
     bench.end();
 }
@@ -222,8 +256,11 @@ fn a_refused_connection_ends_the_connect_phase() {
 fn a_server_that_says_nothing_ends_the_connect_phase() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut bench = Bench::start();
-    bench.say(&Order::Open(OpenPlan { patience_ms: 50, ..plan(listener.local_addr().unwrap(), 3) }));
-    let Answer::Opened { connected: 0, error: Some(error), .. } = bench.hear() else { panic!("connected") };
+    bench
+        .say(&Order::Open(OpenPlan { patience_ms: 50, ..plan(listener.local_addr().unwrap(), 3) }));
+    let Answer::Opened { connected: 0, error: Some(error), .. } = bench.hear() else {
+        panic!("connected")
+    };
     assert!(error.contains("3 connections on their way"), "{error}");
     bench.end();
 }
