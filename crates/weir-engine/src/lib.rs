@@ -4,9 +4,11 @@
 //! messages come from is the gateway's business, which reaches it through a [`Mailbox`] and hears from it through
 //! [`Front`]. There is no async runtime here, and nothing here waits for anything but readiness and time.
 
+mod atomics;
 mod budget;
 mod chunks;
 mod command;
+mod doze;
 mod engine;
 mod id;
 mod mailbox;
