@@ -28,7 +28,7 @@ pub(crate) use ids::Retirement;
 ///
 /// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
 /// Limits: `topics_max` topics, those included whose id is not free again yet.
-/// Cost: a topic is about 130 bytes beside its name; nothing remains of one that has ended.
+/// Cost: a topic with a name of 25 bytes takes 180 bytes in all; nothing remains of one that has ended.
 pub(crate) struct Router {
     lanes: Arc<Lanes>,
     hasher: RandomState,
