@@ -46,7 +46,9 @@ async fn serve(
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_dropped_lines(gateway.handle(), dropped));
 
-    info!(signal = signals.next().await, "stopping; a second signal ends at once");
+    // Not within the line below: what a line tells is worked out only if its level is on.
+    let signal = signals.next().await;
+    info!(signal, "stopping; a second signal ends at once");
     let code = tokio::select! {
         () = gateway.shutdown() => ExitCode::SUCCESS,
         signal = signals.next() => {
