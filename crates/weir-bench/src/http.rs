@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 /// A connection to the admin address, opened when first needed and again after a failure.
 pub(crate) struct Http {
@@ -69,7 +71,8 @@ impl Http {
             )?;
         }
         write!(self.request, "\r\n{}", json.unwrap_or_default())?;
-        let stream = match &mut self.stream {
+        // A server may have closed a connection that was long unused: then nothing was lost, and another one serves.
+        let stream = match self.stream.as_mut().filter(|stream| is_quiet(stream.get_ref())) {
             Some(stream) => stream,
             None => self.stream.insert(BufReader::new(connect(self.addr)?)),
         };
@@ -88,6 +91,12 @@ fn connect(addr: SocketAddr) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
+}
+
+/// Whether there is neither an end nor anything else to read before the next question is asked.
+fn is_quiet(stream: &TcpStream) -> bool {
+    let mut byte = [0];
+    recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(Errno::AGAIN)
 }
 
 /// Reads one answer; whether the connection stays usable.
@@ -178,6 +187,34 @@ mod tests {
         let (third, _) = read_response(&mut input).unwrap();
         assert_eq!((third.status, third.body.as_str()), (204, ""));
         assert!(input.is_empty());
+    }
+
+    #[test]
+    fn a_connection_that_the_server_closed_is_opened_again() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            // Two answers on each connection, then it is closed.
+            for _ in 0..2 {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                for _ in 0..2 {
+                    while !line(&mut stream).unwrap().is_empty() {}
+                    stream
+                        .get_mut()
+                        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                        .unwrap();
+                }
+            }
+        });
+        let mut http = Http::new(addr, None);
+        for _ in 0..2 {
+            assert_eq!(http.get("/a").unwrap().body, "ok");
+            assert_eq!(http.get("/b").unwrap().body, "ok");
+            while http.stream.as_ref().is_some_and(|stream| is_quiet(stream.get_ref())) {
+                std::thread::yield_now();
+            }
+        }
+        server.join().unwrap();
     }
 
     #[test]
