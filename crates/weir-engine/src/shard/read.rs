@@ -111,9 +111,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.offer_held_back();
         let mut slots = std::mem::take(&mut self.to_read);
         for slot in slots.drain(..) {
-            let entry = &mut self.table[slot];
-            if std::mem::replace(&mut entry.flags.to_read, false) && entry.state == State::Open {
-                self.read_open(slot);
+            if std::mem::replace(&mut self.table[slot].flags.to_read, false) {
+                self.handle_readable(slot);
             }
         }
         std::mem::swap(&mut slots, &mut self.to_read);
@@ -329,17 +328,22 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Reads what a closed connection still sends, so that its `Goodbye` is not lost to a reset, until its end.
     fn discard(&mut self, slot: u32) {
         let mut buf = std::mem::take(&mut self.recv_buf);
+        let mut outcome = Ok(1);
         for _ in 0..READS_PER_TURN {
-            match self.recv(slot, &mut buf) {
-                Ok(bytes) if bytes > 0 => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(_) | Err(_) => {
-                    self.give_up_socket(slot);
-                    break;
-                }
+            outcome = self.recv(slot, &mut buf);
+            if !matches!(outcome, Ok(bytes) if bytes > 0) {
+                break;
             }
         }
         self.recv_buf = buf;
+        match outcome {
+            // A peer that has ended its side may still read what is on its way.
+            Ok(0) if self.table[slot].outbox.is_some() => {}
+            Ok(0) => self.give_up_socket(slot),
+            Ok(_) => self.list_to_read(slot),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.give_up_socket(slot),
+        }
     }
 }
 
