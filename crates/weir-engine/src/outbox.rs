@@ -104,11 +104,15 @@ impl Outbox {
         dropped
     }
 
-    /// What to send next, into `bufs`; returns how many buffers were filled.
-    pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
+    /// What to send next, up to the first uncommitted item whose time has passed, into `bufs`; returns how many buffers
+    /// were filled.
+    pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX], now: Nanos) -> usize {
         let mut skip = self.sent;
         let mut count = 0;
         for (buf, item) in bufs.iter_mut().zip(&self.items) {
+            if skip == 0 && item.is_expired(now) {
+                break;
+            }
             *buf = IoSlice::new(&item.bytes()[skip..]);
             skip = 0;
             count += 1;
@@ -142,6 +146,8 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+    use crate::message::Message;
 
     fn frame(byte: u8, bytes: usize) -> Item {
         Item::Frame(vec![byte; bytes].into_boxed_slice())
@@ -149,7 +155,7 @@ mod tests {
 
     fn waiting(outbox: &Outbox) -> Vec<u8> {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
-        let count = outbox.gather(&mut bufs);
+        let count = outbox.gather(&mut bufs, Nanos(0));
         bufs[..count].iter().flat_map(|buf| buf.to_vec()).collect()
     }
 
@@ -183,6 +189,20 @@ mod tests {
         outbox.push(frame(3, 3), 0);
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn a_send_stops_before_what_has_expired() {
+        let budget = Budget::new(10_000);
+        let mut outbox = Outbox::default();
+        for expires_at in [Some(Nanos(5)), None, Some(Nanos(7))] {
+            let message = Message::new(&budget, vec![1; 4], Nanos(0), expires_at);
+            outbox.push(Item::Message(message.expect("the budget has room")), 0);
+        }
+        outbox.advance(1, |_| ());
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        assert_eq!(outbox.gather(&mut bufs, Nanos(6)), 3, "what is begun is finished");
+        assert_eq!(outbox.gather(&mut bufs, Nanos(7)), 2);
     }
 
     #[test]

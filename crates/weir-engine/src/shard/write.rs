@@ -24,6 +24,10 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.queue(slot, Item::Message(Arc::clone(message)), 0);
             return false;
         }
+        if message.is_expired(self.now) {
+            self.count_dropped(DropRule::Expired, 1);
+            return false;
+        }
         let frame = message.frame();
         match self.send(slot, &[IoSlice::new(frame)]) {
             Ok(sent) if sent == frame.len() => {
@@ -149,7 +153,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 continue;
             }
             let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
-            let count = outbox.gather(&mut bufs);
+            let count = outbox.gather(&mut bufs, self.now);
             let bytes: usize = bufs[..count].iter().map(|buf| buf.len()).sum();
             let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
             let sent = match self.net.send(socket, &bufs[..count]) {
