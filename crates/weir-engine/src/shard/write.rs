@@ -39,6 +39,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 false
             }
             Err(error) => {
+                self.count_dropped(DropRule::Closed, 1);
                 self.fail(slot, &error);
                 false
             }
@@ -54,7 +55,10 @@ impl<N: Net, F: Front> Shard<N, F> {
             Ok(sent) if sent == bytes.len() => {}
             // What has gone needs no place in the queue.
             Ok(sent) => self.queue(slot, Item::Frame(bytes[sent..].into()), 0),
-            Err(error) => self.fail(slot, &error),
+            Err(error) => {
+                self.count_dropped(DropRule::Closed, 1);
+                self.fail(slot, &error);
+            }
         }
     }
 
