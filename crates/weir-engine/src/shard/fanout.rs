@@ -225,8 +225,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             Walk::Topic(topic) => self.topics.member(topic, cursor).and_then(Member::present),
             Walk::All { before } => {
                 let entry = &self.table[cursor];
-                // Adoptions are numbered around a ring; a walk is far shorter than half of it.
-                let is_earlier = before.wrapping_sub(entry.adopted).wrapping_sub(1) < u32::MAX / 2;
+                // Adoptions are numbered around a ring: those since the walk began lie between `before` and now.
+                let now = self.table.adoptions();
+                let is_earlier = now.wrapping_sub(entry.adopted) > now.wrapping_sub(before);
                 (entry.state == State::Open && is_earlier).then_some(cursor)
             }
         }
