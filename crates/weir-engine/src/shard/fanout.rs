@@ -57,8 +57,8 @@ enum Walk {
 /// Sends between two looks at readiness: some 2 ms, so that a ping never waits longer behind a fan-out.
 const SENDS_PER_TURN: usize = 256;
 
-/// Connections that are put a message each between two looks at readiness, when gathering: some 0.5 ms.
-const GATHERED_PER_TURN: usize = 4096;
+/// Entries that a walk looks at between two looks at readiness, and, when gathering, puts a message each: some 0.5 ms.
+const STEPS_PER_TURN: usize = 4096;
 
 /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
 const TOUCHED_MAX: usize = 32 * 1024;
@@ -128,9 +128,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         job.began.get_or_insert(self.now);
         let mut sends = 0;
         let mut delivered = 0;
-        while sends < SENDS_PER_TURN && job.cursor < job.end {
+        let mut steps = 0;
+        while sends < SENDS_PER_TURN && steps < STEPS_PER_TURN && job.cursor < job.end {
             let cursor = job.cursor;
             job.cursor += 1;
+            steps += 1;
             if self.is_planted_skip(cursor) {
                 continue;
             }
@@ -153,7 +155,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self) {
-        let mut share = GATHERED_PER_TURN;
+        let mut share = STEPS_PER_TURN;
         while self.fanouts.walked.len() < GATHER_MAX
             && let Some(mut job) = self.fanouts.waiting.pop_front()
         {
