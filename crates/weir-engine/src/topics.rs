@@ -191,6 +191,10 @@ impl Topics {
         if topic.walkers > 0 || topic.tombstones == 0 {
             return;
         }
+        if topic.tombstones as usize == topic.members.len() {
+            *topic = Topic::default();
+            return;
+        }
         topic.tombstones = 0;
         let mut position = 0;
         topic.members.retain(|member| {
@@ -203,11 +207,17 @@ impl Topics {
         });
     }
 
-    /// Gives back the memory of a topic without members.
+    /// Gives back the memory of a topic without members, or lets the last walk over it do so.
     pub(crate) fn retire(&mut self, id: TopicId) {
-        if self.topics.get(id.0).is_some() {
-            let topic = &mut self.topics[id.0];
-            debug_assert!(topic.members.is_empty(), "a topic is retired when nobody is left in it");
+        if self.topics.get(id.0).is_none() {
+            return;
+        }
+        let topic = &mut self.topics[id.0];
+        debug_assert!(
+            topic.members.len() == topic.tombstones as usize,
+            "a topic is retired when nobody is left in it"
+        );
+        if topic.walkers == 0 {
             *topic = Topic::default();
         }
     }
@@ -293,6 +303,23 @@ mod tests {
                 check(&topics, &entries, &twin);
             }
         }
+    }
+
+    #[test]
+    fn a_topic_retired_under_a_walk_starts_anew_when_the_walk_ends() {
+        let mut entries: Vec<Memberships> = (0..3).map(|_| Memberships::NONE).collect();
+        let mut topics = Topics::new();
+        let topic = TopicId(1);
+        topics.join(&mut entries, 0, topic);
+        topics.begin_walk(topic);
+        topics.leave(&mut entries, 0, 0);
+        topics.retire(topic);
+        topics.join(&mut entries, 2, topic);
+        topics.end_walk(&mut entries, topic);
+        assert_eq!(topics.end(topic), 1, "the tombstone is swept, the newcomer stays");
+        topics.leave(&mut entries, 2, 0);
+        topics.retire(topic);
+        assert_eq!((topics.end(topic), topics.memberships()), (0, 0));
     }
 
     #[test]
