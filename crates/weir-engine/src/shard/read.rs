@@ -119,27 +119,29 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.to_read.append(&mut slots);
     }
 
-    /// Offers what was held back to the front once more.
+    /// Offers what was held back to the front once more, in turn, until it has no room again.
     fn offer_held_back(&mut self) {
         if !self.backlog.is_empty() {
             return;
         }
         let mut slots = std::mem::take(&mut self.held_back);
-        for slot in slots.drain(..) {
+        let mut rest = slots.drain(..);
+        for slot in rest.by_ref() {
             let entry = &mut self.table[slot];
             if !std::mem::replace(&mut entry.flags.held_back, false) {
                 continue;
             }
             let Some(block) = entry.partial.take() else { continue };
             self.consume(slot, block.filled());
-            self.lease.give(block.footprint());
-            self.pool.give(block);
+            self.drop_block(block);
+            if self.table[slot].flags.held_back {
+                break;
+            }
             if self.table[slot].state == State::Open {
                 self.list_to_read(slot);
             }
         }
-        std::mem::swap(&mut slots, &mut self.held_back);
-        self.held_back.append(&mut slots);
+        self.held_back.extend(rest);
     }
 
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
