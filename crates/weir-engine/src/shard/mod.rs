@@ -269,8 +269,11 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The first deadline of an open connection, and the reason that it ends with then.
     fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
         let entry = &self.table[slot];
+        // While nothing is read from a connection its silence is ours.
+        let is_unread = entry.flags.held_back || self.is_stalled(slot);
+        let heard_at = if is_unread { self.tick() } else { entry.heard_at };
         let mut next =
-            (entry.heard_at.plus(entry.heartbeat.saturating_mul(2)), CloseReason::HeartbeatMissed);
+            (heard_at.plus(entry.heartbeat.saturating_mul(2)), CloseReason::HeartbeatMissed);
         if let Some(block) = entry.partial.as_ref().filter(|_| !entry.flags.held_back) {
             next = next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout));
         }

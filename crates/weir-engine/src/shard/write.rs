@@ -286,6 +286,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let lasted = self.now.since(since);
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
+            // It took bytes, which is a sign of life, and what it said meanwhile is read now.
+            self.table[slot].heard_at = self.tick();
             self.list_to_read(slot);
         } else {
             self.stats.stall_closed.record(lasted, 1);
