@@ -91,7 +91,7 @@ impl Outbox {
         Some(item)
     }
 
-    /// Drops all that is not committed and returns how many items that were.
+    /// Drops all that is not committed, but for room for a `Goodbye`, and returns how many items that were.
     pub(crate) fn keep_remainder(&mut self) -> usize {
         let keep = usize::from(self.has_remainder());
         let mut dropped = 0;
@@ -101,6 +101,7 @@ impl Outbox {
             self.own_bytes -= item.own_bytes();
             dropped += 1;
         }
+        self.items.shrink_to(keep + 1);
         dropped
     }
 
@@ -183,8 +184,10 @@ mod tests {
         outbox.push(frame(1, 4), 2);
         outbox.push(frame(2, 2), 0);
         assert!(outbox.uncommitted().is_none());
+        outbox.items.reserve(1000);
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!(waiting(&outbox), [1, 1]);
+        assert!(outbox.footprint() < 500, "the room of the queue is given back");
         outbox.advance(2, |_| ());
         outbox.push(frame(3, 3), 0);
         assert_eq!(outbox.keep_remainder(), 1);
