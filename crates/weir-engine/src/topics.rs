@@ -117,6 +117,8 @@ struct Topic {
 pub(crate) struct Topics {
     topics: Chunks<Topic>,
     memberships: usize,
+    /// Topics whose vector is not empty.
+    with_members: usize,
 }
 
 /// Where the topics find the memberships of an entry.
@@ -126,11 +128,16 @@ pub(crate) trait Members {
 
 impl Topics {
     pub(crate) const fn new() -> Self {
-        Self { topics: Chunks::new(), memberships: 0 }
+        Self { topics: Chunks::new(), memberships: 0, with_members: 0 }
     }
 
     pub(crate) fn memberships(&self) -> usize {
         self.memberships
+    }
+
+    /// Topics with a list of members.
+    pub(crate) fn with_members(&self) -> usize {
+        self.with_members
     }
 
     /// Length of the topic's vector: where a walk that begins now ends.
@@ -150,6 +157,7 @@ impl Topics {
         let memberships = entries.memberships(slot);
         debug_assert!(memberships.find(topic).is_none(), "joins a topic once");
         let members = &mut self.topics[topic.0].members;
+        self.with_members += usize::from(members.is_empty());
         let member = Member { slot, index: index(memberships.len()) };
         memberships.push(Membership { topic, position: index(members.len()) });
         members.push(member);
@@ -170,6 +178,7 @@ impl Topics {
             topic.tombstones += 1;
         } else {
             topic.members.swap_remove(left.position as usize);
+            self.with_members -= usize::from(topic.members.is_empty());
             if let Some(moved) = topic.members.get(left.position as usize) {
                 entries.memberships(moved.slot).get_mut(moved.index as usize).position =
                     left.position;
@@ -193,6 +202,7 @@ impl Topics {
         }
         if topic.tombstones as usize == topic.members.len() {
             *topic = Topic::default();
+            self.with_members -= 1;
             return;
         }
         topic.tombstones = 0;
@@ -255,6 +265,8 @@ mod tests {
             assert_eq!(&present, twin.get(&id).unwrap_or(&BTreeSet::new()));
             memberships += present.len();
         }
+        let lists = (0..TOPICS).filter(|id| topics.end(TopicId(*id)) > 0).count();
+        assert_eq!(topics.with_members(), lists);
         assert_eq!(topics.memberships(), memberships);
         for (slot, entry) in entries.iter().enumerate() {
             for (at, membership) in entry.iter().enumerate() {

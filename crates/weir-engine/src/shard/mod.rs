@@ -337,6 +337,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let stats = &self.stats;
         stats.stalled.set(self.stalled.len as u64);
         stats.table_entries.set(self.table.in_use() as u64);
+        stats.topics.set(self.topics.with_members() as u64);
         stats.memberships.set(self.topics.memberships() as u64);
         stats.queued_bytes.set(self.lease.held() as u64);
         stats.fanouts.set(self.fanouts.len() as u64);
