@@ -14,9 +14,13 @@ use crate::time::{TICK, ticks};
 /// Commands taken in a turn: a full lane takes a few turns, and readiness is looked at in between.
 const COMMANDS_PER_TURN: usize = 512;
 
+/// Urgent requests taken in a turn: each may look at some thousand connections.
+const URGENT_PER_TURN: usize = 64;
+
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn take_urgent(&mut self) {
-        while let Some(urgent) = self.inbox.pop_urgent() {
+        for _ in 0..URGENT_PER_TURN {
+            let Some(urgent) = self.inbox.pop_urgent() else { return };
             match urgent {
                 Urgent::Close(conn, reason) => {
                     if let Some(slot) = self.find(conn) {

@@ -66,7 +66,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
         match item {
             Item::Message(message) => {
-                self.deliver(slot, message);
+                if self.deliver(slot, message) {
+                    self.stats.lag.record(self.net.now().since(message.accepted_at()), 1);
+                }
             }
             Item::Frame(frame) => self.send_bytes(slot, frame),
         }
