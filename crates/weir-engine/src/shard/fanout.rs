@@ -102,7 +102,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.fanouts.flushed < self.fanouts.touched.len() && self.is_gathering_over() {
             return self.flush_touched();
         }
-        if self.fanouts.waiting.len() == 1 && self.fanouts.touched.is_empty() {
+        let is_alone = self.fanouts.waiting.len() == 1 || self.lease.budget().is_tight();
+        if is_alone && self.fanouts.touched.is_empty() {
             self.walk_directly();
         } else if !self.fanouts.waiting.is_empty() {
             self.walk_gathering();
@@ -113,16 +114,17 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// A gathering is over when all have walked, when as many have as one send can gather, when it has touched very
-    /// many, or once flushing has begun.
+    /// many, once flushing has begun, or when the byte budget is short: an outbox each is some 200 bytes.
     fn is_gathering_over(&self) -> bool {
         let fanouts = &self.fanouts;
         fanouts.waiting.is_empty()
             || fanouts.walked.len() >= GATHER_MAX
             || fanouts.flushed > 0
             || fanouts.touched.len() >= TOUCHED_MAX
+            || self.lease.budget().is_tight()
     }
 
-    /// The only fan-out: sends as it walks.
+    /// The only fan-out, or the first while there is no budget for gathering: sends as it walks.
     fn walk_directly(&mut self) {
         let Some(mut job) = self.fanouts.waiting.pop_front() else { return };
         job.began.get_or_insert(self.now);
