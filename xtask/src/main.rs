@@ -1,3 +1,60 @@
-//! The toolbox of the project.
+//! The toolbox of the project: whatever a laptop and CI must do alike is a command here.
+//!
+//! `main` reads the command line; each command has a file; `steps` runs what a command consists of and sums it up;
+//! `rules` are the house rules, which look at the repository as text and start nothing but git and `cargo metadata`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
-fn main() {}
+mod docs;
+mod fuzz;
+mod process;
+mod rules;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+const USAGE: &str = "\
+The toolbox of the project.
+
+usage: cargo xtask COMMAND
+
+commands:
+  test                     everything that must hold: house rules, formatting, lints, documentation, tests
+  rules                    the house rules alone
+  fuzz TARGET [SECONDS]    run a fuzz target (60 seconds; 0: until it is stopped or finds something)
+  docs                     write the generated documents and the Rust documentation
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> anyhow::Result<()> {
+    let root = process::root();
+    match words {
+        ["test"] => test::run(&root),
+        ["rules"] => test::rules(&root),
+        ["fuzz", target] => fuzz::run(&root, target, fuzz::SECONDS_DEFAULT),
+        ["fuzz", target, seconds] => {
+            let seconds =
+                seconds.parse().with_context(|| format!("{seconds} is no number of seconds"))?;
+            fuzz::run(&root, target, seconds)
+        }
+        ["docs"] => docs::run(&root),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("no such command: {:?}\n\n{USAGE}", words.join(" ")),
+    }
+}

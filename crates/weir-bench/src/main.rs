@@ -1,3 +1,107 @@
-//! The program `weir-bench`.
+//! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own floor beside it.
 
-fn main() {}
+mod cli;
+mod clock;
+mod floor;
+mod http;
+mod lines;
+mod metrics;
+mod payload;
+mod peer;
+mod process;
+mod protocol;
+mod publish;
+mod report;
+mod scenario;
+mod spawn;
+mod stats;
+mod sys;
+mod worker;
+mod workers;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use cli::{Cli, Command};
+use report::Report;
+use worker::Worker;
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one subcommand; whether all was well.
+fn run(command: Command) -> Result<bool> {
+    process::raise_open_files()?;
+    match command {
+        Command::Idle(args) => {
+            present(args.run.json, Report::new("idle"), |report| scenario::idle::run(&args, report))
+        }
+        Command::Broadcast(args) => present(args.run.json, Report::new("broadcast"), |report| {
+            scenario::broadcast::run(&args, report)
+        }),
+        Command::Stall(args) => present(args.run.json, Report::new("stall"), |report| {
+            scenario::stall::run(&args, report)
+        }),
+        Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
+            scenario::floor::run(&args, report)
+        }),
+        Command::WorkerProcess => {
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .context("cannot ask to die with the parent")?;
+            let input = std::io::stdin()
+                .as_fd()
+                .try_clone_to_owned()
+                .context("cannot take standard input")?;
+            Worker::new(input, std::io::stdout())?.run()?;
+            Ok(true)
+        }
+        Command::FloorProcess { trigger } => {
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .context("cannot ask to die with the parent")?;
+            floor::run(trigger)?;
+            Ok(true)
+        }
+    }
+}
+
+/// Runs a scenario and writes its report, whatever became of it; whether all was well.
+fn present(
+    json: bool,
+    mut report: Report,
+    scenario: impl FnOnce(&mut Report) -> Result<()>,
+) -> Result<bool> {
+    spawn::clean_up_on_signals()?;
+    let result = scenario(&mut report);
+    workers::end_progress();
+    if let Err(error) = result {
+        report.fail(format!("{error:#}"));
+    }
+    report.close();
+    let mut out = std::io::stdout().lock();
+    report.write_table(&mut out)?;
+    if json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    }
+    for error in report.errors() {
+        complain(error);
+    }
+    Ok(report.is_ok())
+}
+
+#[expect(clippy::print_stderr, reason = "the last word of a program that failed")]
+fn complain(error: &str) {
+    eprintln!("weir-bench: {error}");
+}

@@ -1,1 +1,38 @@
 //! A small asynchronous client for the Weir gateway.
+//!
+//! ```no_run
+//! use weir_client::{Client, Event, Options};
+//!
+//! # async fn run() -> Result<(), weir_client::ClientError> {
+//! let options = Options::device("thermometer-7").topic("weather").topic("alarms");
+//! let mut client = Client::connect("127.0.0.1:7070", options).await?;
+//! while let Some(event) = client.next().await? {
+//!     if let Event::Push(push) = event {
+//!         println!("{} {}: {:?}", push.topic, push.offset, push.payload);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Client`] is one connection and nothing else: no task of its own, no thread, no hidden reconnect. What keeps the
+//! connection alive happens inside [`Client::next`], which therefore wants to be polled. Coming back after an end is
+//! the caller's loop, with [`Backoff`] for how long to wait.
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod buffer;
+mod client;
+mod error;
+mod event;
+mod options;
+
+pub use backoff::Backoff;
+pub use client::Client;
+pub use error::ClientError;
+pub use event::{
+    Event, Expiring, Goodbye, Payload, Position, Published, Push, ServerError, Subscribed,
+    Unsubscribed,
+};
+pub use options::{Options, Subscription};
+pub use weir_wire::{Advice, CloseReason};

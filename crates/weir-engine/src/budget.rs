@@ -58,8 +58,17 @@ impl Budget {
         self.used() > self.bytes_max / 8 * 7
     }
 
-    /// Takes `bytes`, or nothing.
+    /// Takes `bytes`, or nothing, which is counted.
     pub fn take(&self, bytes: usize) -> bool {
+        let taken = self.try_take(bytes);
+        if !taken {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Takes `bytes`, or nothing.
+    fn try_take(&self, bytes: usize) -> bool {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max)
         });
@@ -68,10 +77,7 @@ impl Budget {
                 self.peak.fetch_max(before + bytes, Ordering::Relaxed);
                 true
             }
-            Err(_) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                false
-            }
+            Err(_) => false,
         }
     }
 
@@ -129,7 +135,7 @@ impl Lease {
         if bytes > self.free {
             let missing = bytes - self.free;
             let piece = missing.max(LEASE_BYTES);
-            if piece <= self.budget.bytes_max() / 8 && self.budget.take(piece) {
+            if piece <= self.budget.bytes_max() / 8 && self.budget.try_take(piece) {
                 self.free += piece;
             } else if self.budget.take(missing) {
                 self.free += missing;
@@ -194,12 +200,15 @@ mod tests {
 
     #[test]
     fn a_lease_uses_the_last_bytes_exactly() {
-        let budget = Budget::new(1000);
+        let budget = Budget::new(8 * LEASE_BYTES + 1000);
+        assert!(budget.take(8 * LEASE_BYTES));
         let mut lease = Lease::new(Arc::clone(&budget));
         assert!(lease.take(1000));
+        assert_eq!(budget.refused(), 0, "a piece that is too large is no refusal");
         assert!(!lease.take(1));
+        assert_eq!(budget.refused(), 1);
         drop(lease);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used(), 8 * LEASE_BYTES);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! messages come from is the gateway's business, which reaches it through a [`Mailbox`] and hears from it through
 //! [`Front`]. There is no async runtime here, and nothing here waits for anything but readiness and time.
 
+mod atomics;
 mod budget;
 mod chunks;
 mod command;
+mod doze;
 mod engine;
 mod id;
 mod mailbox;
@@ -31,6 +33,8 @@ pub use command::{
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, TopicId};
+#[cfg(feature = "sim")]
+pub use mailbox::Detached;
 pub use mailbox::{Bell, Credit, Full, Mailbox};
 pub use message::{Item, Message};
 pub use net::{Net, Ready};

@@ -1,11 +1,11 @@
 //! Mailboxes: how the front reaches a shard. Two bounded lanes and a bell.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::command::{Command, Urgent};
+use crate::doze::{Credits, Doze};
 
 /// Rings the shard out of its wait; called only while it sleeps.
 pub type Bell = Box<dyn Fn() + Send + Sync>;
@@ -30,9 +30,8 @@ struct Shared<S> {
     reserved: ArrayQueue<Urgent>,
     /// Commands that may still be pushed. Invariant: credits + commands in the lane + commands being carried out =
     /// capacity, so a push after a taken credit always finds room.
-    credits: AtomicUsize,
-    /// The shard is about to wait, or waits: whoever pushes must ring.
-    asleep: AtomicBool,
+    credits: Credits,
+    doze: Doze,
     bell: Bell,
 }
 
@@ -55,8 +54,8 @@ impl<S> Mailbox<S> {
         let shared = Arc::new(Shared {
             lane: ArrayQueue::new(capacity),
             reserved: ArrayQueue::new(reserved_capacity),
-            credits: AtomicUsize::new(capacity),
-            asleep: AtomicBool::new(false),
+            credits: Credits::new(capacity),
+            doze: Doze::new(),
             bell,
         });
         (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
@@ -64,11 +63,7 @@ impl<S> Mailbox<S> {
 
     /// Takes the right to push one command; `None` when the lane is full.
     pub fn try_credit(&self) -> Option<Credit<'_, S>> {
-        let taken =
-            self.shared.credits.fetch_update(Ordering::Acquire, Ordering::Relaxed, |credits| {
-                credits.checked_sub(1)
-            });
-        taken.ok().map(|_| Credit { mailbox: self })
+        self.shared.credits.try_take().then(|| Credit { mailbox: self })
     }
 
     /// Pushes a command, or gives it back when the lane is full.
@@ -96,7 +91,7 @@ impl<S> Mailbox<S> {
 
     /// Commands in the lane or being carried out.
     pub fn depth(&self) -> usize {
-        self.capacity() - self.shared.credits.load(Ordering::Relaxed).min(self.capacity())
+        self.capacity() - self.shared.credits.free().min(self.capacity())
     }
 
     /// Requests in the reserved lane.
@@ -128,7 +123,7 @@ impl<S> Credit<'_, S> {
 
 impl<S> Drop for Credit<'_, S> {
     fn drop(&mut self) {
-        self.mailbox.shared.credits.fetch_add(1, Ordering::Release);
+        self.mailbox.shared.credits.give();
     }
 }
 
@@ -143,39 +138,61 @@ impl<S> Inbox<S> {
     }
 
     pub(crate) fn return_credit(&self) {
-        self.shared.credits.fetch_add(1, Ordering::Release);
+        self.shared.credits.give();
     }
 
     /// Credits that are out, and how many commands wait in the lane.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn credits_out(&self) -> (usize, usize) {
         let lane = &self.shared.lane;
-        (lane.capacity() - self.shared.credits.load(Ordering::Relaxed), lane.len())
+        (lane.capacity() - self.shared.credits.free(), lane.len())
     }
 
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self) -> bool {
-        self.shared.asleep.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if self.shared.lane.is_empty() && self.shared.reserved.is_empty() {
-            return true;
-        }
-        self.wake();
-        false
+        let shared = &self.shared;
+        shared.doze.try_sleep(|| shared.lane.is_empty() && shared.reserved.is_empty())
     }
 
     /// The shard has stopped waiting.
     pub(crate) fn wake(&self) {
-        self.shared.asleep.store(false, Ordering::SeqCst);
+        self.shared.doze.wake();
     }
 }
 
 impl<S> Shared<S> {
     /// After a push: rings once per sleep, and not at all while the shard is up.
     fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+        if self.doze.must_ring() {
             (self.bell)();
         }
+    }
+}
+
+/// The shard's end of a mailbox that has no shard, so that the front can be tested against a scripted one.
+#[cfg(feature = "sim")]
+pub struct Detached<S>(Inbox<S>);
+
+#[cfg(feature = "sim")]
+impl<S> Detached<S> {
+    /// A mailbox whose lane holds `capacity` commands, and its end; nobody is woken.
+    pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
+        let (mailbox, inbox) = Mailbox::new(capacity, reserved_capacity, Box::new(|| ()));
+        (mailbox, Detached(inbox))
+    }
+
+    /// The next command; it is carried out when [`Detached::return_credit`] is called.
+    pub fn pop(&self) -> Option<Command<S>> {
+        self.0.pop()
+    }
+
+    /// The next urgent request.
+    pub fn pop_urgent(&self) -> Option<Urgent> {
+        self.0.pop_urgent()
+    }
+
+    /// One command has been carried out.
+    pub fn return_credit(&self) {
+        self.0.return_credit();
     }
 }

@@ -91,7 +91,7 @@ impl Outbox {
         Some(item)
     }
 
-    /// Drops all that is not committed and returns how many items that were.
+    /// Drops all that is not committed, but for room for a `Goodbye`, and returns how many items that were.
     pub(crate) fn keep_remainder(&mut self) -> usize {
         let keep = usize::from(self.has_remainder());
         let mut dropped = 0;
@@ -101,17 +101,17 @@ impl Outbox {
             self.own_bytes -= item.own_bytes();
             dropped += 1;
         }
+        self.items.shrink_to(keep + 1);
         dropped
     }
 
-    /// What to send next, into `bufs`; returns how many buffers were filled.
-    ///
-    /// Ends before an item whose time has passed; whether the first one may go is the caller's to see.
+    /// What to send next, up to the first uncommitted item whose time has passed, into `bufs`; returns how many buffers
+    /// were filled.
     pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX], now: Nanos) -> usize {
         let mut skip = self.sent;
         let mut count = 0;
         for (buf, item) in bufs.iter_mut().zip(&self.items) {
-            if count > 0 && item.is_expired(now) {
+            if skip == 0 && item.is_expired(now) {
                 break;
             }
             *buf = IoSlice::new(&item.bytes()[skip..]);
@@ -167,6 +167,8 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+    use crate::message::Message;
 
     fn frame(byte: u8, bytes: usize) -> Item {
         Item::Frame(vec![byte; bytes].into_boxed_slice())
@@ -202,12 +204,28 @@ mod tests {
         outbox.push(frame(1, 4), 2);
         outbox.push(frame(2, 2), 0);
         assert!(outbox.uncommitted().is_none());
+        outbox.items.reserve(1000);
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!(waiting(&outbox), [1, 1]);
+        assert!(outbox.footprint() < 500, "the room of the queue is given back");
         outbox.advance(2, |_| ());
         outbox.push(frame(3, 3), 0);
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn a_send_stops_before_what_has_expired() {
+        let budget = Budget::new(10_000);
+        let mut outbox = Outbox::default();
+        for expires_at in [Some(Nanos(5)), None, Some(Nanos(7))] {
+            let message = Message::new(&budget, vec![1; 4], Nanos(0), expires_at);
+            outbox.push(Item::Message(message.expect("the budget has room")), 0);
+        }
+        outbox.advance(1, |_| ());
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        assert_eq!(outbox.gather(&mut bufs, Nanos(6)), 3, "what is begun is finished");
+        assert_eq!(outbox.gather(&mut bufs, Nanos(7)), 2);
     }
 
     #[test]

@@ -117,6 +117,8 @@ struct Topic {
 pub(crate) struct Topics {
     topics: Chunks<Topic>,
     memberships: usize,
+    /// Topics whose vector is not empty.
+    with_members: usize,
 }
 
 /// Where the topics find the memberships of an entry.
@@ -126,11 +128,16 @@ pub(crate) trait Members {
 
 impl Topics {
     pub(crate) const fn new() -> Self {
-        Self { topics: Chunks::new(), memberships: 0 }
+        Self { topics: Chunks::new(), memberships: 0, with_members: 0 }
     }
 
     pub(crate) fn memberships(&self) -> usize {
         self.memberships
+    }
+
+    /// Topics with a list of members.
+    pub(crate) fn with_members(&self) -> usize {
+        self.with_members
     }
 
     /// Length of the topic's vector: where a walk that begins now ends.
@@ -150,6 +157,7 @@ impl Topics {
         let memberships = entries.memberships(slot);
         debug_assert!(memberships.find(topic).is_none(), "joins a topic once");
         let members = &mut self.topics[topic.0].members;
+        self.with_members += usize::from(members.is_empty());
         let member = Member { slot, index: index(memberships.len()) };
         memberships.push(Membership { topic, position: index(members.len()) });
         members.push(member);
@@ -170,6 +178,7 @@ impl Topics {
             topic.tombstones += 1;
         } else {
             topic.members.swap_remove(left.position as usize);
+            self.with_members -= usize::from(topic.members.is_empty());
             if let Some(moved) = topic.members.get(left.position as usize) {
                 entries.memberships(moved.slot).get_mut(moved.index as usize).position =
                     left.position;
@@ -184,16 +193,16 @@ impl Topics {
         self.topics[topic.0].walkers += 1;
     }
 
-    /// Whether a walk over the topic is under way.
-    pub(crate) fn is_walked(&self, id: TopicId) -> bool {
-        self.topics.get(id.0).is_some_and(|topic| topic.walkers > 0)
-    }
-
     /// A walk has ended; the last one sweeps the tombstones.
     pub(crate) fn end_walk(&mut self, entries: &mut impl Members, id: TopicId) {
         let topic = &mut self.topics[id.0];
         topic.walkers -= 1;
         if topic.walkers > 0 || topic.tombstones == 0 {
+            return;
+        }
+        if topic.tombstones as usize == topic.members.len() {
+            *topic = Topic::default();
+            self.with_members -= 1;
             return;
         }
         topic.tombstones = 0;
@@ -208,11 +217,17 @@ impl Topics {
         });
     }
 
-    /// Gives back the memory of a topic without members.
+    /// Gives back the memory of a topic without members, or lets the last walk over it do so.
     pub(crate) fn retire(&mut self, id: TopicId) {
-        if self.topics.get(id.0).is_some() {
-            let topic = &mut self.topics[id.0];
-            debug_assert!(topic.members.is_empty(), "a topic is retired when nobody is left in it");
+        if self.topics.get(id.0).is_none() {
+            return;
+        }
+        let topic = &mut self.topics[id.0];
+        debug_assert!(
+            topic.members.len() == topic.tombstones as usize,
+            "a topic is retired when nobody is left in it"
+        );
+        if topic.walkers == 0 {
             *topic = Topic::default();
         }
     }
@@ -284,6 +299,8 @@ mod tests {
             assert_eq!(&present, twin.get(&id).unwrap_or(&BTreeSet::new()));
             memberships += present.len();
         }
+        let lists = (0..TOPICS).filter(|id| topics.end(TopicId(*id)) > 0).count();
+        assert_eq!(topics.with_members(), lists);
         assert_eq!(topics.memberships(), memberships);
         for (slot, entry) in entries.iter().enumerate() {
             for (at, membership) in entry.iter().enumerate() {
@@ -332,6 +349,23 @@ mod tests {
                 check(&topics, &entries, &twin);
             }
         }
+    }
+
+    #[test]
+    fn a_topic_retired_under_a_walk_starts_anew_when_the_walk_ends() {
+        let mut entries: Vec<Memberships> = (0..3).map(|_| Memberships::NONE).collect();
+        let mut topics = Topics::new();
+        let topic = TopicId(1);
+        topics.join(&mut entries, 0, topic);
+        topics.begin_walk(topic);
+        topics.leave(&mut entries, 0, 0);
+        topics.retire(topic);
+        topics.join(&mut entries, 2, topic);
+        topics.end_walk(&mut entries, topic);
+        assert_eq!(topics.end(topic), 1, "the tombstone is swept, the newcomer stays");
+        topics.leave(&mut entries, 2, 0);
+        topics.retire(topic);
+        assert_eq!((topics.end(topic), topics.memberships()), (0, 0));
     }
 
     #[test]

@@ -1,3 +1,93 @@
 //! The program `weir`.
 
-fn main() {}
+mod banner;
+mod cli;
+mod config;
+mod http;
+mod log;
+mod publish;
+mod serve;
+mod subscribe;
+mod sys;
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command, ConfigCommand};
+use config::Settings;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("{error:#}"));
+            let refused = error.downcast_ref::<config::Refused>().is_some();
+            ExitCode::from(if refused { EXIT_CONFIGURATION } else { EXIT_FAILURE })
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => return serve::run(load(args.config)?),
+        Command::Publish(args) => block_on(publish::run(args))?,
+        Command::Subscribe(args) => block_on(subscribe::run(args))?,
+        Command::Config(ConfigCommand::Check { file }) => {
+            load(file)?;
+            say("configuration is valid")?;
+        }
+        Command::Config(ConfigCommand::Reference { markdown, toml }) => {
+            let reference = match (markdown, toml) {
+                (true, _) => config::markdown(),
+                (_, true) => config::example(),
+                (false, false) => config::text(),
+            };
+            say(reference.trim_end())?;
+        }
+        Command::Version => say(concat!("weir ", env!("CARGO_PKG_VERSION")))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(file: Option<PathBuf>) -> Result<Settings, config::Refused> {
+    let file = file.or_else(|| std::env::var_os(config::CONFIG_VARIABLE).map(PathBuf::from));
+    // A variable that is not UTF-8 cannot be one of ours.
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Settings::load(file.as_deref(), variables)
+}
+
+/// For the commands that do one thing at a time.
+fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+/// One line on standard output, which is for what was asked for.
+fn say(line: impl Display) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// One line on standard error, which is for what happens meanwhile.
+fn complain(line: impl Display) {
+    // Nobody is left to tell that standard error is closed.
+    let _ = writeln!(io::stderr().lock(), "weir: {line}");
+}
+
+/// Whoever read our output has had enough, as `head` does.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A configuration that was refused.
+const EXIT_CONFIGURATION: u8 = 2;
+/// Everything else.
+const EXIT_FAILURE: u8 = 1;

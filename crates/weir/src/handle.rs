@@ -1,8 +1,98 @@
 //! The gateway from the inside: what the publish API, an embedding program and the metrics call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{ConnId, ConnectionInfo};
+use weir_engine::{ConnId, ConnectionInfo, Engine};
+
+use crate::counters::Counters;
+use crate::hub::Hub;
+
+/// The gateway from the inside.
+///
+/// Cost: cloning copies a pointer; whoever holds one keeps the gateway's tables alive, not its threads.
+#[derive(Clone)]
+pub struct Handle {
+    hub: Arc<Hub>,
+}
+
+/// How many things the front holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gauges {
+    /// Device records: devices that are connected or connecting.
+    pub devices: usize,
+    /// Topics.
+    pub topics: usize,
+}
+
+impl Handle {
+    pub(crate) fn new(hub: Arc<Hub>) -> Handle {
+        Handle { hub }
+    }
+
+    /// Publishes a message. Never waits.
+    ///
+    /// Errors: a topic name or a size that cannot be; a full mailbox or budget, to be tried again after the delay.
+    /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
+    pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
+        self.hub.publish(publication)
+    }
+
+    /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.
+    pub async fn connections(
+        &self,
+        query: &ConnectionQuery,
+    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+        self.hub.connections(query).await
+    }
+
+    /// One connection; `None` if it has gone.
+    pub async fn connection(&self, id: ConnId) -> Option<Connection> {
+        self.hub.connection(id).await
+    }
+
+    /// Closes a connection with `closed_by_operator`; `false` if it has gone.
+    pub async fn close(&self, id: ConnId) -> bool {
+        self.hub.close(id).await
+    }
+
+    /// A device's connections; `None` if the device is unknown.
+    pub async fn device(&self, id: &str) -> Option<Vec<Connection>> {
+        self.hub.device(id).await
+    }
+
+    /// Ends what a device was permitted: its connections are closed with `revoked`, those that are just being
+    /// authenticated too; `false` if the device is unknown. It may connect again with credentials that are still
+    /// valid.
+    pub async fn revoke(&self, id: &str) -> bool {
+        self.hub.revoke(id).await
+    }
+
+    /// Topics whose name begins with `prefix` and stands behind `after`, at most `limit`, by name.
+    pub fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        self.hub.topics(prefix, after, limit)
+    }
+
+    /// Whether the gateway listens and does not drain.
+    pub fn is_ready(&self) -> bool {
+        self.hub.is_ready()
+    }
+
+    /// The shards, for what they count.
+    pub fn engine(&self) -> &Engine {
+        self.hub.engine()
+    }
+
+    /// What the front counts.
+    pub fn counters(&self) -> &Counters {
+        self.hub.counters()
+    }
+
+    /// How many devices and topics there are.
+    pub fn gauges(&self) -> Gauges {
+        self.hub.gauges()
+    }
+}
 
 /// Where a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,38 @@
 //! The Weir gateway as a library.
 
+mod admin;
+mod auth;
+mod config;
+mod counters;
+mod desk;
+mod devices;
+mod events;
+mod frames;
+mod gateway;
 mod handle;
+mod hub;
+mod inspect;
+mod lanes;
+mod listener;
+mod publish;
+mod reports;
+mod router;
+mod session;
+mod threads;
+mod tickets;
 
-pub use handle::{
-    Accepted, Connection, ConnectionCursor, ConnectionQuery, Payload, Publication, PublishError,
-    Target, TopicInfo, TopicNameError,
+pub use config::{
+    AdminConfig, AuthConfig, Config, ConfigError, ConnectionConfig, DurationError, LimitsConfig,
+    ListenConfig, MemoryConfig, TcpConfig, ThreadsConfig, TokenConfig, parse_duration,
 };
+pub use counters::{AcceptError, Counters, PublishTarget, RefuseCause};
+pub use events::{FromDevice, Refusal};
+pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
+pub use handle::{
+    Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
+    PublishError, Target, TopicInfo, TopicNameError,
+};
+pub use listener::Buffers;
+pub use threads::{OpenFiles, Resources, raise_open_files};
+pub use weir_engine::ConnId;
+pub use weir_wire::ErrorCode;

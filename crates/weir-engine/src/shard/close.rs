@@ -89,9 +89,14 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.give_up_socket(slot);
         }
         self.flush(slot);
-        if self.table[slot].outbox.is_none() && self.table[slot].socket.is_some() {
+        if self.table[slot].state != State::Closing {
+            return;
+        }
+        if self.table[slot].outbox.is_none() {
             self.end_our_side(slot);
         }
+        // What is unread may have had its edge; closing the socket over it would be a reset.
+        self.list_to_read(slot);
     }
 
     fn drop_uncommitted(&mut self, slot: u32) {
@@ -141,9 +146,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if !std::mem::replace(&mut entry.flags.shut, true) {
             self.net.shutdown_write(socket);
         }
-        if self.table[slot].flags.ended {
-            self.give_up_socket(slot);
-        }
+        // Its end may have been read before.
+        self.list_to_read(slot);
     }
 
     /// Lets go of the socket of a closed connection; what could not be sent is dropped.

@@ -12,9 +12,13 @@ use crate::net::Net;
 use crate::stats::DropRule;
 use crate::time::{TICK, ticks};
 
+/// Urgent requests taken in a turn: each may look at some thousand connections.
+const URGENT_PER_TURN: usize = 64;
+
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn take_urgent(&mut self) {
-        while let Some(urgent) = self.inbox.pop_urgent() {
+        for _ in 0..URGENT_PER_TURN {
+            let Some(urgent) = self.inbox.pop_urgent() else { return };
             match urgent {
                 Urgent::Close(conn, reason) => {
                     if let Some(slot) = self.find(conn) {
@@ -45,7 +49,10 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
             Command::Broadcast(message) => return self.begin_broadcast(message),
-            Command::Retire(topic) => return self.retire(topic),
+            Command::Retire(topic) => {
+                self.topics.retire(topic);
+                return self.report(Report::Retired { topic }, true);
+            }
             Command::Send(conn, item) => match self.find(conn) {
                 Some(slot) => self.send_item(slot, &item),
                 None => self.count_dropped(DropRule::Gone, 1),

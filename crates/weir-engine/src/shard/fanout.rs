@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use super::Shard;
-use crate::command::{Front, Report};
+use crate::command::Front;
 use crate::id::{ConnId, TopicId};
 use crate::message::Message;
 use crate::net::Net;
@@ -39,8 +39,6 @@ pub(super) struct Fanouts {
     walks_ended: u64,
     /// What stood in the lane behind a message, and waits until that message has walked so many walks.
     behind: VecDeque<(u64, Behind)>,
-    /// Topics to be forgotten once the walks over them have ended.
-    retiring: Vec<TopicId>,
 }
 
 /// One fan-out.
@@ -85,7 +83,7 @@ impl Fanouts {
 impl Fanouts {
     /// Commands that wait for walks to end.
     pub(super) fn commands_waiting(&self) -> usize {
-        self.retiring.len() + self.behind.len()
+        self.behind.len()
     }
 
     /// Walks over a topic that have begun and not ended.
@@ -128,7 +126,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.fanouts.flushed < self.fanouts.touched.len() && self.is_gathering_over() {
             return self.flush_touched();
         }
-        if self.fanouts.waiting.len() == 1 && self.fanouts.touched.is_empty() {
+        let is_alone = self.fanouts.waiting.len() == 1 || self.lease.budget().is_tight();
+        if is_alone && self.fanouts.touched.is_empty() {
             self.walk_directly();
         } else if !self.fanouts.waiting.is_empty() {
             self.walk_gathering();
@@ -139,24 +138,27 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// A gathering is over when all have walked, when as many have as one send can gather, when it has touched very
-    /// many, or once flushing has begun.
+    /// many, once flushing has begun, or when the byte budget is short: an outbox each is some 200 bytes.
     fn is_gathering_over(&self) -> bool {
         let fanouts = &self.fanouts;
         fanouts.waiting.is_empty()
             || fanouts.walked.len() >= GATHER_MAX
             || fanouts.flushed > 0
             || fanouts.touched.len() >= self.slices.touched
+            || self.lease.budget().is_tight()
     }
 
-    /// The only fan-out: sends as it walks.
+    /// The only fan-out, or the first while there is no budget for gathering: sends as it walks.
     fn walk_directly(&mut self) {
         let Some(mut job) = self.fanouts.waiting.pop_front() else { return };
         job.began.get_or_insert(self.now);
         let mut sends = 0;
         let mut delivered = 0;
-        while sends < self.slices.sends && job.cursor < job.end {
+        let mut steps = 0;
+        while sends < self.slices.sends && steps < self.slices.steps && job.cursor < job.end {
             let cursor = job.cursor;
             job.cursor += 1;
+            steps += 1;
             if self.is_planted_skip(cursor) {
                 continue;
             }
@@ -179,7 +181,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self) {
-        let mut share = self.slices.gathered;
+        let mut share = self.slices.steps;
         while self.fanouts.walked.len() < GATHER_MAX
             && let Some(mut job) = self.fanouts.waiting.pop_front()
         {
@@ -241,26 +243,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.inbox.return_credit();
     }
 
-    /// Forgets a topic that the front has no member of: at once, or when the last walk over it has ended. Such a walk
-    /// finds nobody, but it would find those who join under the same id later.
-    pub(super) fn retire(&mut self, topic: TopicId) {
-        if self.topics.is_walked(topic) {
-            self.fanouts.retiring.push(topic);
-        } else {
-            self.topics.retire(topic);
-            self.report(Report::Retired { topic }, true);
-        }
-    }
-
     fn end_walk(&mut self, walk: Walk) {
         match walk {
-            Walk::Topic(topic) => {
-                self.topics.end_walk(&mut self.table, topic);
-                if let Some(at) = self.fanouts.retiring.iter().position(|id| *id == topic) {
-                    self.fanouts.retiring.swap_remove(at);
-                    self.retire(topic);
-                }
-            }
+            Walk::Topic(topic) => self.topics.end_walk(&mut self.table, topic),
             Walk::All { .. } => {}
         }
         self.fanouts.walks_ended += 1;
@@ -298,8 +283,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             Walk::Topic(topic) => self.topics.member(topic, cursor).and_then(Member::present),
             Walk::All { before } => {
                 let entry = &self.table[cursor];
-                // Adoptions are numbered around a ring; a walk is far shorter than half of it.
-                let is_earlier = before.wrapping_sub(entry.adopted).wrapping_sub(1) < u32::MAX / 2;
+                // Adoptions are numbered around a ring: those since the walk began lie between `before` and now.
+                let now = self.table.adoptions();
+                let is_earlier = now.wrapping_sub(entry.adopted) > now.wrapping_sub(before);
                 (entry.state == State::Open && is_earlier).then_some(cursor)
             }
         }

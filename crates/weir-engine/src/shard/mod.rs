@@ -101,8 +101,8 @@ pub(crate) struct Slices {
     pub(crate) commands: usize,
     /// Sends of fan-outs: some 2 ms, so that a ping never waits longer behind one.
     pub(crate) sends: usize,
-    /// Connections that are put a message each when fan-outs gather: some 0.5 ms.
-    pub(crate) gathered: usize,
+    /// Entries that walks look at and, when gathering, put a message each: some 0.5 ms.
+    pub(crate) steps: usize,
     /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
     pub(crate) touched: usize,
 }
@@ -116,7 +116,7 @@ struct StalledList {
 
 const NO_SLOT: u32 = u32::MAX;
 
-const SLICES: Slices = Slices { commands: 512, sends: 256, gathered: 4096, touched: 32 * 1024 };
+const SLICES: Slices = Slices { commands: 512, sends: 256, steps: 4096, touched: 32 * 1024 };
 
 /// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
 const RECV_BYTES: usize = 64 * 1024;
@@ -391,6 +391,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let stats = &self.stats;
         stats.stalled.set(self.stalled.len as u64);
         stats.table_entries.set(self.table.in_use() as u64);
+        stats.topics.set(self.topics.with_members() as u64);
         stats.memberships.set(self.topics.memberships() as u64);
         stats.queued_bytes.set(self.lease.held() as u64);
         stats.fanouts.set(self.fanouts.len() as u64);

@@ -15,6 +15,10 @@ use crate::table::State;
 /// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
 const READS_PER_TURN: usize = 4;
 
+/// Beyond this, frames of unknown kinds go unanswered until the answers are sent: an empty frame is one byte, its
+/// `Error` seventy. Answers to pings are no longer than the pings.
+const REPLIES_BYTES_MAX: usize = 16 * 1024;
+
 /// What became of a frame.
 enum Handled {
     /// Done; go on with the next.
@@ -115,37 +119,38 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.offer_held_back();
         let mut slots = std::mem::take(&mut self.to_read);
         for slot in slots.drain(..) {
-            let entry = &mut self.table[slot];
-            if std::mem::replace(&mut entry.flags.to_read, false) && entry.state == State::Open {
-                self.read_open(slot);
+            if std::mem::replace(&mut self.table[slot].flags.to_read, false) {
+                self.handle_readable(slot);
             }
         }
         std::mem::swap(&mut slots, &mut self.to_read);
         self.to_read.append(&mut slots);
     }
 
-    /// Offers what was held back to the front once more.
+    /// Offers what was held back to the front once more, in turn, until it has no room again.
     fn offer_held_back(&mut self) {
         if !self.backlog.is_empty() {
             return;
         }
         let mut slots = std::mem::take(&mut self.held_back);
-        for slot in slots.drain(..) {
+        let mut rest = slots.drain(..);
+        for slot in rest.by_ref() {
             let entry = &mut self.table[slot];
             if !std::mem::replace(&mut entry.flags.held_back, false) {
                 continue;
             }
             let Some(block) = entry.partial.take() else { continue };
             self.consume(slot, block.filled());
-            self.lease.give(block.footprint());
-            self.pool.give(block);
+            self.drop_block(block);
+            if self.table[slot].flags.held_back {
+                break;
+            }
             if self.table[slot].state == State::Open {
                 self.list_to_read(slot);
                 self.arm_next(slot);
             }
         }
-        std::mem::swap(&mut slots, &mut self.held_back);
-        self.held_back.append(&mut slots);
+        self.held_back.extend(rest);
     }
 
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
@@ -304,6 +309,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     return Handled::NoRoom;
                 }
             }
+            Ok(FromDevice::Unknown) if self.replies.len() >= REPLIES_BYTES_MAX => {}
             Ok(FromDevice::Unknown) => {
                 let message = "message of a kind that weir.v1 does not know";
                 encode_error(ErrorCode::UnknownKind, "", message, &mut self.replies);
@@ -334,17 +340,22 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Reads what a closed connection still sends, so that its `Goodbye` is not lost to a reset, until its end.
     fn discard(&mut self, slot: u32) {
         let mut buf = std::mem::take(&mut self.recv_buf);
+        let mut outcome = Ok(1);
         for _ in 0..READS_PER_TURN {
-            match self.recv(slot, &mut buf) {
-                Ok(bytes) if bytes > 0 => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(_) | Err(_) => {
-                    self.give_up_socket(slot);
-                    break;
-                }
+            outcome = self.recv(slot, &mut buf);
+            if !matches!(outcome, Ok(bytes) if bytes > 0) {
+                break;
             }
         }
         self.recv_buf = buf;
+        match outcome {
+            // A peer that has ended its side may still read what is on its way.
+            Ok(0) if self.table[slot].outbox.is_some() => {}
+            Ok(0) => self.give_up_socket(slot),
+            Ok(_) => self.list_to_read(slot),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.give_up_socket(slot),
+        }
     }
 }
 

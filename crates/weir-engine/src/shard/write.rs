@@ -69,7 +69,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
         match item {
             Item::Message(message) => {
-                self.deliver(slot, message);
+                if self.deliver(slot, message) {
+                    self.stats.lag.record(self.net.now().since(message.accepted_at()), 1);
+                }
             }
             Item::Frame(frame) => self.send_bytes(slot, frame),
         }
@@ -294,6 +296,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let lasted = self.now.since(since);
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
+            // It took bytes, which is a sign of life, and what it said meanwhile is read now.
+            self.table[slot].heard_at = self.tick();
             self.list_to_read(slot);
             self.arm_next(slot);
         } else {

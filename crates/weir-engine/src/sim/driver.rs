@@ -136,10 +136,10 @@ impl Run {
         let commands = [1, 3, 16, 512][dice.index(4)];
         let sends = [1, 2, 7, 256][dice.index(4)];
         // A broadcast looks at every slot of a chunk, used or not.
-        let gathered = [30, 150, 1100, 4096][dice.index(4)];
+        let steps = [30, 150, 1100, 4096][dice.index(4)];
         let touched = [1, 3, 32, 1 << 15][dice.index(4)];
         let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
-        shard.cut_turns(commands, sends, gathered, touched, recv_bytes);
+        shard.cut_turns(commands, sends, steps, touched, recv_bytes);
         let topics = (0..dice.between(1, 8)).map(|_| TopicTwin::default()).collect();
         let conns_wanted = dice.between(3, 48) as usize;
         let deadliness = (1 << 16) >> dice.below(6);

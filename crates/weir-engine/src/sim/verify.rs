@@ -164,7 +164,7 @@ impl Run {
             }
             CloseReason::Stalled => {
                 let is_late = |since| lasted(since) >= self.settings.stall_timeout;
-                !is_current || conn.stalled_at.is_some_and(is_late)
+                !is_current || conn.stalled_at.map_or(conn.is_paused, is_late)
             }
             CloseReason::BudgetExhausted => !is_current || is_tight,
             CloseReason::Malformed | CloseReason::FrameTooLarge => {

@@ -1,0 +1,328 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::floor::Trigger;
+use crate::payload::HEADER_BYTES;
+use crate::process::Cpus;
+
+/// Measures a Weir gateway, or what the machine can do at best.
+#[derive(Debug, Parser)]
+#[command(name = "weir-bench", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Memory of connections on which nothing happens.
+    Idle(IdleArgs),
+    /// CPU and lag of messages to many connections, beside a bare send loop.
+    Broadcast(BroadcastArgs),
+    /// Clients that stop reading, or read too slowly.
+    Stall(StallArgs),
+    /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
+    Floor(FloorArgs),
+    #[command(hide = true)]
+    WorkerProcess,
+    #[command(hide = true)]
+    FloorProcess {
+        #[arg(long, value_enum)]
+        trigger: Trigger,
+    },
+}
+
+/// What is common to all scenarios.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Ends standard output with one JSON object on one line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// CPUs of the server and of the floor: a list such as 0,2-3, "none", or "auto" (the first half).
+    #[arg(long, value_name = "CPUS", default_value = "auto")]
+    pub(crate) pin_server: Pin,
+    /// CPUs of the load generator: a list, "none", or "auto" (the other half).
+    #[arg(long, value_name = "CPUS", default_value = "auto")]
+    pub(crate) pin_client: Pin,
+    /// Most connections on their way at a time; must fit the server's accept backlog.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) connect_window: u32,
+    /// Longest time without a new connection while connecting.
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
+    pub(crate) connect_timeout: Duration,
+}
+
+/// Which server is measured.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TargetArgs {
+    /// Start this program with a scratch configuration, measure it and stop it.
+    #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "admin", "pid"])]
+    pub(crate) spawn: Option<PathBuf>,
+    /// Measure a running server: where devices connect.
+    #[arg(long, requires_all = ["admin", "pid"], required_unless_present = "spawn")]
+    pub(crate) addr: Option<SocketAddr>,
+    /// Its admin address.
+    #[arg(long)]
+    pub(crate) admin: Option<SocketAddr>,
+    /// Its process id.
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// Bearer token of the admin API.
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) admin_token: Option<String>,
+    /// Token that devices present; without one they are anonymous.
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// With --spawn: a TOML file laid over the scratch configuration.
+    #[arg(long, value_name = "FILE", conflicts_with = "addr")]
+    pub(crate) config_extra: Option<PathBuf>,
+    /// With --spawn: `memory.budget_bytes`.
+    #[arg(long, value_name = "BYTES", conflicts_with = "addr")]
+    pub(crate) budget_bytes: Option<u64>,
+    /// `connection.stall_timeout`; without --spawn: what the running server has [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) stall_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdleArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 15_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Memory counts as settled when it has not moved for so long.
+    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = duration)]
+    pub(crate) settle: Duration,
+    /// Without --spawn: one topic for each connection, instead of 1,000 connections a topic.
+    #[arg(long, conflicts_with = "spawn")]
+    pub(crate) own_topics: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BroadcastArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Topics, among which the connections are dealt out.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) topics: u32,
+    /// Publish to all connections instead of to topics.
+    #[arg(long, conflicts_with = "topics")]
+    pub(crate) all: bool,
+}
+
+/// A load of messages, split into rounds.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LoadArgs {
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Seconds of load, all rounds together.
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StallArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Share of the clients that stop reading.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
+    pub(crate) stalled_share: f64,
+    /// Instead: all clients read at this share of the offered rate, then at full speed.
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "stalled_share")]
+    pub(crate) drain_share: Option<f64>,
+    /// Seconds of load before anyone is slow.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of load with slow clients [default: stall_timeout and 10 s more; 30 when all drain].
+    #[arg(long, value_name = "S", value_parser = rate)]
+    pub(crate) seconds: Option<f64>,
+    /// When all drain: seconds of load at full speed afterwards.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) recover_seconds: f64,
+    /// `SO_RCVBUF` of slow clients.
+    #[arg(long, value_name = "BYTES", default_value_t = 8192)]
+    pub(crate) recv_buffer: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FloorArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Measure the echo with this kind of epoll only [default: both, in turn].
+    #[arg(long, value_enum)]
+    pub(crate) trigger: Option<Trigger>,
+}
+
+/// CPUs to be bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pin {
+    /// The bench chooses.
+    Auto,
+    /// Any.
+    None,
+    /// These.
+    Cpus(Cpus),
+}
+
+impl FromStr for Pin {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Pin> {
+        Ok(match text {
+            "auto" => Pin::Auto,
+            "none" => Pin::None,
+            list => Pin::Cpus(list.parse()?),
+        })
+    }
+}
+
+impl LoadArgs {
+    /// Messages of a stream in one round: at least one.
+    pub(crate) fn messages_per_round(&self) -> u32 {
+        let messages = (self.rate * self.seconds / f64::from(self.rounds)).round().clamp(1.0, 1e9);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it lies between 1 and a billion"
+        )]
+        let messages = messages as u32;
+        messages
+    }
+}
+
+/// A time such as 10s, 500ms or 15m.
+fn duration(text: &str) -> Result<Duration> {
+    let unit_at = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(unit_at);
+    let number: u64 =
+        digits.parse().with_context(|| format!("not a time such as 10s or 500ms: {text:?}"))?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => bail!("not a time such as 10s or 500ms: {text:?}"),
+    };
+    Ok(Duration::from_millis(number.checked_mul(millis).context("too long a time")?))
+}
+
+fn size(text: &str) -> Result<usize> {
+    let size: usize = text.parse()?;
+    if !(HEADER_BYTES..=SIZE_MAX).contains(&size) {
+        bail!("a payload has {HEADER_BYTES} to {SIZE_MAX} bytes");
+    }
+    Ok(size)
+}
+
+/// Largest payload: the admin API takes 1 MiB with everything.
+const SIZE_MAX: usize = 1_000_000;
+
+fn rate(text: &str) -> Result<f64> {
+    let rate: f64 = text.parse()?;
+    if !(rate > 0.0 && rate <= 1e6) {
+        bail!("must be above 0 and at most 1,000,000");
+    }
+    Ok(rate)
+}
+
+fn share(text: &str) -> Result<f64> {
+    let share: f64 = text.parse()?;
+    if !(share > 0.0 && share <= 1.0) {
+        bail!("a share is above 0 and at most 1");
+    }
+    Ok(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn documented_command_lines_are_understood() {
+        for line in [
+            "weir-bench idle --spawn target/release/weir --connections 15000 --json",
+            "weir-bench broadcast --spawn w --connections 10000 --size 256 --rate 1 --seconds 20 --json",
+            "weir-bench broadcast --addr 127.0.0.1:7070 --admin 127.0.0.1:7090 --pid 1 --all",
+            "weir-bench stall --spawn w --stalled-share 0.1 --budget-bytes 8388608 --stall-timeout 10s",
+            "weir-bench stall --spawn w --drain-share 0.8",
+            "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
+        ] {
+            if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+        for line in [
+            "weir-bench idle",
+            "weir-bench idle --addr 127.0.0.1:7070",
+            "weir-bench idle --spawn w --addr 127.0.0.1:7070 --admin 127.0.0.1:1 --pid 1",
+            "weir-bench broadcast --spawn w --size 31",
+            "weir-bench broadcast --spawn w --rate 0",
+            "weir-bench stall --spawn w --stalled-share 1.1",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("10s").unwrap(), Duration::from_secs(10));
+        assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
+        assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
+        for text in ["", "10", "s", "1.5s", "-1s", "10 s", "99999999999999999999s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_round_has_a_message_at_least() {
+        let load =
+            |rate, seconds, rounds| LoadArgs { connections: 1, size: 64, rate, seconds, rounds };
+        assert_eq!(load(1.0, 20.0, 5).messages_per_round(), 4);
+        assert_eq!(load(1.0, 1.0, 5).messages_per_round(), 1);
+        assert_eq!(load(20.0, 30.0, 1).messages_per_round(), 600);
+    }
+}

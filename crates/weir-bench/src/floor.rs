@@ -1,0 +1,240 @@
+//! The bare floor: a process that does with sockets what must be done and nothing else.
+//!
+//! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them when told to, and
+//! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, listen, recv, send, sockopt};
+
+use crate::lines::Lines;
+use crate::peer::Peer;
+use crate::process::Cpus;
+use crate::protocol::{FloorAnswer, FloorOrder, from_hex, to_hex};
+use crate::{clock, sys};
+
+/// How epoll tells of bytes to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Trigger {
+    /// As long as there are bytes (`EPOLLIN` alone).
+    Level,
+    /// When bytes arrive (`EPOLLIN | EPOLLET`).
+    Edge,
+}
+
+/// The bare floor, seen from the process that directs it.
+pub(crate) struct Floor {
+    peer: Peer,
+    /// Where it listens.
+    pub(crate) addr: SocketAddr,
+}
+
+/// The bare floor itself.
+struct Slab<W> {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    conns: Vec<Option<OwnedFd>>,
+    interest: EventFlags,
+    buf: Vec<u8>,
+    lines: Lines,
+    output: W,
+}
+
+const LISTENER: u64 = u64::MAX;
+const INPUT: u64 = u64::MAX - 1;
+const BACKLOG: i32 = 4096;
+const READ_BYTES: usize = 64 << 10;
+const EVENTS_MAX: usize = 512;
+/// Longest wait for an answer of the floor.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Trigger {
+    /// Name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Trigger::Level => "level",
+            Trigger::Edge => "edge",
+        }
+    }
+}
+
+impl Floor {
+    /// Starts one.
+    pub(crate) fn start(trigger: Trigger, cpus: Option<&Cpus>) -> Result<Floor> {
+        let mut peer = Peer::start("floor-process", &["--trigger", trigger.name()], cpus)?;
+        match peer.hear(PATIENCE)? {
+            FloorAnswer::Listening(addr) => Ok(Floor { peer, addr }),
+            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
+                anyhow::bail!("the floor said {other:?}")
+            }
+        }
+    }
+
+    /// Sends a frame on each connection; how many took it whole, how many did not.
+    pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(u64, u64)> {
+        self.peer.say(&FloorOrder::Send { frame: to_hex(frame) })?;
+        match self.peer.hear(PATIENCE)? {
+            FloorAnswer::Sent { whole, short } => Ok((whole, short)),
+            other @ (FloorAnswer::Listening(_) | FloorAnswer::Holds(_)) => {
+                anyhow::bail!("the floor said {other:?}")
+            }
+        }
+    }
+
+    /// Waits until it has accepted so many connections.
+    pub(crate) fn wait_for(&mut self, connections: u64) -> Result<()> {
+        let deadline = clock::monotonic() + PATIENCE;
+        loop {
+            self.peer.say(&FloorOrder::Count)?;
+            let holds = match self.peer.hear(PATIENCE)? {
+                FloorAnswer::Holds(holds) => holds,
+                other @ (FloorAnswer::Listening(_) | FloorAnswer::Sent { .. }) => {
+                    anyhow::bail!("the floor said {other:?}")
+                }
+            };
+            if holds == connections {
+                return Ok(());
+            }
+            if clock::monotonic() > deadline {
+                anyhow::bail!("the floor holds {holds} connections instead of {connections}");
+            }
+            clock::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// CPU time it has used.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        sys::process_cpu(self.peer.pid()).context("cannot read the floor's CPU time")
+    }
+}
+
+/// Runs the floor: orders from standard input, answers on standard output.
+pub(crate) fn run(trigger: Trigger) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
+    let addr = listener.local_addr().context("cannot listen")?;
+    listener.set_nonblocking(true).context("cannot listen")?;
+    let listener = OwnedFd::from(listener);
+    listen(&listener, BACKLOG).context("cannot listen")?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
+    let input = std::io::stdin();
+    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
+        .context("cannot watch")?;
+    epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+        .context("cannot watch")?;
+    let interest = match trigger {
+        Trigger::Level => EventFlags::IN,
+        Trigger::Edge => EventFlags::IN | EventFlags::ET,
+    };
+    let mut slab = Slab {
+        epoll,
+        listener,
+        conns: Vec::new(),
+        interest,
+        buf: vec![0; READ_BYTES],
+        lines: Lines::default(),
+        output: std::io::stdout(),
+    };
+    slab.answer(&FloorAnswer::Listening(addr))?;
+    slab.run(input.as_fd())
+}
+
+impl<W: Write> Slab<W> {
+    fn run(&mut self, input: impl AsFd) -> Result<()> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("epoll failed"),
+            }
+            for event in &events {
+                let data = event.data;
+                match data.u64() {
+                    LISTENER => self.accept()?,
+                    INPUT => {
+                        if !self.lines.fill(&input)? {
+                            return Ok(());
+                        }
+                        self.obey()?;
+                    }
+                    index => self.echo(usize::try_from(index).context("an index is a usize")?),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        loop {
+            let conn =
+                match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                    Ok(conn) => conn,
+                    Err(Errno::AGAIN) => return Ok(()),
+                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                    Err(error) => return Err(error).context("the floor cannot accept"),
+                };
+            sockopt::set_tcp_nodelay(&conn, true).context("cannot set TCP_NODELAY")?;
+            let data = EventData::new_u64(self.conns.len() as u64);
+            epoll::add(&self.epoll, &conn, data, self.interest).context("cannot watch a socket")?;
+            self.conns.push(Some(conn));
+        }
+    }
+
+    /// One read, one send: a read that does not fill the buffer has taken all there was, also for an edge.
+    fn echo(&mut self, index: usize) {
+        let Some(Some(conn)) = self.conns.get(index) else { return };
+        loop {
+            let got = match recv(conn, &mut self.buf[..], RecvFlags::empty()) {
+                Ok((got, _)) if got > 0 => got,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(_) | Err(_) => break,
+            };
+            if send(conn, &self.buf[..got], SendFlags::NOSIGNAL).is_err() {
+                break;
+            }
+            if got < self.buf.len() {
+                return;
+            }
+        }
+        self.conns[index] = None;
+    }
+
+    fn obey(&mut self) -> Result<()> {
+        while let Some(line) = self.lines.next_line() {
+            let answer = match serde_json::from_str(&line)
+                .with_context(|| format!("not an order: {line:?}"))?
+            {
+                FloorOrder::Count => FloorAnswer::Holds(self.conns.iter().flatten().count() as u64),
+                FloorOrder::Send { frame } => {
+                    self.send_all(&from_hex(&frame).context("not hexadecimal")?)
+                }
+            };
+            self.answer(&answer)?;
+        }
+        Ok(())
+    }
+
+    fn send_all(&self, frame: &[u8]) -> FloorAnswer {
+        let mut whole = 0;
+        let mut short = 0;
+        for conn in self.conns.iter().flatten() {
+            match send(conn, frame, SendFlags::NOSIGNAL) {
+                Ok(sent) if sent == frame.len() => whole += 1,
+                _ => short += 1,
+            }
+        }
+        FloorAnswer::Sent { whole, short }
+    }
+
+    fn answer(&mut self, answer: &FloorAnswer) -> Result<()> {
+        serde_json::to_writer(&mut self.output, answer).context("cannot answer")?;
+        self.output.write_all(b"\n").context("cannot answer")?;
+        self.output.flush().context("cannot answer")
+    }
+}

@@ -1,0 +1,171 @@
+//! What the kernel says of processes and of the machine: CPUs, memory, limits.
+
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A set of CPUs, written as `0`, `0-3` or `0,2-3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cpus(Vec<usize>);
+
+impl Cpus {
+    /// Those that a process may use; `None`: the calling thread.
+    pub(crate) fn allowed(pid: Option<u32>) -> Result<Cpus> {
+        let set = sched_getaffinity(pid.map(pid_of).transpose()?)
+            .context("cannot read the CPU affinity")?;
+        Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
+    }
+
+    /// The first half, for what is measured, and the rest, for what measures; `None` with a single CPU.
+    pub(crate) fn halves(&self) -> Option<(Cpus, Cpus)> {
+        let (first, second) = self.0.split_at(self.0.len() / 2);
+        (!first.is_empty()).then(|| (Cpus(first.to_vec()), Cpus(second.to_vec())))
+    }
+
+    /// Runs `work` with the calling thread bound to these CPUs, so that what it starts inherits the binding.
+    pub(crate) fn bind<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+        self.bind_thread()?;
+        let result = work();
+        sched_setaffinity(None, &before).context("cannot restore the CPU affinity")?;
+        result
+    }
+
+    /// Binds the calling thread.
+    pub(crate) fn bind_thread(&self) -> Result<()> {
+        let mut set = CpuSet::new();
+        for cpu in &self.0 {
+            set.set(*cpu);
+        }
+        sched_setaffinity(None, &set).with_context(|| format!("cannot bind to CPUs {self}"))
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for &cpu in &self.0 {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == cpu => *last = cpu,
+                _ => ranges.push((cpu, cpu)),
+            }
+        }
+        for (index, (first, last)) in ranges.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            if first == last {
+                write!(f, "{comma}{first}")?
+            } else {
+                write!(f, "{comma}{first}-{last}")?
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Cpus> {
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |digits: &str| {
+                digits
+                    .trim()
+                    .parse::<usize>()
+                    .with_context(|| format!("not a list of CPUs such as 0,2-3: {text:?}"))
+            };
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || last >= CpuSet::MAX_CPU {
+                bail!("CPU range {part:?} is empty or beyond {}", CpuSet::MAX_CPU - 1);
+            }
+            cpus.extend(first..=last);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        Ok(Cpus(cpus))
+    }
+}
+
+/// Raises the soft limit of open files to the hard one; both, afterwards.
+pub(crate) fn raise_open_files() -> Result<(u64, u64)> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        .context("cannot raise the limit of open files")?;
+    let limit = getrlimit(Resource::Nofile);
+    Ok((limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX)))
+}
+
+/// `RssAnon` of a process, in bytes: its own memory, without files and shared pages.
+pub(crate) fn rss_anon(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    rss_anon_in(&status).with_context(|| format!("no RssAnon in {path}"))
+}
+
+fn rss_anon_in(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// A number that is a process.
+pub(crate) fn pid_of(pid: u32) -> Result<Pid> {
+    i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("{pid} is not a process id"))
+}
+
+/// First line of a file of the kernel's, or "unknown".
+pub(crate) fn kernel_line(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().map_or_else(|| "unknown".to_owned(), str::to_owned)
+}
+
+/// Name of the processor.
+pub(crate) fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
+    line.map_or_else(
+        || "unknown".to_owned(),
+        |line| line.trim_start_matches([' ', '\t', ':']).to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        for (text, shown) in [("0", "0"), ("1,0", "0-1"), ("0-2,5,7-8", "0-2,5,7-8"), ("3,3", "3")]
+        {
+            assert_eq!(text.parse::<Cpus>().unwrap().to_string(), shown);
+        }
+        for text in ["", "x", "2-1", "1,", "99999", "-1"] {
+            assert!(text.parse::<Cpus>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn halves_leave_the_larger_part_to_the_generator() {
+        let (server, client) = "0-2".parse::<Cpus>().unwrap().halves().unwrap();
+        assert_eq!((server.to_string(), client.to_string()), ("0".to_owned(), "1-2".to_owned()));
+        assert_eq!("4".parse::<Cpus>().unwrap().halves(), None);
+    }
+
+    #[test]
+    fn memory_of_a_process() {
+        assert_eq!(
+            rss_anon_in("VmRSS:\t 9 kB\nRssAnon:\t    1234 kB\nRssFile: 1 kB\n"),
+            Some(1234 * 1024)
+        );
+        assert_eq!(rss_anon_in("VmRSS:\t 9 kB\n"), None);
+        assert!(rss_anon(std::process::id()).unwrap() > 0);
+    }
+}

@@ -1,0 +1,281 @@
+//! What the bench and its own processes say to each other: JSON, one object a line, over standard input and output.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::LagCounts;
+
+/// An order to a worker, the process that holds the client sockets.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Open connections; answered with [`Answer::Progress`] and at last [`Answer::Opened`].
+    Open(OpenPlan),
+    /// Count from zero; answered with [`Answer::Done`].
+    Begin,
+    /// Wait for what was published and report; answered with [`Answer::Collected`].
+    Collect(Collect),
+    /// Change who reads how; answered with [`Answer::Done`].
+    Read(Reading),
+    /// Send these bytes (in hexadecimal) on each connection; answered with [`Answer::Done`].
+    Emit {
+        /// A whole frame.
+        frame: String,
+    },
+    /// Close all connections; answered with [`Answer::Done`].
+    Close,
+}
+
+/// Which connections to open and what to expect on them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OpenPlan {
+    /// Where to.
+    pub(crate) addr: SocketAddr,
+    /// Number of the first connection, among those of all workers.
+    pub(crate) first: u32,
+    /// How many.
+    pub(crate) count: u32,
+    /// Second byte of the source addresses 127.x.0.0/16.
+    pub(crate) source: u8,
+    /// Most connections on their way at a time.
+    pub(crate) window: u32,
+    /// Longest time without any progress, in milliseconds.
+    pub(crate) patience_ms: u64,
+    /// Bytes of a payload.
+    pub(crate) size: usize,
+    /// What to say first; `None`: a bare connection.
+    pub(crate) hello: Option<HelloPlan>,
+    /// Which stream each connection belongs to.
+    pub(crate) streams: Streams,
+    /// Topic of a stream is this, followed by its number; empty: messages without topic.
+    pub(crate) topic_prefix: String,
+    /// Those that will be slow.
+    pub(crate) slow: Option<SlowPlan>,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct HelloPlan {
+    /// Token; empty: anonymous.
+    pub(crate) token: String,
+    /// Whether it subscribes to the topic of its stream.
+    pub(crate) subscribe: bool,
+}
+
+/// Clients that will read slowly or not at all: spread evenly over all.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct SlowPlan {
+    /// Their share of all, 0 to 1.
+    pub(crate) share: f64,
+    /// `SO_RCVBUF` of theirs, in bytes.
+    pub(crate) recv_buffer: usize,
+}
+
+/// Connections are divided into streams, each with its own topic and numbering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Streams {
+    /// So many, dealt out in turn.
+    Count(u32),
+    /// So many connections in a row share one.
+    Block(u32),
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Collect {
+    /// Messages published so far, by stream.
+    pub(crate) published: Vec<u32>,
+    /// Longest wait, in milliseconds.
+    pub(crate) wait_ms: u64,
+    /// Whether slow clients are waited for, too.
+    pub(crate) slow_too: bool,
+}
+
+/// Who reads how.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reading {
+    /// All at full speed.
+    Full,
+    /// The slow ones not at all.
+    Stop,
+    /// The slow ones at a given pace.
+    Paced {
+        /// Of each, in bytes a second.
+        bytes_per_second: f64,
+        /// They begin spread over this time, in milliseconds; until then they read at full speed.
+        stagger_ms: u64,
+    },
+}
+
+/// An answer of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// So many connections are open.
+    Progress {
+        /// Their number.
+        connected: u32,
+    },
+    /// The connect phase is over.
+    Opened {
+        /// Connections that are open.
+        connected: u32,
+        /// How long it took, in seconds.
+        seconds: f64,
+        /// Why it was cut short.
+        error: Option<String>,
+    },
+    /// The order was carried out.
+    Done,
+    /// What was counted since [`Order::Begin`].
+    Collected(Box<Tally>),
+    /// The order makes no sense.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// What a worker counted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Messages received whole and genuine.
+    pub(crate) delivered: u64,
+    /// Bytes received.
+    pub(crate) bytes: u64,
+    /// Numbers skipped on connections that are not slow.
+    pub(crate) gaps: u64,
+    /// Numbers skipped on slow connections.
+    pub(crate) gaps_slow: u64,
+    /// Numbers that came again or too late.
+    pub(crate) duplicates: u64,
+    /// Messages with a wrong byte, or of another topic.
+    pub(crate) wrong: u64,
+    /// Messages whose arrival the kernel did not stamp.
+    pub(crate) unstamped: u64,
+    /// Messages that did not come at all to connections that are not slow, closed ones included.
+    pub(crate) missing: u64,
+    /// Messages that did not come (yet) to slow connections that are open.
+    pub(crate) missing_slow: u64,
+    /// Open connections that are not slow.
+    pub(crate) open: u64,
+    /// Open slow connections.
+    pub(crate) open_slow: u64,
+    /// Connections that are not slow, and were closed from the other side since they were opened.
+    pub(crate) closed: u64,
+    /// All connections closed from the other side since they were opened, by what was heard last.
+    pub(crate) closed_by: BTreeMap<String, u64>,
+    /// Bytes of the last message's frame.
+    pub(crate) frame_bytes: u64,
+    /// Lags on connections that are not slow.
+    pub(crate) lags: LagCounts,
+    /// Lags on slow connections.
+    pub(crate) lags_slow: LagCounts,
+    /// The first few things that went wrong.
+    pub(crate) errors: Vec<String>,
+}
+
+/// An order to the bare floor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FloorOrder {
+    /// Send these bytes (in hexadecimal) on each connection; answered with [`FloorAnswer::Sent`].
+    Send {
+        /// A whole frame.
+        frame: String,
+    },
+    /// Tell the number of connections; answered with [`FloorAnswer::Holds`].
+    Count,
+}
+
+/// An answer of the bare floor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FloorAnswer {
+    /// Said once, at the start.
+    Listening(SocketAddr),
+    /// The bytes were sent.
+    Sent {
+        /// Connections that took them all.
+        whole: u64,
+        /// Connections that did not.
+        short: u64,
+    },
+    /// Connections held.
+    Holds(u64),
+}
+
+impl Streams {
+    /// Stream of a connection.
+    pub(crate) fn of(self, connection: u32) -> u32 {
+        match self {
+            Streams::Count(count) => connection % count.max(1),
+            Streams::Block(length) => connection / length.max(1),
+        }
+    }
+}
+
+impl SlowPlan {
+    /// Whether a connection is one of the slow.
+    pub(crate) fn has(self, connection: u32) -> bool {
+        let before = (f64::from(connection) * self.share).floor();
+        (f64::from(connection + 1) * self.share).floor() > before
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes
+        .iter()
+        .flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    digits.map(char::from).collect()
+}
+
+/// Hexadecimal digits as bytes.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit =
+        |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(
+            |pair| {
+                if let [high, low] = pair { Some(digit(high)? << 4 | digit(low)?) } else { None }
+            },
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_hexadecimal() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hex(&to_hex(&bytes)), Some(bytes));
+        assert_eq!(from_hex("abc"), None);
+        assert_eq!(from_hex("zz"), None);
+    }
+
+    #[test]
+    fn slow_clients_are_spread_evenly() {
+        let tenth = SlowPlan { share: 0.1, recv_buffer: 0 };
+        assert_eq!((0..2000).filter(|index| tenth.has(*index)).count(), 200);
+        assert_eq!((0..10).filter(|index| tenth.has(*index)).count(), 1);
+        let all = SlowPlan { share: 1.0, recv_buffer: 0 };
+        assert_eq!((0..2000).filter(|index| all.has(*index)).count(), 2000);
+        let none = SlowPlan { share: 0.0, recv_buffer: 0 };
+        assert!(!(0..2000).any(|index| none.has(index)));
+    }
+
+    #[test]
+    fn streams_of_connections() {
+        assert_eq!([0, 1, 2, 3].map(|index| Streams::Count(2).of(index)), [0, 1, 0, 1]);
+        assert_eq!([0, 999, 1000].map(|index| Streams::Block(1000).of(index)), [0, 0, 1]);
+    }
+}

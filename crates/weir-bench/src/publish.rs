@@ -1,0 +1,235 @@
+//! Publishing at a rate, whatever the answers take: an open loop in a thread of its own.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use weir_wire::hot::{Payload, Push};
+
+use crate::clock;
+use crate::floor::Floor;
+use crate::http::Http;
+use crate::payload::Header;
+
+/// Where messages go.
+pub(crate) trait Sink {
+    /// Publishes one message.
+    fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome>;
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was queued for so many connections.
+    Accepted(u64),
+    /// The server was too busy.
+    Refused,
+}
+
+/// When to publish what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    /// When the first message is due.
+    pub(crate) start: Duration,
+    /// Messages a second, of each stream.
+    pub(crate) rate: f64,
+    /// Messages of each stream.
+    pub(crate) count: u32,
+    /// Bytes of a payload.
+    pub(crate) size: usize,
+}
+
+/// What was published.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Published {
+    /// Messages accepted.
+    pub(crate) accepted: u64,
+    /// Messages refused; their numbers were used again.
+    pub(crate) refused: u64,
+    /// Sum of the connections that the messages were queued for, as the server says.
+    pub(crate) addressed: u64,
+    /// Longest time by which a message was published too late.
+    pub(crate) late_max: Duration,
+}
+
+/// Publishes by the schedule; `seqs` holds the next number of each stream and is moved on.
+pub(crate) fn run(
+    sink: &mut impl Sink,
+    schedule: &Schedule,
+    seqs: &mut [u32],
+) -> Result<Published> {
+    let mut published = Published::default();
+    let mut text = String::new();
+    let streams = u32::try_from(seqs.len()).context("too many streams")?;
+    for number in 0..u64::from(schedule.count) * u64::from(streams) {
+        let due = schedule.start + schedule.offset(number, streams);
+        clock::sleep_until(due);
+        published.late_max = published.late_max.max(clock::monotonic().saturating_sub(due));
+        let stream = u32::try_from(number % u64::from(streams)).context("a stream is a u32")?;
+        let seq = &mut seqs[stream as usize];
+        Header { stream, seq: *seq, sent_ns: clock::realtime_ns() }
+            .compose(schedule.size, &mut text);
+        match sink.publish(stream, &text)? {
+            Outcome::Accepted(connections) => {
+                *seq += 1;
+                published.accepted += 1;
+                published.addressed += connections;
+            }
+            Outcome::Refused => published.refused += 1,
+        }
+    }
+    Ok(published)
+}
+
+impl Schedule {
+    /// When message `number` of all streams is due after the start: spread evenly.
+    fn offset(&self, number: u64, streams: u32) -> Duration {
+        Duration::from_secs_f64(crate::stats::real(number) / (self.rate * f64::from(streams)))
+    }
+
+    /// Time that the whole schedule takes, the pause behind the last message included.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_secs_f64(f64::from(self.count) / self.rate)
+    }
+}
+
+/// The publish API of a server.
+pub(crate) struct HttpSink {
+    http: Http,
+    /// Topics by stream; none: to all.
+    topics: Vec<String>,
+    body: String,
+}
+
+#[derive(Deserialize)]
+struct Accepted {
+    connections: u64,
+}
+
+impl HttpSink {
+    /// Publishes to these topics, or to all connections if there are none.
+    pub(crate) fn new(http: Http, topics: Vec<String>) -> HttpSink {
+        HttpSink { http, topics, body: String::new() }
+    }
+}
+
+impl Sink for HttpSink {
+    fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
+        self.body.clear();
+        // Topics and payloads of the bench have nothing in them that JSON escapes.
+        match self.topics.get(stream as usize) {
+            Some(topic) => write!(self.body, r#"{{"topic":"{topic}","text":"{text}"}}"#)?,
+            None => write!(self.body, r#"{{"all":true,"text":"{text}"}}"#)?,
+        }
+        let response = self.http.post("/v1/publish", &self.body)?;
+        match response.status {
+            200 => {
+                let accepted: Accepted = serde_json::from_str(&response.body)
+                    .with_context(|| format!("the server answered {:?}", response.body))?;
+                Ok(Outcome::Accepted(accepted.connections))
+            }
+            503 => Ok(Outcome::Refused),
+            status => bail!("publishing gave {status}: {}", response.body),
+        }
+    }
+}
+
+/// Bare floors: each sends to all of its connections.
+pub(crate) struct FloorSink<'a> {
+    /// The floors.
+    pub(crate) floors: &'a mut [Floor],
+    /// Topic in the frames.
+    pub(crate) topic: String,
+    /// Bytes that a frame must have, if that is known.
+    pub(crate) frame_bytes: Option<u64>,
+}
+
+impl Sink for FloorSink<'_> {
+    fn publish(&mut self, _stream: u32, text: &str) -> Result<Outcome> {
+        let frame = frame_of(&self.topic, text, self.frame_bytes);
+        let mut connections = 0;
+        for floor in &mut *self.floors {
+            let (whole, short) = floor.send(&frame)?;
+            if short > 0 {
+                bail!(
+                    "{short} sockets of the floor did not take a whole message: the load is too high"
+                );
+            }
+            connections += whole;
+        }
+        Ok(Outcome::Accepted(connections))
+    }
+}
+
+/// The frame of a message as a server sends it; with fields that nobody looks at it is brought to `bytes`, if it can.
+pub(crate) fn frame_of(topic: &str, text: &str, bytes: Option<u64>) -> Vec<u8> {
+    let payload = Payload::Text(text);
+    let mut push =
+        Push { topic, payload, content_type: "", key: "", message_id: 1, offset: 0, sender: 0 };
+    let wanted = bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+    let lacking = wanted.saturating_sub(push.frame_bytes());
+    let padding = "x".repeat(lacking.saturating_sub(2));
+    // An offset takes a byte for its name and one for each seven bits.
+    if (2..=11).contains(&lacking) {
+        push.offset = 1 << (7 * (lacking - 2));
+    } else if lacking > 11 {
+        push.content_type = &padding;
+        while push.frame_bytes() > wanted {
+            push.content_type = &push.content_type[1..];
+        }
+    }
+    let mut frame = Vec::new();
+    push.encode_frame(&mut frame);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Recorder(Vec<(u32, Header)>);
+
+    impl Sink for Recorder {
+        fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
+            let header = Header::parse(text.as_bytes()).context("no header")?;
+            self.0.push((stream, header));
+            Ok(if self.0.len() == 2 { Outcome::Refused } else { Outcome::Accepted(10) })
+        }
+    }
+
+    #[test]
+    fn a_refused_number_is_used_again() {
+        let mut recorder = Recorder(Vec::new());
+        let schedule = Schedule { start: clock::monotonic(), rate: 1000.0, count: 2, size: 64 };
+        let mut seqs = [5, 7];
+        let published = run(&mut recorder, &schedule, &mut seqs).unwrap();
+        assert_eq!((published.accepted, published.refused, published.addressed), (3, 1, 30));
+        let numbers: Vec<_> = recorder
+            .0
+            .iter()
+            .map(|(stream, header)| (*stream, header.stream, header.seq))
+            .collect();
+        assert_eq!(numbers, [(0, 0, 5), (1, 1, 7), (0, 0, 6), (1, 1, 7)]);
+        assert_eq!(seqs, [7, 8]);
+    }
+
+    #[test]
+    fn messages_are_spread_over_time() {
+        let schedule = Schedule { start: Duration::ZERO, rate: 2.0, count: 4, size: 64 };
+        assert_eq!(schedule.offset(0, 4), Duration::ZERO);
+        assert_eq!(schedule.offset(1, 4), Duration::from_millis(125));
+        assert_eq!(schedule.offset(15, 4), Duration::from_millis(1875));
+        assert_eq!(schedule.length(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn frames_are_brought_to_size() {
+        let text = "t".repeat(64);
+        let natural = frame_of("topic", &text, None).len() as u64;
+        for bytes in (natural + 2..natural + 25).chain([natural]) {
+            assert_eq!(frame_of("topic", &text, Some(bytes)).len() as u64, bytes);
+        }
+        assert_eq!(frame_of("topic", &text, Some(1)).len() as u64, natural);
+    }
+}

@@ -1,0 +1,185 @@
+//! `broadcast`: messages to many connections, a bare send loop alternating with the server.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use toml::Table;
+
+use super::{FloorSet, Round, Setup};
+use crate::cli::BroadcastArgs;
+use crate::floor::Trigger;
+use crate::protocol::{HelloPlan, OpenPlan, Streams};
+use crate::publish::{FloorSink, HttpSink};
+use crate::report::Report;
+use crate::spawn::Target;
+use crate::stats::{Lags, median, milli};
+use crate::worker::topic;
+use crate::workers::{Totals, Workers};
+
+/// The two that are compared, with their connections.
+struct Contest<'a> {
+    workers: &'a mut Workers,
+    sink: HttpSink,
+    seqs: Vec<u32>,
+    pid: u32,
+    floor: FloorSet,
+    topic: String,
+    size: usize,
+    rate: f64,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
+    let load = &args.load;
+    let setup = Setup::new(&args.run, Some(&args.target), true)?;
+    report.set("connections", load.connections);
+    report.set("size", load.size);
+    report.set("rate", load.rate);
+    report.set("topics", if args.all { 0 } else { args.topics });
+    report.set("all", args.all);
+    let target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
+    let prefix = if args.all { "" } else { setup.topic_prefix.as_str() };
+    let mut workers = setup.workers(load.connections)?;
+    let plan = setup.plan(target.addr, load.size, Streams::Count(args.topics));
+    let plan = OpenPlan {
+        topic_prefix: prefix.to_owned(),
+        hello: plan.hello.map(|hello| HelloPlan { subscribe: !args.all, ..hello }),
+        ..plan
+    };
+    let connect = workers.open(&plan, |_, plan| plan)?;
+    let floor = setup.floor(Trigger::Level, load.connections, load.size, prefix)?;
+    let topics = if args.all { 0 } else { args.topics };
+    let mut contest = Contest {
+        sink: HttpSink::new(
+            target.another_http(),
+            (0..topics).map(|stream| topic(prefix, stream)).collect(),
+        ),
+        seqs: vec![0; args.topics as usize],
+        pid: target.pid,
+        workers: &mut workers,
+        floor,
+        topic: topic(prefix, 0),
+        size: load.size,
+        rate: load.rate,
+    };
+    let rounds = contest.rounds(load.rounds, load.messages_per_round())?;
+    fill(report, load.connections, load.messages_per_round(), &rounds);
+    report.figure("connect_seconds", Some(connect.as_secs_f64()));
+    report.set("worker_processes", contest.workers.processes() + contest.floor.workers.processes());
+    setup.describe(report);
+    drop(contest);
+    workers.close()?;
+    target.stop(report);
+    Ok(())
+}
+
+impl Contest<'_> {
+    /// A round of each that does not count, then those that do; who comes first alternates.
+    fn rounds(&mut self, rounds: u32, messages: u32) -> Result<Vec<(Round, Round)>> {
+        let warm = self.server(1)?;
+        let frame_bytes = Some(warm.totals.tally.frame_bytes).filter(|bytes| *bytes > 0);
+        let warm_floor = self.floor(1, frame_bytes)?;
+        let sound = |round: &Round| {
+            let tally = &round.totals.tally;
+            tally.delivered > 0 && tally.lost() == 0 && tally.wrong == 0 && tally.duplicates == 0
+        };
+        if !sound(&warm) || !sound(&warm_floor) {
+            // The report tells what is wrong; more rounds would tell it again.
+            return Ok(vec![(warm, warm_floor)]);
+        }
+        let mut done = Vec::new();
+        for round in 0..rounds {
+            crate::workers::progress("round", round + 1, rounds);
+            done.push(if round % 2 == 0 {
+                let server = self.server(messages)?;
+                (server, self.floor(messages, frame_bytes)?)
+            } else {
+                let floor = self.floor(messages, frame_bytes)?;
+                (self.server(messages)?, floor)
+            });
+        }
+        Ok(done)
+    }
+
+    fn server(&mut self, messages: u32) -> Result<Round> {
+        let pid = self.pid;
+        let load = (self.rate, messages, self.size);
+        Round::run(self.workers, &mut self.sink, &mut self.seqs, load, |_| Target::cpu(pid))
+    }
+
+    fn floor(&mut self, messages: u32, frame_bytes: Option<u64>) -> Result<Round> {
+        let FloorSet { floors, workers, seqs } = &mut self.floor;
+        let mut sink = FloorSink { floors, topic: self.topic.clone(), frame_bytes };
+        let load = (self.rate, messages, self.size);
+        Round::run(workers, &mut sink, seqs, load, |sink| FloorSet::cpu(sink.floors))
+    }
+}
+
+fn fill(report: &mut Report, connections: u32, messages: u32, rounds: &[(Round, Round)]) {
+    let server = median(rounds.iter().filter_map(|(server, _)| server.cpu_us_per_message()));
+    let floor = median(rounds.iter().filter_map(|(_, floor)| floor.cpu_us_per_message()));
+    let all: Vec<&Totals> = rounds.iter().map(|(server, _)| &server.totals).collect();
+    let sum = |of: fn(&Totals) -> u64| all.iter().map(|totals| of(totals)).sum::<u64>();
+    let (lags, floor_lags) =
+        (merged(all.iter().copied()), merged(rounds.iter().map(|(_, floor)| &floor.totals)));
+    report.set("messages", rounds.iter().map(|(server, _)| server.published.accepted).sum::<u64>());
+    report.set("delivered", sum(|totals| totals.tally.delivered));
+    report.set("lost", sum(|totals| totals.tally.lost()));
+    report.set("duplicates", sum(|totals| totals.tally.duplicates));
+    report.set("wrong", sum(|totals| totals.tally.wrong));
+    report.set(
+        "publish_refused",
+        rounds.iter().map(|(server, _)| server.published.refused).sum::<u64>(),
+    );
+    report.figure("cpu_us_per_message", server);
+    report.figure("floor_us_per_message", floor);
+    report.figure("ratio", server.zip(floor).map(|(server, floor)| server / floor));
+    report.figure("lag_p50_ms", lags.quantile_ms(0.5));
+    report.figure("lag_p99_ms", lags.quantile_ms(0.99));
+    report.figure("lag_max_ms", lags.max_ms());
+    report.figure("floor_lag_p50_ms", floor_lags.quantile_ms(0.5));
+    report.figure("floor_lag_p99_ms", floor_lags.quantile_ms(0.99));
+    let late = rounds.iter().map(|(server, _)| server.published.late_max).max().unwrap_or_default();
+    report.figure("publish_late_max_ms", Some(late.as_secs_f64() * 1000.0));
+    report.set("frame_bytes", all.iter().map(|totals| totals.tally.frame_bytes).max());
+    report.set(
+        "floor_frame_bytes",
+        rounds.iter().map(|(_, floor)| floor.totals.tally.frame_bytes).max(),
+    );
+    report.set("messages_per_round", messages);
+    report.set(
+        "rounds",
+        rounds.iter().map(|(server, floor)| shown(server, floor)).collect::<Vec<_>>(),
+    );
+    for (index, (server, floor)) in rounds.iter().enumerate() {
+        report.check_messages(&format!("round {}", index + 1), &server.totals);
+        report.check_messages(&format!("floor, round {}", index + 1), &floor.totals);
+    }
+    let addressed: u64 = rounds.iter().map(|(server, _)| server.published.addressed).sum();
+    let delivered = sum(|totals| totals.tally.delivered);
+    report.check(addressed >= delivered, || {
+        format!("{delivered} messages were delivered to {connections} connections, but {addressed} queued")
+    });
+}
+
+fn shown(server: &Round, floor: &Round) -> Value {
+    let ratio = server
+        .cpu_us_per_message()
+        .zip(floor.cpu_us_per_message())
+        .map(|(server, floor)| server / floor);
+    json!({
+        "cpu_us_per_message": server.cpu_us_per_message().map(milli),
+        "floor_us_per_message": floor.cpu_us_per_message().map(milli),
+        "ratio": ratio.map(milli),
+        "delivered": server.totals.tally.delivered,
+        "floor_delivered": floor.totals.tally.delivered,
+        "lag_p99_ms": server.totals.lags.quantile_ms(0.99).map(milli),
+        "floor_lag_p99_ms": floor.totals.lags.quantile_ms(0.99).map(milli),
+    })
+}
+
+/// All lags together.
+pub(crate) fn merged<'a>(totals: impl Iterator<Item = &'a Totals>) -> Lags {
+    let mut lags = Lags::new();
+    totals.for_each(|totals| lags.add(&totals.lags.counts()));
+    lags
+}

@@ -1,0 +1,205 @@
+//! The scenarios, and what they share.
+
+pub(crate) mod broadcast;
+pub(crate) mod floor;
+pub(crate) mod idle;
+mod sampler;
+pub(crate) mod stall;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+
+use crate::cli::{Pin, RunArgs, TargetArgs};
+use crate::clock;
+use crate::floor::{Floor, Trigger};
+use crate::process::Cpus;
+use crate::protocol::{Collect, HelloPlan, OpenPlan, Streams};
+use crate::publish::{self, Published, Schedule, Sink};
+use crate::report::Report;
+use crate::stats::real;
+use crate::workers::{Totals, Workers};
+
+/// What a run has chosen for itself.
+pub(crate) struct Setup {
+    /// CPUs of what is measured; `None`: any.
+    pub(crate) server_cpus: Option<Cpus>,
+    /// CPUs of the load generator.
+    pub(crate) client_cpus: Option<Cpus>,
+    /// Second byte of the source addresses: of this run alone, so that ports still in TIME_WAIT are not in the way.
+    source: u8,
+    /// Begins the topics of this run.
+    pub(crate) topic_prefix: String,
+    window: u32,
+    patience_ms: u64,
+    token: String,
+}
+
+/// One round of messages to a set of connections.
+pub(crate) struct Round {
+    /// What was published.
+    pub(crate) published: Published,
+    /// What arrived.
+    pub(crate) totals: Totals,
+    /// CPU time of what sent them.
+    pub(crate) cpu: Duration,
+}
+
+/// Bare floors, with the workers whose connections they hold: one floor a worker.
+pub(crate) struct FloorSet {
+    /// The floors.
+    pub(crate) floors: Vec<Floor>,
+    /// The workers.
+    pub(crate) workers: Workers,
+    /// Next number of each stream.
+    pub(crate) seqs: Vec<u32>,
+}
+
+/// Longest wait for messages on their way, after the last was published.
+pub(crate) const ARRIVAL_PATIENCE: Duration = Duration::from_secs(15);
+
+impl Setup {
+    /// Chooses CPUs and addresses; `auto` pins unless a scenario wants no pinning.
+    pub(crate) fn new(run: &RunArgs, target: Option<&TargetArgs>, auto: bool) -> Result<Setup> {
+        let halves = if auto { Cpus::allowed(None)?.halves() } else { None };
+        let running = target.and_then(|target| target.pid);
+        let server_cpus = match (&run.pin_server, running) {
+            (Pin::Cpus(cpus), _) => Some(cpus.clone()),
+            (Pin::None, _) => None,
+            // The floor gets what the running server has.
+            (Pin::Auto, Some(pid)) => Some(Cpus::allowed(Some(pid))?),
+            (Pin::Auto, None) => halves.as_ref().map(|(server, _)| server.clone()),
+        };
+        let client_cpus = match (&run.pin_client, running) {
+            (Pin::Cpus(cpus), _) => Some(cpus.clone()),
+            (Pin::Auto, None) => halves.map(|(_, client)| client),
+            (Pin::None, _) | (Pin::Auto, Some(_)) => None,
+        };
+        if let Some(cpus) = &client_cpus {
+            cpus.bind_thread()?;
+        }
+        Ok(Setup {
+            server_cpus,
+            client_cpus,
+            source: rand::random_range(64..=250),
+            topic_prefix: format!("bench/{:04x}/", rand::random::<u16>()),
+            window: run.connect_window,
+            patience_ms: u64::try_from(run.connect_timeout.as_millis())?,
+            token: target.and_then(|target| target.token.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// A plan for devices of a server that subscribe to the topic of their stream.
+    pub(crate) fn plan(&self, addr: SocketAddr, size: usize, streams: Streams) -> OpenPlan {
+        OpenPlan {
+            addr,
+            first: 0,
+            count: 0,
+            source: self.source,
+            window: self.window,
+            patience_ms: self.patience_ms,
+            size,
+            hello: Some(HelloPlan { token: self.token.clone(), subscribe: true }),
+            streams,
+            topic_prefix: self.topic_prefix.clone(),
+            slow: None,
+        }
+    }
+
+    /// Starts workers.
+    pub(crate) fn workers(&self, connections: u32) -> Result<Workers> {
+        Workers::start(connections, self.client_cpus.as_ref())
+    }
+
+    /// Starts floors and workers and connects them; `topic` stands in the frames.
+    pub(crate) fn floor(
+        &self,
+        trigger: Trigger,
+        connections: u32,
+        size: usize,
+        prefix: &str,
+    ) -> Result<FloorSet> {
+        let mut workers = self.workers(connections)?;
+        let floors =
+            (0..workers.processes()).map(|_| Floor::start(trigger, self.server_cpus.as_ref()));
+        let mut floors: Vec<Floor> = floors.collect::<Result<_>>()?;
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let plan = OpenPlan {
+            hello: None,
+            topic_prefix: prefix.to_owned(),
+            ..self.plan(nowhere, size, Streams::Count(1))
+        };
+        workers.open(&plan, |index, plan| OpenPlan { addr: floors[index].addr, ..plan })?;
+        for ((_, count), floor) in workers.shares().into_iter().zip(&mut floors) {
+            floor.wait_for(count.into())?;
+        }
+        Ok(FloorSet { floors, workers, seqs: vec![0] })
+    }
+
+    /// Reports the choice of CPUs.
+    pub(crate) fn describe(&self, report: &mut Report) {
+        report.set("server_cpus", self.server_cpus.as_ref().map(Cpus::to_string));
+        report.set("client_cpus", self.client_cpus.as_ref().map(Cpus::to_string));
+    }
+}
+
+impl FloorSet {
+    /// CPU time of all floors.
+    pub(crate) fn cpu(floors: &[Floor]) -> Result<Duration> {
+        floors.iter().map(Floor::cpu).sum()
+    }
+}
+
+impl Round {
+    /// Publishes by the schedule, waits for arrival and measures; `meanwhile` runs while messages are published.
+    pub(crate) fn run<S: Sink + Send>(
+        workers: &mut Workers,
+        sink: &mut S,
+        seqs: &mut [u32],
+        load: (f64, u32, usize),
+        cpu: impl Fn(&S) -> Result<Duration>,
+    ) -> Result<Round> {
+        workers.begin()?;
+        let before = cpu(sink)?;
+        let (rate, count, size) = load;
+        let schedule = Schedule { start: clock::monotonic() + LEAD, rate, count, size };
+        let published = publish_beside(sink, &schedule, seqs, |_| Ok(()))?;
+        clock::sleep_until(schedule.start + schedule.length());
+        let totals = workers.collect(&arrival_of(seqs, false))?;
+        let cpu = cpu(sink)?.saturating_sub(before);
+        Ok(Round { published, totals, cpu })
+    }
+
+    /// CPU microseconds for each message delivered; `None` if there were none.
+    pub(crate) fn cpu_us_per_message(&self) -> Option<f64> {
+        let delivered = self.totals.tally.delivered;
+        (delivered > 0).then(|| self.cpu.as_secs_f64() * 1e6 / real(delivered))
+    }
+}
+
+/// Time between the start of a schedule and its first message.
+const LEAD: Duration = Duration::from_millis(10);
+
+/// The order to wait for everything published so far.
+pub(crate) fn arrival_of(seqs: &[u32], slow_too: bool) -> Collect {
+    let wait_ms = u64::try_from(ARRIVAL_PATIENCE.as_millis()).unwrap_or(u64::MAX);
+    Collect { published: seqs.to_vec(), wait_ms, slow_too }
+}
+
+/// Publishes in a thread of its own while this one does `beside`, which is told how to ask whether that goes on.
+pub(crate) fn publish_beside<S: Sink + Send>(
+    sink: &mut S,
+    schedule: &Schedule,
+    seqs: &mut [u32],
+    beside: impl FnOnce(&dyn Fn() -> bool) -> Result<()>,
+) -> Result<Published> {
+    thread::scope(|scope| {
+        let publisher = scope.spawn(|| publish::run(sink, schedule, seqs));
+        let result = beside(&|| !publisher.is_finished());
+        let published = publisher.join().map_err(|_| anyhow!("the publishing thread panicked"))?;
+        result?;
+        published
+    })
+}

@@ -1,0 +1,101 @@
+//! Samples of a server's metrics while something goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::clock;
+use crate::http::Http;
+use crate::metrics::Metrics;
+use crate::spawn;
+
+/// Time between two samples.
+pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+
+/// Watches the bytes that a server has queued.
+pub(crate) struct Sampler {
+    http: Http,
+    next: Duration,
+    /// Samples taken.
+    pub(crate) count: u64,
+    /// Most bytes queued in any sample.
+    pub(crate) queued_max: f64,
+    /// The last sample.
+    pub(crate) last: Metrics,
+}
+
+impl Sampler {
+    /// Begins to sample.
+    pub(crate) fn new(http: Http) -> Sampler {
+        Sampler {
+            http,
+            next: clock::monotonic(),
+            count: 0,
+            queued_max: 0.0,
+            last: Metrics::default(),
+        }
+    }
+
+    /// Samples as long as `goes_on`, given the last sample, says so.
+    pub(crate) fn sample_while(
+        &mut self,
+        mut goes_on: impl FnMut(&Metrics) -> Result<bool>,
+    ) -> Result<()> {
+        self.next = self.next.max(clock::monotonic());
+        loop {
+            self.last = spawn::metrics(&mut self.http)?;
+            self.count += 1;
+            self.queued_max =
+                self.queued_max.max(self.last.sum("weir_queued_bytes", &[]).unwrap_or(0.0));
+            if !goes_on(&self.last)? {
+                return Ok(());
+            }
+            self.next += SAMPLE_EVERY;
+            clock::sleep_until(self.next);
+        }
+    }
+}
+
+/// By how much each counter of a family has grown; those that have not are left out.
+pub(crate) fn growth(
+    before: &Metrics,
+    after: &Metrics,
+    name: &str,
+    label: &str,
+) -> BTreeMap<String, u64> {
+    let old = before.by_label(name, label);
+    let grown = after.by_label(name, label).into_iter().map(|(value, new)| {
+        let growth = new - old.get(&value).copied().unwrap_or(0.0);
+        (value, whole(growth))
+    });
+    grown.filter(|(_, growth)| *growth > 0).collect()
+}
+
+/// A counter's value as a whole number.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counters are whole, positive and far below 2^53"
+)]
+pub(crate) fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_of_a_family() {
+        let before = Metrics::parse("c_total{reason=\"a\"} 1\nc_total{reason=\"b\"} 2\n");
+        let after = Metrics::parse(
+            "c_total{reason=\"a\"} 4\nc_total{reason=\"b\"} 2\nc_total{reason=\"d\"} 1\n",
+        );
+        let grown = growth(&before, &after, "c_total", "reason");
+        assert_eq!(
+            grown.into_iter().collect::<Vec<_>>(),
+            [("a".to_owned(), 3), ("d".to_owned(), 1)]
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! One client connection.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use rand::RngExt;
+use rand::distr::Alphanumeric;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt,
+};
+use weir_wire::frame;
+use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message};
+
+use crate::protocol::{HelloPlan, OpenPlan};
+use crate::sys;
+
+/// A client connection, over its whole life: Connecting → Greeting → Settled → Ended; any may skip to Ended.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    /// The socket; none once ended.
+    pub(crate) fd: Option<OwnedFd>,
+    /// Where in its life it is.
+    pub(crate) phase: Phase,
+    /// Number of its topic.
+    pub(crate) stream: u32,
+    /// The message that must come next.
+    pub(crate) next_seq: u32,
+    /// Answers that are still to come before it is settled.
+    pub(crate) awaited: u8,
+    /// One of those that stop reading or read slowly.
+    pub(crate) slow: bool,
+    /// Whether epoll watches it.
+    pub(crate) watched: bool,
+    /// Code of a `Goodbye`; 0: none came.
+    pub(crate) goodbye: u32,
+    /// Beginning of a frame whose rest is to come.
+    pub(crate) partial: Vec<u8>,
+}
+
+/// Where in its life a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The kernel connects.
+    Connecting,
+    /// `Hello` is sent; `Welcome` and `Subscribed` are to come.
+    Greeting,
+    /// Messages flow.
+    Settled,
+    /// Closed.
+    Ended,
+}
+
+/// Connections from one source address: the port range holds 28,000, and a search in a full one is slow.
+const PER_SOURCE: u32 = 8000;
+/// Letters and digits of a device id.
+const DEVICE_ID_CHARS: usize = 24;
+
+impl Conn {
+    /// Begins to connect number `index` of all connections of the run.
+    pub(crate) fn dial(plan: &OpenPlan, index: u32) -> Result<Conn> {
+        let slow = plan.slow.is_some_and(|slow| slow.has(index));
+        let family = if plan.addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+            .context("cannot make a socket")?;
+        sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
+        if let Some(plan) = plan.slow.filter(|_| slow) {
+            sockopt::set_socket_recv_buffer_size(&fd, plan.recv_buffer)
+                .context("cannot set SO_RCVBUF")?;
+        }
+        if let Some(source) = source(plan, index) {
+            sys::bind_address_only(fd.as_fd()).context("cannot set IP_BIND_ADDRESS_NO_PORT")?;
+            bind(&fd, &source).with_context(|| format!("cannot bind to {source}"))?;
+        }
+        match connect(&fd, &plan.addr) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot connect to {}", plan.addr));
+            }
+        }
+        Ok(Conn {
+            fd: Some(fd),
+            phase: Phase::Connecting,
+            stream: plan.streams.of(index),
+            next_seq: 0,
+            awaited: plan.hello.as_ref().map_or(0, |hello| 1 + u8::from(hello.subscribe)),
+            slow,
+            watched: true,
+            goodbye: 0,
+            partial: Vec::new(),
+        })
+    }
+}
+
+/// Loopback has 16 million addresses: as many sources are used as the port range demands.
+fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
+    let IpAddr::V4(target) = plan.addr.ip() else { return None };
+    if !target.is_loopback() {
+        return None;
+    }
+    let [.., high, low] = (index / PER_SOURCE + 1).to_be_bytes();
+    Some(SocketAddr::from((Ipv4Addr::new(127, plan.source, high, low), 0)))
+}
+
+/// The frame that opens a connection, with a device id of its own.
+pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str) -> Vec<u8> {
+    let device_id: String =
+        rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect();
+    let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position: None });
+    let hello = Hello {
+        device_id,
+        token: plan.token.clone(),
+        client: "weir-bench".to_owned(),
+        heartbeat_ms: HEARTBEAT_MS,
+        topics: topics.into_iter().collect(),
+    };
+    let mut out = Vec::new();
+    frame::encode(&ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }, &mut out);
+    out
+}
+
+/// Wished heartbeat: the longest that the server grants, so that no ping disturbs a measurement.
+const HEARTBEAT_MS: u32 = 15 * 60 * 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Streams;
+
+    #[test]
+    fn sources_change_before_ports_run_out() {
+        let plan = OpenPlan {
+            addr: "127.0.0.1:7070".parse().unwrap(),
+            first: 0,
+            count: 0,
+            source: 77,
+            window: 1,
+            patience_ms: 0,
+            size: 32,
+            hello: None,
+            streams: Streams::Count(1),
+            topic_prefix: String::new(),
+            slow: None,
+        };
+        let shown = |index| source(&plan, index).unwrap().to_string();
+        assert_eq!(shown(0), "127.77.0.1:0");
+        assert_eq!(shown(7999), "127.77.0.1:0");
+        assert_eq!(shown(8000), "127.77.0.2:0");
+        assert_eq!(shown(2_040_000), "127.77.1.0:0");
+        assert_eq!(source(&OpenPlan { addr: "[::1]:1".parse().unwrap(), ..plan }, 0), None);
+    }
+}

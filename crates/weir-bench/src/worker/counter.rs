@@ -1,0 +1,185 @@
+//! Bytes from the server, taken apart and counted.
+
+use weir_wire::v1::{ServerMessage, server_message};
+use weir_wire::{CloseReason, ProstMessage, frame};
+
+use super::conn::{Conn, Phase};
+use crate::payload::{Header, Verifier};
+use crate::protocol::Tally;
+use crate::stats::Lags;
+
+/// Checks and counts what arrives on all connections of a worker.
+pub(crate) struct Counter {
+    /// Counts since the last reset; the lags in it are filled in by [`Counter::report`].
+    pub(crate) tally: Tally,
+    lags: Lags,
+    lags_slow: Lags,
+    verifier: Verifier,
+    topics: Vec<String>,
+}
+
+/// Longest frame accepted from a server.
+const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Errors kept for the report: the first ones tell most.
+const ERRORS_MAX: usize = 5;
+
+impl Counter {
+    /// For payloads of `size` bytes; `topics` by number of stream.
+    pub(crate) fn new(size: usize, topics: Vec<String>) -> Counter {
+        Counter {
+            tally: Tally::default(),
+            lags: Lags::new(),
+            lags_slow: Lags::new(),
+            verifier: Verifier::new(size),
+            topics,
+        }
+    }
+
+    /// Begins to count anew; what concerns the whole life of the connections stays.
+    pub(crate) fn reset(&mut self) {
+        let closed_by = std::mem::take(&mut self.tally.closed_by);
+        self.tally = Tally { closed: self.tally.closed, closed_by, ..Tally::default() };
+        self.lags.reset();
+        self.lags_slow.reset();
+    }
+
+    /// Topic of a stream.
+    pub(crate) fn topic(&self, stream: u32) -> &str {
+        self.topics.get(stream as usize).map_or("", String::as_str)
+    }
+
+    /// What was counted.
+    pub(crate) fn report(&self) -> Tally {
+        Tally { lags: self.lags.counts(), lags_slow: self.lags_slow.counts(), ..self.tally.clone() }
+    }
+
+    /// Notes an error.
+    pub(crate) fn note(&mut self, error: String) {
+        if self.tally.errors.len() < ERRORS_MAX {
+            self.tally.errors.push(error);
+        }
+    }
+
+    /// Notes that a connection was closed from the other side.
+    pub(crate) fn note_closed(&mut self, conn: &Conn, how: &str) {
+        let known = CloseReason::from_code(conn.goodbye).map(CloseReason::name);
+        let by = match known {
+            Some(name) => name.to_owned(),
+            None if conn.goodbye != 0 => format!("code_{}", conn.goodbye),
+            None => how.to_owned(),
+        };
+        *self.tally.closed_by.entry(by).or_insert(0) += 1;
+        self.tally.closed += u64::from(!conn.slow);
+    }
+
+    /// Takes bytes that a connection received; `stamp` tells when.
+    ///
+    /// Errors: what cannot be a stream of frames; the connection is of no more use.
+    pub(crate) fn take(
+        &mut self,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<(), String> {
+        self.tally.bytes += bytes.len() as u64;
+        if conn.partial.is_empty() {
+            let used = self.take_frames(conn, bytes, stamp)?;
+            conn.partial.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        let mut whole = std::mem::take(&mut conn.partial);
+        whole.extend_from_slice(bytes);
+        let used = self.take_frames(conn, &whole, stamp)?;
+        whole.drain(..used);
+        conn.partial = whole;
+        Ok(())
+    }
+
+    fn take_frames(
+        &mut self,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<usize, String> {
+        let mut used = 0;
+        loop {
+            let frame = frame::decode(&bytes[used..], FRAME_BYTES_MAX)
+                .map_err(|error| error.to_string())?;
+            let Some((body, frame_bytes)) = frame else { return Ok(used) };
+            self.take_frame(conn, body, frame_bytes, stamp)?;
+            used += frame_bytes;
+        }
+    }
+
+    fn take_frame(
+        &mut self,
+        conn: &mut Conn,
+        body: &[u8],
+        bytes: usize,
+        stamp: Option<u64>,
+    ) -> Result<(), String> {
+        let topic = self.topics.get(conn.stream as usize).map_or("", String::as_str);
+        match self.verifier.check(conn.stream, conn.next_seq, topic, body) {
+            Ok(Some(header)) => {
+                self.tally.frame_bytes = bytes as u64;
+                self.take_message(conn, header, stamp);
+            }
+            Ok(None) => self.take_other(conn, body)?,
+            Err(error) => {
+                self.tally.wrong += 1;
+                self.note(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_message(&mut self, conn: &mut Conn, header: Header, stamp: Option<u64>) {
+        let Header { stream, seq, sent_ns } = header;
+        if seq < conn.next_seq {
+            self.tally.duplicates += 1;
+            self.note(format!(
+                "stream {stream}: message {seq} where {} was to come",
+                conn.next_seq
+            ));
+            return;
+        }
+        let gap = u64::from(seq - conn.next_seq);
+        *(if conn.slow { &mut self.tally.gaps_slow } else { &mut self.tally.gaps }) += gap;
+        conn.next_seq = seq.saturating_add(1);
+        self.tally.delivered += 1;
+        match stamp {
+            None => self.tally.unstamped += 1,
+            Some(stamp) if conn.slow => self.lags_slow.record(stamp.saturating_sub(sent_ns)),
+            Some(stamp) => self.lags.record(stamp.saturating_sub(sent_ns)),
+        }
+    }
+
+    /// Any message that carries no payload of ours.
+    fn take_other(&mut self, conn: &mut Conn, body: &[u8]) -> Result<(), String> {
+        use server_message::Kind;
+        let message = ServerMessage::decode(body).map_err(|error| error.to_string())?;
+        match message.kind {
+            Some(Kind::Welcome(_) | Kind::Subscribed(_)) => {
+                conn.awaited = conn.awaited.saturating_sub(1)
+            }
+            Some(Kind::Goodbye(goodbye)) => conn.goodbye = goodbye.code,
+            Some(Kind::Error(error)) => {
+                let settled = if conn.phase == Phase::Settled { "" } else { " to Hello" };
+                self.note(format!(
+                    "the server answered{settled}: {}: {}",
+                    error.code, error.message
+                ));
+            }
+            other @ (None
+            | Some(
+                Kind::Pong(_)
+                | Kind::Push(_)
+                | Kind::Batch(_)
+                | Kind::Unsubscribed(_)
+                | Kind::Published(_)
+                | Kind::Expiring(_),
+            )) => self.note(format!("an unexpected message: {other:?}")),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,433 @@
+//! The process that holds client sockets: one thread, one epoll loop, one receive buffer.
+
+mod conn;
+mod counter;
+mod opening;
+mod pacing;
+#[cfg(test)]
+mod tests;
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send, sockopt};
+
+use conn::{Conn, Phase, hello_frame};
+use counter::Counter;
+use opening::Opening;
+use pacing::{Pacer, TICK, Turn};
+
+use crate::clock;
+use crate::lines::Lines;
+use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally, from_hex};
+use crate::sys;
+
+/// The state of a worker.
+pub(crate) struct Worker<W> {
+    epoll: OwnedFd,
+    input: OwnedFd,
+    lines: Lines,
+    output: W,
+    plan: Option<OpenPlan>,
+    conns: Vec<Conn>,
+    counter: Counter,
+    opening: Option<Opening>,
+    collecting: Option<Collecting>,
+    pacer: Pacer,
+    paced_at: Duration,
+    buf: Vec<u8>,
+}
+
+/// A report that waits for messages on their way.
+struct Collecting {
+    order: Collect,
+    until: Duration,
+    checked: Duration,
+}
+
+/// Bytes read at once: a burst of messages fits.
+const READ_BYTES: usize = 64 << 10;
+/// Events taken at once.
+const EVENTS_MAX: usize = 512;
+/// What stands for the orders among the numbers of connections.
+const INPUT: u64 = u64::MAX;
+/// Time between two looks at whether all has come: each goes over all connections.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+impl<W: Write> Worker<W> {
+    /// Takes orders from `input`, answers on `output`.
+    pub(crate) fn new(input: OwnedFd, output: W) -> Result<Worker<W>> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
+        epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+            .context("cannot watch the orders")?;
+        Ok(Worker {
+            epoll,
+            input,
+            lines: Lines::default(),
+            output,
+            plan: None,
+            conns: Vec::new(),
+            counter: Counter::new(0, Vec::new()),
+            opening: None,
+            collecting: None,
+            pacer: Pacer::default(),
+            paced_at: Duration::ZERO,
+            buf: vec![0; READ_BYTES],
+        })
+    }
+
+    /// Works until the orders end.
+    pub(crate) fn run(&mut self) -> Result<()> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            let timeout = self.timeout().map(clock::timespec);
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("epoll failed"),
+            }
+            for event in &events {
+                let data = event.data;
+                if data.u64() != INPUT {
+                    let index = usize::try_from(data.u64()).context("an index is a usize")?;
+                    self.handle_event(index)?;
+                } else if !self.handle_input()? {
+                    return Ok(());
+                }
+            }
+            self.turn(clock::monotonic())?;
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.pacer.is_active() || self.collecting.is_some() {
+            Some(CHECK_EVERY)
+        } else {
+            self.opening.is_some().then_some(Duration::from_millis(200))
+        }
+    }
+
+    /// Does what is due by the clock rather than by an event.
+    fn turn(&mut self, now: Duration) -> Result<()> {
+        self.poll_opening(now)?;
+        if self.pacer.is_active() && now >= self.paced_at + TICK {
+            self.paced_at = now;
+            self.read_paced(now);
+        }
+        let Some(collecting) = &mut self.collecting else { return Ok(()) };
+        if now < collecting.checked + CHECK_EVERY {
+            return Ok(());
+        }
+        collecting.checked = now;
+        let tally = tally_of(&self.counter, &self.conns, &collecting.order);
+        let waiting = self.conns.iter().any(|conn| is_waited_for(conn, &collecting.order));
+        if waiting && now < collecting.until {
+            return Ok(());
+        }
+        self.collecting = None;
+        self.answer(&Answer::Collected(Box::new(tally)))
+    }
+
+    fn handle_input(&mut self) -> Result<bool> {
+        let more = self.lines.fill(&self.input)?;
+        while let Some(line) = self.lines.next_line() {
+            let order =
+                serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))?;
+            self.handle_order(order)?;
+        }
+        Ok(more)
+    }
+
+    fn handle_order(&mut self, order: Order) -> Result<()> {
+        let now = clock::monotonic();
+        match order {
+            Order::Open(plan) => return self.open(plan, now),
+            Order::Collect(order) => {
+                let until = now + Duration::from_millis(order.wait_ms);
+                self.collecting = Some(Collecting { order, until, checked: Duration::ZERO });
+                return Ok(());
+            }
+            Order::Begin => self.counter.reset(),
+            Order::Read(reading) => self.change_reading(reading, now),
+            Order::Emit { frame } => {
+                let Some(frame) = from_hex(&frame) else {
+                    return self.answer(&Answer::Failed {
+                        error: "a frame that is not hexadecimal".to_owned(),
+                    });
+                };
+                self.emit(&frame);
+            }
+            Order::Close => {
+                self.conns = Vec::new();
+                self.pacer.stop();
+            }
+        }
+        self.answer(&Answer::Done)
+    }
+
+    fn answer(&mut self, answer: &Answer) -> Result<()> {
+        serde_json::to_writer(&mut self.output, answer).context("cannot answer")?;
+        self.output.write_all(b"\n").context("cannot answer")?;
+        self.output.flush().context("cannot answer")
+    }
+
+    fn open(&mut self, plan: OpenPlan, now: Duration) -> Result<()> {
+        if !self.conns.is_empty() {
+            return self
+                .answer(&Answer::Failed { error: "connections are open already".to_owned() });
+        }
+        let last = plan.first + plan.count.saturating_sub(1);
+        let streams = (plan.first..=last).map(|index| plan.streams.of(index)).max().unwrap_or(0);
+        let topics = (0..=streams).map(|stream| topic(&plan.topic_prefix, stream)).collect();
+        self.counter = Counter::new(plan.size, topics);
+        let patience = Duration::from_millis(plan.patience_ms);
+        self.opening = Some(Opening::new(plan.count, plan.window, patience, now));
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    fn poll_opening(&mut self, now: Duration) -> Result<()> {
+        let Some(opening) = &mut self.opening else { return Ok(()) };
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let mut failure = None;
+        while let Some(number) = opening.poll_begin() {
+            match Conn::dial(plan, plan.first + number)
+                .and_then(|conn| watch_new(&self.epoll, conn, self.conns.len()))
+            {
+                Ok(conn) => self.conns.push(conn),
+                Err(error) => {
+                    failure = Some(format!("connection {}: {error:#}", plan.first + number));
+                    break;
+                }
+            }
+        }
+        let ended = closed_early(&self.counter, &self.conns, plan.first);
+        let error = failure
+            .or(ended)
+            .or_else(|| opening.poll_failure(now).filter(|_| !opening.is_complete()));
+        if error.is_some() || opening.is_complete() {
+            let (connected, seconds) = (opening.arrived(), opening.elapsed(now).as_secs_f64());
+            self.opening = None;
+            return self.answer(&Answer::Opened { connected, seconds, error });
+        }
+        if let Some(connected) = opening.poll_report() {
+            self.answer(&Answer::Progress { connected })?;
+        }
+        Ok(())
+    }
+
+    fn handle_event(&mut self, index: usize) -> Result<()> {
+        match self.conns.get(index).map(|conn| conn.phase) {
+            None | Some(Phase::Ended) => {}
+            Some(Phase::Connecting) => self.greet(index),
+            Some(Phase::Greeting | Phase::Settled) => {
+                self.read(index, READ_BYTES);
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel has connected, or failed to.
+    fn greet(&mut self, index: usize) {
+        let Some(plan) = &self.plan else { return };
+        let conn = &mut self.conns[index];
+        let Some(fd) = &conn.fd else { return };
+        let result = match sockopt::socket_error(fd) {
+            Ok(Ok(())) => epoll::modify(&self.epoll, fd, event_data(index), EventFlags::IN),
+            Ok(Err(error)) | Err(error) => Err(error),
+        };
+        let result = result.and_then(|()| match &plan.hello {
+            None => Ok(()),
+            Some(hello) => {
+                let frame = hello_frame(hello, self.counter.topic(conn.stream));
+                // A fresh socket takes a small frame whole.
+                send(fd, &frame, SendFlags::NOSIGNAL).map(|_| ())
+            }
+        });
+        match result {
+            Ok(()) => {
+                conn.phase = Phase::Greeting;
+                self.settle(index);
+            }
+            Err(error) => self.end(index, &format!("connect_{error:?}").to_lowercase()),
+        }
+    }
+
+    fn settle(&mut self, index: usize) {
+        let conn = &mut self.conns[index];
+        if conn.phase == Phase::Greeting && conn.awaited == 0 {
+            conn.phase = Phase::Settled;
+            if let Some(opening) = &mut self.opening {
+                opening.handle_arrival(clock::monotonic());
+            }
+        }
+    }
+
+    /// Reads once, at most `limit` bytes; how many there were.
+    fn read(&mut self, index: usize, limit: usize) -> usize {
+        let conn = &mut self.conns[index];
+        let Some(fd) = &conn.fd else { return 0 };
+        let limit = limit.min(self.buf.len());
+        let how = match sys::receive_stamped(fd.as_fd(), &mut self.buf[..limit]) {
+            Ok((0, _)) => "eof".to_owned(),
+            Ok((got, stamp)) => match self.counter.take(conn, &self.buf[..got], stamp) {
+                Ok(()) => {
+                    self.settle(index);
+                    return got;
+                }
+                Err(error) => {
+                    self.counter.tally.wrong += 1;
+                    self.counter.note(error);
+                    "malformed".to_owned()
+                }
+            },
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN | Errno::INTR) => return 0,
+                Some(Errno::CONNRESET) => "reset".to_owned(),
+                Some(Errno::TIMEDOUT) => "timeout".to_owned(),
+                _ => error.to_string(),
+            },
+        };
+        self.end(index, &how);
+        0
+    }
+
+    fn end(&mut self, index: usize, how: &str) {
+        let conn = &mut self.conns[index];
+        conn.fd = None;
+        conn.phase = Phase::Ended;
+        conn.partial = Vec::new();
+        self.counter.note_closed(conn, how);
+    }
+
+    fn change_reading(&mut self, reading: Reading, now: Duration) {
+        self.pacer.stop();
+        let slow = |conn: &&mut Conn| conn.slow && conn.fd.is_some();
+        match reading {
+            Reading::Full => {
+                for (index, conn) in
+                    self.conns.iter_mut().enumerate().filter(|(_, conn)| !conn.watched)
+                {
+                    watch(&self.epoll, conn, index);
+                }
+            }
+            Reading::Stop => {
+                self.conns.iter_mut().filter(slow).for_each(|conn| unwatch(&self.epoll, conn))
+            }
+            Reading::Paced { bytes_per_second, stagger_ms } => {
+                let open = self
+                    .conns
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, conn)| conn.slow && conn.fd.is_some());
+                let paced = open.map(|(index, _)| index).collect();
+                self.pacer.start(bytes_per_second, Duration::from_millis(stagger_ms), paced, now);
+            }
+        }
+    }
+
+    fn read_paced(&mut self, now: Duration) {
+        for place in 0.. {
+            match self.pacer.poll_turn(place, now) {
+                None => return,
+                Some((_, Turn::Wait)) => {}
+                Some((index, Turn::Start)) => unwatch(&self.epoll, &mut self.conns[index]),
+                Some((index, Turn::Read(bytes))) => {
+                    let got = self.read(index, bytes);
+                    self.pacer.handle_read(place, got);
+                }
+            }
+        }
+    }
+
+    fn emit(&mut self, frame: &[u8]) {
+        for index in 0..self.conns.len() {
+            let Some(fd) = &self.conns[index].fd else { continue };
+            match send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) if sent == frame.len() => {}
+                Ok(sent) => self.counter.note(format!("{sent} of {} bytes were sent", frame.len())),
+                Err(error) => self.counter.note(format!("cannot send: {error}")),
+            }
+        }
+    }
+}
+
+/// Name of a stream's topic.
+pub(crate) fn topic(prefix: &str, stream: u32) -> String {
+    if prefix.is_empty() { String::new() } else { format!("{prefix}{stream}") }
+}
+
+fn event_data(index: usize) -> EventData {
+    EventData::new_u64(index as u64)
+}
+
+fn watch_new(epoll: &OwnedFd, conn: Conn, index: usize) -> Result<Conn> {
+    if let Some(fd) = &conn.fd {
+        epoll::add(epoll, fd, event_data(index), EventFlags::IN | EventFlags::OUT)
+            .context("cannot watch a socket")?;
+    }
+    Ok(conn)
+}
+
+fn watch(epoll: &OwnedFd, conn: &mut Conn, index: usize) {
+    if let Some(fd) = &conn.fd {
+        conn.watched = epoll::add(epoll, fd, event_data(index), EventFlags::IN).is_ok();
+    }
+}
+
+/// Takes a socket out of epoll, so that even its end is not heard of.
+fn unwatch(epoll: &OwnedFd, conn: &mut Conn) {
+    if let Some(fd) = &conn.fd {
+        conn.watched = epoll::delete(epoll, fd).is_err();
+    }
+}
+
+/// Why a connection ended before all were open, if one did.
+fn closed_early(counter: &Counter, conns: &[Conn], first: u32) -> Option<String> {
+    if counter.tally.closed_by.is_empty() {
+        return None;
+    }
+    let number = conns.iter().position(|conn| conn.phase == Phase::Ended)?;
+    let by: Vec<&str> = counter.tally.closed_by.keys().map(String::as_str).collect();
+    let said = counter.tally.errors.join("; ");
+    Some(format!(
+        "connection {} was closed while connecting: {} {said}",
+        first as usize + number,
+        by.join(", ")
+    ))
+}
+
+fn published_to(conn: &Conn, order: &Collect) -> u32 {
+    order.published.get(conn.stream as usize).copied().unwrap_or(0)
+}
+
+fn is_waited_for(conn: &Conn, order: &Collect) -> bool {
+    conn.fd.is_some()
+        && conn.watched
+        && (!conn.slow || order.slow_too)
+        && conn.next_seq < published_to(conn, order)
+}
+
+fn tally_of(counter: &Counter, conns: &[Conn], order: &Collect) -> Tally {
+    let mut tally = counter.report();
+    for conn in conns {
+        let missing = u64::from(published_to(conn, order).saturating_sub(conn.next_seq));
+        let open = u64::from(conn.fd.is_some());
+        if conn.slow {
+            tally.open_slow += open;
+            tally.missing_slow += missing * open;
+        } else {
+            tally.open += open;
+            tally.missing += missing;
+        }
+    }
+    tally
+}

@@ -1,0 +1,229 @@
+//! The worker processes of one set of connections, directed as one.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::peer::Peer;
+use crate::process::Cpus;
+use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally};
+use crate::stats::Lags;
+
+/// Worker processes, each with a share of the connections.
+pub(crate) struct Workers {
+    peers: Vec<Peer>,
+    count: u32,
+}
+
+/// What all workers counted together.
+#[derive(Debug, Clone)]
+pub(crate) struct Totals {
+    /// Sums; the lags in it are empty.
+    pub(crate) tally: Tally,
+    /// Lags on connections that are not slow.
+    pub(crate) lags: Lags,
+    /// Lags on slow connections.
+    pub(crate) lags_slow: Lags,
+}
+
+/// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
+pub(crate) const PER_PROCESS: u32 = 18_000;
+/// Longest wait for an answer that needs no waiting itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Workers {
+    /// Starts as many processes as `count` connections need.
+    pub(crate) fn start(count: u32, cpus: Option<&Cpus>) -> Result<Workers> {
+        let processes = count.div_ceil(PER_PROCESS).max(1);
+        let peers = (0..processes)
+            .map(|_| Peer::start("worker-process", &[], cpus))
+            .collect::<Result<_>>()?;
+        Ok(Workers { peers, count })
+    }
+
+    /// Number of processes.
+    pub(crate) fn processes(&self) -> u32 {
+        u32::try_from(self.peers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// First connection and number of connections of each process.
+    pub(crate) fn shares(&self) -> Vec<(u32, u32)> {
+        shares(self.count, self.processes())
+    }
+
+    /// Opens all connections; `plan_of` adapts the plan for each process. How long it took.
+    pub(crate) fn open(
+        &mut self,
+        plan: &OpenPlan,
+        plan_of: impl Fn(usize, OpenPlan) -> OpenPlan,
+    ) -> Result<Duration> {
+        let window = plan.window.div_ceil(self.processes()).max(1);
+        for (index, (first, count)) in self.shares().into_iter().enumerate() {
+            let plan = plan_of(index, OpenPlan { first, count, window, ..plan.clone() });
+            self.peers[index].say(&Order::Open(plan))?;
+        }
+        // No step takes longer than the patience of the worker: it reports or gives up.
+        let patience = Duration::from_millis(plan.patience_ms) * 100 + PATIENCE;
+        let mut longest = 0.0_f64;
+        let mut opened = 0;
+        for peer in &mut self.peers {
+            let share = hear_opened(peer, patience, |connected| {
+                progress("connected", opened + connected, self.count)
+            })?;
+            opened += share.0;
+            longest = longest.max(share.1);
+        }
+        progress("connected", opened, self.count);
+        end_progress();
+        Ok(Duration::from_secs_f64(longest))
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.tell_all(&Order::Begin)
+    }
+
+    /// Changes who reads how.
+    pub(crate) fn read(&mut self, reading: Reading) -> Result<()> {
+        self.tell_all(&Order::Read(reading))
+    }
+
+    /// Sends a frame from each connection.
+    pub(crate) fn emit(&mut self, frame: String) -> Result<()> {
+        self.tell_all(&Order::Emit { frame })
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.tell_all(&Order::Close)
+    }
+
+    /// Waits for what was published, as long as `order` says, and sums up.
+    pub(crate) fn collect(&mut self, order: &Collect) -> Result<Totals> {
+        self.say_all(&Order::Collect(order.clone()))?;
+        let mut totals =
+            Totals { tally: Tally::default(), lags: Lags::new(), lags_slow: Lags::new() };
+        for peer in &mut self.peers {
+            match peer.hear(PATIENCE + Duration::from_millis(order.wait_ms))? {
+                Answer::Collected(tally) => totals.add(*tally),
+                other @ (Answer::Progress { .. }
+                | Answer::Opened { .. }
+                | Answer::Done
+                | Answer::Failed { .. }) => {
+                    return Err(unexpected(&other));
+                }
+            }
+        }
+        Ok(totals)
+    }
+
+    fn say_all(&mut self, order: &Order) -> Result<()> {
+        self.peers.iter_mut().try_for_each(|peer| peer.say(order))
+    }
+
+    fn tell_all(&mut self, order: &Order) -> Result<()> {
+        self.say_all(order)?;
+        for peer in &mut self.peers {
+            let answer = peer.hear(PATIENCE)?;
+            if !matches!(answer, Answer::Done) {
+                return Err(unexpected(&answer));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Totals {
+    fn add(&mut self, other: Tally) {
+        self.lags.add(&other.lags);
+        self.lags_slow.add(&other.lags_slow);
+        self.tally.add(other);
+    }
+}
+
+impl Tally {
+    /// Adds what another worker counted, lags excepted.
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.delivered += other.delivered;
+        self.bytes += other.bytes;
+        self.gaps += other.gaps;
+        self.gaps_slow += other.gaps_slow;
+        self.duplicates += other.duplicates;
+        self.wrong += other.wrong;
+        self.unstamped += other.unstamped;
+        self.missing += other.missing;
+        self.missing_slow += other.missing_slow;
+        self.open += other.open;
+        self.open_slow += other.open_slow;
+        self.closed += other.closed;
+        for (by, count) in other.closed_by {
+            *self.closed_by.entry(by).or_insert(0) += count;
+        }
+        self.frame_bytes = self.frame_bytes.max(other.frame_bytes);
+        self.errors.extend(other.errors);
+    }
+
+    /// Messages that connections did not get though they read all the time.
+    pub(crate) fn lost(&self) -> u64 {
+        self.gaps + self.missing
+    }
+}
+
+fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
+    let each = count.div_ceil(processes.max(1));
+    (0..processes)
+        .map(|index| (index * each).min(count))
+        .map(|first| (first, each.min(count - first)))
+        .collect()
+}
+
+fn hear_opened(
+    peer: &mut Peer,
+    patience: Duration,
+    mut report: impl FnMut(u32),
+) -> Result<(u32, f64)> {
+    loop {
+        match peer.hear(patience).context("while connecting")? {
+            Answer::Progress { connected } => report(connected),
+            Answer::Opened { connected, seconds, error: None } => return Ok((connected, seconds)),
+            Answer::Opened { error: Some(error), .. } => bail!("connecting failed: {error}"),
+            other @ (Answer::Done | Answer::Collected(_) | Answer::Failed { .. }) => {
+                return Err(unexpected(&other));
+            }
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> anyhow::Error {
+    anyhow::anyhow!("a worker said {answer:?}")
+}
+
+/// Shows how far something has come, on a terminal only.
+#[expect(clippy::print_stderr, reason = "progress is for the person at the terminal")]
+pub(crate) fn progress(what: &str, done: u32, of: u32) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{what} {done} of {of}");
+    }
+}
+
+/// Clears the line of [`progress`].
+#[expect(clippy::print_stderr, reason = "progress is for the person at the terminal")]
+pub(crate) fn end_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_shared_out_whole() {
+        assert_eq!(shares(18_000, 1), [(0, 18_000)]);
+        assert_eq!(shares(40_001, 3), [(0, 13_334), (13_334, 13_334), (26_668, 13_333)]);
+        assert_eq!(shares(1, 2), [(0, 1), (1, 0)]);
+        assert_eq!(shares(0, 1), [(0, 0)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! The bytes that came in and are not yet frames.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use weir_wire::{WireError, frame};
+
+/// Bytes read from the server, from the first one that no frame has taken yet.
+///
+/// Shape: `bytes[taken..]` is unread; the front is cut off when a read needs the room.
+/// Limits: never more than one frame of the largest size, plus one read.
+#[derive(Debug, Default)]
+pub(crate) struct FrameBuffer {
+    bytes: Vec<u8>,
+    /// At most `bytes.len()`.
+    taken: usize,
+}
+
+impl FrameBuffer {
+    /// The body of the next whole frame, if there is one.
+    pub(crate) fn next_frame(
+        &mut self,
+        frame_bytes_max: usize,
+    ) -> Result<Option<&[u8]>, WireError> {
+        let unread = self.bytes.get(self.taken..).unwrap_or_default();
+        match frame::decode(unread, frame_bytes_max)? {
+            Some((body, bytes)) => {
+                self.taken += bytes;
+                Ok(Some(body))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Whether part of a frame is here.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.taken < self.bytes.len()
+    }
+
+    /// Reads once; 0 means that the peer has closed.
+    ///
+    /// Dropped before it is done, it has read nothing.
+    pub(crate) async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        self.bytes.reserve(READ_BYTES);
+        from.read_buf(&mut self.bytes).await
+    }
+}
+
+/// Room for one read: some dozens of small messages a syscall, and little to hold in a test with thousands of clients.
+const READ_BYTES: usize = 4 << 10;

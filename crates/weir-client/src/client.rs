@@ -1,0 +1,330 @@
+//! One connection to a server.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
+use weir_wire::v1::client_message::Kind as Say;
+use weir_wire::v1::server_message::Kind as Hear;
+use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame, v1};
+
+use crate::buffer::FrameBuffer;
+use crate::{ClientError, Event, Expiring, Goodbye, Options, Payload, Push, Subscription};
+
+/// A connection to a Weir server that has been welcomed.
+///
+/// Shape: one socket, one buffer for what comes in, one for what goes out; no task, no thread.
+/// Limits: nothing larger than `frame_bytes_max` is read or sent; at most one message waits to be written, and the
+/// method that wants to send another waits first.
+///
+/// **Call [`Client::next`] again and again.** Pings leave, answers arrive and a dead server is noticed only while it is
+/// being polled: a client that stays away from it for two heartbeats is closed by the server.
+///
+/// Every method may be dropped before it is done (in a `select!`, say) without losing or repeating anything: what was
+/// half read stays in the buffer, and what was half written goes on with the next call of any method.
+#[derive(Debug)]
+pub struct Client {
+    socket: TcpStream,
+    incoming: FrameBuffer,
+    /// Encoded frames that the socket has not taken; `outgoing[..written]` it has.
+    outgoing: Vec<u8>,
+    written: usize,
+    /// Messages of a batch that `next` has not handed out.
+    batched: VecDeque<Push>,
+    heartbeat_ticks: Interval,
+    heartbeat: Duration,
+    /// Pings since something was heard.
+    pings_unanswered: u32,
+    connection_id: u64,
+    server_time_ms: u64,
+    frame_bytes_max: usize,
+    ended: bool,
+}
+
+/// What `next` woke up for.
+enum Woken {
+    Read(usize),
+    Wrote(usize),
+    Tick,
+}
+
+impl Client {
+    /// Connects, introduces the device and waits for the server's `Welcome`.
+    ///
+    /// Errors: [`ClientError::Refused`] carries the server's own reason; [`ClientError::ConnectTimedOut`] after
+    /// `connect_timeout` for all of it together.
+    pub async fn connect(
+        addr: impl ToSocketAddrs,
+        options: Options,
+    ) -> Result<Client, ClientError> {
+        match timeout(options.connect_timeout, Client::greet(addr, &options)).await {
+            Ok(result) => result,
+            Err(_elapsed) => Err(ClientError::ConnectTimedOut(options.connect_timeout)),
+        }
+    }
+
+    /// The server's id for this connection: in its logs, in its lists, and the `sender` of what this client publishes.
+    pub fn connection_id(&self) -> u64 {
+        self.connection_id
+    }
+
+    /// The heartbeat agreed: a ping leaves this often, and the server closes after two missed ones.
+    pub fn heartbeat(&self) -> Duration {
+        self.heartbeat
+    }
+
+    /// The server's clock at `Welcome`, in milliseconds since 1970-01-01T00:00:00Z.
+    pub fn server_time_ms(&self) -> u64 {
+        self.server_time_ms
+    }
+
+    /// The next thing that the server tells; `None` once it has closed the connection in an orderly way.
+    ///
+    /// Sends the pings of the heartbeat while it waits. After [`Event::Goodbye`] or an error there is only `None`.
+    /// Cost: no syscall while whole frames are buffered; one allocation a field of the event.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        let result = self.next_unless_ended().await;
+        self.ended |= !matches!(result, Ok(Some(_)));
+        result
+    }
+
+    /// Asks to be in a topic; the answer is [`Event::Subscribed`] or [`Event::Error`].
+    pub async fn subscribe(&mut self, topic: impl Into<Subscription>) -> Result<(), ClientError> {
+        self.say(Say::Subscribe(topic.into().to_wire())).await
+    }
+
+    /// Asks to leave a topic; the answer is [`Event::Unsubscribed`].
+    pub async fn unsubscribe(&mut self, topic: &str) -> Result<(), ClientError> {
+        self.say(Say::Unsubscribe(v1::Unsubscribe { topic: topic.to_owned() })).await
+    }
+
+    /// Publishes to a topic. With a `request` other than 0 the answer, [`Event::Published`] or [`Event::Error`],
+    /// carries that number; with 0 there is none.
+    ///
+    /// While the server does not take it, this waits and reads nothing: who publishes more than the network carries
+    /// drops the call and polls [`Client::next`], which goes on writing.
+    pub async fn publish(
+        &mut self,
+        topic: &str,
+        payload: Payload,
+        request: u32,
+    ) -> Result<(), ClientError> {
+        let payload = match payload {
+            Payload::Text(text) => v1::publish::Payload::Text(text),
+            Payload::Data(data) => v1::publish::Payload::Data(data),
+        };
+        self.say(Say::Publish(v1::Publish {
+            topic: topic.to_owned(),
+            payload: Some(payload),
+            request,
+            ..v1::Publish::default()
+        }))
+        .await
+    }
+
+    /// Sends a ping of one's own, beside those of the heartbeat: [`Event::Pong`] brings the same data back.
+    ///
+    /// Limits: 1 to [`PING_BYTES_MAX`] bytes; an empty one is answered too, but told to nobody.
+    pub async fn ping(&mut self, data: &[u8]) -> Result<(), ClientError> {
+        if data.len() > PING_BYTES_MAX {
+            return Err(ClientError::TooLarge { bytes: data.len(), limit: PING_BYTES_MAX });
+        }
+        self.say(Say::Ping(v1::Ping { data: data.to_vec() })).await
+    }
+
+    async fn next_unless_ended(&mut self) -> Result<Option<Event>, ClientError> {
+        loop {
+            if let Some(push) = self.batched.pop_front() {
+                return Ok(Some(Event::Push(push)));
+            }
+            if let Some(event) = self.buffered_event()? {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.woken().await? {
+                Woken::Read(0) if self.incoming.holds_bytes() => {
+                    return Err(ClientError::Truncated);
+                }
+                Woken::Read(0) => return Ok(None),
+                Woken::Read(_) => self.pings_unanswered = 0,
+                Woken::Wrote(bytes) => self.advance_written(bytes),
+                Woken::Tick => self.handle_tick()?,
+            }
+        }
+    }
+
+    async fn greet(addr: impl ToSocketAddrs, options: &Options) -> Result<Client, ClientError> {
+        let socket = TcpStream::connect(addr).await?;
+        socket.set_nodelay(true)?;
+        let mut client = Client {
+            socket,
+            incoming: FrameBuffer::default(),
+            outgoing: Vec::new(),
+            written: 0,
+            batched: VecDeque::new(),
+            // Replaced when the server has agreed to a heartbeat.
+            heartbeat_ticks: ticks(HEARTBEAT_MAX),
+            heartbeat: HEARTBEAT_MAX,
+            pings_unanswered: 0,
+            connection_id: 0,
+            server_time_ms: 0,
+            frame_bytes_max: options.frame_bytes_max,
+            ended: false,
+        };
+        client.say(Say::Hello(options.hello())).await?;
+        let welcome = client.welcome().await?;
+        client.connection_id = welcome.connection_id;
+        client.server_time_ms = welcome.server_time_ms;
+        if welcome.heartbeat_ms > 0 {
+            client.heartbeat = Duration::from_millis(u64::from(welcome.heartbeat_ms));
+        }
+        client.heartbeat_ticks = ticks(client.heartbeat);
+        Ok(client)
+    }
+
+    async fn welcome(&mut self) -> Result<v1::Welcome, ClientError> {
+        loop {
+            match self.buffered_kind()? {
+                Some(Hear::Welcome(welcome)) => return Ok(welcome),
+                Some(Hear::Goodbye(told)) => return Err(ClientError::Refused(told.into())),
+                Some(_other) => {
+                    return Err(ClientError::Protocol("the first message is no welcome"));
+                }
+                None => {}
+            }
+            if self.incoming.fill(&mut self.socket).await? == 0 {
+                return Err(ClientError::ClosedBeforeWelcome);
+            }
+        }
+    }
+
+    /// Waits for the socket or the heartbeat; what a dropped wait had begun goes on with the next.
+    async fn woken(&mut self) -> Result<Woken, ClientError> {
+        let (mut read_half, mut write_half) = self.socket.split();
+        let unwritten = self.outgoing.get(self.written..).unwrap_or_default();
+        let woken = tokio::select! {
+            // What has arrived counts before the clock: a caller who was away has not lost the server.
+            biased;
+            read = self.incoming.fill(&mut read_half) => Woken::Read(read?),
+            wrote = write_half.write(unwritten), if !unwritten.is_empty() => Woken::Wrote(wrote?),
+            _ = self.heartbeat_ticks.tick() => Woken::Tick,
+        };
+        Ok(woken)
+    }
+
+    fn handle_tick(&mut self) -> Result<(), ClientError> {
+        if self.pings_unanswered == PINGS_UNANSWERED_MAX {
+            return Err(ClientError::Silent {
+                pings: self.pings_unanswered,
+                heartbeat: self.heartbeat,
+            });
+        }
+        self.pings_unanswered += 1;
+        let ping = v1::ClientMessage { kind: Some(Say::Ping(v1::Ping::default())) };
+        frame::encode(&ping, &mut self.outgoing);
+        Ok(())
+    }
+
+    /// Encodes one message and waits until the socket has taken it.
+    async fn say(&mut self, kind: Say) -> Result<(), ClientError> {
+        if self.ended {
+            return Err(ClientError::Ended);
+        }
+        let message = v1::ClientMessage { kind: Some(kind) };
+        let bytes = message.encoded_len();
+        if bytes > self.frame_bytes_max {
+            return Err(ClientError::TooLarge { bytes, limit: self.frame_bytes_max });
+        }
+        self.flush().await?;
+        frame::encode(&message, &mut self.outgoing);
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> Result<(), ClientError> {
+        while let Some(unwritten) =
+            self.outgoing.get(self.written..).filter(|bytes| !bytes.is_empty())
+        {
+            let bytes = self.socket.write(unwritten).await?;
+            self.advance_written(bytes);
+        }
+        Ok(())
+    }
+
+    fn advance_written(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written == self.outgoing.len() {
+            self.outgoing.clear();
+            self.written = 0;
+        }
+    }
+
+    /// The next event in the buffer; skips what is nobody's business.
+    fn buffered_event(&mut self) -> Result<Option<Event>, ClientError> {
+        while !self.ended
+            && let Some(kind) = self.buffered_kind()?
+        {
+            if let Some(event) = self.handle_kind(kind)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    fn handle_kind(&mut self, kind: Hear) -> Result<Option<Event>, ClientError> {
+        let event = match kind {
+            Hear::Push(push) => Event::Push(push.into()),
+            Hear::Batch(batch) => return Ok(self.handle_batch(batch)),
+            Hear::Pong(pong) if pong.data.is_empty() => return Ok(None),
+            Hear::Pong(pong) => Event::Pong(pong.data),
+            Hear::Subscribed(told) => Event::Subscribed(told.into()),
+            Hear::Unsubscribed(told) => Event::Unsubscribed(told.into()),
+            Hear::Published(told) => Event::Published(told.into()),
+            Hear::Error(told) => Event::Error(told.into()),
+            Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),
+            Hear::Goodbye(told) => {
+                self.ended = true;
+                Event::Goodbye(Goodbye::from(told))
+            }
+            Hear::Welcome(_) => return Err(ClientError::Protocol("a second welcome")),
+        };
+        Ok(Some(event))
+    }
+
+    /// A batch is told as its messages; each is of the batch's topic.
+    fn handle_batch(&mut self, batch: v1::Batch) -> Option<Event> {
+        let v1::Batch { topic, messages, .. } = batch;
+        self.batched.extend(
+            messages.into_iter().map(|push| Push { topic: topic.clone(), ..Push::from(push) }),
+        );
+        self.batched.pop_front().map(Event::Push)
+    }
+
+    /// The next message in the buffer; one of a kind that this version does not know is skipped.
+    fn buffered_kind(&mut self) -> Result<Option<Hear>, ClientError> {
+        while let Some(body) = self.incoming.next_frame(self.frame_bytes_max)? {
+            let message = v1::ServerMessage::decode(body)
+                .map_err(|_| WireError::MessageMalformed("not a ServerMessage"))?;
+            if message.kind.is_some() {
+                return Ok(message.kind);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Ticks one period apart, the first one after a period; late ticks do not come in bursts.
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Pings without any answer before the server counts as dead: the server's own rule, two missed heartbeats.
+const PINGS_UNANSWERED_MAX: u32 = 2;
+
+/// Used if a server agrees to no heartbeat: the longest one that a server grants by default.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(15 * 60);

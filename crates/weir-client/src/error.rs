@@ -1,0 +1,54 @@
+//! What can go wrong with a connection, by who is at fault.
+
+use std::io;
+use std::time::Duration;
+
+use weir_wire::WireError;
+
+use crate::Goodbye;
+
+/// Why an operation of a [`Client`](crate::Client) failed; the connection is over unless a variant says otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The network: the address does not resolve, nobody listens, the connection was reset.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// No `Welcome` within `connect_timeout`.
+    #[error("no welcome within {0:?} (connect_timeout)")]
+    ConnectTimedOut(Duration),
+    /// The server refused the connection, and said why.
+    #[error("refused by the server: {0}")]
+    Refused(Goodbye),
+    /// The server closed the connection before its `Welcome`.
+    #[error("the server closed the connection without a welcome")]
+    ClosedBeforeWelcome,
+    /// The server closed the connection in the middle of a frame.
+    #[error("the server closed the connection in the middle of a frame")]
+    Truncated,
+    /// The server has answered nothing, not even pings, for more than two heartbeats.
+    #[error("the server is silent: no answer to {pings} pings, one every {heartbeat:?}")]
+    Silent {
+        /// Pings sent in a row without hearing anything.
+        pings: u32,
+        /// The heartbeat agreed.
+        heartbeat: Duration,
+    },
+    /// The server sent bytes that are no frame or no message.
+    #[error("the server sent what is not weir.v1: {0}")]
+    Wire(#[from] WireError),
+    /// The server said something that the protocol does not allow at this point.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(&'static str),
+    /// The caller's own message is over `frame_bytes_max`; nothing was sent and the connection stays.
+    #[error("message of {bytes} bytes is over the limit of {limit} (frame_bytes_max)")]
+    TooLarge {
+        /// Bytes of the message.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The server has said `Goodbye`: nothing can be sent any more.
+    #[error("the connection has ended")]
+    Ended,
+}

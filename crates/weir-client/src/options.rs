@@ -1,0 +1,100 @@
+//! What a client says when it connects, and its own limits.
+
+use std::time::Duration;
+
+use weir_wire::v1;
+
+use crate::Position;
+
+/// How to connect: identity, wishes, limits.
+///
+/// Limits: `connect_timeout` covers name look-up, TCP and `Welcome` together; a frame above `frame_bytes_max` ends the
+/// connection when it comes and is refused when it goes.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Who this device says it is; the token, or anonymous mode, must permit it.
+    pub device_id: String,
+    /// Empty: anonymous.
+    pub token: String,
+    /// Name and version of the program, for the operator's eyes.
+    pub client: String,
+    /// Wished heartbeat; `None`: the server's default. The one agreed is [`Client::heartbeat`](crate::Client::heartbeat).
+    pub heartbeat: Option<Duration>,
+    /// Topics to be in from the start.
+    pub topics: Vec<Subscription>,
+    /// Largest frame, in bytes, either way.
+    pub frame_bytes_max: usize,
+    /// Longest wait for `Welcome`.
+    pub connect_timeout: Duration,
+}
+
+/// A topic to be in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// Its name.
+    pub topic: String,
+    /// The position of the last message seen, to resume after it; `None`: from now on.
+    pub from: Option<Position>,
+}
+
+impl Options {
+    /// The defaults for a device: anonymous, the server's heartbeat, no topics, 1 MiB frames, 10 s to connect.
+    pub fn device(device_id: impl Into<String>) -> Options {
+        Options {
+            device_id: device_id.into(),
+            token: String::new(),
+            client: concat!("weir-client/", env!("CARGO_PKG_VERSION")).to_owned(),
+            heartbeat: None,
+            topics: Vec::new(),
+            frame_bytes_max: FRAME_BYTES_MAX,
+            connect_timeout: CONNECT_TIMEOUT,
+        }
+    }
+
+    /// With a token.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Options {
+        self.token = token.into();
+        self
+    }
+
+    /// With one topic more to be in from the start.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<Subscription>) -> Options {
+        self.topics.push(topic.into());
+        self
+    }
+
+    pub(crate) fn hello(&self) -> v1::Hello {
+        v1::Hello {
+            device_id: self.device_id.clone(),
+            token: self.token.clone(),
+            client: self.client.clone(),
+            heartbeat_ms: self
+                .heartbeat
+                .map_or(0, |wish| u32::try_from(wish.as_millis()).unwrap_or(u32::MAX)),
+            topics: self.topics.iter().map(Subscription::to_wire).collect(),
+        }
+    }
+}
+
+impl Subscription {
+    pub(crate) fn to_wire(&self) -> v1::Subscribe {
+        v1::Subscribe {
+            topic: self.topic.clone(),
+            position: self.from.map(|at| v1::Position { epoch: at.epoch, offset: at.offset }),
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Subscription {
+    fn from(topic: T) -> Subscription {
+        Subscription { topic: topic.into(), from: None }
+    }
+}
+
+/// Sixteen times the server's default, so that a server with larger frames is still understood.
+const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// As long as the server waits for `Hello` by default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

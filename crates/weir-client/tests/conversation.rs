@@ -1,0 +1,445 @@
+//! The client in conversation with a scripted peer: what each side says, line by line.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use weir_client::{
+    Advice, Client, ClientError, Event, Options, Payload, Position, Published, Push, ServerError,
+    Subscribed, Subscription, Unsubscribed,
+};
+use weir_wire::v1::client_message::Kind as FromDevice;
+use weir_wire::v1::server_message::Kind as ToDevice;
+use weir_wire::{ProstMessage, WireError, frame, v1};
+
+/// The other end of a client's connection; it says and expects what the test tells it to.
+struct Peer {
+    socket: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Peer {
+    async fn accept(listener: &TcpListener) -> Peer {
+        let (socket, _) = listener.accept().await.unwrap();
+        socket.set_nodelay(true).unwrap();
+        Peer { socket, unread: Vec::new() }
+    }
+
+    async fn hears(&mut self) -> FromDevice {
+        loop {
+            if let Some((body, taken)) = frame::decode(&self.unread, usize::MAX).unwrap() {
+                let message = v1::ClientMessage::decode(body).unwrap();
+                self.unread.drain(..taken);
+                return message.kind.unwrap();
+            }
+            assert_ne!(self.socket.read_buf(&mut self.unread).await.unwrap(), 0, "client is gone");
+        }
+    }
+
+    async fn hears_hello(&mut self) -> v1::Hello {
+        let heard = self.hears().await;
+        let FromDevice::Hello(hello) = heard else { panic!("expected Hello, heard {heard:?}") };
+        hello
+    }
+
+    async fn says(&mut self, kind: ToDevice) {
+        self.says_bytes(&framed(kind)).await;
+    }
+
+    async fn says_bytes(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).await.unwrap();
+    }
+
+    async fn welcomes(&mut self, heartbeat_ms: u32) {
+        self.says(ToDevice::Welcome(v1::Welcome {
+            connection_id: 77,
+            heartbeat_ms,
+            server_time_ms: 1_700_000_000_000,
+        }))
+        .await;
+    }
+}
+
+fn framed(kind: ToDevice) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut bytes);
+    bytes
+}
+
+async fn listener() -> (TcpListener, std::net::SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// A client that has been welcomed with this heartbeat, and its peer.
+async fn pair(options: Options, heartbeat_ms: u32) -> (Client, Peer) {
+    let (listener, addr) = listener().await;
+    let welcome = async {
+        let mut peer = Peer::accept(&listener).await;
+        peer.hears_hello().await;
+        peer.welcomes(heartbeat_ms).await;
+        peer
+    };
+    let (client, peer) = tokio::join!(Client::connect(addr, options), welcome);
+    (client.unwrap(), peer)
+}
+
+async fn quiet_pair() -> (Client, Peer) {
+    pair(Options::device("d"), 60_000).await
+}
+
+fn push(topic: &str, text: &str, offset: u64) -> v1::Push {
+    v1::Push {
+        topic: topic.to_owned(),
+        payload: Some(v1::push::Payload::Text(text.to_owned())),
+        content_type: "text/plain".to_owned(),
+        key: "k".to_owned(),
+        message_id: 0xfeed_0000_0000_0001,
+        offset,
+        sender: 3,
+    }
+}
+
+fn pushed(topic: &str, text: &str, offset: u64) -> Event {
+    Event::Push(Push {
+        topic: topic.to_owned(),
+        payload: Payload::Text(text.to_owned()),
+        content_type: "text/plain".to_owned(),
+        key: "k".to_owned(),
+        message_id: 0xfeed_0000_0000_0001,
+        offset,
+        sender: 3,
+    })
+}
+
+#[tokio::test]
+async fn hello_says_what_the_options_say() {
+    let (listener, addr) = listener().await;
+    let mut options = Options::device("d-1").token("secret").topic("news");
+    options.client = "test/1".to_owned();
+    options.heartbeat = Some(Duration::from_secs(30));
+    options.topics.push(Subscription {
+        topic: "sport".to_owned(),
+        from: Some(Position { epoch: 9, offset: 4 }),
+    });
+    let connecting = tokio::spawn(Client::connect(addr, options));
+
+    let mut peer = Peer::accept(&listener).await;
+    let hello = peer.hears_hello().await;
+    assert_eq!(
+        hello,
+        v1::Hello {
+            device_id: "d-1".to_owned(),
+            token: "secret".to_owned(),
+            client: "test/1".to_owned(),
+            heartbeat_ms: 30_000,
+            topics: vec![
+                v1::Subscribe { topic: "news".to_owned(), position: None },
+                v1::Subscribe {
+                    topic: "sport".to_owned(),
+                    position: Some(v1::Position { epoch: 9, offset: 4 }),
+                },
+            ],
+        }
+    );
+    peer.welcomes(45_000).await;
+
+    let client = connecting.await.unwrap().unwrap();
+    assert_eq!(client.connection_id(), 77);
+    assert_eq!(client.heartbeat(), Duration::from_secs(45));
+    assert_eq!(client.server_time_ms(), 1_700_000_000_000);
+}
+
+#[tokio::test]
+async fn topics_are_entered_pushed_to_and_left() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    client.subscribe("news").await.unwrap();
+    let asked = v1::Subscribe { topic: "news".to_owned(), position: None };
+    assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
+    let position = Some(v1::Position { epoch: 5, offset: 10 });
+    peer.says(ToDevice::Subscribed(v1::Subscribed {
+        topic: "news".to_owned(),
+        position,
+        recovered: true,
+    }))
+    .await;
+    let position = Some(Position { epoch: 5, offset: 10 });
+    let told = Subscribed { topic: "news".to_owned(), position, recovered: true };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Subscribed(told)));
+
+    peer.says(ToDevice::Push(push("news", "one", 11))).await;
+    assert_eq!(client.next().await.unwrap(), Some(pushed("news", "one", 11)));
+
+    client.unsubscribe("news").await.unwrap();
+    let asked = v1::Unsubscribe { topic: "news".to_owned() };
+    assert_eq!(peer.hears().await, FromDevice::Unsubscribe(asked));
+    peer.says(ToDevice::Unsubscribed(v1::Unsubscribed {
+        topic: "news".to_owned(),
+        reason: String::new(),
+        position: None,
+    }))
+    .await;
+    let told = Unsubscribed { topic: "news".to_owned(), reason: String::new(), position: None };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Unsubscribed(told)));
+}
+
+#[tokio::test]
+async fn a_publish_is_answered_with_its_number() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    client.publish("t", Payload::Data(vec![0, 255]), 8).await.unwrap();
+    let FromDevice::Publish(heard) = peer.hears().await else { panic!("expected Publish") };
+    assert_eq!(heard.payload, Some(v1::publish::Payload::Data(vec![0, 255])));
+    assert_eq!((heard.topic.as_str(), heard.request), ("t", 8));
+
+    let answer = v1::Published { request: 8, message_id: 1, offset: 2, connections: 3 };
+    peer.says(ToDevice::Published(answer)).await;
+    let told = Published { request: 8, message_id: 1, offset: 2, connections: 3 };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Published(told)));
+
+    let answer = v1::Error {
+        code: "topic_name".to_owned(),
+        message: "no".to_owned(),
+        request: 9,
+        topic: "x".to_owned(),
+    };
+    peer.says(ToDevice::Error(answer)).await;
+    let told = ServerError {
+        code: "topic_name".to_owned(),
+        message: "no".to_owned(),
+        request: 9,
+        topic: "x".to_owned(),
+    };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Error(told)));
+}
+
+#[tokio::test]
+async fn pings_keep_the_heartbeat_and_their_answers_are_told_to_nobody() {
+    // Long enough that a slow machine is not taken for a dead server.
+    let (mut client, mut peer) = pair(Options::device("d"), 500).await;
+    let listening = tokio::spawn(async move { client.next().await });
+
+    for _beat in 0..2 {
+        assert_eq!(peer.hears().await, FromDevice::Ping(v1::Ping { data: Vec::new() }));
+        peer.says(ToDevice::Pong(v1::Pong { data: Vec::new() })).await;
+    }
+    peer.says(ToDevice::Push(push("", "done", 0))).await;
+
+    assert_eq!(listening.await.unwrap().unwrap(), Some(pushed("", "done", 0)));
+}
+
+#[tokio::test]
+async fn a_ping_of_one_s_own_comes_back_as_pong() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    client.ping(b"now").await.unwrap();
+    assert_eq!(peer.hears().await, FromDevice::Ping(v1::Ping { data: b"now".to_vec() }));
+    peer.says(ToDevice::Pong(v1::Pong { data: b"now".to_vec() })).await;
+
+    assert_eq!(client.next().await.unwrap(), Some(Event::Pong(b"now".to_vec())));
+    let refused = client.ping(&[0; 257]).await.unwrap_err();
+    assert!(matches!(refused, ClientError::TooLarge { bytes: 257, limit: 256 }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_answers_no_ping_counts_as_dead() {
+    let (mut client, _silent) = pair(Options::device("d"), 10).await;
+
+    let error = client.next().await.unwrap_err();
+
+    assert!(matches!(error, ClientError::Silent { pings: 2, .. }), "{error}");
+    assert_eq!(client.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_batch_is_told_as_its_messages() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    peer.says(ToDevice::Batch(v1::Batch {
+        topic: "t".to_owned(),
+        first_offset: 1,
+        last_offset: 3,
+        messages: vec![push("", "one", 1), push("", "three", 3)],
+    }))
+    .await;
+
+    assert_eq!(client.next().await.unwrap(), Some(pushed("t", "one", 1)));
+    assert_eq!(client.next().await.unwrap(), Some(pushed("t", "three", 3)));
+}
+
+#[tokio::test]
+async fn a_kind_of_message_from_a_later_version_is_skipped() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    // Field 99, length-delimited, empty; then a message without any field.
+    peer.says_bytes(&[3, 0x9a, 0x06, 0x00, 0]).await;
+    peer.says(ToDevice::Push(push("t", "known", 1))).await;
+
+    assert_eq!(client.next().await.unwrap(), Some(pushed("t", "known", 1)));
+}
+
+#[tokio::test]
+async fn goodbye_tells_why_and_what_to_do_and_is_the_last_event() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    let mut bytes = framed(ToDevice::Goodbye(v1::Goodbye {
+        code: 4100,
+        reason: "draining".to_owned(),
+        retry_after_ms: 1_500,
+    }));
+    bytes.extend(framed(ToDevice::Push(push("t", "too late", 1))));
+    peer.says_bytes(&bytes).await;
+
+    let Some(Event::Goodbye(goodbye)) = client.next().await.unwrap() else {
+        panic!("expected Goodbye")
+    };
+    assert_eq!((goodbye.code, goodbye.reason.as_str()), (4100, "draining"));
+    assert_eq!(goodbye.advice, Advice::ReconnectLater);
+    assert_eq!(goodbye.retry_after, Some(Duration::from_millis(1_500)));
+    assert_eq!(client.next().await.unwrap(), None);
+    assert!(matches!(client.subscribe("t").await, Err(ClientError::Ended)));
+}
+
+#[tokio::test]
+async fn an_orderly_close_ends_the_events() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    peer.says(ToDevice::Push(push("t", "last", 1))).await;
+    drop(peer);
+
+    assert_eq!(client.next().await.unwrap(), Some(pushed("t", "last", 1)));
+    assert_eq!(client.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_close_in_the_middle_of_a_frame_is_an_error() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    peer.says_bytes(&[10, 1, 2]).await;
+    drop(peer);
+
+    assert!(matches!(client.next().await, Err(ClientError::Truncated)));
+    assert_eq!(client.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_frame_over_the_limit_is_refused_before_it_is_read() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    peer.says_bytes(&[0xff, 0xff, 0xff, 0xff, 0x0f]).await;
+
+    let error = client.next().await.unwrap_err();
+    let expected = WireError::FrameTooLarge { bytes: u64::from(u32::MAX), limit: 1 << 20 };
+    assert!(matches!(error, ClientError::Wire(ref found) if *found == expected), "{error}");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_message_are_the_server_s_fault() {
+    let (mut client, mut peer) = quiet_pair().await;
+
+    peer.says_bytes(&[2, 0xff, 0xff]).await;
+
+    let error = client.next().await.unwrap_err();
+    assert!(matches!(error, ClientError::Wire(WireError::MessageMalformed(_))), "{error}");
+}
+
+#[tokio::test]
+async fn a_message_of_ours_over_the_limit_is_refused_and_the_connection_stays() {
+    let mut options = Options::device("d");
+    options.frame_bytes_max = 100;
+    let (mut client, mut peer) = pair(options, 60_000).await;
+
+    let refused = client.publish("t", Payload::Data(vec![0; 100]), 0).await.unwrap_err();
+    assert!(matches!(refused, ClientError::TooLarge { limit: 100, .. }), "{refused}");
+
+    client.publish("t", Payload::Data(vec![0; 10]), 0).await.unwrap();
+    assert!(matches!(peer.hears().await, FromDevice::Publish(_)));
+}
+
+#[tokio::test]
+async fn a_refusal_carries_the_server_s_reason() {
+    let (listener, addr) = listener().await;
+    let connecting = tokio::spawn(Client::connect(addr, Options::device("d").token("wrong")));
+
+    let mut peer = Peer::accept(&listener).await;
+    peer.hears_hello().await;
+    peer.says(ToDevice::Goodbye(v1::Goodbye {
+        code: 4200,
+        reason: "unauthorized".to_owned(),
+        retry_after_ms: 0,
+    }))
+    .await;
+
+    let Err(ClientError::Refused(goodbye)) = connecting.await.unwrap() else {
+        panic!("expected a refusal")
+    };
+    assert_eq!((goodbye.code, goodbye.advice), (4200, Advice::FixCredentials));
+    assert_eq!(goodbye.retry_after, None);
+}
+
+#[tokio::test]
+async fn a_close_or_another_message_instead_of_welcome_is_no_connection() {
+    let (listener, addr) = listener().await;
+    let connecting = tokio::spawn(Client::connect(addr, Options::device("d")));
+    let mut peer = Peer::accept(&listener).await;
+    peer.hears_hello().await;
+    drop(peer);
+    assert!(matches!(connecting.await.unwrap(), Err(ClientError::ClosedBeforeWelcome)));
+
+    let connecting = tokio::spawn(Client::connect(addr, Options::device("d")));
+    let mut peer = Peer::accept(&listener).await;
+    peer.hears_hello().await;
+    peer.says(ToDevice::Push(push("t", "early", 1))).await;
+    assert!(matches!(connecting.await.unwrap(), Err(ClientError::Protocol(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_welcome_is_given_up_on() {
+    let (listener, addr) = listener().await;
+    let mut options = Options::device("d");
+    options.connect_timeout = Duration::from_millis(20);
+
+    let (connected, _peer) = tokio::join!(Client::connect(addr, options), Peer::accept(&listener));
+
+    assert!(matches!(connected, Err(ClientError::ConnectTimedOut(_))));
+}
+
+#[tokio::test]
+async fn an_event_cut_at_every_byte_survives_that_nobody_waits_for_it() {
+    let (mut client, mut peer) = quiet_pair().await;
+    let bytes = framed(ToDevice::Push(push("news", "in pieces", 1)));
+
+    let (last, first) = bytes.split_last().unwrap();
+    for byte in first {
+        peer.says_bytes(&[*byte]).await;
+        // Given up at once or after having read the byte: either way it must not be lost.
+        let early = timeout(Duration::from_millis(1), client.next()).await;
+        assert!(early.is_err(), "an event came before its last byte: {early:?}");
+    }
+    peer.says_bytes(&[*last]).await;
+
+    assert_eq!(client.next().await.unwrap(), Some(pushed("news", "in pieces", 1)));
+}
+
+#[tokio::test]
+async fn a_publish_given_up_half_way_arrives_once_and_whole() {
+    let mut options = Options::device("d");
+    options.frame_bytes_max = 64 << 20;
+    let (mut client, mut peer) = pair(options, 60_000).await;
+    let data: Vec<u8> = (0..32 << 20).map(|index: u32| index.to_le_bytes()[0]).collect();
+
+    // Far more than the kernel buffers, and the peer reads nothing yet.
+    let publish = client.publish("t", Payload::Data(data.clone()), 0);
+    assert!(timeout(Duration::from_millis(50), publish).await.is_err());
+
+    let listening = tokio::spawn(async move { client.next().await });
+    let FromDevice::Publish(heard) = peer.hears().await else { panic!("expected Publish") };
+    assert!(heard.payload == Some(v1::publish::Payload::Data(data)), "content differs");
+    peer.says(ToDevice::Push(push("t", "done", 1))).await;
+    assert_eq!(listening.await.unwrap().unwrap(), Some(pushed("t", "done", 1)));
+    assert!(peer.unread.is_empty());
+}

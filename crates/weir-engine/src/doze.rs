@@ -1,0 +1,77 @@
+//! The two small protocols under a mailbox: falling asleep without missing a push, and credits.
+//!
+//! Nothing here knows queues or bells, so that `tests/loom_mailbox.rs` can run this very file through every
+//! interleaving, with loom's atomics in the place of the standard ones.
+
+use super::atomics::{AtomicBool, AtomicUsize, Ordering, fence};
+
+/// Whether the consumer of a queue sleeps, or is about to.
+///
+/// The consumer announces its sleep and then looks at the queue once more; a producer pushes and then looks whether
+/// sleep is announced. With a fence between the two steps on either side, at least one of them sees the other: a push
+/// is found, or it rings. Either fence left out loses a wake-up, as does looking before announcing.
+#[derive(Debug)]
+pub(crate) struct Doze {
+    /// The consumer is about to wait, or waits: whoever pushes must ring.
+    asleep: AtomicBool,
+}
+
+/// A count of what may still be pushed.
+///
+/// Taking acquires what giving releases, so whoever has taken a credit finds the room that its giver made.
+#[derive(Debug)]
+pub(crate) struct Credits {
+    free: AtomicUsize,
+}
+
+impl Doze {
+    pub(crate) fn new() -> Self {
+        Self { asleep: AtomicBool::new(false) }
+    }
+
+    /// Announces that the consumer is about to wait; `false` if there is something to do after all.
+    pub(crate) fn try_sleep(&self, is_idle: impl FnOnce() -> bool) -> bool {
+        // A swap, here and below, where a store would do: it costs the same and leaves no doubt about what came first.
+        self.asleep.swap(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if is_idle() {
+            return true;
+        }
+        self.wake();
+        false
+    }
+
+    /// The consumer has stopped waiting.
+    pub(crate) fn wake(&self) {
+        self.asleep.swap(false, Ordering::SeqCst);
+    }
+
+    /// After a push: whether the caller must ring. One of many callers must, once a sleep.
+    pub(crate) fn must_ring(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl Credits {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { free: AtomicUsize::new(count) }
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn try_take(&self) -> bool {
+        self.free
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1))
+            .is_ok()
+    }
+
+    /// Gives one back.
+    pub(crate) fn give(&self) {
+        self.free.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many are left.
+    pub(crate) fn free(&self) -> usize {
+        self.free.load(Ordering::Relaxed)
+    }
+}

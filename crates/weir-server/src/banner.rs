@@ -1,0 +1,179 @@
+//! What a gateway prints when it has started: what it found, what it took, and what to try next.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use weir::{Config, OpenFiles, Started};
+
+pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
+    let tcp: Vec<String> = started.tcp.iter().map(SocketAddr::to_string).collect();
+    let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
+    let buffers = started.buffers;
+    let rows = [
+        ("devices (TCP)", tcp.join(", ")),
+        ("admin API", admin),
+        ("shards", shards(&started.shards)),
+        ("front threads", front_threads.to_string()),
+        (
+            "byte budget",
+            format!("{} of {}", size(started.budget_bytes), size(started.resources.memory_bytes)),
+        ),
+        ("open files", open_files(started.open_files, config.limits.connections_max)),
+        (
+            "socket buffers",
+            format!(
+                "{} B to send, {} B to receive, as granted",
+                buffers.send_bytes, buffers.recv_bytes
+            ),
+        ),
+    ];
+    let mut out = format!("weir {} is listening\n", env!("CARGO_PKG_VERSION"));
+    for (name, value) in rows {
+        line(&mut out, format_args!("  {name:<15}{value}"));
+    }
+    out.push_str("\nTry next:");
+    for command in commands(started, config) {
+        out.push_str("\n  ");
+        out.push_str(&command);
+    }
+    out
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    writeln!(out, "{text}").expect("writing to a String does not fail");
+}
+
+fn shards(pins: &[Option<usize>]) -> String {
+    let count = pins.len();
+    let pins: Option<Vec<String>> = pins.iter().map(|pin| pin.map(|cpu| cpu.to_string())).collect();
+    match pins {
+        Some(pins) if pins.len() <= PINS_SHOWN_MAX => {
+            format!("{count}, pinned to processors {}", pins.join(", "))
+        }
+        Some(_) => format!("{count}, each pinned to a processor"),
+        None => format!("{count}, not pinned"),
+    }
+}
+
+fn open_files(limits: OpenFiles, connections_max: usize) -> String {
+    let number = |limit| match limit {
+        u64::MAX => "unlimited".to_owned(),
+        limit => limit.to_string(),
+    };
+    let shown = format!("{} soft, {} hard", number(limits.soft), number(limits.hard));
+    match u64::try_from(connections_max) {
+        Ok(max) if limits.soft < max => {
+            format!("{shown}: fewer than limits.connections_max = {connections_max}")
+        }
+        Ok(_) | Err(_) => shown,
+    }
+}
+
+fn size(bytes: usize) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// Three commands that work against this gateway from its own machine.
+fn commands(started: &Started, config: &Config) -> [String; 3] {
+    let mut subscribe = "weir subscribe news".to_owned();
+    match started.tcp.first().map(|addr| reachable(*addr)) {
+        Some(addr) if addr != default_addr(DEVICES_PORT) => subscribe += &format!(" --addr {addr}"),
+        Some(_) | None => {}
+    }
+    if !config.auth.admits_anonymous(&config.listen.tcp) {
+        subscribe += " --token TOKEN";
+    }
+    let Some(admin) = started.admin.map(reachable) else {
+        let reference = "weir config reference".to_owned();
+        return [subscribe, reference, "weir publish --help".to_owned()];
+    };
+    let mut publish = "weir publish --topic news --text hello".to_owned();
+    let mut curl = "curl".to_owned();
+    if admin != default_addr(ADMIN_PORT) {
+        publish += &format!(" --admin {admin}");
+    }
+    if !config.admin.token.is_empty() {
+        publish += " --token ADMIN-TOKEN";
+        curl += " -H 'Authorization: Bearer ADMIN-TOKEN'";
+    }
+    [subscribe, publish, format!("{curl} http://{admin}/v1/connections")]
+}
+
+/// The address to connect to on this machine: loopback for "any".
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    let ip = addr.ip();
+    let ip = match (ip.is_unspecified(), ip.is_ipv4()) {
+        (true, true) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        (true, false) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        (false, _) => ip,
+    };
+    SocketAddr::new(ip, addr.port())
+}
+
+/// Where `weir subscribe` and `weir publish` connect unless told.
+fn default_addr(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+const DEVICES_PORT: u16 = 7070;
+const ADMIN_PORT: u16 = 7090;
+
+/// More than fit a line.
+const PINS_SHOWN_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use weir::{Buffers, Resources};
+
+    use super::*;
+
+    fn started(tcp: &str, admin: Option<&str>) -> Started {
+        Started {
+            tcp: vec![tcp.parse().unwrap()],
+            admin: admin.map(|addr| addr.parse().unwrap()),
+            resources: Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 8 << 30 },
+            shards: vec![Some(0), Some(1)],
+            budget_bytes: 2 << 30,
+            open_files: OpenFiles { soft: 4_096, hard: u64::MAX },
+            buffers: Buffers { send_bytes: 131_072, recv_bytes: 131_072 },
+        }
+    }
+
+    #[test]
+    fn everything_that_was_found_and_taken_is_printed() {
+        let text = text(&started("127.0.0.1:7070", Some("127.0.0.1:7090")), &Config::default(), 1);
+        let expected = format!(
+            "\
+weir {} is listening
+  devices (TCP)  127.0.0.1:7070
+  admin API      127.0.0.1:7090
+  shards         2, pinned to processors 0, 1
+  front threads  1
+  byte budget    2048 MiB of 8192 MiB
+  open files     4096 soft, unlimited hard: fewer than limits.connections_max = 1000000
+  socket buffers 131072 B to send, 131072 B to receive, as granted
+
+Try next:
+  weir subscribe news
+  weir publish --topic news --text hello
+  curl http://127.0.0.1:7090/v1/connections",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_commands_fit_the_addresses_and_the_tokens() {
+        let mut config = Config::default();
+        config.listen.tcp = vec!["0.0.0.0:0".parse().unwrap()];
+        config.admin.token = "secret".to_owned();
+        let expected = [
+            "weir subscribe news --addr 127.0.0.1:5000 --token TOKEN",
+            "weir publish --topic news --text hello --admin [::1]:5001 --token ADMIN-TOKEN",
+            "curl -H 'Authorization: Bearer ADMIN-TOKEN' http://[::1]:5001/v1/connections",
+        ];
+        assert_eq!(commands(&started("0.0.0.0:5000", Some("[::]:5001")), &config), expected);
+        let without_admin = commands(&started("127.0.0.1:7070", None), &Config::default());
+        assert_eq!(without_admin[1], "weir config reference");
+    }
+}

@@ -1,0 +1,111 @@
+//! The program's configuration: a TOML file, then `WEIR_*` variables over it, then the checks.
+
+mod env;
+mod field;
+mod file;
+mod keys;
+mod problem;
+mod reference;
+
+use std::path::Path;
+
+pub(crate) use env::CONFIG_VARIABLE;
+pub(crate) use problem::Refused;
+pub(crate) use reference::{example, markdown, text};
+
+use file::Places;
+use problem::{Place, Problem};
+
+/// Everything that can be configured of the program.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Settings {
+    /// What the gateway itself takes.
+    pub(crate) gateway: weir::Config,
+    /// Section `[log]`.
+    pub(crate) log: LogSettings,
+}
+
+/// Section `[log]`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LogSettings {
+    /// Directives as tracing-subscriber's `EnvFilter` reads them.
+    pub(crate) level: String,
+    /// How a line looks.
+    pub(crate) format: LogFormat,
+    /// Lines that may wait for standard error.
+    pub(crate) queue_lines: usize,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Settings {
+    /// The settings of a file (the defaults without one) with the variables of the environment over them.
+    ///
+    /// Errors: every key at fault with its place; of values that do not fit together, the first.
+    pub(crate) fn load(
+        path: Option<&Path>,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Settings, Refused> {
+        let mut settings = Settings::default();
+        let mut places = Places::default();
+        let mut problems = Vec::new();
+        if let Some(path) = path {
+            let text =
+                std::fs::read_to_string(path).map_err(|error| Refused::unreadable(path, &error))?;
+            file::apply(&text, path, &mut settings, &mut places, &mut problems);
+        }
+        env::apply(variables, &mut settings, &mut places, &mut problems);
+        if problems.is_empty()
+            && let Err(error) = settings.validate()
+        {
+            let place = places.of(&error.key);
+            problems.push(Problem::not_allowed(place, &error.key, error.value, error.allowed));
+        }
+        if problems.is_empty() { Ok(settings) } else { Err(Refused { problems }) }
+    }
+
+    fn validate(&self) -> Result<(), weir::ConfigError> {
+        self.gateway.validate()?;
+        self.log.validate()
+    }
+}
+
+impl LogSettings {
+    fn validate(&self) -> Result<(), weir::ConfigError> {
+        let error = |key: &str, value: String, allowed: &str| {
+            Err(weir::ConfigError { key: key.to_owned(), value, allowed: allowed.to_owned() })
+        };
+        if self.level.parse::<tracing_subscriber::EnvFilter>().is_err() {
+            let value = format!("{:?}", self.level);
+            return error("log.level", value, LEVEL_ALLOWED);
+        }
+        if !(QUEUE_LINES_MIN..=QUEUE_LINES_MAX).contains(&self.queue_lines) {
+            return error("log.queue_lines", self.queue_lines.to_string(), QUEUE_LINES_ALLOWED);
+        }
+        Ok(())
+    }
+}
+
+impl Default for LogSettings {
+    fn default() -> LogSettings {
+        LogSettings { level: "info".to_owned(), format: LogFormat::Text, queue_lines: 8_192 }
+    }
+}
+
+const LEVEL_ALLOWED: &str =
+    "one of off, error, warn, info, debug and trace, or directives such as info,weir=debug";
+const QUEUE_LINES_ALLOWED: &str = "128 to 1048576";
+/// Fewer would drop the lines of an ordinary start.
+const QUEUE_LINES_MIN: usize = 128;
+/// The queue is allocated at the start: 32 bytes a line.
+const QUEUE_LINES_MAX: usize = 1_048_576;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Every key, defined once: from here come the reading, the variables, the messages, the reference and the example.
+
+use super::field::{At, Field};
+use super::{LEVEL_ALLOWED, QUEUE_LINES_ALLOWED, Settings};
+
+/// One key.
+pub(super) struct Key {
+    pub(super) section: &'static str,
+    pub(super) name: &'static str,
+    pub(super) field: &'static dyn Field,
+    /// What is allowed beyond the kind; empty: nothing more to say.
+    pub(super) allowed: &'static str,
+    /// What it does, and why one would change it.
+    pub(super) meaning: &'static str,
+    /// Never shown.
+    pub(super) is_secret: bool,
+}
+
+impl Key {
+    /// `section.name`.
+    pub(super) fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The variable that sets it, if one can.
+    pub(super) fn variable(&self) -> Option<String> {
+        let name = || format!("WEIR_{}_{}", self.section, self.name).to_uppercase();
+        self.field.in_variables().then(name)
+    }
+
+    /// Kind and range in one phrase.
+    pub(super) fn allowed_in_full(&self) -> String {
+        match (self.field.kind(), self.allowed) {
+            (kind, "") => kind.to_owned(),
+            (kind, allowed) => format!("{kind}, {allowed}"),
+        }
+    }
+
+    /// The default as TOML; `None` if it is absent.
+    pub(super) fn default(&self) -> Option<String> {
+        self.field.show(&Settings::default())
+    }
+}
+
+pub(super) fn all() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter()
+}
+
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    all().find(|key| key.path() == path)
+}
+
+pub(super) fn paths() -> impl Iterator<Item = String> {
+    all().map(Key::path)
+}
+
+pub(super) fn names() -> impl Iterator<Item = String> {
+    all().map(|key| key.name.to_owned())
+}
+
+pub(super) fn sections() -> impl Iterator<Item = String> {
+    SECTIONS.iter().map(|(name, _)| (*name).to_owned())
+}
+
+pub(super) fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|(section, _)| *section == name)
+}
+
+/// Whether a value that stands at this path, be it a key or a typing error, must not be shown.
+pub(super) fn may_be_secret(path: &str) -> bool {
+    let section = path.split_once('.').map_or(path, |(section, _)| section);
+    path.contains("token") || all().any(|key| key.is_secret && key.section == section)
+}
+
+/// The sections in the order of the reference, each with its subject.
+pub(super) static SECTIONS: &[(&str, &str)] = &[
+    ("listen", "Where the gateway listens."),
+    ("auth", "Who may connect as a device."),
+    ("admin", "Who may use the admin API: publishing, lists, metrics."),
+    ("threads", "Threads and processors."),
+    ("memory", "Memory for what waits to be sent."),
+    ("limits", "How many and how large. What is over a limit is refused, and counted."),
+    ("connection", "Times and watermarks of a connection."),
+    ("tcp", "Options of the devices' sockets."),
+    ("log", "Log lines; they go to standard error."),
+];
+
+macro_rules! key {
+    ($section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
+        key!(@ gateway.$section, $section, $name, $allowed, $meaning, false)
+    };
+    (secret $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
+        key!(@ gateway.$section, $section, $name, $allowed, $meaning, true)
+    };
+    (program $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
+        key!(@ $section, $section, $name, $allowed, $meaning, false)
+    };
+    (@ $($at:ident).+, $section:ident, $name:ident, $allowed:expr, $meaning:expr, $is_secret:expr) => {
+        Key {
+            section: stringify!($section),
+            name: stringify!($name),
+            field: &At {
+                get: |settings| &settings.$($at).+.$name,
+                get_mut: |settings| &mut settings.$($at).+.$name,
+            },
+            allowed: $allowed,
+            meaning: $meaning,
+            is_secret: $is_secret,
+        }
+    };
+}
+
+static KEYS: &[Key] = &[
+    key!(
+        listen.tcp,
+        "at least one",
+        "Where devices connect over TCP. `[::]` takes IPv4 too; port 0 takes a free one, which is printed at the start."
+    ),
+    key!(
+        listen.admin,
+        "or \"\" for none",
+        "Where the admin API listens. Keep it where only backends and operators reach it; beyond loopback it needs \
+         `admin.token`."
+    ),
+    key!(
+        listen.accept_backlog,
+        "1 to 65535",
+        "Connections that the kernel holds ready to be accepted; `net.core.somaxconn` caps it. Too few, and a crowd \
+         that reconnects at once waits for retransmissions."
+    ),
+    key!(
+        auth.anonymous,
+        "true only while every listen.tcp is on loopback",
+        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` is on loopback. A wrong \
+         token is refused either way."
+    ),
+    key!(
+        secret auth.tokens,
+        "token of 1 to 4096 bytes, each once",
+        "Tokens that admit devices. With `device` a token admits that device id only; without, any. Only in the file."
+    ),
+    key!(
+        secret admin.token,
+        "at most 4096 bytes; not empty if listen.admin is not on loopback",
+        "Bearer token that requests to the admin API must carry. Empty: none."
+    ),
+    key!(
+        admin.hosts,
+        "",
+        "Names that requests to the admin API may carry as `Host`, beside the listen address and the names of \
+         loopback: a guard against web pages that reach it through a name of their own."
+    ),
+    key!(
+        threads.shards,
+        "up to four for each processor and 256 at most",
+        "Threads that hold connections. 0: one for each processor that affinity mask and cgroup quota allow."
+    ),
+    key!(
+        threads.front,
+        "up to four for each processor and 256 at most",
+        "Threads for handshakes, the router and the admin API. 0: from the number of processors."
+    ),
+    key!(
+        threads.pin,
+        "",
+        "Whether each shard stays on one processor of the inherited affinity mask. Turn it off where other programs \
+         compete for the same processors."
+    ),
+    key!(
+        memory.budget_bytes,
+        "0 or at least 1048576 and twice connection.high_watermark_bytes",
+        "Bytes that may wait for slow sockets, all connections together. At its edge the connections stalled longest \
+         are closed. 0: a quarter of the memory that the cgroup or the machine allows."
+    ),
+    key!(
+        limits.connections_max,
+        "1 to 16777216",
+        "Connections held. One more is told to come back later."
+    ),
+    key!(
+        limits.unsettled_connections_max,
+        "1 to 1000000",
+        "Connections that have not said `Hello` yet. Bounds what strangers can occupy."
+    ),
+    key!(
+        limits.connections_per_device_max,
+        "1 to 1024",
+        "Connections of one device id. One more closes the oldest with `replaced`."
+    ),
+    key!(limits.topics_max, "1 to 16777216", "Topics that exist at one time."),
+    key!(
+        limits.topics_per_connection_max,
+        "1 to 4096",
+        "Topics that one connection may be in; all of them are walked when it leaves one."
+    ),
+    key!(
+        limits.topic_bytes_max,
+        "1 to 1024",
+        "Length of a topic name in bytes; it travels in every message."
+    ),
+    key!(limits.device_id_bytes_max, "1 to 1024", "Length of a device id in bytes."),
+    key!(
+        limits.frame_bytes_max,
+        "1024 to 16777216",
+        "Length of a frame in bytes, from a device or to it. A longer one from a device closes its connection."
+    ),
+    key!(
+        connection.hello_timeout,
+        "100ms to 1h",
+        "From accepting a connection to its whole `Hello`."
+    ),
+    key!(
+        connection.frame_timeout,
+        "100ms to 1h",
+        "From the first byte of a frame to its last: what drips in more slowly is closed."
+    ),
+    key!(
+        connection.stall_timeout,
+        "100ms to 1h",
+        "How long a connection may stay above the high watermark before it is closed with `stalled`."
+    ),
+    key!(
+        connection.drain_timeout,
+        "0ms to 1h",
+        "How long a shutdown takes to say goodbye to all; the delays after which devices come back are spread over it."
+    ),
+    key!(
+        connection.heartbeat,
+        "heartbeat_min to heartbeat_max",
+        "Interval of the signs of life for devices that do not ask for one. After two missed ones the connection is \
+         closed."
+    ),
+    key!(
+        connection.heartbeat_min,
+        "200ms to 1h",
+        "The shortest heartbeat that a device may ask for: radios sleep between them."
+    ),
+    key!(
+        connection.heartbeat_max,
+        "heartbeat_min to 24h",
+        "The longest heartbeat that a device may ask for: the dead are noticed after two of them."
+    ),
+    key!(
+        connection.low_watermark_bytes,
+        "1024 to 268435456",
+        "A stalled connection has recovered when no more than this waits for it."
+    ),
+    key!(
+        connection.high_watermark_bytes,
+        "at least low_watermark_bytes + limits.frame_bytes_max",
+        "A connection is stalled when more than this waits for it. The distance to the low watermark is at least one \
+         frame, so that no single message stalls a healthy device."
+    ),
+    key!(
+        tcp.notsent_lowat_bytes,
+        "1024 to 16777216",
+        "Unsent bytes in the kernel above which a socket takes no more (`TCP_NOTSENT_LOWAT`). Small, or a stall shows \
+         late and what is sent is stale."
+    ),
+    key!(
+        tcp.send_buffer_bytes,
+        "4096 to 67108864",
+        "Send buffer of a socket (`SO_SNDBUF`). The kernel doubles it, and caps it by `net.core.wmem_max`; what it \
+         granted is printed at the start."
+    ),
+    key!(
+        tcp.recv_buffer_bytes,
+        "4096 to 67108864",
+        "Receive buffer of a socket (`SO_RCVBUF`). The kernel doubles it, and caps it by `net.core.rmem_max`."
+    ),
+    key!(
+        tcp.user_timeout,
+        "above connection.stall_timeout, to 24h",
+        "How long sent bytes may stay unacknowledged before the kernel ends the connection (`TCP_USER_TIMEOUT`)."
+    ),
+    key!(
+        program log.level,
+        LEVEL_ALLOWED,
+        "What is logged. Directives name a target: `info,weir=debug`."
+    ),
+    key!(program log.format, "", "Lines for people, or one JSON object a line."),
+    key!(
+        program log.queue_lines,
+        QUEUE_LINES_ALLOWED,
+        "Lines that may wait for standard error. More are dropped rather than hold up the gateway, and counted in \
+         `weir_log_lines_dropped_total`."
+    ),
+];

@@ -1,0 +1,323 @@
+//! The configuration by tables: what is written, and what comes of it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::keys::{self, Key};
+use super::*;
+
+/// Loads a file with this text, and these variables over it.
+fn load(text: &str, variables: &[(&str, &str)]) -> Result<Settings, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f.toml");
+    std::fs::write(&path, text).unwrap();
+    let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    let prefix = format!("{}/", directory.path().display());
+    Settings::load(Some(&path), variables).map_err(|error| error.to_string().replace(&prefix, ""))
+}
+
+/// Each file is refused with one line that begins like this.
+fn assert_refused(cases: &[(&str, &str)]) {
+    for (text, expected) in cases {
+        let error = load(text, &[]).unwrap_err();
+        assert!(error.starts_with(expected), "{text}\n gives {error}\n   not {expected}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn nothing_at_all_gives_the_defaults() {
+    assert_eq!(load("", &[]), Ok(Settings::default()));
+    assert_eq!(Settings::load(None, []).unwrap(), Settings::default());
+}
+
+#[test]
+fn the_file_is_read_and_variables_go_over_it() {
+    let text = r#"
+        [listen]
+        tcp = ["127.0.0.1:0", "[::1]:7070"]
+        admin = ""
+        [auth]
+        anonymous = false
+        [[auth.tokens]]
+        token = "t"
+        device = "d"
+        [[auth.tokens]]
+        token = "u"
+        [threads]
+        pin = false
+        [limits]
+        frame_bytes_max = 0x1_0000
+        [connection]
+        heartbeat = "30s"
+        drain_timeout = "500ms"
+        [log]
+        format = "json"
+    "#;
+    let variables = [
+        ("WEIR_CONNECTION_HEARTBEAT", "45s"),
+        ("WEIR_LISTEN_TCP", "127.0.0.2:1, 127.0.0.3:2"),
+        ("WEIR_ADMIN_HOSTS", "a.example,b.example"),
+        ("WEIR_LOG_LEVEL", "warn,weir=debug"),
+        ("WEIR_CONFIG", "elsewhere.toml"),
+        ("PATH", "/bin"),
+    ];
+
+    let settings = load(text, &variables).unwrap();
+
+    let gateway = &settings.gateway;
+    assert_eq!(
+        gateway.listen.tcp,
+        ["127.0.0.2:1".parse().unwrap(), "127.0.0.3:2".parse().unwrap()]
+    );
+    assert_eq!(gateway.listen.admin, None);
+    assert_eq!(gateway.auth.anonymous, Some(false));
+    let tokens: Vec<_> = gateway
+        .auth
+        .tokens
+        .iter()
+        .map(|token| (token.token.as_str(), token.device.as_deref()))
+        .collect();
+    assert_eq!(tokens, [("t", Some("d")), ("u", None)]);
+    assert_eq!(gateway.admin.hosts, ["a.example", "b.example"]);
+    assert!(!gateway.threads.pin);
+    assert_eq!(gateway.limits.frame_bytes_max, 65_536);
+    assert_eq!(gateway.connection.heartbeat, Duration::from_secs(45));
+    assert_eq!(gateway.connection.drain_timeout, Duration::from_millis(500));
+    assert_eq!(settings.log.format, LogFormat::Json);
+    assert_eq!(settings.log.level, "warn,weir=debug");
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_said_with_its_place() {
+    let cases = [
+        // Syntax.
+        ("[listen]\ntcp = \n", "f.toml:2:7: not TOML: "),
+        ("a = 1\na = 2\n", "f.toml:2:1: not TOML: duplicate key"),
+        // Names.
+        (
+            "[listen]\ntpc = [\"127.0.0.1:1\"]\n",
+            "f.toml:2:1: listen.tpc = [\"127.0.0.1:1\"]: no such key; did you mean listen.tcp?",
+        ),
+        (
+            "[limits]\n  wheels = 4\n",
+            "f.toml:2:3: limits.wheels = 4: no such key; `weir config reference` lists all",
+        ),
+        ("[limit]\n", "f.toml:1:2: [limit]: no such section; did you mean limits?"),
+        (
+            "topics_max = 3\n",
+            "f.toml:1:1: topics_max = 3: no such key outside a section; did you mean topics_max?",
+        ),
+        ("listen = 7070\n", "f.toml:1:1: listen = 7070: it is a section: write [listen]"),
+        // Types.
+        (
+            "[threads]\nshards = \"two\"\n",
+            "f.toml:2:10: threads.shards = \"two\": allowed is a whole number, \
+             up to four for each processor and 256 at most",
+        ),
+        (
+            "[limits]\ntopics_max = -1\n",
+            "f.toml:2:14: limits.topics_max = -1: allowed is a whole number, 1 to 16777216",
+        ),
+        (
+            "[limits]\ntopics_max = 1.5\n",
+            "f.toml:2:14: limits.topics_max = 1.5: allowed is a whole number, 1 to 16777216",
+        ),
+        (
+            "[connection]\nheartbeat = 60\n",
+            "f.toml:2:13: connection.heartbeat = 60: allowed is a duration such as \"500ms\", \"10s\", \
+             \"15m\" or \"1h\", heartbeat_min to heartbeat_max",
+        ),
+        (
+            "[connection]\nheartbeat = \"1 fortnight\"\n",
+            "f.toml:2:13: connection.heartbeat = \"1 fortnight\": allowed is a duration such as ",
+        ),
+        ("[threads]\npin = 1\n", "f.toml:2:7: threads.pin = 1: allowed is true or false"),
+        (
+            "[listen]\ntcp = [\"localhost:1\"]\n",
+            "f.toml:2:1: listen.tcp = [\"localhost:1\"]: allowed is a list of addresses such as ",
+        ),
+        (
+            "[log]\nformat = \"xml\"\n",
+            "f.toml:2:10: log.format = \"xml\": allowed is \"text\" or \"json\"",
+        ),
+    ];
+    assert_refused(&cases);
+}
+
+#[test]
+fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
+    let cases = [
+        (
+            "[limits]\n\ntopic_bytes_max = 0\n",
+            "f.toml:3:19: limits.topic_bytes_max = 0: allowed is 1 to 1024",
+        ),
+        (
+            "[auth]\nanonymous = true\n[listen]\ntcp = [\"0.0.0.0:7070\"]\n",
+            "f.toml:2:13: auth.anonymous = true: allowed is true only while every address of listen.tcp",
+        ),
+        (
+            "[log]\nlevel = \"loud=?\"\n",
+            "f.toml:2:9: log.level = \"loud=?\": allowed is one of off,",
+        ),
+        ("[log]\nqueue_lines = 1\n", "f.toml:2:15: log.queue_lines = 1: allowed is 128 to 1048576"),
+        (
+            "[[auth.tokens]]\ntoken = \"s3cret\"\n[[auth.tokens]]\ntoken = \"s3cret\"\n",
+            "f.toml:1:8: auth.tokens[1].token = (hidden): allowed is a token that does not stand there already",
+        ),
+    ];
+    assert_refused(&cases);
+}
+
+#[test]
+fn everything_wrong_in_a_file_is_said_at_once() {
+    let text = "[limits]\ntopics_max = \"many\"\n[threads]\npin = 2\n[threat]\n";
+
+    let error = load(text, &[("WEIR_LOG_FORMAT", "yaml")]).unwrap_err();
+
+    let places: Vec<_> = error.lines().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["f.toml:2:14", "f.toml:4:7", "f.toml:5:2", "WEIR_LOG_FORMAT"]);
+}
+
+#[test]
+fn secrets_are_not_repeated() {
+    let cases = [
+        ("[admin]\ntoken = 5171\n", "f.toml:2:9: admin.token = (hidden): allowed is a text"),
+        (
+            "[admin]\ntokn = \"5171\"\n",
+            "f.toml:2:1: admin.tokn = (hidden): no such key; did you mean",
+        ),
+        ("token = \"5171\"\n", "f.toml:1:1: token = (hidden): no such key outside a section"),
+        (
+            "[[auth.tokens]]\ntoken = \"5171\"\nname = \"x\"\n",
+            "f.toml:1:8: auth.tokens = (hidden): allowed is tables [[auth.tokens]]",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = load(text, &[]).unwrap_err();
+        assert!(error.starts_with(expected), "{text}\n gives {error}\n   not {expected}");
+        assert!(!error.contains("5171"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_variable_is_said_with_its_name() {
+    let cases = [
+        (
+            ("WEIR_LIMITS_TOPICS_MAX", "many"),
+            "WEIR_LIMITS_TOPICS_MAX: limits.topics_max = \"many\": allowed is a whole number, 1 to 16777216",
+        ),
+        (
+            ("WEIR_LIMITS_TOPICS_MAX", "0"),
+            "WEIR_LIMITS_TOPICS_MAX: limits.topics_max = 0: allowed is 1 to 16777216",
+        ),
+        (
+            ("WEIR_LISTEN_TPC", "127.0.0.1:1"),
+            "WEIR_LISTEN_TPC: no such key; did you mean WEIR_LISTEN_TCP?",
+        ),
+        (
+            ("WEIR_LISTEN_TCP", ""),
+            "WEIR_LISTEN_TCP: listen.tcp = []: allowed is at least one address",
+        ),
+        (("WEIR_AUTH_TOKENS", "t"), "WEIR_AUTH_TOKENS: no such key"),
+    ];
+    for (variable, expected) in cases {
+        let error = load("[limits]\ntopics_max = 7\n", &[variable]).unwrap_err();
+        assert!(error.starts_with(expected), "{variable:?}\n gives {error}\n   not {expected}");
+    }
+}
+
+#[test]
+fn variables_that_are_somebody_else_s_are_let_be() {
+    for name in ["WEIR_SERVICE_HOST", "WEIR_PORT", "WEIR_PORT_7070_TCP", "WEIR_ADMIN_SERVICE_HOST"]
+    {
+        assert_eq!(load("", &[(name, "10.0.0.1")]), Ok(Settings::default()), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    let error = Settings::load(Some(Path::new("/nowhere/weir.toml")), []).unwrap_err();
+    assert!(error.to_string().contains("cannot read the configuration file /nowhere/weir.toml"));
+}
+
+#[test]
+fn every_default_is_read_back_as_it_is_shown() {
+    for key in keys::all().filter(|key| key.field.in_variables()) {
+        let Some(shown) = key.default() else { continue };
+        let text = format!("[{}]\n{} = {shown}\n", key.section, key.name);
+        assert_eq!(load(&text, &[]), Ok(Settings::default()), "{text}");
+    }
+}
+
+#[test]
+fn every_key_can_be_set_by_its_variable() {
+    for key in keys::all() {
+        let Some(name) = key.variable() else { continue };
+        let Some(shown) = key.default() else { continue };
+        let text = shown.trim_matches(['[', ']']).trim_matches('"').to_owned();
+        let mut settings = Settings::default();
+        assert!(key.field.set_from_text(&mut settings, &text), "{name}={text}");
+        assert_eq!(settings, Settings::default(), "{name}={text}");
+    }
+}
+
+/// The two ends of a range that is written `A to B` with numbers or durations.
+fn range(key: &Key) -> Option<(u64, u64, &'static str)> {
+    let (from, to) = key.allowed.split_once(" to ")?;
+    if let (Ok(from), Ok(to)) = (from.parse(), to.parse()) {
+        return Some((from, to, ""));
+    }
+    let (from, to) = (weir::parse_duration(from).ok()?, weir::parse_duration(to).ok()?);
+    Some((from.as_millis().try_into().unwrap(), to.as_millis().try_into().unwrap(), "ms"))
+}
+
+/// The reference says the same as the checks: the ends of every range are allowed, and what lies beyond is refused.
+#[test]
+fn the_ranges_in_the_reference_are_those_that_are_checked() {
+    let refusal = |key: &Key, value: u64, unit: &str| {
+        let mut settings = Settings::default();
+        assert!(key.field.set_from_text(&mut settings, &format!("{value}{unit}")));
+        // Another key may be at fault once this one is at its end: not what is asked here.
+        settings.validate().err().filter(|error| error.key == key.path())
+    };
+    let mut checked = 0;
+    for key in keys::all() {
+        let Some((from, to, unit)) = range(key) else { continue };
+        for allowed in [from, to] {
+            assert_eq!(refusal(key, allowed, unit), None);
+        }
+        for beyond in [from.checked_sub(1), Some(to + 1)].into_iter().flatten() {
+            assert!(refusal(key, beyond, unit).is_some(), "{} = {beyond}{unit}", key.path());
+        }
+        checked += 1;
+    }
+    assert!(checked > 15, "only {checked} ranges were found");
+}
+
+#[test]
+fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
+    let example = example();
+    assert_eq!(load(&example, &[]), Ok(Settings::default()));
+
+    let uncommented: String = example
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if !key.starts_with(' ') => format!("{key}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let mut settings = load(&uncommented, &[]).unwrap();
+    assert_eq!(settings.gateway.auth.tokens.len(), 1);
+    settings.gateway.auth = weir::AuthConfig::default();
+    assert_eq!(settings, Settings::default());
+}
+
+#[test]
+fn the_references_name_every_key() {
+    for key in keys::all() {
+        assert!(text().contains(&format!("\n{}\n", key.path())), "{}", key.path());
+        assert!(markdown().contains(&format!("| `{}` |", key.name)), "{}", key.path());
+        assert!(keys::is_section(key.section), "{}", key.path());
+    }
+}

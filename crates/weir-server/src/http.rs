@@ -1,0 +1,64 @@
+//! One request to the admin API.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Posts JSON and reads the answer, all within [`REQUEST_TIMEOUT`].
+pub(crate) async fn post_json(
+    addr: &str,
+    path: &str,
+    token: Option<&str>,
+    body: Vec<u8>,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let mut request =
+        Request::post(path).header(HOST, addr).header(CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let request = request.body(Full::new(Bytes::from(body))).context("not a valid request")?;
+    match timeout(REQUEST_TIMEOUT, exchange(addr, request)).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => bail!("no answer from {addr} within {REQUEST_TIMEOUT:?}"),
+    }
+}
+
+async fn exchange(
+    addr: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let stream = TcpStream::connect(addr)
+        .await
+        .with_context(|| format!("cannot connect to the admin API at {addr}"))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let exchange = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer: {error}"))?;
+        anyhow::Ok((status, body.to_bytes()))
+    };
+    // The exchange ends first: the connection stays open for another request, which never comes.
+    tokio::pin!(exchange);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        result = connection => {
+            result.with_context(|| format!("the connection to {addr} broke"))?;
+            exchange.await
+        }
+    }
+}
+
+/// The server answers from memory; only a machine in trouble takes longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An answer to a publish has some hundred bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;

@@ -1,0 +1,97 @@
+//! `weir publish`: one message through the admin API.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::PublishArgs;
+use crate::{http, say};
+
+/// What `POST /v1/publish` takes.
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Accepted {
+    id: String,
+    connections: u32,
+    offset: Option<u64>,
+}
+
+/// A problem document (RFC 9457), as far as it is shown.
+#[derive(Debug, Deserialize)]
+struct Problem {
+    title: String,
+    detail: Option<String>,
+}
+
+pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
+    let data = match &args.file {
+        Some(path) => Some(STANDARD.encode(read(path)?)),
+        None => args.data.clone(),
+    };
+    let message = Message {
+        topic: args.topic.as_deref(),
+        device: args.device.as_deref(),
+        all: args.all.then_some(true),
+        text: args.text.as_deref(),
+        data: data.as_deref(),
+        content_type: args.content_type.as_deref(),
+        key: args.key.as_deref(),
+        ttl_ms: args.ttl_ms,
+    };
+    let body = serde_json::to_vec(&message).context("cannot write the request")?;
+    let token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
+    let (status, answer) =
+        http::post_json(&args.admin, "/v1/publish", token.as_deref(), body).await?;
+    if !status.is_success() {
+        bail!("refused with {status}{}", reason(&answer));
+    }
+    if args.json {
+        return say(String::from_utf8_lossy(&answer).trim_end());
+    }
+    let accepted: Accepted =
+        serde_json::from_slice(&answer).context("the answer is not what a gateway answers")?;
+    let Accepted { id, connections, offset } = accepted;
+    let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
+    let plural = if connections == 1 { "" } else { "s" };
+    say(format_args!("queued for {connections} connection{plural}: id {id}{offset}"))
+}
+
+fn reason(answer: &[u8]) -> String {
+    match serde_json::from_slice::<Problem>(answer) {
+        Ok(Problem { title, detail: None }) => format!(": {title}"),
+        Ok(Problem { title, detail: Some(detail) }) => format!(": {title}: {detail}"),
+        Err(_) => String::new(),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}

@@ -1,0 +1,106 @@
+//! `weir serve`: the gateway as a process, from its first line to its last.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::interval;
+use tracing::{info, warn};
+use tracing_appender::non_blocking::ErrorCounter;
+use weir::{Gateway, Handle, Resources};
+
+use crate::config::Settings;
+use crate::log::Log;
+use crate::{banner, say};
+
+/// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
+pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
+    // Dropped last, so that the lines about the end are written too.
+    let log = Log::start(&settings.log)?;
+    let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(front_threads)
+        .thread_name("weir-front")
+        .enable_all()
+        .build()
+        .context("cannot start the front threads")?;
+    let end = runtime.block_on(serve(settings, front_threads, log.dropped()));
+    // After an orderly end nothing is left to wait for; after a second signal nothing may be waited for.
+    runtime.shutdown_background();
+    end
+}
+
+async fn serve(
+    settings: Settings,
+    front_threads: usize,
+    dropped: ErrorCounter,
+) -> anyhow::Result<ExitCode> {
+    // Before the start, so that an early signal finds somebody.
+    let mut signals = Signals::catch()?;
+    let config = settings.gateway;
+    let gateway = Gateway::builder().config(config.clone()).start().await;
+    // Its message names the cause already; as a source it would be named twice.
+    let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
+    // A closed standard output is no reason not to serve.
+    let _ = say(banner::text(gateway.started(), &config, front_threads));
+    let reporter = tokio::spawn(report_dropped_lines(gateway.handle(), dropped));
+
+    // Not within the line below: what a line tells is worked out only if its level is on.
+    let signal = signals.next().await;
+    info!(signal, "stopping; a second signal ends at once");
+    let code = tokio::select! {
+        () = gateway.shutdown() => ExitCode::SUCCESS,
+        signal = signals.next() => {
+            warn!(signal, "ended at once");
+            ExitCode::from(EXIT_CUT_SHORT)
+        }
+    };
+    reporter.abort();
+    Ok(code)
+}
+
+/// The signals that end the program.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> anyhow::Result<Signals> {
+        let catch = |kind| signal(kind).context("cannot catch signals");
+        Ok(Signals {
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// The log's queue counts what it drops but tells nobody: into the metrics it goes, and into the log once there is room.
+async fn report_dropped_lines(handle: Handle, dropped: ErrorCounter) {
+    let mut ticks = interval(DROPPED_LINES_INTERVAL);
+    let mut reported = 0;
+    loop {
+        ticks.tick().await;
+        let total = dropped.dropped_lines();
+        handle.counters().set_log_lines_dropped(u64::try_from(total).unwrap_or(u64::MAX));
+        if total > reported {
+            let lines = total - reported;
+            warn!(lines, total, "log lines dropped: standard error takes them too slowly");
+            reported = total;
+        }
+    }
+}
+
+/// Ended by a second signal, before every device was told.
+const EXIT_CUT_SHORT: u8 = 1;
+
+/// Often enough for a scrape of the metrics.
+const DROPPED_LINES_INTERVAL: Duration = Duration::from_secs(5);

@@ -1,0 +1,125 @@
+//! The built program on the command line: what it checks, prints and refuses.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Runs `weir` with nothing of this process's environment but these variables.
+fn weir(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(args)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// A file of the repository.
+fn repository_file(name: &str) -> String {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", name].iter().collect();
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn a_file_in_order_is_said_to_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    std::fs::write(&path, "[limits]\ntopics_max = 5\n").unwrap();
+
+    let output = weir(&["config", "check", path.to_str().unwrap()], &[]);
+
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "configuration is valid\n");
+}
+
+#[test]
+fn a_bad_file_is_refused_by_check_and_by_serve_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    std::fs::write(&path, "[limits]\ntopics_max = 0\n").unwrap();
+    let path = path.to_str().unwrap();
+    let expected = format!("weir: {path}:2:14: limits.topics_max = 0: allowed is 1 to 16777216\n");
+
+    for (args, variables) in [
+        (vec!["config", "check", path], vec![]),
+        (vec!["config", "check"], vec![("WEIR_CONFIG", path)]),
+        (vec!["serve", "--config", path], vec![]),
+        (vec!["--config", path], vec![]),
+        (vec![], vec![("WEIR_CONFIG", path)]),
+    ] {
+        let output = weir(&args, &variables);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output), expected, "{args:?}");
+        assert_eq!(stdout(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_bad_variable_is_refused() {
+    let output = weir(&["config", "check"], &[("WEIR_LOG_FORMAT", "xml")]);
+
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "weir: WEIR_LOG_FORMAT: log.format = \"xml\": allowed is \"text\" or \"json\"\n";
+    assert_eq!(stderr(&output), expected);
+}
+
+#[test]
+fn the_configuration_page_is_fresh() {
+    let output = weir(&["config", "reference", "--markdown"], &[]);
+    assert!(
+        stdout(&output) == repository_file("docs/configuration.md"),
+        "docs/configuration.md is stale: weir config reference --markdown > docs/configuration.md"
+    );
+}
+
+#[test]
+fn the_example_is_fresh_and_loads() {
+    let output = weir(&["config", "reference", "--toml"], &[]);
+    assert!(
+        stdout(&output) == repository_file("weir.toml"),
+        "weir.toml is stale: weir config reference --toml > weir.toml"
+    );
+
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "weir.toml"].iter().collect();
+    let output = weir(&["config", "check", path.to_str().unwrap()], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    let output = weir(&["version"], &[]);
+    assert_eq!(stdout(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn publish_says_that_nobody_listens() {
+    // Bound and closed again: most likely nobody's.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+
+    let output = weir(&["publish", "--all", "--text", "hi", "--admin", &port.to_string()], &[]);
+
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("weir: cannot connect to the admin API at {port}: Connection refused");
+    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
+}
+
+#[test]
+fn publish_wants_one_target_and_one_payload() {
+    for args in [
+        vec!["publish", "--text", "hi"],
+        vec!["publish", "--all"],
+        vec!["publish", "--all", "--topic", "t", "--text", "hi"],
+        vec!["publish", "--all", "--text", "hi", "--data", "aGk="],
+    ] {
+        let output = weir(&args, &[]);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+}

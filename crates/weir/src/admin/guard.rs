@@ -1,0 +1,233 @@
+//! Who may ask: the `Host` it asks for, the page it asks from, the token it shows.
+//!
+//! A web page can make its reader's browser send requests to loopback. It cannot choose `Host` freely (a name that
+//! is rebound to 127.0.0.1 still stands there), nor leave `Origin` away where a request has effects.
+
+use std::net::IpAddr;
+
+use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
+use http::request::Parts;
+use http::uri::Authority;
+use subtle::{Choice, ConstantTimeEq};
+
+use super::problem::{Kind, Problem};
+
+/// The rules of one admin listener.
+pub(super) struct Guard {
+    token: Option<Box<[u8]>>,
+    hosts: Vec<HostRule>,
+}
+
+/// A name that the server goes by, at one port or at any.
+struct HostRule {
+    host: String,
+    port: Option<u16>,
+}
+
+impl Guard {
+    /// `token` empty: none is asked for. `hosts` are names beside loopback and the address that a connection came in
+    /// on; one that is no host name matches nothing.
+    pub(super) fn new(token: &str, hosts: &[String]) -> Self {
+        let token = (!token.is_empty()).then(|| token.as_bytes().into());
+        let mut rules = vec![HostRule { host: "localhost".to_owned(), port: None }];
+        for host in hosts {
+            match host.parse::<Authority>() {
+                Ok(authority) => {
+                    rules.push(HostRule { host: name_of(&authority), port: authority.port_u16() });
+                }
+                Err(error) => tracing::warn!(host, %error, "admin.hosts: not a host name"),
+            }
+        }
+        Self { token, hosts: rules }
+    }
+
+    /// Refuses a request for another host, or from a page of another origin. `local` is where the connection came in.
+    pub(super) fn check_host(&self, request: &Parts, local: IpAddr) -> Result<(), Problem> {
+        let host = authority(request)?;
+        if !self.knows(&host, local) {
+            let detail = format!("host {host:?} is not one of this server's; see admin.hosts");
+            return Err(Problem::new(Kind::UnknownHost, detail));
+        }
+        check_origin(&request.headers, &host)
+    }
+
+    /// Refuses a request without the token, where there is one.
+    ///
+    /// Cost: the time depends on the length of what is shown, not on what it has in common with the token.
+    pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(token) = &self.token else { return Ok(()) };
+        let mut shown = headers.get_all(AUTHORIZATION).iter();
+        let (Some(shown), None) = (shown.next(), shown.next()) else {
+            return Err(Problem::unauthorized(
+                "Bearer realm=\"weir\"",
+                "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token",
+            ));
+        };
+        match bearer(shown.as_bytes()) {
+            Some(shown) if bool::from(same(shown, token)) => Ok(()),
+            Some(_) | None => Err(Problem::unauthorized(
+                "Bearer realm=\"weir\", error=\"invalid_token\"",
+                "the token is not the one of admin.token",
+            )),
+        }
+    }
+
+    fn knows(&self, authority: &Authority, local: IpAddr) -> bool {
+        let name = name_of(authority);
+        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        if let Ok(ip) = literal {
+            let ip = ip.to_canonical();
+            if ip.is_loopback() || ip == local.to_canonical() {
+                return true;
+            }
+        }
+        let at = |rule: &HostRule| rule.port.is_none() || rule.port == authority.port_u16();
+        self.hosts.iter().any(|rule| rule.host == name && at(rule))
+    }
+}
+
+/// The one authority that a request is for.
+fn authority(request: &Parts) -> Result<Authority, Problem> {
+    let mut hosts = request.headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return Err(Problem::field("Host", "a request has exactly one Host header"));
+    };
+    let parsed = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+    let Some(host) = parsed.filter(is_host_and_port) else {
+        return Err(Problem::field("Host", "Host is no host name with an optional port"));
+    };
+    match request.uri.authority() {
+        Some(asked) if *asked != host => {
+            Err(Problem::field("Host", "Host and the request's target name different hosts"))
+        }
+        Some(_) | None => Ok(host),
+    }
+}
+
+/// Whether there is a name and at most a port behind it: no user, no port that is no number.
+fn is_host_and_port(authority: &Authority) -> bool {
+    match authority.as_str().strip_prefix(authority.host()) {
+        Some("") => true,
+        Some(_) => authority.port_u16().is_some(),
+        None => false,
+    }
+}
+
+/// Refuses the page of another origin; a request without `Origin` is no page's, or without effect.
+fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
+    for origin in headers.get_all(ORIGIN) {
+        let same = origin.to_str().is_ok_and(|origin| is_same_origin(origin, host));
+        if !same {
+            let detail = format!("origin {origin:?} is not this server");
+            return Err(Problem::new(Kind::ForeignOrigin, detail));
+        }
+    }
+    Ok(())
+}
+
+fn is_same_origin(origin: &str, host: &Authority) -> bool {
+    let (origin, port) = match origin.split_once("://") {
+        Some(("http", origin)) => (origin, 80),
+        Some(("https", origin)) => (origin, 443),
+        Some(_) | None => return false,
+    };
+    origin.parse::<Authority>().is_ok_and(|origin| {
+        name_of(&origin) == name_of(host)
+            && origin.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
+    })
+}
+
+fn name_of(authority: &Authority) -> String {
+    authority.host().trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The token of an `Authorization` header of the scheme `Bearer`.
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = header.split_at_checked(BEARER.len())?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()).then_some(token)
+}
+
+/// Compares without a branch on what is compared: every byte shown is compared with some byte of the token, which is
+/// not empty.
+fn same(shown: &[u8], token: &[u8]) -> Choice {
+    let lengths = (shown.len() as u64).ct_eq(&(token.len() as u64));
+    let pairs = shown.iter().zip(token.iter().cycle());
+    pairs.fold(lengths, |same, (left, right)| same & left.ct_eq(right))
+}
+
+const BEARER: &[u8] = b"bearer ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
+        let guard = Guard::new("", &["gate.example".to_owned(), "api.example:8443".to_owned()]);
+        let mut request = Request::builder().uri("/healthz");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let local = listener.parse().unwrap();
+        guard.check_host(&parts, local).map_err(|problem| problem.into_response().status().as_u16())
+    }
+
+    #[test]
+    fn only_the_server_s_own_names_are_answered() {
+        for host in ["localhost", "LocalHost:7090", "127.0.0.1:7090", "[::1]:7090", "localhost.:1"]
+        {
+            assert_eq!(check("127.0.0.1", &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in ["gate.example", "GATE.example:81", "api.example:8443", "10.1.2.3:7090"] {
+            assert_eq!(check("::ffff:10.1.2.3", &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in ["evil.example", "api.example", "10.1.2.4", "localhost.evil.example"] {
+            assert_eq!(check("10.1.2.3", &[("host", host)]), Err(421), "{host}");
+        }
+        for host in ["", "user@localhost", "local host", "localhost:x"] {
+            assert_eq!(check("127.0.0.1", &[("host", host)]), Err(400), "{host:?}");
+        }
+        assert_eq!(check("127.0.0.1", &[]), Err(400));
+        assert_eq!(check("127.0.0.1", &[("host", "localhost"), ("host", "localhost")]), Err(400));
+    }
+
+    #[test]
+    fn a_page_of_another_origin_is_refused() {
+        let from = |origin| check("127.0.0.1", &[("host", "localhost:7090"), ("origin", origin)]);
+        assert_eq!(from("http://localhost:7090"), Ok(()));
+        for origin in [
+            "null",
+            "http://evil.example",
+            "http://localhost",
+            "http://localhost:3000",
+            "http://127.0.0.1:7090",
+            "ftp://localhost:7090",
+            "localhost:7090",
+        ] {
+            assert_eq!(from(origin), Err(403), "{origin}");
+        }
+        let behind_tls = [("host", "gate.example"), ("origin", "https://gate.example")];
+        assert_eq!(check("127.0.0.1", &behind_tls), Ok(()));
+    }
+
+    #[test]
+    fn only_the_whole_token_opens() {
+        let guard = Guard::new("s3cret", &[]);
+        let with = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            guard.check_token(&headers).is_ok()
+        };
+        assert!(with("Bearer s3cret"));
+        assert!(with("bearer  s3cret"));
+        for wrong in
+            ["Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets3cret", "Bearer S3cret", "s3cret"]
+        {
+            assert!(!with(wrong), "{wrong}");
+        }
+        assert!(guard.check_token(&HeaderMap::new()).is_err());
+        assert!(Guard::new("", &[]).check_token(&HeaderMap::new()).is_ok());
+    }
+}

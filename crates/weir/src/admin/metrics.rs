@@ -1,0 +1,292 @@
+//! `GET /metrics`: what shards and front count, read at the moment of the scrape.
+//!
+//! Nothing is registered but one collector: the cells stay with those who write them. `_total` and the unit at the
+//! end of a name are the encoder's.
+
+mod families;
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::{Registry, Unit};
+use weir_engine::{Cell, DropRule, Durations, ShardStats};
+use weir_wire::CloseReason;
+
+use self::families::{Families, Histogram};
+use super::process;
+use crate::{AcceptError, Handle, PublishTarget, RefuseCause};
+
+/// All metrics of a gateway.
+pub(super) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    pub(super) fn new(handle: Handle) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Gateway { handle }));
+        Self { registry }
+    }
+
+    /// The metrics in OpenMetrics' text form, whole.
+    ///
+    /// Cost: some hundred lines, from relaxed reads and three reads of /proc; no lock of the hot path.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::with_capacity(32 * 1024);
+        encode(&mut text, &self.registry).expect("a String takes everything");
+        text
+    }
+}
+
+impl Handle {
+    /// All metrics in the text form of OpenMetrics, as `GET /metrics` answers.
+    ///
+    /// Cost: some 20 KB of text, from relaxed reads of what shards and front count.
+    pub fn metrics(&self) -> String {
+        Metrics::new(self.clone()).text()
+    }
+}
+
+/// Reads a gateway's counters.
+struct Gateway {
+    handle: Handle,
+}
+
+impl Collector for Gateway {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families::new(encoder);
+        self.connections(&mut families)?;
+        self.front(&mut families)?;
+        self.traffic(&mut families)?;
+        self.memory(&mut families)?;
+        self.mailboxes(&mut families)?;
+        self.times(&mut families)?;
+        process(&mut families)
+    }
+}
+
+impl Gateway {
+    fn connections(&self, to: &mut Families<'_>) -> fmt::Result {
+        let unsettled = self.handle.counters().unsettled() as u64;
+        let states = [
+            ("settled", self.sum(|shard| &shard.connections)),
+            ("unsettled", unsettled),
+            ("lingering", self.sum(|shard| &shard.lingering)),
+        ];
+        to.gauges(
+            "weir_connections",
+            "Connections by transport and state; lingering ones are closed and flush or wait for the peer's end.",
+            states.map(|(state, count)| ([("transport", "tcp"), ("state", state)], count)),
+        )?;
+        to.gauge(
+            "weir_connections_stalled",
+            "Connections above the high watermark.",
+            self.sum(|shard| &shard.stalled),
+        )?;
+        to.gauge(
+            "weir_table_entries",
+            "Entries of the connection tables in use, lingering and unreported ones included.",
+            self.sum(|shard| &shard.table_entries),
+        )?;
+        to.gauge(
+            "weir_memberships",
+            "Subscriptions: pairs of a connection and a topic that it is in.",
+            self.sum(|shard| &shard.memberships),
+        )?;
+        to.counter(
+            "weir_connections_adopted",
+            "Connections that have settled on a shard.",
+            self.sum(|shard| &shard.adopted),
+        )?;
+        let front = self.handle.counters();
+        to.counters(
+            "weir_connections_closed",
+            "Connections that have ended, by reason, settled or not.",
+            CloseReason::ALL.map(|reason| {
+                let shards = self.sum(|shard| &shard.closed[reason.index()]);
+                ([("reason", reason.name())], shards + front.closed(reason))
+            }),
+        )
+    }
+
+    fn front(&self, to: &mut Families<'_>) -> fmt::Result {
+        let (front, gauges) = (self.handle.counters(), self.handle.gauges());
+        to.gauge("weir_devices", "Devices that are known.", gauges.devices as u64)?;
+        to.gauge("weir_topics", "Topics that exist.", gauges.topics as u64)?;
+        to.counter(
+            "weir_connections_accepted",
+            "Connections accepted by the device listeners.",
+            front.accepted(),
+        )?;
+        to.counters(
+            "weir_accept_errors",
+            "Errors of accepting connections, by kind.",
+            AcceptError::ALL.map(|error| ([("error", error.name())], front.accept_errors(error))),
+        )?;
+        to.counters(
+            "weir_messages_published",
+            "Messages accepted for publishing, by target.",
+            PublishTarget::ALL.map(|target| ([("target", target.name())], front.published(target))),
+        )?;
+        to.counters(
+            "weir_publish_refused",
+            "Messages not accepted for publishing, by cause.",
+            RefuseCause::ALL.map(|cause| ([("cause", cause.name())], front.refused(cause))),
+        )?;
+        to.counter(
+            "weir_log_lines_dropped",
+            "Log lines dropped because the queue of the log was full.",
+            front.log_lines_dropped(),
+        )
+    }
+
+    fn traffic(&self, to: &mut Families<'_>) -> fmt::Result {
+        to.counter(
+            "weir_messages_delivered",
+            "Messages whose last byte a connection's socket took.",
+            self.sum(|shard| &shard.delivered),
+        )?;
+        to.counters(
+            "weir_messages_dropped",
+            "Messages accepted for a connection and not sent, by rule.",
+            DropRule::ALL.map(|rule| {
+                let count = self.sum(|shard| &shard.dropped[rule as usize]);
+                ([("rule", rule.name())], count)
+            }),
+        )?;
+        to.counter_in(
+            "weir_sent",
+            &Unit::Bytes,
+            "Bytes that the sockets of settled connections took.",
+            self.sum(|shard| &shard.sent_bytes),
+        )?;
+        to.counter_in(
+            "weir_received",
+            &Unit::Bytes,
+            "Bytes read from settled connections.",
+            self.sum(|shard| &shard.received_bytes),
+        )?;
+        to.counter(
+            "weir_received_frames",
+            "Whole frames read from settled connections.",
+            self.sum(|shard| &shard.received_frames),
+        )?;
+        to.counter("weir_pings", "Pings answered.", self.sum(|shard| &shard.pings))
+    }
+
+    fn memory(&self, to: &mut Families<'_>) -> fmt::Result {
+        let budget = self.handle.engine().budget();
+        to.gauge_in(
+            "weir_queued",
+            &Unit::Bytes,
+            "Bytes that wait for sockets: messages charged and pieces held by shards.",
+            budget.used() as u64,
+        )?;
+        to.gauge(
+            "weir_queued_bytes_max",
+            "The byte budget: the most that may wait for sockets.",
+            budget.bytes_max() as u64,
+        )?;
+        to.gauge(
+            "weir_queued_bytes_peak",
+            "The most bytes that ever waited for sockets.",
+            budget.peak() as u64,
+        )?;
+        to.counter(
+            "weir_budget_refused",
+            "Requests for a part of the byte budget that were refused.",
+            budget.refused(),
+        )
+    }
+
+    fn mailboxes(&self, to: &mut Families<'_>) -> fmt::Result {
+        let engine = self.handle.engine();
+        let mut depths = Vec::new();
+        let names: Vec<String> = (0..engine.shard_count()).map(|shard| shard.to_string()).collect();
+        for (shard, name) in names.iter().enumerate() {
+            let mailbox = engine.mailbox(shard);
+            let lanes = [("commands", mailbox.depth()), ("reserved", mailbox.reserved_depth())];
+            for (lane, depth) in lanes {
+                depths.push(([("shard", name.as_str()), ("lane", lane)], depth as u64));
+            }
+        }
+        to.gauges(
+            "weir_mailbox_depth",
+            "Commands that wait for a shard or are being carried out, by lane.",
+            depths,
+        )
+    }
+
+    fn times(&self, to: &mut Families<'_>) -> fmt::Result {
+        to.histogram(
+            "weir_delivery_lag",
+            "From a message's acceptance to its send, weighted by the sends of a batch.",
+            &self.durations(|shard| &shard.lag),
+        )?;
+        to.histogram(
+            "weir_fanout_duration",
+            "From a fan-out's first send on a shard to its last.",
+            &self.durations(|shard| &shard.fanout),
+        )?;
+        let turn = self.durations(|shard| &shard.turn);
+        to.histogram("weir_shard_turn", "Length of a shard's turns, waiting not counted.", &turn)?;
+        to.gauge_seconds(
+            "weir_shard_turn_seconds_max",
+            "The longest turn of any shard.",
+            turn.max,
+        )?;
+        let stalls = [
+            ("recovered", self.durations(|shard| &shard.stall_recovered)),
+            ("closed", self.durations(|shard| &shard.stall_closed)),
+        ];
+        to.histograms(
+            "weir_stall",
+            "From the crossing of the high watermark to the recovery or the close.",
+            stalls.each_ref().map(|(outcome, times)| ([("outcome", *outcome)], times)),
+        )?;
+        to.gauges(
+            "weir_stall_seconds_max",
+            "The longest stall, by outcome.",
+            stalls.each_ref().map(|(outcome, times)| ([("outcome", *outcome)], times.max)),
+        )
+    }
+
+    fn shards(&self) -> impl Iterator<Item = &ShardStats> {
+        let engine = self.handle.engine();
+        (0..engine.shard_count()).map(|shard| &**engine.stats(shard))
+    }
+
+    fn sum(&self, of: impl Fn(&ShardStats) -> &Cell) -> u64 {
+        self.shards().map(|shard| of(shard).get()).sum()
+    }
+
+    fn durations(&self, of: impl Fn(&ShardStats) -> &Durations) -> Histogram {
+        Histogram::sum(self.shards().map(of))
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
+/// The process, under the names that all exporters use; what the kernel does not say is left out.
+fn process(to: &mut Families<'_>) -> fmt::Result {
+    if let Some(count) = process::open_fds() {
+        to.gauge("process_open_fds", "Open file descriptors.", count)?;
+    }
+    if let Some(count) = process::max_fds() {
+        to.gauge("process_max_fds", "The soft limit on open file descriptors.", count)?;
+    }
+    if let Some(bytes) = process::resident_bytes() {
+        let help = "Resident memory.";
+        to.gauge_in("process_resident_memory", &Unit::Bytes, help, bytes)?;
+    }
+    to.info("weir_build", "The program.", &[("version", env!("CARGO_PKG_VERSION"))])
+}
+
+/// What the text is, as scrapers know it.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,0 +1,151 @@
+//! Metric families from plain numbers: the descriptor, then a line for each set of labels.
+
+use std::fmt;
+
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use weir_engine::Durations;
+
+/// Writes one family after the other.
+pub(super) struct Families<'e> {
+    encoder: DescriptorEncoder<'e>,
+}
+
+impl<'e> Families<'e> {
+    pub(super) fn new(encoder: DescriptorEncoder<'e>) -> Self {
+        Self { encoder }
+    }
+
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.family(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    pub(super) fn gauge_in(
+        &mut self,
+        name: &str,
+        unit: &Unit,
+        help: &str,
+        value: u64,
+    ) -> fmt::Result {
+        self.family(name, help, Some(unit), MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    pub(super) fn gauge_seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        self.family(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (S, V)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, None, MetricType::Gauge)?;
+        values
+            .into_iter()
+            .try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+    }
+
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        count(&mut self.family(name, help, None, MetricType::Counter)?, value)
+    }
+
+    pub(super) fn counter_in(
+        &mut self,
+        name: &str,
+        unit: &Unit,
+        help: &str,
+        value: u64,
+    ) -> fmt::Result {
+        count(&mut self.family(name, help, Some(unit), MetricType::Counter)?, value)
+    }
+
+    pub(super) fn counters<S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (S, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, None, MetricType::Counter)?;
+        values
+            .into_iter()
+            .try_for_each(|(labels, value)| count(&mut family.encode_family(&labels)?, value))
+    }
+
+    pub(super) fn histogram(&mut self, name: &str, help: &str, value: &Histogram) -> fmt::Result {
+        let unit = Some(&Unit::Seconds);
+        value.encode(&mut self.family(name, help, unit, MetricType::Histogram)?)
+    }
+
+    pub(super) fn histograms<'a, S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (S, &'a Histogram)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        values
+            .into_iter()
+            .try_for_each(|(labels, value)| value.encode(&mut family.encode_family(&labels)?))
+    }
+
+    pub(super) fn info(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &impl EncodeLabelSet,
+    ) -> fmt::Result {
+        self.family(name, help, None, MetricType::Info)?.encode_info(labels)
+    }
+
+    fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        unit: Option<&'s Unit>,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.encoder.encode_descriptor(name, help, unit, kind)
+    }
+}
+
+/// The encoder adds `_total` to the name.
+fn count(encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+    encoder.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+}
+
+/// Durations of all shards together.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    counts: [u64; Durations::BUCKETS],
+    sum: f64,
+    /// Seconds.
+    pub(super) max: f64,
+}
+
+impl Histogram {
+    pub(super) fn sum<'a>(durations: impl Iterator<Item = &'a Durations>) -> Self {
+        let mut all = Self { counts: [0; Durations::BUCKETS], sum: 0.0, max: 0.0 };
+        for one in durations {
+            for (sum, count) in all.counts.iter_mut().zip(one.counts()) {
+                *sum += count;
+            }
+            all.sum += one.sum().as_secs_f64();
+            all.max = all.max.max(one.max().as_secs_f64());
+        }
+        all
+    }
+
+    /// Not cumulated: the encoder does that.
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        let buckets: [(f64, u64); Durations::BUCKETS] = std::array::from_fn(|index| {
+            let bound = Durations::bound(index).map_or(f64::INFINITY, |bound| bound.as_secs_f64());
+            (bound, self.counts[index])
+        });
+        let count = self.counts.iter().sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, count, &buckets, None)
+    }
+}

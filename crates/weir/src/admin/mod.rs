@@ -1,0 +1,135 @@
+//! The admin API: publishing, looking and closing over HTTP/1.1, and the metrics.
+//!
+//! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
+
+mod body;
+mod guard;
+mod metrics;
+mod problem;
+mod process;
+mod publish;
+mod query;
+mod reply;
+mod routes;
+mod views;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::{AdminConfig, Handle};
+use routes::Routes;
+
+/// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
+///
+/// Limits: `CONNECTIONS_MAX`; one more is answered with 503 and closed.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    handle: Handle,
+    config: AdminConfig,
+    shutdown: impl Future<Output = ()>,
+) {
+    let routes = Arc::new(Routes::new(handle, &config));
+    let (stop, stopped) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if connections.len() >= CONNECTIONS_MAX => refuse(&stream),
+                Ok((stream, _)) => {
+                    connections.spawn(converse(stream, Arc::clone(&routes), stopped.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_BACK_OFF).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let _ = stop.send(true);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+}
+
+/// Serves one connection to its end.
+async fn converse(stream: TcpStream, routes: Arc<Routes>, mut stopped: watch::Receiver<bool>) {
+    let Ok(local) = stream.local_addr().map(|addr| addr.ip()) else { return };
+    prepare(&stream);
+    let service = service_fn(move |request| {
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(answer(&routes, local, request).await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(BUFFER_BYTES)
+            .max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stopped.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection to the admin API ended early");
+    }
+}
+
+async fn answer(
+    routes: &Routes,
+    local: IpAddr,
+    request: hyper::Request<hyper::body::Incoming>,
+) -> reply::Reply {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let reply = routes.answer(local, request).await;
+    tracing::debug!(%method, path, status = reply.status().as_u16(), "admin request");
+    reply
+}
+
+/// A peer that does not take its answer must not stay for ever; hyper has no timer for that, the kernel has.
+fn prepare(stream: &TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    let set =
+        stream.set_nodelay(true).and_then(|()| socket.set_tcp_user_timeout(Some(WRITE_TIMEOUT)));
+    if let Err(error) = set {
+        tracing::debug!(%error, "socket options of an admin connection");
+    }
+}
+
+/// Answers one connection too many, as far as its socket takes it, and closes it.
+fn refuse(stream: &TcpStream) {
+    let _ = stream.try_write(
+        b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    );
+}
+
+/// Operators, a few publishers and a scraper; each holds some tens of KiB at the most.
+const CONNECTIONS_MAX: usize = 256;
+/// Also ends a connection that is kept alive without a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const ACCEPT_BACK_OFF: Duration = Duration::from_millis(100);
+/// Bounds a request's head too.
+const BUFFER_BYTES: usize = 16 * 1024;
+const HEADERS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

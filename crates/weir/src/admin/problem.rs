@@ -1,0 +1,233 @@
+//! Problem documents (RFC 9457): how the admin API says no.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+
+use super::reply;
+use crate::{PublishError, TopicNameError};
+
+/// Why a request is refused: each is one `type`, one title and one status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Something in the request is not as documented.
+    InvalidRequest,
+    /// No token, or a wrong one.
+    Unauthorized,
+    /// A page of another origin asks.
+    ForeignOrigin,
+    /// There is no such path, connection or device.
+    NotFound,
+    /// The path does not know the method.
+    MethodNotAllowed,
+    /// The body did not come in time.
+    BodyTimeout,
+    /// A body without its length.
+    LengthRequired,
+    /// A body or a message over its limit.
+    TooLarge,
+    /// A body that is not JSON.
+    UnsupportedMediaType,
+    /// A `Host` that this server does not go by.
+    UnknownHost,
+    /// A shard's mailbox is full.
+    MailboxFull,
+    /// The byte budget is used up.
+    BudgetExhausted,
+    /// Too many request bodies at once.
+    TooManyRequests,
+    /// Not listening yet, or draining.
+    NotReady,
+}
+
+impl Kind {
+    const fn facts(self) -> (&'static str, &'static str, StatusCode) {
+        match self {
+            Kind::InvalidRequest => {
+                ("invalid-request", "The request is invalid", StatusCode::BAD_REQUEST)
+            }
+            Kind::Unauthorized => {
+                ("unauthorized", "A valid token is required", StatusCode::UNAUTHORIZED)
+            }
+            Kind::ForeignOrigin => {
+                ("foreign-origin", "Pages of other origins are refused", StatusCode::FORBIDDEN)
+            }
+            Kind::NotFound => ("not-found", "Not found", StatusCode::NOT_FOUND),
+            Kind::MethodNotAllowed => {
+                ("method-not-allowed", "Method not allowed", StatusCode::METHOD_NOT_ALLOWED)
+            }
+            Kind::BodyTimeout => {
+                ("body-timeout", "The body did not come in time", StatusCode::REQUEST_TIMEOUT)
+            }
+            Kind::LengthRequired => {
+                ("length-required", "Length required", StatusCode::LENGTH_REQUIRED)
+            }
+            Kind::TooLarge => ("too-large", "Too large", StatusCode::PAYLOAD_TOO_LARGE),
+            Kind::UnsupportedMediaType => (
+                "unsupported-media-type",
+                "The body must be application/json",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ),
+            Kind::UnknownHost => (
+                "unknown-host",
+                "This server does not go by that host name",
+                StatusCode::MISDIRECTED_REQUEST,
+            ),
+            Kind::MailboxFull => {
+                ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Kind::BudgetExhausted => {
+                ("budget-exhausted", "The byte budget is used up", StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Kind::TooManyRequests => {
+                ("too-many-requests", "Too many requests at once", StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Kind::NotReady => ("not-ready", "Not ready", StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+}
+
+/// A refusal, as a document and as a response.
+#[derive(Debug, Clone)]
+pub(super) struct Problem {
+    kind: Kind,
+    detail: String,
+    field: Option<String>,
+    retry_after: Option<Duration>,
+    /// A header that belongs to this refusal: `Allow`, or `WWW-Authenticate`.
+    header: Option<HeaderValue>,
+}
+
+impl Problem {
+    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), field: None, retry_after: None, header: None }
+    }
+
+    /// A field, a query parameter or a path segment is at fault.
+    pub(super) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(Kind::InvalidRequest, detail) }
+    }
+
+    /// 405; `allow` lists the methods that the path knows.
+    pub(super) fn method(allow: &'static str) -> Self {
+        let detail = format!("this path knows {allow}");
+        Self {
+            header: Some(HeaderValue::from_static(allow)),
+            ..Self::new(Kind::MethodNotAllowed, detail)
+        }
+    }
+
+    /// 401 with its challenge.
+    pub(super) fn unauthorized(challenge: &'static str, detail: &'static str) -> Self {
+        Self {
+            header: Some(HeaderValue::from_static(challenge)),
+            ..Self::new(Kind::Unauthorized, detail)
+        }
+    }
+
+    /// A refusal that passes.
+    pub(super) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
+        Self { retry_after: Some(after), ..Self::new(kind, detail) }
+    }
+
+    /// A message was refused; `payload` is the field that held its content, `place` the path of its object.
+    pub(super) fn publish(error: PublishError, payload: &str, place: &str) -> Self {
+        let detail = error.to_string();
+        match error {
+            PublishError::TopicName(
+                TopicNameError::Empty
+                | TopicNameError::TooLong { .. }
+                | TopicNameError::Control(_)
+                | TopicNameError::Wildcard(_),
+            ) => Self::field(format!("{place}topic"), detail),
+            PublishError::TooLarge { .. } => Self {
+                field: Some(format!("{place}{payload}")),
+                ..Self::new(Kind::TooLarge, detail)
+            },
+            PublishError::Busy(after) => Self::retry(Kind::MailboxFull, after, detail),
+            PublishError::BudgetExhausted(after) => {
+                Self::retry(Kind::BudgetExhausted, after, detail)
+            }
+        }
+    }
+
+    pub(super) fn document(&self) -> Document<'_> {
+        let (slug, title, status) = self.kind.facts();
+        Document {
+            kind: format!("urn:problem-type:weir:{slug}"),
+            title,
+            status: status.as_u16(),
+            detail: &self.detail,
+            field: self.field.as_deref(),
+            retry_after_ms: self.retry_after.map(millis),
+        }
+    }
+
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let (_, _, status) = self.kind.facts();
+        let mut response = reply::json(status, &self.document());
+        let headers = response.headers_mut();
+        headers.insert(
+            http::header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if let Some(after) = self.retry_after {
+            let seconds = millis(after).div_ceil(1000).max(1);
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(value) = self.header {
+            let name = if self.kind == Kind::Unauthorized { WWW_AUTHENTICATE } else { ALLOW };
+            headers.insert(name, value);
+        }
+        if matches!(self.kind, Kind::BodyTimeout | Kind::LengthRequired) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// A problem document's members; `field` and `retry_after_ms` are extensions.
+#[derive(Debug, Serialize)]
+pub(super) struct Document<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+/// A duration in whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_mailbox_says_when_to_come_back() {
+        let error = PublishError::Busy(Duration::from_millis(1200));
+        let response = Problem::publish(error, "text", "").into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "2");
+    }
+
+    #[test]
+    fn a_document_has_the_members_of_the_standard() {
+        let problem = Problem::field("limit", "not a number");
+        let json = serde_json::to_value(problem.document()).unwrap();
+        assert_eq!(json["type"], "urn:problem-type:weir:invalid-request");
+        assert_eq!(json["status"], 400);
+        assert_eq!(json["field"], "limit");
+        assert!(json.get("retry_after_ms").is_none());
+    }
+}

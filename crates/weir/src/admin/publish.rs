@@ -1,0 +1,352 @@
+//! `POST /v1/publish`: JSON to messages, and what became of them to JSON.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use http::StatusCode;
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::problem::{Document, Kind, Problem};
+use super::reply::{self, Reply};
+use crate::{Accepted, Handle, Payload, Publication, Target};
+
+/// One message as it is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Message<'a> {
+    #[serde(borrow)]
+    topic: Option<Text<'a>>,
+    #[serde(borrow)]
+    device: Option<Text<'a>>,
+    all: Option<bool>,
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    #[serde(borrow)]
+    data: Option<Text<'a>>,
+    #[serde(borrow)]
+    content_type: Option<Text<'a>>,
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
+    ttl_ms: Option<u64>,
+}
+
+/// Many messages as they are asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many<'a> {
+    #[serde(borrow, deserialize_with = "at_most_messages_max")]
+    messages: Vec<Message<'a>>,
+}
+
+/// Tells the two forms apart: the second one has this member.
+#[derive(Debug, Deserialize)]
+struct Form {
+    messages: Option<IgnoredAny>,
+}
+
+/// A string that is copied only if it holds escapes.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// What became of a message.
+#[derive(Debug, Serialize)]
+struct Published {
+    id: String,
+    connections: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    results: Vec<Outcome<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Outcome<'a> {
+    Published(Published),
+    Refused { error: Document<'a> },
+}
+
+/// Publishes what a body asks for: one message, or many, of which each has its own outcome.
+///
+/// Errors: a body that is not well formed publishes nothing.
+/// Cost: one message is encoded and queued at a time; between some of them other work has its turn.
+pub(super) async fn publish(handle: &Handle, body: &[u8]) -> Result<Reply, Problem> {
+    let many = serde_json::from_slice::<Form>(body).is_ok_and(|form| form.messages.is_some());
+    if !many {
+        let accepted = publish_one(handle, &parse::<Message<'_>>(body)?, "")?;
+        return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
+    }
+    let messages = parse::<Many<'_>>(body)?.messages;
+    let mut outcomes = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        if index % MESSAGES_AT_A_TIME == MESSAGES_AT_A_TIME - 1 {
+            tokio::task::yield_now().await;
+        }
+        outcomes.push(publish_one(handle, message, &format!("messages[{index}].")));
+    }
+    let results = outcomes.iter().map(|outcome| match outcome {
+        Ok(accepted) => Outcome::Published(Published::from(*accepted)),
+        Err(problem) => Outcome::Refused { error: problem.document() },
+    });
+    Ok(reply::json(StatusCode::OK, &Results { results: results.collect() }))
+}
+
+/// Publishes one message; `place` is the path of its object in the body.
+fn publish_one(handle: &Handle, message: &Message<'_>, place: &str) -> Result<Accepted, Problem> {
+    let refuse = |(field, detail): Refusal| Problem::field(format!("{place}{field}"), detail);
+    let target = message.target().map_err(refuse)?;
+    let (field, content) = message.content().map_err(refuse)?;
+    let publication = Publication {
+        target,
+        payload: match &content {
+            Content::Text(text) => Payload::Text(text),
+            Content::Data(data) => Payload::Data(data),
+        },
+        content_type: message.content_type().map_err(refuse)?,
+        key: message.key().map_err(refuse)?,
+        ttl: message.ttl().map_err(refuse)?,
+        sender: None,
+    };
+    handle.publish(&publication).map_err(|error| Problem::publish(error, field, place))
+}
+
+/// A field and what is wrong with it.
+type Refusal = (&'static str, String);
+
+enum Content<'a> {
+    Text(&'a str),
+    Data(Vec<u8>),
+}
+
+impl Message<'_> {
+    fn target(&self) -> Result<Target<'_>, Refusal> {
+        match (&self.topic, &self.device, self.all) {
+            (Some(topic), None, None) => Ok(Target::Topic(&topic.0)),
+            (None, Some(device), None) if device.0.is_empty() => {
+                Err(("device", "device id is empty".to_owned()))
+            }
+            (None, Some(device), None) => Ok(Target::Device(&device.0)),
+            (None, None, Some(true)) => Ok(Target::All),
+            (None, None, Some(false)) => {
+                Err(("all", "all is false; it is true, or left out".to_owned()))
+            }
+            (topic, device, all) => {
+                let field = match (topic, device, all) {
+                    (_, _, Some(_)) => "all",
+                    (_, Some(_), None) => "device",
+                    (_, None, None) => "topic",
+                };
+                Err((field, "a message has exactly one of topic, device and all".to_owned()))
+            }
+        }
+    }
+
+    /// The content, and the field that holds it.
+    fn content(&self) -> Result<(&'static str, Content<'_>), Refusal> {
+        match (&self.text, &self.data) {
+            (Some(text), None) => Ok(("text", Content::Text(&text.0))),
+            (None, Some(data)) => match BASE64.decode(data.0.as_bytes()) {
+                Ok(data) => Ok(("data", Content::Data(data))),
+                Err(error) => Err(("data", format!("data is not base64: {error}"))),
+            },
+            (text, _) => {
+                let field = if text.is_some() { "data" } else { "text" };
+                Err((field, "a message has exactly one of text and data".to_owned()))
+            }
+        }
+    }
+
+    fn content_type(&self) -> Result<&str, Refusal> {
+        let value = short("content_type", self.content_type.as_ref())?;
+        if value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+            return Ok(value);
+        }
+        Err(("content_type", "content_type holds what is not printable ASCII".to_owned()))
+    }
+
+    fn key(&self) -> Result<&str, Refusal> {
+        short("key", self.key.as_ref())
+    }
+
+    fn ttl(&self) -> Result<Option<Duration>, Refusal> {
+        let Some(ttl_ms) = self.ttl_ms else { return Ok(None) };
+        if (1..=TTL_MS_MAX).contains(&ttl_ms) {
+            return Ok(Some(Duration::from_millis(ttl_ms)));
+        }
+        let detail = format!("ttl_ms is {ttl_ms}; it is from 1 to {TTL_MS_MAX}, or left out");
+        Err(("ttl_ms", detail))
+    }
+}
+
+impl From<Accepted> for Published {
+    fn from(accepted: Accepted) -> Self {
+        Self {
+            id: format!("{:016x}", accepted.id),
+            connections: accepted.connections,
+            offset: accepted.offset,
+        }
+    }
+}
+
+fn short<'a>(field: &'static str, value: Option<&'a Text<'_>>) -> Result<&'a str, Refusal> {
+    let value = value.map(|text| &*text.0).unwrap_or_default();
+    if value.len() <= NAME_BYTES_MAX {
+        return Ok(value);
+    }
+    let bytes = value.len();
+    Err((field, format!("{field} of {bytes} bytes is over the limit of {NAME_BYTES_MAX}")))
+}
+
+/// Parses JSON; an error names the field by its path.
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let mut input = serde_json::Deserializer::from_slice(body);
+    let value: T = serde_path_to_error::deserialize(&mut input).map_err(|error| {
+        let path = error.path().to_string();
+        let detail = error.into_inner().to_string();
+        match path.as_str() {
+            "." | "" => Problem::new(Kind::InvalidRequest, detail),
+            _ => Problem::field(path, detail),
+        }
+    })?;
+    let end = input.end();
+    end.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
+    Ok(value)
+}
+
+/// Stops at the first message too many, before more memory is taken.
+fn at_most_messages_max<'de, D>(input: D) -> Result<Vec<Message<'de>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Bounded;
+
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<Message<'de>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "an array of at most {MESSAGES_MAX} messages")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut input: A) -> Result<Self::Value, A::Error> {
+            let mut messages = Vec::new();
+            while let Some(message) = input.next_element()? {
+                if messages.len() == MESSAGES_MAX {
+                    return Err(A::Error::custom(format_args!(
+                        "more than {MESSAGES_MAX} messages in one request"
+                    )));
+                }
+                messages.push(message);
+            }
+            Ok(messages)
+        }
+    }
+
+    input.deserialize_seq(Bounded)
+}
+
+/// One request's share of a front thread.
+const MESSAGES_MAX: usize = 1000;
+const MESSAGES_AT_A_TIME: usize = 64;
+/// Content types and keys are names, not content.
+const NAME_BYTES_MAX: usize = 255;
+/// A day. What waits for a socket waits for seconds: a longer time to live would mean nothing.
+const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(body: &str) -> Result<Message<'_>, serde_json::Value> {
+        parse::<Message<'_>>(body.as_bytes())
+            .map_err(|problem| serde_json::to_value(problem.document()).unwrap())
+    }
+
+    fn refused(body: &str) -> (&'static str, String) {
+        let message = parsed(body).unwrap();
+        let refusals = [
+            message.target().err(),
+            message.content().err(),
+            message.content_type().err(),
+            message.key().err(),
+            message.ttl().err(),
+        ];
+        let mut refusals = refusals.into_iter().flatten();
+        let refusal = refusals.next().expect("one field is at fault");
+        assert_eq!(refusals.next(), None, "{body}");
+        refusal
+    }
+
+    #[test]
+    fn a_field_that_is_not_right_is_named() {
+        let long = "k".repeat(256);
+        for (body, field, says) in [
+            (r#"{"text":""}"#, "topic", "exactly one of topic, device and all"),
+            (r#"{"topic":"a","device":"b","text":""}"#, "device", "exactly one of"),
+            (r#"{"topic":"a","all":true,"text":""}"#, "all", "exactly one of"),
+            (r#"{"all":false,"text":""}"#, "all", "it is true, or left out"),
+            (r#"{"device":"","text":""}"#, "device", "empty"),
+            (r#"{"all":true}"#, "text", "exactly one of text and data"),
+            (r#"{"all":true,"text":"","data":""}"#, "data", "exactly one of text and data"),
+            (r#"{"all":true,"data":"a b"}"#, "data", "not base64"),
+            (r#"{"all":true,"text":"","ttl_ms":0}"#, "ttl_ms", "from 1 to 86400000"),
+            (r#"{"all":true,"text":"","ttl_ms":86400001}"#, "ttl_ms", "from 1 to 86400000"),
+            (r#"{"all":true,"text":"","content_type":"a\nb"}"#, "content_type", "printable"),
+            (&format!(r#"{{"all":true,"text":"","key":"{long}"}}"#), "key", "limit of 255"),
+        ] {
+            let (at, detail) = refused(body);
+            assert_eq!(at, field, "{body}");
+            assert!(detail.contains(says), "{body}: {detail}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_well_formed_is_refused_with_its_path() {
+        for (body, field, says) in [
+            (r#"{"topci":"a"}"#, "topci", "unknown field `topci`"),
+            (r#"{"topic":5}"#, "topic", "invalid type: integer"),
+            (r#"{"ttl_ms":-1}"#, "ttl_ms", "invalid value"),
+            (r#"{"ttl_ms":1.5}"#, "ttl_ms", "invalid type"),
+        ] {
+            let problem = parsed(body).unwrap_err();
+            assert_eq!(problem["field"], field, "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains(says), "{problem}");
+        }
+        let twice = parsed(r#"{"topic":"a","topic":"b"}"#).unwrap_err();
+        assert!(twice["detail"].as_str().unwrap().contains("duplicate field `topic`"), "{twice}");
+        for body in ["", "{", "[]", "null", "{} x", "\u{feff}{}"] {
+            assert!(parsed(body).is_err(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn many_messages_are_bounded_and_placed() {
+        let body = format!(r#"{{"messages":[{}{{}}]}}"#, "{},".repeat(MESSAGES_MAX));
+        let problem = parse::<Many<'_>>(body.as_bytes()).unwrap_err();
+        assert!(format!("{problem:?}").contains("more than 1000 messages"), "{problem:?}");
+        let body = r#"{"messages":[{},{"txt":""}]}"#;
+        let problem = parse::<Many<'_>>(body.as_bytes()).unwrap_err();
+        assert!(format!("{problem:?}").contains("messages[1].txt"), "{problem:?}");
+    }
+
+    #[test]
+    fn escapes_and_both_forms_of_base64_are_read() {
+        let message = parsed(r#"{"topic":"a\u0062","data":"AAE="}"#).unwrap();
+        assert_eq!(message.target(), Ok(Target::Topic("ab")));
+        let Ok(("data", Content::Data(data))) = message.content() else { panic!("data") };
+        assert_eq!(data, [0, 1]);
+        assert!(parsed(r#"{"all":true,"data":"AAE"}"#).unwrap().content().is_ok());
+    }
+}

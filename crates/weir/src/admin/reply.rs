@@ -1,0 +1,39 @@
+//! Responses: the few headers that all have in common.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+
+/// What every route answers with.
+pub(super) type Reply = Response<Full<Bytes>>;
+
+/// A JSON document.
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    match serde_json::to_vec(value) {
+        Ok(body) => bytes(status, "application/json", body.into()),
+        Err(error) => {
+            tracing::error!(%error, "an answer of the admin API could not be written as JSON");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    }
+}
+
+/// Text or bytes of a media type.
+pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
+    let mut response = empty(status);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    *response.body_mut() = Full::new(body);
+    response
+}
+
+/// A status without a body.
+pub(super) fn empty(status: StatusCode) -> Reply {
+    let mut response = Response::new(Full::new(Bytes::new()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

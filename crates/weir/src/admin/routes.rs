@@ -1,0 +1,183 @@
+//! From a request to its answer: who may ask, what is asked, and the answer.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Request, StatusCode};
+use hyper::body::Body;
+
+use super::body::{self, Room};
+use super::guard::Guard;
+use super::metrics::{self, Metrics};
+use super::problem::{Kind, Problem};
+use super::query::Query;
+use super::reply::{self, Reply};
+use super::{publish, views};
+use crate::{AdminConfig, Handle};
+
+/// All that requests share.
+pub(super) struct Routes {
+    handle: Handle,
+    guard: Guard,
+    room: Room,
+    metrics: Metrics,
+    router: matchit::Router<Route>,
+}
+
+/// A path, whatever it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Publish,
+    Connections,
+    Connection,
+    Topics,
+    Device,
+    Revoke,
+    Health,
+    Ready,
+    Metrics,
+}
+
+impl Route {
+    const ALL: [(&'static str, Route); 9] = [
+        ("/v1/publish", Route::Publish),
+        ("/v1/connections", Route::Connections),
+        ("/v1/connections/{id}", Route::Connection),
+        ("/v1/topics", Route::Topics),
+        ("/v1/devices/{id}", Route::Device),
+        ("/v1/devices/{id}/revoke", Route::Revoke),
+        ("/healthz", Route::Health),
+        ("/readyz", Route::Ready),
+        ("/metrics", Route::Metrics),
+    ];
+
+    /// The methods that it knows, as `Allow` lists them.
+    const fn methods(self) -> &'static str {
+        match self {
+            Route::Publish | Route::Revoke => "POST",
+            Route::Connection => "GET, HEAD, DELETE",
+            Route::Connections
+            | Route::Topics
+            | Route::Device
+            | Route::Health
+            | Route::Ready
+            | Route::Metrics => "GET, HEAD",
+        }
+    }
+
+    /// Whether it answers without a token: probes of an orchestrator carry none.
+    const fn is_open(self) -> bool {
+        matches!(self, Route::Health | Route::Ready)
+    }
+}
+
+impl Routes {
+    pub(super) fn new(handle: Handle, config: &AdminConfig) -> Self {
+        let mut router = matchit::Router::new();
+        for (path, route) in Route::ALL {
+            router.insert(path, route).expect("the paths differ");
+        }
+        Self {
+            metrics: Metrics::new(handle.clone()),
+            guard: Guard::new(&config.token, &config.hosts),
+            room: Room::new(),
+            handle,
+            router,
+        }
+    }
+
+    /// Answers a request that came in on the address `local`.
+    pub(super) async fn answer<B>(&self, local: IpAddr, request: Request<B>) -> Reply
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        match self.dispatch(local, &head, body).await {
+            Ok(reply) => reply,
+            Err(problem) => problem.into_response(),
+        }
+    }
+
+    async fn dispatch<B>(&self, local: IpAddr, head: &Parts, body: B) -> Result<Reply, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.guard.check_host(head, local)?;
+        let found = self.router.at(head.uri.path()).ok();
+        let route = found.as_ref().map(|found| *found.value);
+        if !route.is_some_and(Route::is_open) {
+            self.guard.check_token(&head.headers)?;
+        }
+        let (Some(route), Some(found)) = (route, found) else {
+            let detail = format!("there is nothing at {:?}", head.uri.path());
+            return Err(Problem::new(Kind::NotFound, detail));
+        };
+        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+        if !route.methods().split(", ").any(|known| known == method.as_str()) {
+            return Err(Problem::method(route.methods()));
+        }
+        let id = found.params.get("id").unwrap_or_default();
+        if method == Method::POST {
+            return self.post(route, id, head, body).await;
+        }
+        if *method == Method::DELETE {
+            Query::parse(head.uri.query(), &[])?;
+            return views::close(&self.handle, id).await;
+        }
+        self.look(route, id, head.uri.query()).await
+    }
+
+    async fn post<B>(&self, route: Route, id: &str, head: &Parts, body: B) -> Result<Reply, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Query::parse(head.uri.query(), &[])?;
+        body::check_json(&head.headers)?;
+        if route == Route::Publish {
+            body::check_length(&head.headers)?;
+        }
+        let body = self.room.read(&head.headers, body).await?;
+        if route == Route::Publish {
+            return publish::publish(&self.handle, &body.bytes).await;
+        }
+        views::revoke(&self.handle, id, &body.bytes).await
+    }
+
+    async fn look(&self, route: Route, id: &str, query: Option<&str>) -> Result<Reply, Problem> {
+        if !matches!(route, Route::Connections | Route::Topics) {
+            Query::parse(query, &[])?;
+        }
+        match route {
+            Route::Connections => views::connections(&self.handle, query).await,
+            Route::Connection => views::connection(&self.handle, id).await,
+            Route::Topics => views::topics(&self.handle, query),
+            Route::Device => views::device(&self.handle, id).await,
+            Route::Health => Ok(text("ok\n")),
+            Route::Ready => self.ready(),
+            Route::Metrics => {
+                let text = self.metrics.text();
+                Ok(reply::bytes(StatusCode::OK, metrics::CONTENT_TYPE, text.into()))
+            }
+            Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
+        }
+    }
+
+    fn ready(&self) -> Result<Reply, Problem> {
+        if self.handle.is_ready() {
+            return Ok(text("ready\n"));
+        }
+        let detail = "the gateway is starting or draining: it takes no connections now";
+        Err(Problem::retry(Kind::NotReady, RETRY_AFTER, detail))
+    }
+}
+
+fn text(body: &'static str) -> Reply {
+    reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(body.as_bytes()))
+}
+
+const RETRY_AFTER: Duration = Duration::from_secs(1);

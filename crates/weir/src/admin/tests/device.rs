@@ -1,0 +1,79 @@
+//! A device on a plain socket, as far as these tests need one.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use weir_wire::v1::{
+    ClientMessage, Hello, Push, ServerMessage, Subscribe, client_message, push, server_message,
+};
+use weir_wire::{ProstMessage as _, frame};
+
+pub(super) struct Device {
+    stream: TcpStream,
+    read: Vec<u8>,
+    pub(super) connection_id: u64,
+    pub(super) local_addr: SocketAddr,
+}
+
+impl Device {
+    /// Connects and waits until it is in all `topics`.
+    pub(super) async fn connect(addr: SocketAddr, id: &str, topics: &[&str]) -> Device {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        let subscribe =
+            |topic: &&str| Subscribe { topic: (*topic).to_owned(), ..Subscribe::default() };
+        let hello = Hello {
+            device_id: id.to_owned(),
+            topics: topics.iter().map(subscribe).collect(),
+            ..Hello::default()
+        };
+        let message = ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };
+        let mut bytes = Vec::new();
+        frame::encode(&message, &mut bytes);
+        stream.write_all(&bytes).await.unwrap();
+        let local_addr = stream.local_addr().unwrap();
+        let mut device = Device { stream, read: Vec::new(), connection_id: 0, local_addr };
+        let server_message::Kind::Welcome(welcome) = device.next().await else {
+            panic!("the first message is Welcome")
+        };
+        device.connection_id = welcome.connection_id;
+        for _ in topics {
+            let next = device.next().await;
+            assert!(matches!(next, server_message::Kind::Subscribed(_)), "{next:?}");
+        }
+        device
+    }
+
+    pub(super) async fn push(&mut self) -> Push {
+        let next = self.next().await;
+        let server_message::Kind::Push(push) = next else { panic!("not a Push: {next:?}") };
+        push
+    }
+
+    /// The reason of the `Goodbye` that comes next.
+    pub(super) async fn goodbye(&mut self) -> String {
+        let next = self.next().await;
+        let server_message::Kind::Goodbye(goodbye) = next else {
+            panic!("not a Goodbye: {next:?}")
+        };
+        goodbye.reason
+    }
+
+    async fn next(&mut self) -> server_message::Kind {
+        loop {
+            if let Some((body, taken)) = frame::decode(&self.read, 1 << 20).unwrap() {
+                let message = ServerMessage::decode(body).unwrap();
+                self.read.drain(..taken);
+                return message.kind.expect("a kind that is known");
+            }
+            assert_ne!(self.stream.read_buf(&mut self.read).await.unwrap(), 0, "closed");
+        }
+    }
+}
+
+pub(super) fn text_of(push: &Push) -> String {
+    match &push.payload {
+        Some(push::Payload::Text(text)) => text.clone(),
+        other => panic!("not a text: {other:?}"),
+    }
+}

@@ -1,0 +1,263 @@
+//! What can be configured: plain sections with defaults. `validate` checks them before anything starts.
+
+mod duration;
+mod validate;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+pub use duration::{DurationError, parse_duration};
+pub use validate::ConfigError;
+
+/// All that can be configured of a gateway.
+///
+/// Shape: one section for each heading of the configuration file; the defaults listen on loopback and admit anyone
+/// there.
+/// Limits: [`Config::validate`] names the key, the value and what is allowed.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: ListenConfig,
+    /// Who may connect.
+    pub auth: AuthConfig,
+    /// Who may use the admin API.
+    pub admin: AdminConfig,
+    /// Threads and processors.
+    pub threads: ThreadsConfig,
+    /// The byte budget.
+    pub memory: MemoryConfig,
+    /// Counts and sizes.
+    pub limits: LimitsConfig,
+    /// Times and watermarks of a connection.
+    pub connection: ConnectionConfig,
+    /// Socket options.
+    pub tcp: TcpConfig,
+}
+
+/// Section `[listen]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListenConfig {
+    /// Where devices connect. `[::]` takes IPv4 too. Port 0: a free one.
+    pub tcp: Vec<SocketAddr>,
+    /// Where the admin API listens; none: it does not. In the file an empty string stands for none.
+    #[serde(deserialize_with = "addr_or_empty")]
+    pub admin: Option<SocketAddr>,
+    /// Connections that the kernel may hold ready to be accepted (`listen(2)`; `net.core.somaxconn` caps it).
+    pub accept_backlog: u32,
+}
+
+/// Section `[auth]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthConfig {
+    /// Whether devices without a token are admitted; absent: if all device listeners are on loopback.
+    pub anonymous: Option<bool>,
+    /// Tokens that admit.
+    pub tokens: Vec<TokenConfig>,
+}
+
+/// One of `[[auth.tokens]]`.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenConfig {
+    /// The secret.
+    pub token: String,
+    /// The only device id that it may claim; absent: any.
+    #[serde(default)]
+    pub device: Option<String>,
+}
+
+/// Section `[admin]`.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminConfig {
+    /// Bearer token; empty: none, on loopback only.
+    pub token: String,
+    /// Host names that requests may carry beside the listen address and the names of loopback.
+    pub hosts: Vec<String>,
+}
+
+/// Section `[threads]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ThreadsConfig {
+    /// Shards; 0: one for each processor allowed.
+    pub shards: usize,
+    /// Front threads; 0: from the number of processors. Read by whoever makes the runtime.
+    pub front: usize,
+    /// Whether shards are pinned, each to a processor of the inherited affinity mask.
+    pub pin: bool,
+}
+
+/// Section `[memory]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// Bytes that may wait for sockets; 0: a quarter of the memory that the cgroup or the machine allows.
+    pub budget_bytes: usize,
+}
+
+/// Section `[limits]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Settled connections.
+    pub connections_max: usize,
+    /// Connections that have not said `Hello` yet, or wait to be taken over.
+    pub unsettled_connections_max: usize,
+    /// Connections of one device; one more replaces the oldest.
+    pub connections_per_device_max: usize,
+    /// Topics that exist at one time.
+    pub topics_max: usize,
+    /// Topics that one connection may be in.
+    pub topics_per_connection_max: usize,
+    /// Length of a topic name.
+    pub topic_bytes_max: usize,
+    /// Length of a device id.
+    pub device_id_bytes_max: usize,
+    /// Length of a frame, from a device or to it.
+    pub frame_bytes_max: usize,
+}
+
+/// Section `[connection]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConnectionConfig {
+    /// From accept to a whole `Hello`.
+    #[serde(with = "duration")]
+    pub hello_timeout: Duration,
+    /// From the first byte of a frame to its last.
+    #[serde(with = "duration")]
+    pub frame_timeout: Duration,
+    /// How long a connection may stay above the high watermark.
+    #[serde(with = "duration")]
+    pub stall_timeout: Duration,
+    /// How long a shutdown takes to say goodbye to all.
+    #[serde(with = "duration")]
+    pub drain_timeout: Duration,
+    /// Interval of the signs of life for devices that do not ask for one.
+    #[serde(with = "duration")]
+    pub heartbeat: Duration,
+    /// The shortest that a device may ask for.
+    #[serde(with = "duration")]
+    pub heartbeat_min: Duration,
+    /// The longest that a device may ask for.
+    #[serde(with = "duration")]
+    pub heartbeat_max: Duration,
+    /// At or below this a stalled connection has recovered.
+    pub low_watermark_bytes: usize,
+    /// Above this a connection is stalled.
+    pub high_watermark_bytes: usize,
+}
+
+/// Section `[tcp]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TcpConfig {
+    /// `TCP_NOTSENT_LOWAT`: unsent bytes in the kernel above which a socket takes no more.
+    pub notsent_lowat_bytes: u32,
+    /// `SO_SNDBUF`; the kernel doubles it.
+    pub send_buffer_bytes: usize,
+    /// `SO_RCVBUF`; the kernel doubles it.
+    pub recv_buffer_bytes: usize,
+    /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged.
+    #[serde(with = "duration")]
+    pub user_timeout: Duration,
+}
+
+impl AuthConfig {
+    /// Whether devices without a token are admitted, given where devices connect.
+    pub fn admits_anonymous(&self, listen: &[SocketAddr]) -> bool {
+        self.anonymous.unwrap_or_else(|| listen.iter().all(|addr| addr.ip().is_loopback()))
+    }
+}
+
+impl Default for ListenConfig {
+    fn default() -> Self {
+        Self {
+            tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
+            admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
+            accept_backlog: 4096,
+        }
+    }
+}
+
+impl Default for ThreadsConfig {
+    fn default() -> Self {
+        Self { shards: 0, front: 0, pin: true }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 1_000_000,
+            unsettled_connections_max: 16_384,
+            connections_per_device_max: 1,
+            topics_max: 1_000_000,
+            topics_per_connection_max: 64,
+            topic_bytes_max: 255,
+            device_id_bytes_max: 128,
+            frame_bytes_max: 64 * 1024,
+        }
+    }
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        Self {
+            hello_timeout: Duration::from_secs(10),
+            frame_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(60),
+            heartbeat_min: Duration::from_secs(15),
+            heartbeat_max: Duration::from_secs(15 * 60),
+            low_watermark_bytes: 32 * 1024,
+            high_watermark_bytes: 128 * 1024,
+        }
+    }
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            notsent_lowat_bytes: 16 * 1024,
+            send_buffer_bytes: 64 * 1024,
+            recv_buffer_bytes: 64 * 1024,
+            user_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl std::fmt::Debug for TokenConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenConfig").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for AdminConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let token = if self.token.is_empty() { "none" } else { "set" };
+        f.debug_struct("AdminConfig").field("token", &token).field("hosts", &self.hosts).finish()
+    }
+}
+
+fn addr_or_empty<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(input)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        serde::de::Error::custom(format_args!(
+            "{text:?} is no address: allowed is an IP address and a port, or an empty string for none"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Tests of the configuration.
+
+use super::*;
+
+/// Changes the default configuration and says which key is at fault, if one is.
+fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
+    let mut config = Config::default();
+    change(&mut config);
+    match config.validate_for(2) {
+        Ok(()) => assert_eq!(key, "", "accepted"),
+        Err(error) => {
+            assert_eq!(error.key, key, "{error}");
+            assert!(error.allowed.contains(allowed), "{allowed:?} is not in {error}");
+        }
+    }
+}
+
+fn token(token: &str, device: Option<&str>) -> TokenConfig {
+    TokenConfig { token: token.to_owned(), device: device.map(str::to_owned) }
+}
+
+fn addrs(list: &[&str]) -> Vec<SocketAddr> {
+    list.iter().map(|addr| addr.parse().unwrap()).collect()
+}
+
+#[test]
+fn who_may_connect_from_where() {
+    let exposed = || addrs(&["127.0.0.1:0", "0.0.0.0:7070"]);
+    check(|_| {}, "", "");
+    check(|c| c.listen.tcp = vec![], "listen.tcp", "at least one");
+    check(|c| c.listen.tcp = exposed(), "auth.tokens", "0.0.0.0:7070");
+    let tokens = || vec![token("t", None)];
+    check(|c| (c.listen.tcp, c.auth.tokens) = (exposed(), tokens()), "", "");
+    check(
+        |c| (c.listen.tcp, c.auth.anonymous) = (exposed(), Some(true)),
+        "auth.anonymous",
+        "set auth.tokens",
+    );
+    check(|c| c.auth.anonymous = Some(true), "", "");
+    check(|c| c.auth.anonymous = Some(false), "auth.tokens", "at least one token");
+    check(|c| (c.auth.anonymous, c.auth.tokens) = (Some(false), tokens()), "", "");
+    check(|c| c.listen.tcp = addrs(&["[::1]:0", "127.3.4.5:0"]), "", "");
+    check(|c| c.listen.tcp = addrs(&["[::]:0"]), "auth.tokens", "[::]:0");
+    check(|c| c.listen.admin = Some(addrs(&["0.0.0.0:1"])[0]), "admin.token", "a token");
+    check(
+        |c| {
+            c.listen.admin = Some(addrs(&["0.0.0.0:1"])[0]);
+            c.admin.token = "secret".to_owned();
+        },
+        "",
+        "",
+    );
+    check(|c| c.listen.admin = None, "", "");
+}
+
+#[test]
+fn tokens_are_checked_and_never_shown() {
+    check(|c| c.auth.tokens = vec![token("", None)], "auth.tokens[0].token", "1 to");
+    let twice = vec![token("secret", None), token("secret", Some("d"))];
+    check(|c| c.auth.tokens = twice.clone(), "auth.tokens[1].token", "not stand there already");
+    let unnamed = vec![token("t", Some(""))];
+    check(|c| c.auth.tokens = unnamed, "auth.tokens[0].device", "or absent");
+    let mut config = Config::default();
+    config.auth.tokens = twice;
+    config.admin.token = "secret".to_owned();
+    let error = config.validate().unwrap_err();
+    assert!(!format!("{config:?} {error} {error:?}").contains("secret"));
+}
+
+#[test]
+fn every_number_has_its_range() {
+    check(|c| c.listen.accept_backlog = 0, "listen.accept_backlog", "1 to 65535");
+    check(|c| c.threads.shards = 8, "", "");
+    check(|c| c.threads.shards = 9, "threads.shards", "0 to 8");
+    check(|c| c.threads.front = 9, "threads.front", "0 to 8");
+    check(|c| c.memory.budget_bytes = 1000, "memory.budget_bytes", "at least 1048576");
+    check(|c| c.memory.budget_bytes = 8 << 20, "", "");
+    check(|c| c.limits.connections_max = 0, "limits.connections_max", "1 to 16777216");
+    check(|c| c.limits.unsettled_connections_max = 0, "limits.unsettled_connections_max", "1 to");
+    check(|c| c.limits.connections_per_device_max = 0, "limits.connections_per_device_max", "1 to");
+    check(|c| c.limits.topics_max = 0, "limits.topics_max", "1 to");
+    check(|c| c.limits.topics_per_connection_max = 0, "limits.topics_per_connection_max", "1 to");
+    check(|c| c.limits.topic_bytes_max = 1025, "limits.topic_bytes_max", "1 to 1024");
+    check(|c| c.limits.device_id_bytes_max = 0, "limits.device_id_bytes_max", "1 to 1024");
+    check(|c| c.limits.frame_bytes_max = 1023, "limits.frame_bytes_max", "1024 to");
+    check(|c| c.tcp.notsent_lowat_bytes = 0, "tcp.notsent_lowat_bytes", "1024 to");
+    check(|c| c.tcp.send_buffer_bytes = 0, "tcp.send_buffer_bytes", "4096 to");
+    check(|c| c.tcp.recv_buffer_bytes = 0, "tcp.recv_buffer_bytes", "4096 to");
+}
+
+#[test]
+fn times_and_watermarks_fit_together() {
+    const MS: Duration = Duration::from_millis(1);
+    check(|c| c.connection.hello_timeout = 99 * MS, "connection.hello_timeout", "100ms to");
+    check(|c| c.connection.frame_timeout = Duration::ZERO, "connection.frame_timeout", "100ms");
+    check(|c| c.connection.stall_timeout = Duration::MAX, "connection.stall_timeout", "3600s");
+    check(|c| c.connection.drain_timeout = Duration::ZERO, "", "");
+    check(|c| c.connection.heartbeat_min = MS, "connection.heartbeat_min", "200ms to");
+    check(|c| c.connection.heartbeat_max = 1000 * MS, "connection.heartbeat_max", "15s to");
+    check(|c| c.connection.heartbeat = 1000 * MS, "connection.heartbeat", "15s to 900s");
+    check(|c| c.connection.low_watermark_bytes = 0, "connection.low_watermark_bytes", "1024 to");
+    check(
+        |c| c.connection.high_watermark_bytes = 32_768 + 65_535,
+        "connection.high_watermark_bytes",
+        "98304 (low_watermark_bytes + limits.frame_bytes_max",
+    );
+    check(|c| c.connection.high_watermark_bytes = 98_304, "", "");
+    check(|c| c.limits.frame_bytes_max = 1 << 20, "connection.high_watermark_bytes", "1081344");
+    check(
+        |c| c.tcp.user_timeout = 10_000 * MS,
+        "tcp.user_timeout",
+        "above connection.stall_timeout",
+    );
+    check(|c| c.tcp.user_timeout = 10_001 * MS, "", "");
+}
+
+#[test]
+fn durations_are_numbers_with_a_unit() {
+    for (text, expected) in [
+        ("0s", Some(0)),
+        ("500ms", Some(500)),
+        ("10s", Some(10_000)),
+        ("15m", Some(900_000)),
+        ("2h", Some(7_200_000)),
+        ("", None),
+        ("10", None),
+        ("s", None),
+        ("1.5s", None),
+        ("-1s", None),
+        ("10 s", None),
+        ("1d", None),
+        ("18446744073709551615h", None),
+        ("99999999999999999999s", None),
+    ] {
+        assert_eq!(parse_duration(text).ok(), expected.map(Duration::from_millis), "{text:?}");
+    }
+}
+
+#[test]
+fn sections_are_read_and_unknown_keys_refused() {
+    let json = r#"{"listen": {"tcp": ["[::1]:1"], "admin": ""},
+        "auth": {"tokens": [{"token": "t", "device": "d"}]},
+        "connection": {"stall_timeout": "500ms"}}"#;
+    let config: Config = serde_json::from_str(json).unwrap();
+    assert_eq!(config.listen.tcp, addrs(&["[::1]:1"]));
+    assert_eq!(config.listen.admin, None);
+    assert_eq!(config.auth.tokens, [token("t", Some("d"))]);
+    assert_eq!(config.connection.stall_timeout, Duration::from_millis(500));
+    assert_eq!(config.connection.heartbeat, ConnectionConfig::default().heartbeat);
+    for (json, says) in [
+        (r#"{"limits": {"topic_max": 1}}"#, "unknown field `topic_max`"),
+        (r#"{"log": {}}"#, "unknown field `log`"),
+        (r#"{"connection": {"heartbeat": "60"}}"#, "such as \"10s\""),
+        (r#"{"listen": {"admin": "localhost"}}"#, "an IP address and a port"),
+        (r#"{"auth": {"tokens": [{"device": "d"}]}}"#, "missing field `token`"),
+    ] {
+        let error = serde_json::from_str::<Config>(json).unwrap_err().to_string();
+        assert!(error.contains(says), "{json}: {error}");
+    }
+}

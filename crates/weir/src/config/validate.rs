@@ -1,0 +1,239 @@
+//! What values are allowed, and why.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::{Config, ConnectionConfig, TokenConfig};
+use crate::threads;
+
+/// A value that is not allowed: the operator's to mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: allowed is {allowed}")]
+pub struct ConfigError {
+    /// The key, with its section.
+    pub key: String,
+    /// The value that stands there; never a secret.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+impl Config {
+    /// Checks every value, and how they fit together.
+    ///
+    /// Errors: the first key at fault.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_for(threads::processors().len())
+    }
+
+    pub(super) fn validate_for(&self, processors: usize) -> Result<(), ConfigError> {
+        self.check_listen()?;
+        self.check_auth()?;
+        self.check_admin()?;
+        self.check_threads(processors)?;
+        self.check_limits()?;
+        self.check_times()?;
+        self.check_watermarks()?;
+        self.check_tcp()
+    }
+
+    fn check_listen(&self) -> Result<(), ConfigError> {
+        if self.listen.tcp.is_empty() {
+            return Err(error("listen.tcp", "[]", "at least one address"));
+        }
+        // The kernel keeps the backlog in 32 bits and caps it with somaxconn; above 16 bits old ones wrap.
+        within("listen.accept_backlog", self.listen.accept_backlog, 1..=65_535)
+    }
+
+    fn check_auth(&self) -> Result<(), ConfigError> {
+        let exposed = self.listen.tcp.iter().find(|addr| !addr.ip().is_loopback());
+        if let (Some(true), Some(addr)) = (self.auth.anonymous, exposed) {
+            let allowed = format!(
+                "true only while every address of listen.tcp is on loopback, and {addr} is not: \
+                 set auth.tokens and leave auth.anonymous out, or listen on 127.0.0.1 or [::1]"
+            );
+            return Err(error("auth.anonymous", "true", allowed));
+        }
+        if self.auth.tokens.is_empty() && !self.auth.admits_anonymous(&self.listen.tcp) {
+            let allowed = match exposed {
+                Some(addr) => format!(
+                    "at least one token, since {addr} of listen.tcp is not on loopback; set [[auth.tokens]]"
+                ),
+                None => "at least one token while auth.anonymous is false".to_owned(),
+            };
+            return Err(error("auth.tokens", "[]", allowed));
+        }
+        for (index, token) in self.auth.tokens.iter().enumerate() {
+            self.check_token(index, token)?;
+        }
+        Ok(())
+    }
+
+    fn check_token(&self, index: usize, token: &TokenConfig) -> Result<(), ConfigError> {
+        let key = format!("auth.tokens[{index}].token");
+        let bytes = token.token.len();
+        if bytes == 0 || bytes > TOKEN_BYTES_MAX {
+            let allowed = format!("1 to {TOKEN_BYTES_MAX} bytes");
+            return Err(error(&key, format_args!("({bytes} bytes)"), allowed));
+        }
+        if self.auth.tokens[..index].iter().any(|earlier| earlier.token == token.token) {
+            return Err(error(&key, "(hidden)", "a token that does not stand there already"));
+        }
+        let limit = self.limits.device_id_bytes_max;
+        match &token.device {
+            Some(device) if device.is_empty() || device.len() > limit => {
+                let allowed = format!("1 to {limit} bytes (limits.device_id_bytes_max), or absent");
+                let key = format!("auth.tokens[{index}].device");
+                Err(error(&key, format_args!("{device:?}"), allowed))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_admin(&self) -> Result<(), ConfigError> {
+        if self.admin.token.len() > TOKEN_BYTES_MAX {
+            let value = format!("({} bytes)", self.admin.token.len());
+            return Err(error("admin.token", value, format!("at most {TOKEN_BYTES_MAX} bytes")));
+        }
+        match self.listen.admin {
+            Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
+                let allowed = format!(
+                    "a token, since listen.admin = {addr} is not on loopback: whoever reaches it could publish"
+                );
+                Err(error("admin.token", "\"\"", allowed))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_threads(&self, processors: usize) -> Result<(), ConfigError> {
+        // More shards than processors only help to try things out; a connection's id names its shard in 8 bits.
+        let max = (processors * 4).min(SHARDS_MAX);
+        within("threads.shards", self.threads.shards, 0..=max)?;
+        within("threads.front", self.threads.front, 0..=max)?;
+        let min = BUDGET_BYTES_MIN.max(2 * self.connection.high_watermark_bytes);
+        if self.memory.budget_bytes != 0 && self.memory.budget_bytes < min {
+            let allowed = format!(
+                "0 (a quarter of the memory), or at least {min}: 1 MiB, and two stalled connections' worth"
+            );
+            return Err(error("memory.budget_bytes", self.memory.budget_bytes, allowed));
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        // A shard numbers its connections in 24 bits, and all of them may meet on one.
+        within("limits.connections_max", limits.connections_max, 1..=CONNECTIONS_MAX)?;
+        within(
+            "limits.unsettled_connections_max",
+            limits.unsettled_connections_max,
+            1..=1_000_000,
+        )?;
+        // A device's connections are walked one by one for every push to it.
+        within("limits.connections_per_device_max", limits.connections_per_device_max, 1..=1_024)?;
+        within("limits.topics_max", limits.topics_max, 1..=CONNECTIONS_MAX)?;
+        // A connection's topics are walked when it leaves one.
+        within("limits.topics_per_connection_max", limits.topics_per_connection_max, 1..=4_096)?;
+        // Names travel in every message.
+        within("limits.topic_bytes_max", limits.topic_bytes_max, 1..=1_024)?;
+        within("limits.device_id_bytes_max", limits.device_id_bytes_max, 1..=1_024)?;
+        // Below 1 KiB no Hello with a signed token fits; above 16 MiB one frame is a file, not a message.
+        within("limits.frame_bytes_max", limits.frame_bytes_max, 1_024..=16 * 1024 * 1024)
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        let ConnectionConfig { heartbeat, heartbeat_min, heartbeat_max, .. } = self.connection;
+        let timeouts = [
+            ("connection.hello_timeout", self.connection.hello_timeout),
+            ("connection.frame_timeout", self.connection.frame_timeout),
+            ("connection.stall_timeout", self.connection.stall_timeout),
+        ];
+        for (key, value) in timeouts {
+            // Deadlines are kept in ticks of 100 ms.
+            within_time(key, value, TICK, HOUR, "")?;
+        }
+        within_time(
+            "connection.drain_timeout",
+            self.connection.drain_timeout,
+            Duration::ZERO,
+            HOUR,
+            "",
+        )?;
+        within_time("connection.heartbeat_min", heartbeat_min, 2 * TICK, HOUR, "")?;
+        let why = ", not below connection.heartbeat_min";
+        within_time("connection.heartbeat_max", heartbeat_max, heartbeat_min, 24 * HOUR, why)?;
+        let why = ", the bounds heartbeat_min and heartbeat_max";
+        within_time("connection.heartbeat", heartbeat, heartbeat_min, heartbeat_max, why)
+    }
+
+    fn check_watermarks(&self) -> Result<(), ConfigError> {
+        let ConnectionConfig { low_watermark_bytes: low, high_watermark_bytes: high, .. } =
+            self.connection;
+        within("connection.low_watermark_bytes", low, 1_024..=WATERMARK_BYTES_MAX)?;
+        let min = low + self.limits.frame_bytes_max;
+        if !(min..=WATERMARK_BYTES_MAX + self.limits.frame_bytes_max).contains(&high) {
+            let allowed = format!(
+                "{min} (low_watermark_bytes + limits.frame_bytes_max, so that no single message stalls a connection) to {}",
+                WATERMARK_BYTES_MAX + self.limits.frame_bytes_max
+            );
+            return Err(error("connection.high_watermark_bytes", high, allowed));
+        }
+        Ok(())
+    }
+
+    fn check_tcp(&self) -> Result<(), ConfigError> {
+        let tcp = &self.tcp;
+        within("tcp.notsent_lowat_bytes", tcp.notsent_lowat_bytes, 1_024..=16 * 1024 * 1024)?;
+        // The kernel raises less to its own minimum, and caps more with wmem_max and rmem_max.
+        within("tcp.send_buffer_bytes", tcp.send_buffer_bytes, 4_096..=BUFFER_BYTES_MAX)?;
+        within("tcp.recv_buffer_bytes", tcp.recv_buffer_bytes, 4_096..=BUFFER_BYTES_MAX)?;
+        let above = self.connection.stall_timeout + Duration::from_millis(1);
+        let why = ": above connection.stall_timeout, or the kernel kills a stalled connection without a reason";
+        within_time("tcp.user_timeout", tcp.user_timeout, above, 24 * HOUR, why)
+    }
+}
+
+fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
+    ConfigError { key: key.to_owned(), value: value.to_string(), allowed: allowed.to_string() }
+}
+
+fn within<T: PartialOrd + Display>(
+    key: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(error(key, value, format_args!("{} to {}", range.start(), range.end())))
+}
+
+fn within_time(
+    key: &str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+    why: &str,
+) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(error(key, format_args!("{value:?}"), format_args!("{min:?} to {max:?}{why}")))
+}
+
+/// A signed token with its claims has a few KiB at the most.
+const TOKEN_BYTES_MAX: usize = 4_096;
+/// A shard's index stands in 8 bits of a connection's id.
+const SHARDS_MAX: usize = 256;
+/// A shard numbers its connections, and the router its topics, in 24 bits.
+const CONNECTIONS_MAX: usize = 1 << 24;
+/// Below this a handful of messages on their way is too much.
+const BUDGET_BYTES_MIN: usize = 1024 * 1024;
+/// One connection that may hold more than this is no connection to a device.
+const WATERMARK_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// What the kernel's own limits allow on large machines.
+const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
+const TICK: Duration = weir_engine::TICK;
+const HOUR: Duration = Duration::from_secs(3_600);

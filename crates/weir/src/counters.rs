@@ -1,0 +1,229 @@
+//! What the front counts; the shards count for themselves.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use weir_wire::CloseReason;
+
+use crate::handle::{PublishError, Target};
+
+/// Everything the front counts. Totals never fall; `unsettled` is a level.
+///
+/// Cost: one relaxed atomic operation an event.
+#[derive(Debug, Default)]
+pub struct Counters {
+    accepted: AtomicU64,
+    unsettled: AtomicUsize,
+    accept_errors: [AtomicU64; AcceptError::ALL.len()],
+    closed: [AtomicU64; CloseReason::COUNT],
+    published: [AtomicU64; PublishTarget::ALL.len()],
+    refused: [AtomicU64; RefuseCause::ALL.len()],
+    log_lines_dropped: AtomicU64,
+}
+
+/// Why a connection could not be accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcceptError {
+    /// The process has no descriptor left (`EMFILE`).
+    Emfile,
+    /// The machine has no descriptor left (`ENFILE`).
+    Enfile,
+    /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`).
+    Memory,
+    /// The peer was gone before it was accepted (`ECONNABORTED` and its like).
+    Aborted,
+    /// Anything else.
+    Other,
+}
+
+/// What a message was published to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublishTarget {
+    /// A topic.
+    Topic,
+    /// A device.
+    Device,
+    /// All connections.
+    All,
+}
+
+/// Why a message was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefuseCause {
+    /// A shard's mailbox was full.
+    Mailbox,
+    /// The byte budget was used up.
+    Budget,
+    /// The message would not fit a frame.
+    TooLarge,
+    /// The topic's name cannot be.
+    TopicName,
+}
+
+impl Counters {
+    /// Connections accepted.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Level: connections that have not said `Hello`, or wait to be taken over by a shard.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    /// How often accepting failed in this way.
+    pub fn accept_errors(&self, error: AcceptError) -> u64 {
+        self.accept_errors[error as usize].load(Ordering::Relaxed)
+    }
+
+    /// Connections that ended on the front, before a shard had them, for this reason.
+    pub fn closed(&self, reason: CloseReason) -> u64 {
+        self.closed[reason.index()].load(Ordering::Relaxed)
+    }
+
+    /// Messages accepted.
+    pub fn published(&self, target: PublishTarget) -> u64 {
+        self.published[target as usize].load(Ordering::Relaxed)
+    }
+
+    /// Messages refused.
+    pub fn refused(&self, cause: RefuseCause) -> u64 {
+        self.refused[cause as usize].load(Ordering::Relaxed)
+    }
+
+    /// Log lines dropped, as far as somebody tells.
+    pub fn log_lines_dropped(&self) -> u64 {
+        self.log_lines_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Takes over how many log lines were dropped in all: the log is the program's, the metrics are here.
+    pub fn set_log_lines_dropped(&self, total: u64) {
+        self.log_lines_dropped.store(total, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_accept_error(&self, error: AcceptError) {
+        self.accept_errors[error as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_closed(&self, reason: CloseReason) {
+        self.closed[reason.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_published(&self, target: PublishTarget) {
+        self.published[target as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self, cause: RefuseCause) {
+        self.refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more unsettled connection, unless there are `max` already.
+    pub(crate) fn try_enter_unsettled(&self, max: usize) -> bool {
+        let entered = self.unsettled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < max).then_some(count + 1)
+        });
+        entered.is_ok()
+    }
+
+    pub(crate) fn leave_unsettled(&self) {
+        self.unsettled.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AcceptError {
+    /// Every kind.
+    pub const ALL: [AcceptError; 5] = [
+        AcceptError::Emfile,
+        AcceptError::Enfile,
+        AcceptError::Memory,
+        AcceptError::Aborted,
+        AcceptError::Other,
+    ];
+
+    /// The kind as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AcceptError::Emfile => "emfile",
+            AcceptError::Enfile => "enfile",
+            AcceptError::Memory => "memory",
+            AcceptError::Aborted => "aborted",
+            AcceptError::Other => "other",
+        }
+    }
+
+    pub(crate) fn of(error: &io::Error) -> AcceptError {
+        use rustix::io::Errno;
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => AcceptError::Emfile,
+            Some(Errno::NFILE) => AcceptError::Enfile,
+            Some(Errno::NOBUFS | Errno::NOMEM) => AcceptError::Memory,
+            // accept(2) also passes on errors that were already pending on the new socket.
+            Some(
+                Errno::CONNABORTED
+                | Errno::CONNRESET
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::OPNOTSUPP
+                | Errno::NONET
+                | Errno::PERM,
+            ) => AcceptError::Aborted,
+            Some(_) | None => AcceptError::Other,
+        }
+    }
+}
+
+impl PublishTarget {
+    /// Every target.
+    pub const ALL: [PublishTarget; 3] =
+        [PublishTarget::Topic, PublishTarget::Device, PublishTarget::All];
+
+    /// The target as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PublishTarget::Topic => "topic",
+            PublishTarget::Device => "device",
+            PublishTarget::All => "all",
+        }
+    }
+
+    pub(crate) fn of(target: &Target<'_>) -> PublishTarget {
+        match target {
+            Target::Topic(_) => PublishTarget::Topic,
+            Target::Device(_) => PublishTarget::Device,
+            Target::All => PublishTarget::All,
+        }
+    }
+}
+
+impl RefuseCause {
+    /// Every cause.
+    pub const ALL: [RefuseCause; 4] =
+        [RefuseCause::Mailbox, RefuseCause::Budget, RefuseCause::TooLarge, RefuseCause::TopicName];
+
+    /// The cause as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefuseCause::Mailbox => "mailbox",
+            RefuseCause::Budget => "budget",
+            RefuseCause::TooLarge => "too_large",
+            RefuseCause::TopicName => "topic_name",
+        }
+    }
+
+    pub(crate) fn of(error: &PublishError) -> RefuseCause {
+        match error {
+            PublishError::TopicName(_) => RefuseCause::TopicName,
+            PublishError::TooLarge { .. } => RefuseCause::TooLarge,
+            PublishError::Busy(_) => RefuseCause::Mailbox,
+            PublishError::BudgetExhausted(_) => RefuseCause::Budget,
+        }
+    }
+}

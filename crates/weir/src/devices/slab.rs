@@ -1,0 +1,108 @@
+//! Records at fixed places, in chunks.
+
+/// Values at fixed places.
+///
+/// Shape: chunks of [`CHUNK`] places, so that growing copies nothing; free places are chained through themselves.
+/// Cost: insert, look-up and remove are O(1). Chunks are kept.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    chunks: Vec<Vec<Place<T>>>,
+    /// Head of the chain of free places; `NONE`: all are in use.
+    free: u32,
+}
+
+#[derive(Debug)]
+enum Place<T> {
+    Used(T),
+    Free { next: u32 },
+}
+
+impl<T> Slab<T> {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
+        if self.free != NONE {
+            let slot = self.free;
+            let place = self.place_mut(slot).expect("the chain holds places that exist");
+            let Place::Free { next } = *place else { unreachable!("the chain holds free places") };
+            *place = Place::Used(value);
+            self.free = next;
+            return slot;
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let before = (self.chunks.len() - 1) * CHUNK;
+        let chunk = self.chunks.last_mut().expect("one was pushed if there was none");
+        let slot = u32::try_from(before + chunk.len()).expect("places are numbered in 32 bits");
+        chunk.push(Place::Used(value));
+        slot
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+        let slot = slot as usize;
+        match self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)? {
+            Place::Used(value) => Some(value),
+            Place::Free { .. } => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        match self.place_mut(slot)? {
+            Place::Used(value) => Some(value),
+            Place::Free { .. } => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) {
+        let next = self.free;
+        if let Some(place @ Place::Used(_)) = self.place_mut(slot) {
+            *place = Place::Free { next };
+            self.free = slot;
+        }
+    }
+
+    fn place_mut(&mut self, slot: u32) -> Option<&mut Place<T>> {
+        let slot = slot as usize;
+        self.chunks.get_mut(slot / CHUNK)?.get_mut(slot % CHUNK)
+    }
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), free: NONE }
+    }
+}
+
+const NONE: u32 = u32::MAX;
+/// 10 KiB of device records.
+const CHUNK: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn holds_what_a_map_holds(steps in proptest::collection::vec((any::<bool>(), 0u32..600), 0..1500)) {
+            let mut slab = Slab::default();
+            let mut twin = BTreeMap::new();
+            for (is_insert, number) in steps {
+                if is_insert {
+                    let slot = slab.insert(number);
+                    prop_assert_eq!(twin.insert(slot, number), None);
+                } else {
+                    slab.remove(number);
+                    twin.remove(&number);
+                }
+            }
+            for slot in 0..1500 {
+                prop_assert_eq!(slab.get(slot), twin.get(&slot));
+            }
+            // Dense: no place lies behind those that were ever in use at one time.
+            prop_assert!(slab.chunks.len() <= 1500 / CHUNK + 1);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What devices send to the program that embeds the gateway.
+
+use weir_engine::ConnId;
+use weir_wire::ErrorCode;
+
+use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+
+/// A device has published something.
+pub struct FromDevice<'a> {
+    /// The connection that it came from.
+    pub conn: ConnId,
+    /// The device's id.
+    pub device: &'a str,
+    /// The topic that it names. Its name has been checked; that it exists is not needed.
+    pub topic: &'a str,
+    /// What it says.
+    pub payload: Payload<'a>,
+    /// Media type, or empty.
+    pub content_type: &'a str,
+    /// Conflation key, or empty.
+    pub key: &'a str,
+    pub(crate) handle: &'a Handle,
+}
+
+/// Why what a device sent is not taken: it is told so in `Error`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The word for programs.
+    pub code: ErrorCode,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Called for everything that devices publish, on a front thread and in each connection's order.
+pub(crate) type OnPublish =
+    Box<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
+
+impl FromDevice<'_> {
+    /// Publishes it to the topic that it names, with its connection as the sender.
+    pub fn publish(&self) -> Result<Accepted, PublishError> {
+        self.handle.publish(&Publication {
+            target: Target::Topic(self.topic),
+            payload: self.payload,
+            content_type: self.content_type,
+            key: self.key,
+            ttl: None,
+            sender: Some(self.conn),
+        })
+    }
+
+    /// The gateway.
+    pub fn handle(&self) -> &Handle {
+        self.handle
+    }
+}
+
+impl From<PublishError> for Refusal {
+    fn from(error: PublishError) -> Self {
+        let code = match error {
+            PublishError::TopicName(_) => ErrorCode::TopicName,
+            PublishError::TooLarge { .. } => ErrorCode::TooLarge,
+            PublishError::Busy(_) | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
+        };
+        Refusal { code, message: error.to_string() }
+    }
+}

@@ -1,0 +1,356 @@
+//! Starting a gateway, and ending it so that its devices know.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent};
+
+use crate::config::{Config, ConfigError};
+use crate::events::{FromDevice, OnPublish, Refusal};
+use crate::handle::{Accepted, Handle};
+use crate::hub::Hub;
+use crate::lanes::credit;
+use crate::listener::{self, Buffers};
+use crate::reports::{self, Reports};
+use crate::threads::{OpenFiles, Resources, raise_open_files};
+use crate::{admin, frames};
+
+/// A running gateway.
+///
+/// Shape: the shards' threads, and tasks on the runtime of whoever started it.
+/// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
+pub struct Gateway {
+    hub: Arc<Hub>,
+    listeners: JoinSet<()>,
+    desks: JoinSet<()>,
+    /// The janitor.
+    services: JoinSet<()>,
+    /// The admin API, and what ends it when it is told or dropped.
+    admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    started: Started,
+}
+
+/// What a gateway found and took when it started.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// Where devices connect: the addresses of the configuration, in their order, with real ports.
+    pub tcp: Vec<SocketAddr>,
+    /// Where the admin API listens.
+    pub admin: Option<SocketAddr>,
+    /// Processors, quota and memory.
+    pub resources: Resources,
+    /// The processor that each shard is pinned to, if it is.
+    pub shards: Vec<Option<usize>>,
+    /// The byte budget.
+    pub budget_bytes: usize,
+    /// The limit on open files, after raising it.
+    pub open_files: OpenFiles,
+    /// Buffer sizes of a device's socket.
+    pub buffers: Buffers,
+}
+
+/// A gateway before it runs.
+#[derive(Default)]
+pub struct GatewayBuilder {
+    config: Config,
+    on_publish: Option<OnPublish>,
+    depths: Depths,
+}
+
+/// How many commands and reports may be on their way to and from one shard.
+#[derive(Debug, Clone, Copy)]
+struct Depths {
+    lane: usize,
+    reports: usize,
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address that cannot be listened on.
+    #[error("{key}: cannot listen on {addr}: {source}")]
+    Listen {
+        /// The key that it stands under.
+        key: &'static str,
+        /// The address.
+        addr: SocketAddr,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The shards.
+    #[error("cannot start the shards: {0}")]
+    Shards(#[source] io::Error),
+}
+
+impl Gateway {
+    /// A gateway to be configured.
+    pub fn builder() -> GatewayBuilder {
+        GatewayBuilder::default()
+    }
+
+    /// The way in, for as many as want it.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.hub))
+    }
+
+    /// Where devices connect.
+    pub fn tcp_addrs(&self) -> &[SocketAddr] {
+        &self.started.tcp
+    }
+
+    /// Where the admin API listens.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.started.admin
+    }
+
+    /// What it found and took when it started.
+    pub fn started(&self) -> &Started {
+        &self.started
+    }
+
+    /// Stops accepting, says goodbye to all connections over `drain_timeout`, and ends the shards.
+    ///
+    /// Cost: returns when the last connection is closed, at the latest some seconds after `drain_timeout`.
+    pub async fn shutdown(mut self) {
+        let over = self.hub.config().connection.drain_timeout;
+        info!(connections = self.hub.devices.connection_count(), ?over, "draining");
+        self.hub.draining.send_replace(true);
+        while self.listeners.join_next().await.is_some() {}
+        let drained = timeout(over + DRAIN_GRACE, self.drain(over)).await;
+        if drained.is_err() {
+            warn!("not all connections closed in time");
+        }
+        self.stop_shards();
+        // Each shard drops its way back when it ends, and with it ends the task behind it.
+        let ended = async { while self.desks.join_next().await.is_some() {} };
+        if timeout(STOP_TIMEOUT, ended).await.is_err() {
+            warn!("a shard did not stop in time");
+        }
+        self.services.shutdown().await;
+        // Last, so that the drain can be watched.
+        if let Some((stop, admin)) = self.admin.take() {
+            let _ = stop.send(());
+            let _ = admin.await;
+        }
+        info!("stopped");
+    }
+
+    async fn drain(&self, over: Duration) {
+        for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes()) {
+            tickets.close();
+            let drain = Command::Drain {
+                over,
+                retry_after_ms: frames::RETRY_AFTER_MS,
+                seed: rand::random(),
+            };
+            credit(lane).await.push(drain);
+        }
+        let shards = u32::try_from(self.hub.lanes().len()).expect("there are at most 256 shards");
+        // It is closed by nobody.
+        let _ = self.hub.drained.acquire_many(shards).await;
+    }
+
+    fn stop_shards(&self) {
+        for lane in self.hub.lanes() {
+            if lane.try_urgent(Urgent::Stop).is_err() {
+                warn!("a shard's reserved lane is full; it stops with the process");
+            }
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.hub.draining.send_replace(true);
+        self.stop_shards();
+    }
+}
+
+impl GatewayBuilder {
+    /// Takes this configuration instead of the default one.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Lets devices publish: what they send is given to `on_publish`, and its answer to them. Without it they are
+    /// refused with `not_permitted`.
+    ///
+    /// It runs on a front thread, in each connection's order, and must not block: later frames from a whole shard's
+    /// devices wait for it. To pass a message on to its topic, answer `Ok(Some(message.publish()?))`.
+    pub fn on_publish(
+        mut self,
+        on_publish: impl Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.on_publish = Some(Box::new(on_publish));
+        self
+    }
+
+    /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
+    ///
+    /// Errors: a configuration that cannot be, an address in use, no threads.
+    pub async fn start(self) -> Result<Gateway, StartError> {
+        let GatewayBuilder { config, on_publish, depths } = self;
+        config.validate()?;
+        let open_files = raise_open_files();
+        let resources = Resources::detect();
+        let shards = resources.pins(&config.threads, resources.shards(&config.threads));
+        let budget_bytes = resources.budget_bytes(&config.memory);
+        let (listeners, buffers) = bind_all(&config)?;
+        let admin = bind_admin(&config).await?;
+        let budget = Budget::new(budget_bytes);
+        let (engine, queues) = start_shards(&config, depths, budget, &shards)?;
+        let started = Started {
+            tcp: listeners.iter().map(|(addr, _)| *addr).collect(),
+            admin: admin.as_ref().map(|(addr, _)| *addr),
+            resources,
+            shards,
+            budget_bytes,
+            open_files,
+            buffers,
+        };
+        started.log();
+        let hub = Hub::new(config, engine, on_publish);
+        Ok(launch(hub, queues, listeners, admin, started))
+    }
+}
+
+impl Started {
+    fn log(&self) {
+        let OpenFiles { soft, hard } = self.open_files;
+        info!(
+            tcp = ?self.tcp,
+            admin = ?self.admin,
+            shards = self.shards.len(),
+            pinned = self.shards.iter().all(Option::is_some),
+            budget_bytes = self.budget_bytes,
+            open_files_soft = soft,
+            open_files_hard = hard,
+            send_buffer_bytes = self.buffers.send_bytes,
+            recv_buffer_bytes = self.buffers.recv_bytes,
+            "listening"
+        );
+    }
+}
+
+impl Default for Depths {
+    fn default() -> Self {
+        // A burst of publishes or of closes; behind it is refused or kept.
+        Self { lane: 4096, reports: 4096 }
+    }
+}
+
+type Bound = (SocketAddr, TcpListener);
+
+fn bind_all(config: &Config) -> Result<(Vec<Bound>, Buffers), StartError> {
+    let mut listeners = Vec::new();
+    let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
+    for addr in &config.listen.tcp {
+        let bound = listener::bind(*addr, config).and_then(|(listener, buffers)| {
+            granted = buffers;
+            Ok((listener.local_addr()?, listener))
+        });
+        let listen_error = |source| StartError::Listen { key: "listen.tcp", addr: *addr, source };
+        listeners.push(bound.map_err(listen_error)?);
+    }
+    Ok((listeners, granted))
+}
+
+async fn bind_admin(config: &Config) -> Result<Option<Bound>, StartError> {
+    let Some(addr) = config.listen.admin else { return Ok(None) };
+    let bound = async {
+        let listener = TcpListener::bind(addr).await?;
+        Ok((listener.local_addr()?, listener))
+    };
+    let listen_error = |source| StartError::Listen { key: "listen.admin", addr, source };
+    bound.await.map(Some).map_err(listen_error)
+}
+
+fn start_shards(
+    config: &Config,
+    depths: Depths,
+    budget: Arc<Budget>,
+    pins: &[Option<usize>],
+) -> Result<(Engine, Vec<Reports>), StartError> {
+    let (limits, connection) = (&config.limits, &config.connection);
+    let settings = ShardSettings {
+        // The front keeps to the limit for all shards together.
+        connections_max: limits.connections_max.min(ConnId::SLOTS_MAX),
+        topics_per_connection_max: limits.topics_per_connection_max,
+        frame_bytes_max: limits.frame_bytes_max,
+        low_watermark_bytes: connection.low_watermark_bytes,
+        high_watermark_bytes: connection.high_watermark_bytes,
+        stall_timeout: connection.stall_timeout,
+        frame_timeout: connection.frame_timeout,
+        retry_after_ms: frames::RETRY_AFTER_MS,
+        lane_capacity: depths.lane,
+        ..ShardSettings::default()
+    };
+    let mut queues = Vec::with_capacity(pins.len());
+    let mut fronts: Vec<(Box<dyn Front>, Option<usize>)> = Vec::with_capacity(pins.len());
+    for pin in pins {
+        let (reporter, reports) = reports::queue(depths.reports);
+        fronts.push((Box::new(reporter), *pin));
+        queues.push(reports);
+    }
+    let engine = Engine::start(&settings, budget, fronts).map_err(StartError::Shards)?;
+    Ok((engine, queues))
+}
+
+/// Everything is there: the tasks begin.
+fn launch(
+    hub: Arc<Hub>,
+    queues: Vec<Reports>,
+    bound: Vec<Bound>,
+    admin: Option<Bound>,
+    started: Started,
+) -> Gateway {
+    let (mut listeners, mut desks, mut services) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    for (shard, reports) in queues.into_iter().enumerate() {
+        desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
+    }
+    for (_, listener) in bound {
+        listeners.spawn(listener::run(Arc::clone(&hub), listener));
+    }
+    services.spawn(retire_topics(Arc::clone(&hub)));
+    let admin = admin.map(|(_, listener)| {
+        let config = hub.config().admin.clone();
+        let handle = Handle::new(Arc::clone(&hub));
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { stopped.await.unwrap_or_default() };
+        (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
+    });
+    hub.set_listening();
+    Gateway { hub, listeners, desks, services, admin, started }
+}
+
+/// Asks the shards again to forget topics whose `Retire` found a lane full.
+async fn retire_topics(hub: Arc<Hub>) {
+    loop {
+        hub.router.retirement_due().await;
+        while !hub.router.retry_retirements() {
+            sleep(RETIRE_INTERVAL).await;
+        }
+    }
+}
+
+/// A drained connection may linger for a second; the rest is for a busy machine.
+const DRAIN_GRACE: Duration = Duration::from_secs(4);
+const STOP_TIMEOUT: Duration = Duration::from_secs(4);
+const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

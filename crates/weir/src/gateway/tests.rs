@@ -1,0 +1,68 @@
+//! The smallest queues there can be: whatever waits, goes on.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use weir_wire::v1::{
+    ClientMessage, Hello, ServerMessage, Subscribe, client_message, server_message,
+};
+use weir_wire::{ProstMessage, frame};
+
+use super::*;
+
+/// Hellos that ask for one topic many times over: each one but the first is a count that has to come back, with a
+/// credit that returns only then. With room for few of either, jobs and reports wait for each other all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credits_and_reports_never_wait_for_each_other() {
+    const DEVICES: usize = 30;
+    let mut config = Config::default();
+    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    config.listen.tcp = vec![free];
+    config.listen.admin = None;
+    config.threads.shards = 1;
+    config.threads.pin = false;
+    config.connection.drain_timeout = Duration::ZERO;
+    let depths = Depths { lane: 8, reports: 2 };
+    let builder = GatewayBuilder { config, on_publish: None, depths };
+    let gateway = builder.start().await.unwrap();
+    let addr = gateway.tcp_addrs()[0];
+    let devices: Vec<_> = (0..DEVICES)
+        .map(|index| tokio::task::spawn_blocking(move || subscribe_often(addr, index)))
+        .collect();
+    for device in devices {
+        device.await.unwrap();
+    }
+    let handle = gateway.handle();
+    let is_over = || handle.gauges() == crate::Gauges { devices: 0, topics: 0 };
+    while !is_over() || handle.engine().mailbox(0).depth() > 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    gateway.shutdown().await;
+}
+
+fn subscribe_often(addr: SocketAddr, index: usize) {
+    const TIMES: usize = 64;
+    let subscribe = Subscribe { topic: "t".to_owned(), position: None };
+    let topics = vec![subscribe; TIMES];
+    let hello = Hello { device_id: index.to_string(), topics, ..Hello::default() };
+    let mut out = Vec::new();
+    frame::encode(&ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }, &mut out);
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(&out).unwrap();
+    let (mut buf, mut subscribed) = (Vec::new(), 0);
+    while subscribed < TIMES {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).expect("the gateway goes on");
+        assert_ne!(count, 0, "device {index}: closed after {subscribed}");
+        buf.extend_from_slice(&bytes[..count]);
+        while let Some((body, taken)) = frame::decode(&buf, 1 << 20).unwrap() {
+            match ServerMessage::decode(body).unwrap().kind {
+                Some(server_message::Kind::Subscribed(_)) => subscribed += 1,
+                Some(server_message::Kind::Welcome(_)) => {}
+                other => panic!("device {index}: {other:?}"),
+            }
+            buf.drain(..taken);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What all parts of the front share: the shards, the router, the devices, the counters.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Semaphore, watch};
+use weir_engine::{Engine, Mailbox};
+
+use crate::auth::Authenticator;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::devices::Devices;
+use crate::events::OnPublish;
+use crate::handle::{Gauges, TopicInfo};
+use crate::lanes::Lanes;
+use crate::router::Router;
+use crate::tickets::{Assignments, Tickets};
+
+/// The shared state of a gateway.
+pub(crate) struct Hub {
+    pub(crate) router: Router,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) auth: Authenticator,
+    /// By shard.
+    pub(crate) tickets: Box<[Tickets]>,
+    pub(crate) assignments: Assignments,
+    pub(crate) on_publish: Option<OnPublish>,
+    /// Becomes true once: nothing new is accepted.
+    pub(crate) draining: watch::Sender<bool>,
+    /// A permit for each shard that has closed all its connections.
+    pub(crate) drained: Semaphore,
+    config: Config,
+    engine: Engine,
+    lanes: Arc<Lanes>,
+    counters: Counters,
+    message_ids: AtomicU64,
+    listening: AtomicBool,
+}
+
+impl Hub {
+    pub(crate) fn new(config: Config, engine: Engine, on_publish: Option<OnPublish>) -> Arc<Hub> {
+        let shards = engine.shard_count();
+        let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
+        let limits = &config.limits;
+        let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
+        Arc::new(Hub {
+            router: Router::new(Arc::clone(&lanes), limits.topics_max, limits.topic_bytes_max),
+            devices: Devices::new(limits.connections_per_device_max),
+            auth: Authenticator::new(&config),
+            tickets: (0..shards).map(|_| Tickets::default()).collect(),
+            assignments: Assignments::new(shards, limits.connections_max),
+            on_publish,
+            draining: watch::Sender::new(false),
+            drained: Semaphore::new(0),
+            engine,
+            lanes,
+            counters: Counters::default(),
+            message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
+            listening: AtomicBool::new(false),
+            config,
+        })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// The way to a shard that exists.
+    pub(crate) fn lane(&self, shard: usize) -> &Mailbox<OwnedFd> {
+        &self.lanes[shard]
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn gauges(&self) -> Gauges {
+        Gauges { devices: self.devices.device_count(), topics: self.router.topic_count() }
+    }
+
+    pub(crate) fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        self.router.list(prefix, after, limit)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.listening.load(Ordering::Relaxed) && !self.is_draining()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    pub(crate) fn set_listening(&self) {
+        self.listening.store(true, Ordering::Relaxed);
+    }
+
+    /// The next message's id: milliseconds at the start of the server above a count, so that those of another start
+    /// differ unless four million messages a millisecond were published for its whole life.
+    pub(crate) fn next_message_id(&self) -> u64 {
+        self.message_ids.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Wall time since 1970.
+pub(crate) fn unix_time() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "wall time is told to devices and made ids of")]
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// 42 bits of milliseconds last until the year 2109.
+const MESSAGE_COUNT_BITS: u32 = 22;

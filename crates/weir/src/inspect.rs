@@ -1,0 +1,100 @@
+//! Looking at connections and closing them: the operator's side of the hub.
+
+use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
+use weir_wire::CloseReason;
+
+use crate::handle::{Connection, ConnectionCursor, ConnectionQuery};
+use crate::hub::Hub;
+use crate::lanes::{inspect, urgent};
+
+impl Hub {
+    pub(crate) async fn connections(
+        &self,
+        query: &ConnectionQuery,
+    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+        match &query.device {
+            Some(device) => (self.connections_of(device, query).await, None),
+            None => self.walk(query).await,
+        }
+    }
+
+    pub(crate) async fn connection(&self, id: ConnId) -> Option<Connection> {
+        let lane = self.lanes().get(id.shard())?;
+        let page = inspect(lane, InspectWhat::One(id)).await?;
+        page.connections.into_iter().next().and_then(|info| self.name(info))
+    }
+
+    pub(crate) async fn close(&self, id: ConnId) -> bool {
+        let is_there = self.connection(id).await.is_some();
+        if is_there {
+            let close = Urgent::Close(id, CloseReason::ClosedByOperator);
+            urgent(self.lane(id.shard()), close).await;
+        }
+        is_there
+    }
+
+    pub(crate) async fn device(&self, id: &str) -> Option<Vec<Connection>> {
+        let conns = self.devices.connections_of(id)?;
+        let mut connections = Vec::with_capacity(conns.len());
+        for conn in conns {
+            connections.extend(self.connection(conn).await);
+        }
+        Some(connections)
+    }
+
+    pub(crate) async fn revoke(&self, id: &str) -> bool {
+        let Some(conns) = self.devices.revoke(id) else { return false };
+        for conn in conns {
+            urgent(self.lane(conn.shard()), Urgent::Close(conn, CloseReason::Revoked)).await;
+        }
+        true
+    }
+
+    /// All that a device has: at most `connections_per_device_max`, so there is no second page.
+    async fn connections_of(&self, device: &str, query: &ConnectionQuery) -> Vec<Connection> {
+        let mut connections = self.device(device).await.unwrap_or_default();
+        if let Some(topic) = &query.topic {
+            connections.retain(|connection| connection.topics.contains(topic));
+        }
+        connections
+    }
+
+    /// Goes from shard to shard until the page is full.
+    async fn walk(&self, query: &ConnectionQuery) -> (Vec<Connection>, Option<ConnectionCursor>) {
+        let topic = match query.topic.as_deref().map(|name| self.router.id(name)) {
+            Some(None) => return (Vec::new(), None),
+            Some(Some(topic)) => Some(topic),
+            None => None,
+        };
+        let mut found = Vec::new();
+        let wanted = query.limit.max(1);
+        let first = ConnectionCursor { shard: 0, cursor: 0 };
+        let ConnectionCursor { mut shard, mut cursor } = query.cursor.unwrap_or(first);
+        while let Some(lane) = self.lanes().get(shard as usize) {
+            if found.len() >= wanted {
+                return (found, Some(ConnectionCursor { shard, cursor }));
+            }
+            let limit = wanted - found.len();
+            let what = match topic {
+                Some(topic) => InspectWhat::Topic { topic, cursor, limit },
+                None => InspectWhat::All { cursor, limit },
+            };
+            let Some(page) = inspect(lane, what).await else {
+                return (found, Some(ConnectionCursor { shard, cursor }));
+            };
+            found.extend(page.connections.into_iter().filter_map(|info| self.name(info)));
+            match page.next_cursor {
+                Some(next) => cursor = next,
+                None => (shard, cursor) = (shard + 1, 0),
+            }
+        }
+        (found, None)
+    }
+
+    /// Puts names in the place of numbers; `None` if the connection is on its way out: no device has it any more.
+    fn name(&self, info: ConnectionInfo) -> Option<Connection> {
+        let device = self.devices.id_of(info.device, info.id)?;
+        let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();
+        Some(Connection { info, device, topics })
+    }
+}

@@ -1,0 +1,64 @@
+//! Reaching the shards: who may take the last credits of a lane, and how to wait for one without blocking.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use weir_engine::{Credit, Full, Inspect, InspectPage, InspectWhat, Mailbox, Urgent};
+
+/// The way to each shard, by its index.
+pub(crate) type Lanes = [Mailbox<OwnedFd>];
+
+/// A credit for a message or a new connection; `None` when the lane is full but for what is kept free.
+///
+/// The last eighth is left to what is done for settled connections (welcome, subscriptions, evictions): their jobs
+/// wait for credits, and those who ask again and again must not starve them.
+pub(crate) fn try_credit(lane: &Mailbox<OwnedFd>) -> Option<Credit<'_, OwnedFd>> {
+    if lane.depth() >= lane.capacity() - lane.capacity() / 8 {
+        return None;
+    }
+    lane.try_credit()
+}
+
+/// Waits for such a credit, asking at growing intervals. No lock may be held meanwhile.
+pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
+    let mut pause = PAUSE_MIN;
+    loop {
+        if let Some(credit) = try_credit(lane) {
+            return credit;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Pushes to the reserved lane, waiting for room at growing intervals.
+pub(crate) async fn urgent(lane: &Mailbox<OwnedFd>, mut request: Urgent) {
+    let mut pause = PAUSE_MIN;
+    while let Err(Full(back)) = lane.try_urgent(request) {
+        request = back;
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Looks at connections of a shard; `None` if it does not answer in time.
+pub(crate) async fn inspect(lane: &Mailbox<OwnedFd>, what: InspectWhat) -> Option<InspectPage> {
+    let (sender, page) = oneshot::channel();
+    let reply = Box::new(move |page| {
+        // Whoever asked may have given up.
+        let _ = sender.send(page);
+    });
+    let asked = async {
+        urgent(lane, Urgent::Inspect(Inspect { what, reply })).await;
+        page.await
+    };
+    timeout(INSPECT_TIMEOUT, asked).await.ok()?.ok()
+}
+
+/// A turn of a busy shard takes about this long.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// A shard answers within a turn; one that takes this long has stopped.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);

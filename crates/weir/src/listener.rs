@@ -1,0 +1,168 @@
+//! TCP listeners: binding, and accepting without spinning when descriptors run out.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+use weir_wire::CloseReason;
+
+use crate::config::Config;
+use crate::counters::AcceptError;
+use crate::hub::Hub;
+use crate::session;
+use crate::tickets::Unsettled;
+
+/// What the kernel granted of the buffer sizes asked for (it doubles them, and caps them with `wmem_max` and
+/// `rmem_max`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffers {
+    /// `SO_SNDBUF`.
+    pub send_bytes: usize,
+    /// `SO_RCVBUF`.
+    pub recv_bytes: usize,
+}
+
+/// Binds a listener for devices.
+///
+/// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
+/// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
+pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(TcpListener, Buffers)> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(!takes_both(addr, &config.listen.tcp))?;
+    }
+    let tcp = &config.tcp;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_send_buffer_size(tcp.send_buffer_bytes)?;
+    socket.set_recv_buffer_size(tcp.recv_buffer_bytes)?;
+    socket.set_tcp_user_timeout(Some(tcp.user_timeout))?;
+    socket.set_tcp_notsent_lowat(tcp.notsent_lowat_bytes)?;
+    socket.bind(&addr.into())?;
+    socket.listen(i32::try_from(config.listen.accept_backlog).unwrap_or(i32::MAX))?;
+    let buffers =
+        Buffers { send_bytes: socket.send_buffer_size()?, recv_bytes: socket.recv_buffer_size()? };
+    Ok((TcpListener::from_std(socket.into())?, buffers))
+}
+
+/// Accepts until the gateway drains.
+pub(crate) async fn run(hub: Arc<Hub>, listener: TcpListener) {
+    let mut draining = hub.draining.subscribe();
+    tokio::select! {
+        () = accept(&hub, &listener) => {}
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => {}
+    }
+}
+
+async fn accept(hub: &Arc<Hub>, listener: &TcpListener) {
+    let mut trouble = Trouble::default();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                let kind = AcceptError::of(&error);
+                hub.counters().count_accept_error(kind);
+                trouble.meet(kind, &error).await;
+                continue;
+            }
+        };
+        trouble.pause = PAUSE_MIN;
+        hub.counters().count_accepted();
+        match Unsettled::enter(hub) {
+            Some(unsettled) => {
+                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled));
+            }
+            None => session::turn_away(hub, stream, CloseReason::TooManyConnections),
+        }
+    }
+}
+
+/// Whether a listener on the IPv6 wildcard takes IPv4 too: unless IPv4 has a listener of its own on that port.
+fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
+    let is_rival = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
+    addr.ip() == IpAddr::from([0u16; 8]) && !(addr.port() != 0 && listen.iter().any(is_rival))
+}
+
+/// Errors of accepting: how long to pause, and how long to be silent about them.
+struct Trouble {
+    pause: Duration,
+    logged_at: Option<Instant>,
+    unlogged: u64,
+}
+
+impl Trouble {
+    /// Out of descriptors or memory, the connection stays in the backlog and accepting would fail again at once: the
+    /// pause, which grows, is what keeps the thread from spinning.
+    async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
+        self.unlogged += 1;
+        let now = Instant::now();
+        if self.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL) {
+            warn!(kind = kind.name(), %error, times = self.unlogged, "cannot accept a connection");
+            (self.logged_at, self.unlogged) = (Some(now), 0);
+        }
+        match kind {
+            AcceptError::Aborted => {}
+            AcceptError::Emfile
+            | AcceptError::Enfile
+            | AcceptError::Memory
+            | AcceptError::Other => {
+                sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        Self { pause: PAUSE_MIN, logged_at: None, unlogged: 0 }
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Descriptors come back when connections close: soon enough to notice, seldom enough to cost nothing.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wildcard_takes_ipv4_unless_that_listens_itself() {
+        let check = |addr: &str, listen: &[&str], expected: bool| {
+            let listen: Vec<SocketAddr> = listen.iter().map(|addr| addr.parse().unwrap()).collect();
+            assert_eq!(
+                takes_both(addr.parse().unwrap(), &listen),
+                expected,
+                "{addr} in {listen:?}"
+            );
+        };
+        check("[::]:7070", &["[::]:7070"], true);
+        check("[::]:7070", &["[::]:7070", "0.0.0.0:7071"], true);
+        check("[::]:7070", &["[::]:7070", "0.0.0.0:7070"], false);
+        check("[::]:0", &["[::]:0", "127.0.0.1:0"], true);
+        check("[::1]:7070", &["[::1]:7070"], false);
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_inherit_what_the_listener_was_given() {
+        let config = Config::default();
+        let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(config.tcp.user_timeout));
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), config.tcp.notsent_lowat_bytes);
+        assert_eq!(socket.send_buffer_size().unwrap(), buffers.send_bytes);
+        assert_eq!(socket.recv_buffer_size().unwrap(), buffers.recv_bytes);
+    }
+}

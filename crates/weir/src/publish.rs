@@ -1,0 +1,129 @@
+//! Publishing: to a topic, to a device, to all. Nothing here waits.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos};
+use weir_wire::hot;
+
+use crate::counters::{PublishTarget, RefuseCause};
+use crate::handle::{Accepted, Payload, Publication, PublishError, Target};
+use crate::hub::Hub;
+use crate::lanes;
+use crate::router::{RouteError, validate_name};
+
+impl Hub {
+    pub(crate) fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
+        let accepted = self.route(publication);
+        match &accepted {
+            Ok(_) => self.counters().count_published(PublishTarget::of(&publication.target)),
+            Err(error) => self.counters().count_refused(RefuseCause::of(error)),
+        }
+        accepted
+    }
+
+    fn route(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
+        let draft = Draft::new(self, publication)?;
+        match publication.target {
+            Target::Topic(topic) => self.publish_to_topic(topic, &draft),
+            Target::Device(device) => self.publish_to_device(device, &draft),
+            Target::All => self.publish_to_all(&draft),
+        }
+    }
+
+    fn publish_to_topic(&self, topic: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
+        validate_name(topic, self.config().limits.topic_bytes_max)?;
+        let routed = self.router.publish(topic, |offset| draft.message(offset));
+        let routed = routed.map_err(|error| match error {
+            RouteError::Busy => PublishError::Busy(RETRY_AFTER),
+            RouteError::Budget => PublishError::BudgetExhausted(RETRY_AFTER),
+        })?;
+        let connections = routed.map_or(0, |routed| routed.connections);
+        Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
+    }
+
+    fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
+        let conns = self.devices.connections_of(device).unwrap_or_default();
+        if conns.is_empty() {
+            return Ok(draft.accepted(0));
+        }
+        let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
+        let credits: Vec<Credit<'_, OwnedFd>> =
+            credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
+        let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+        for (credit, conn) in credits.into_iter().zip(&conns) {
+            credit.push(Command::Send(*conn, Item::Message(Arc::clone(&message))));
+        }
+        Ok(draft.accepted(conns.len()))
+    }
+
+    fn publish_to_all(&self, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
+        let connections = self.devices.connection_count();
+        if connections == 0 {
+            return Ok(draft.accepted(0));
+        }
+        let credits = self.lanes().iter().map(lanes::try_credit);
+        let credits: Vec<Credit<'_, OwnedFd>> =
+            credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
+        let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+        for credit in credits {
+            credit.push(Command::Broadcast(Arc::clone(&message)));
+        }
+        Ok(draft.accepted(connections))
+    }
+}
+
+/// A message before its offset is known.
+struct Draft<'a> {
+    hub: &'a Hub,
+    push: hot::Push<'a>,
+    id: u64,
+    accepted_at: Nanos,
+    expires_at: Option<Nanos>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(hub: &'a Hub, publication: &Publication<'a>) -> Result<Draft<'a>, PublishError> {
+        let id = hub.next_message_id();
+        let push = hot::Push {
+            topic: match publication.target {
+                Target::Topic(topic) => topic,
+                Target::Device(_) | Target::All => "",
+            },
+            payload: match publication.payload {
+                Payload::Text(text) => hot::Payload::Text(text),
+                Payload::Data(data) => hot::Payload::Data(data),
+            },
+            content_type: publication.content_type,
+            key: publication.key,
+            message_id: id,
+            // Stands for the longest one until the real one is known.
+            offset: u64::MAX,
+            sender: publication.sender.map_or(0, ConnId::to_u64),
+        };
+        let (bytes, limit) = (push.frame_bytes(), hub.config().limits.frame_bytes_max);
+        if bytes > limit {
+            return Err(PublishError::TooLarge { bytes, limit });
+        }
+        let accepted_at = Nanos::now();
+        let expires_at = publication.ttl.map(|ttl| accepted_at.after(ttl));
+        Ok(Draft { hub, push, id, accepted_at, expires_at })
+    }
+
+    /// Encodes it; `None` if the budget is used up.
+    fn message(&self, offset: u64) -> Option<Arc<Message>> {
+        let push = hot::Push { offset, ..self.push };
+        let mut frame = Vec::with_capacity(push.frame_bytes());
+        push.encode_frame(&mut frame);
+        Message::new(self.hub.engine().budget(), frame, self.accepted_at, self.expires_at)
+    }
+
+    fn accepted(&self, connections: usize) -> Accepted {
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX);
+        Accepted { id: self.id, offset: None, connections }
+    }
+}
+
+/// A lane empties within a few turns; a second is what the header of HTTP can say at the least.
+const RETRY_AFTER: Duration = Duration::from_secs(1);

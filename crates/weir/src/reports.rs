@@ -1,0 +1,149 @@
+//! The way back from the shards: a bounded queue a shard, and the task that empties it.
+//!
+//! Some credits return only when the report that answers their command is taken from the shard. So the task takes
+//! reports always, even while it waits for a credit itself: otherwise each would wait for the other. What it has
+//! taken and cannot carry out yet lies in the [`Desk`], which is bounded by what it is made of: at most
+//! [`RECEIVED_BYTES_MAX`] of frames from devices, beyond which the shard stops reading from those who send; one
+//! adoption for each unsettled connection; one close for each settled one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::time::timeout;
+use weir_engine::{Front, Report};
+
+use crate::desk::Desk;
+use crate::hub::Hub;
+
+/// The shard's end.
+pub(crate) struct Reporter {
+    queue: mpsc::Sender<Report>,
+    room: Arc<Room>,
+}
+
+/// The front's end.
+pub(crate) struct Reports {
+    queue: mpsc::Receiver<Report>,
+    room: Arc<Room>,
+}
+
+/// What both ends know of the room on the way.
+#[derive(Default)]
+pub(crate) struct Room {
+    /// Bytes of the frames from devices that have been taken and not been carried out.
+    received_bytes: AtomicUsize,
+    /// The shard was refused something and wants to be woken when there is room.
+    is_awaited: AtomicBool,
+}
+
+/// A way back for one shard, with room for `capacity` reports.
+pub(crate) fn queue(capacity: usize) -> (Reporter, Reports) {
+    let (sender, receiver) = mpsc::channel(capacity);
+    let room = Arc::new(Room::default());
+    let reporter = Reporter { queue: sender, room: Arc::clone(&room) };
+    (reporter, Reports { queue: receiver, room })
+}
+
+impl Front for Reporter {
+    fn try_report(&mut self, report: Report) -> Result<(), Report> {
+        let report = match self.try_once(report) {
+            Ok(()) => return Ok(()),
+            Err(report) => report,
+        };
+        // Room that was made before the note would be missed: so once more behind it.
+        self.room.is_awaited.store(true, Ordering::SeqCst);
+        self.try_once(report)
+    }
+}
+
+impl Reporter {
+    fn try_once(&self, report: Report) -> Result<(), Report> {
+        let bytes = cost(&report);
+        if !self.room.take(bytes) {
+            return Err(report);
+        }
+        match self.queue.try_send(report) {
+            // Closed: the gateway is gone, and nobody is left to tell.
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+            Err(TrySendError::Full(report)) => {
+                self.room.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
+                Err(report)
+            }
+        }
+    }
+}
+
+impl Room {
+    fn take(&self, bytes: usize) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let before = self.received_bytes.fetch_add(bytes, Ordering::SeqCst);
+        // One always fits, however long.
+        let fits = before == 0 || before + bytes <= RECEIVED_BYTES_MAX;
+        if !fits {
+            self.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        }
+        fits
+    }
+
+    /// What was received has been carried out.
+    pub(crate) fn give(&self, bytes: usize) {
+        self.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    /// Whether the shard wants to be woken; asked after room has been made.
+    pub(crate) fn take_awaited(&self) -> bool {
+        self.is_awaited.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// Bytes that a report takes of the room for what devices send.
+pub(crate) fn cost(report: &Report) -> usize {
+    match report {
+        Report::Received { body, .. } => body.len() + size_of::<Report>(),
+        Report::Adopted { .. }
+        | Report::Refused { .. }
+        | Report::NotEntered { .. }
+        | Report::Left { .. }
+        | Report::Closed { .. }
+        | Report::Retired { .. }
+        | Report::Drained => 0,
+    }
+}
+
+/// Takes the reports of one shard until it has stopped.
+pub(crate) async fn run(hub: Arc<Hub>, shard: usize, reports: Reports) {
+    let Reports { mut queue, room } = reports;
+    let mut desk = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
+    let mut batch = Vec::with_capacity(BATCH_REPORTS);
+    let mut pause = PAUSE_MIN;
+    loop {
+        let is_starved = !desk.work().await;
+        let taken = queue.recv_many(&mut batch, BATCH_REPORTS);
+        let taken = if is_starved { timeout(pause, taken).await } else { Ok(taken.await) };
+        pause = if is_starved { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+        if taken == Ok(0) {
+            return;
+        }
+        for report in batch.drain(..) {
+            desk.take(report);
+        }
+        if room.take_awaited() {
+            hub.lane(shard).nudge();
+        }
+    }
+}
+
+/// Taken at a time.
+const BATCH_REPORTS: usize = 64;
+/// Thousands of usual frames a shard; some of the longest.
+const RECEIVED_BYTES_MAX: usize = 1024 * 1024;
+/// How soon a credit is asked for again: a turn of a busy shard takes about as long.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(16);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! The router: which topics exist, who is in them by shard, and in which order their messages leave.
+//!
+//! A shard knows its members; the router knows only how many each shard has, and counts them so that no publish asks a
+//! shard that has none. What is counted: a membership from the moment its `Subscribe` is pushed until the shard
+//! reports it not made, left, or closed. Each +1 meets exactly one −1.
+//!
+//! Order of locks: a topic's, then its stripe's, then that of the ids. None is held while waiting for anything.
+
+mod counts;
+mod ids;
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use hashbrown::HashTable;
+use weir_engine::{Command, ConnId, Credit, Message, TopicId};
+use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
+
+use crate::frames;
+use crate::handle::{TopicInfo, TopicNameError};
+use crate::lanes::{self, Lanes};
+use counts::ShardCounts;
+use ids::Ids;
+pub(crate) use ids::Retirement;
+
+/// All topics.
+///
+/// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
+/// Limits: `topics_max` topics, those included whose id is not free again yet.
+/// Cost: a topic with a name of 25 bytes takes 180 bytes in all; nothing remains of one that has ended.
+pub(crate) struct Router {
+    lanes: Arc<Lanes>,
+    hasher: RandomState,
+    stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
+    ids: Ids,
+    name_bytes_max: usize,
+}
+
+/// One topic, from its first subscriber to its last.
+pub(crate) struct Topic {
+    name: Box<str>,
+    id: TopicId,
+    epoch: u64,
+    state: Mutex<State>,
+}
+
+/// What changes of a topic. Ring, running tick and retention will stand here.
+struct State {
+    /// Offset of the last message.
+    offset: u64,
+    counts: ShardCounts,
+    /// Out of the tables: whoever still holds the topic looks its name up again.
+    ended: bool,
+}
+
+/// A message was accepted for a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Routed {
+    pub(crate) offset: u64,
+    pub(crate) connections: u32,
+}
+
+/// Why a publish was refused: nothing has been pushed and no offset used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RouteError {
+    /// A shard's lane is full.
+    Busy,
+    /// The byte budget has no room for the message.
+    Budget,
+}
+
+/// Why a subscription was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SubscribeError {
+    Name(TopicNameError),
+    /// `topics_max` topics exist.
+    TooManyTopics,
+}
+
+impl Router {
+    pub(crate) fn new(lanes: Arc<Lanes>, topics_max: usize, name_bytes_max: usize) -> Self {
+        Self {
+            lanes,
+            hasher: RandomState::new(),
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            ids: Ids::new(topics_max),
+            name_bytes_max,
+        }
+    }
+
+    /// Publishes to a topic; `None` if it does not exist, which is to say that nobody is in it.
+    ///
+    /// `message` makes the message once its offset is known; it is asked only if it will be pushed, or the budget is
+    /// used up. All lanes get it or none.
+    pub(crate) fn publish(
+        &self,
+        name: &str,
+        message: impl FnOnce(u64) -> Option<Arc<Message>>,
+    ) -> Result<Option<Routed>, RouteError> {
+        let Some(topic) = self.find(name) else { return Ok(None) };
+        let mut state = topic.lock();
+        if state.ended {
+            return Ok(None);
+        }
+        // A credit that is dropped returns to its lane.
+        let credits = state.counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard]));
+        let credits: Option<Vec<Credit<'_, OwnedFd>>> = credits.collect();
+        let credits = credits.ok_or(RouteError::Busy)?;
+        let offset = state.offset + 1;
+        let message = message(offset).ok_or(RouteError::Budget)?;
+        state.offset = offset;
+        for credit in credits {
+            credit.push(Command::Publish(topic.id, Arc::clone(&message)));
+        }
+        Ok(Some(Routed { offset, connections: state.counts.total() }))
+    }
+
+    /// Enters a connection into a topic, which begins with it if need be.
+    ///
+    /// The credit is one of the connection's own lane. It was taken without any lock; refused, it is given back for
+    /// the answer.
+    pub(crate) fn subscribe<'a>(
+        &self,
+        credit: Credit<'a, OwnedFd>,
+        conn: ConnId,
+        name: &str,
+    ) -> Result<(), (SubscribeError, Credit<'a, OwnedFd>)> {
+        if let Err(error) = validate_name(name, self.name_bytes_max) {
+            return Err((SubscribeError::Name(error), credit));
+        }
+        loop {
+            let Some(topic) = self.find_or_begin(name) else {
+                return Err((SubscribeError::TooManyTopics, credit));
+            };
+            let mut state = topic.lock();
+            if state.ended {
+                continue;
+            }
+            state.counts.add(conn.shard());
+            let reply = Subscribed {
+                topic: name.to_owned(),
+                position: Some(Position { epoch: topic.epoch, offset: state.offset }),
+                recovered: false,
+            };
+            let reply = frames::encode(Kind::Subscribed(reply));
+            credit.push(Command::Subscribe { conn, topic: topic.id, reply });
+            return Ok(());
+        }
+    }
+
+    /// Takes a connection out of a topic and answers it; whether it was in it, only its shard knows.
+    pub(crate) fn unsubscribe(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
+        let reply = |position| {
+            let unsubscribed =
+                Unsubscribed { topic: name.to_owned(), reason: String::new(), position };
+            frames::encode(Kind::Unsubscribed(unsubscribed))
+        };
+        if let Some(topic) = self.find(name) {
+            let state = topic.lock();
+            if !state.ended {
+                let position = Position { epoch: topic.epoch, offset: state.offset };
+                let reply = reply(Some(position));
+                credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
+                return;
+            }
+        }
+        credit.push(Command::Send(conn, weir_engine::Item::Frame(reply(None))));
+    }
+
+    /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's.
+    pub(crate) fn leave(&self, id: TopicId, shard: usize) {
+        let Some(topic) = self.ids.topic(id) else {
+            debug_assert!(false, "a membership counts for a topic that lives");
+            return;
+        };
+        let mut state = topic.lock();
+        state.counts.remove(shard);
+        if state.counts.total() == 0 {
+            self.end(&topic, &mut state);
+        }
+    }
+
+    /// A shard has forgotten a topic.
+    pub(crate) fn retired(&self, id: TopicId) {
+        self.ids.confirm(id);
+    }
+
+    /// Asks the shards again whose lanes were full when topics ended; `false` while some still are.
+    pub(crate) fn retry_retirements(&self) -> bool {
+        self.ids.retry(|retirement| self.push_retire(retirement))
+    }
+
+    /// Waits until a lane was full when a topic ended.
+    pub(crate) async fn retirement_due(&self) {
+        self.ids.due().await;
+    }
+
+    /// Number of topics.
+    pub(crate) fn topic_count(&self) -> usize {
+        self.ids.live_count()
+    }
+
+    /// The topic's number, if it exists.
+    pub(crate) fn id(&self, name: &str) -> Option<TopicId> {
+        self.find(name).map(|topic| topic.id)
+    }
+
+    /// The topic's name, if it still exists.
+    pub(crate) fn name(&self, id: TopicId) -> Option<String> {
+        self.ids.topic(id).map(|topic| topic.name.as_ref().to_owned())
+    }
+
+    /// Topics by name: those with `prefix`, behind `after`, at most `limit`.
+    ///
+    /// Cost: looks at every name, a stripe at a time; for an operator's eyes.
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        let mut least: std::collections::BTreeMap<Box<str>, Arc<Topic>> = Default::default();
+        for stripe in &self.stripes {
+            for topic in lock(stripe).iter() {
+                let name = topic.name.as_ref();
+                let is_wanted = name.starts_with(prefix) && after.is_none_or(|after| name > after);
+                let is_full = least.len() >= limit;
+                let is_least = !is_full
+                    || least.last_key_value().is_some_and(|(last, _)| name < last.as_ref());
+                if !is_wanted || !is_least {
+                    continue;
+                }
+                least.insert(name.into(), Arc::clone(topic));
+                if least.len() > limit {
+                    least.pop_last();
+                }
+            }
+        }
+        least.into_values().map(|topic| topic.info()).collect()
+    }
+
+    fn end(&self, topic: &Arc<Topic>, state: &mut State) {
+        state.ended = true;
+        let hash = self.hasher.hash_one(topic.name.as_ref());
+        let mut stripe = lock(self.stripe(hash));
+        if let Ok(entry) = stripe.find_entry(hash, |other| Arc::ptr_eq(other, topic)) {
+            entry.remove();
+        }
+        drop(stripe);
+        // Only shards that ever had a member know the topic.
+        let shards = state.counts.known();
+        self.ids.retire(topic.id, shards, |retirement| self.push_retire(retirement));
+    }
+
+    fn push_retire(&self, retirement: Retirement) -> bool {
+        self.lanes[retirement.shard].try_push(Command::Retire(retirement.topic)).is_ok()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Topic>> {
+        let hash = self.hasher.hash_one(name);
+        lock(self.stripe(hash)).find(hash, |topic| topic.name.as_ref() == name).cloned()
+    }
+
+    /// `None`: there are too many topics.
+    fn find_or_begin(&self, name: &str) -> Option<Arc<Topic>> {
+        let hash = self.hasher.hash_one(name);
+        let mut stripe = lock(self.stripe(hash));
+        if let Some(topic) = stripe.find(hash, |topic| topic.name.as_ref() == name) {
+            return Some(Arc::clone(topic));
+        }
+        let topic = self.ids.begin(|id| {
+            let state = State { offset: 0, counts: ShardCounts::default(), ended: false };
+            let state = Mutex::new(state);
+            Arc::new(Topic { name: name.into(), id, epoch: rand::random(), state })
+        })?;
+        let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
+        stripe.insert_unique(hash, Arc::clone(&topic), rehash);
+        Some(topic)
+    }
+
+    fn stripe(&self, hash: u64) -> &Mutex<HashTable<Arc<Topic>>> {
+        // The table uses the lower bits for the place and the upper seven for the tag.
+        &self.stripes[(hash >> 48) as usize % STRIPES]
+    }
+}
+
+impl Topic {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn info(&self) -> TopicInfo {
+        let state = self.lock();
+        TopicInfo {
+            topic: self.name.as_ref().to_owned(),
+            subscribers: state.counts.total(),
+            offset: state.offset,
+            epoch: self.epoch,
+        }
+    }
+}
+
+/// Checks a topic name.
+pub(crate) fn validate_name(name: &str, limit: usize) -> Result<(), TopicNameError> {
+    if name.is_empty() {
+        return Err(TopicNameError::Empty);
+    }
+    if name.len() > limit {
+        return Err(TopicNameError::TooLong { bytes: name.len(), limit });
+    }
+    for (index, character) in name.char_indices() {
+        if character.is_control() {
+            return Err(TopicNameError::Control(index));
+        }
+        if matches!(character, '*' | '#' | '+') {
+            return Err(TopicNameError::Wildcard(character));
+        }
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic happens under the router's locks")
+}
+
+/// Enough that publishers and shards seldom meet; each costs an empty table.
+const STRIPES: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Numbers of topics: dense, and used again only once every shard has let go.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use tokio::sync::Notify;
+use weir_engine::TopicId;
+
+use super::Topic;
+
+/// Topics by number.
+///
+/// Shape: chunks of [`CHUNK`] pointers, so that growing copies nothing that matters; eight bytes a topic.
+pub(super) struct Ids {
+    table: RwLock<Table>,
+    /// Retirements that found a lane full. Taken after `table`, never before.
+    waiting: Mutex<VecDeque<Retirement>>,
+    due: Notify,
+    topics_max: usize,
+}
+
+/// A shard that has to forget a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retirement {
+    pub(crate) topic: TopicId,
+    pub(crate) shard: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    chunks: Vec<Box<[Option<Arc<Topic>>; CHUNK]>>,
+    /// Numbers below `used` have been given out.
+    used: usize,
+    free: Vec<TopicId>,
+    /// Ended topics, and how many shards have not let go of them.
+    retiring: HashMap<TopicId, usize, foldhash::fast::RandomState>,
+}
+
+impl Ids {
+    pub(super) fn new(topics_max: usize) -> Self {
+        Self { table: RwLock::default(), waiting: Mutex::default(), due: Notify::new(), topics_max }
+    }
+
+    /// The topic that has this number now.
+    pub(super) fn topic(&self, id: TopicId) -> Option<Arc<Topic>> {
+        let table = self.table.read().expect(NO_PANIC);
+        table.slot(id)?.clone()
+    }
+
+    /// Gives the next topic its number; `None` if there are too many.
+    pub(super) fn begin(&self, topic: impl FnOnce(TopicId) -> Arc<Topic>) -> Option<Arc<Topic>> {
+        let mut table = self.table.write().expect(NO_PANIC);
+        let id = match table.free.pop() {
+            Some(id) => id,
+            None if table.used < self.topics_max => {
+                let id = TopicId(u32::try_from(table.used).ok()?);
+                if table.used.is_multiple_of(CHUNK) {
+                    table.chunks.push(Box::new([const { None }; CHUNK]));
+                }
+                table.used += 1;
+                id
+            }
+            None => return None,
+        };
+        let topic = topic(id);
+        *table.slot_mut(id) = Some(Arc::clone(&topic));
+        Some(topic)
+    }
+
+    /// Takes a topic that has ended out of the table; its number is free once every one of `shards` has confirmed.
+    pub(super) fn retire(
+        &self,
+        topic: TopicId,
+        shards: impl Iterator<Item = usize>,
+        push: impl Fn(Retirement) -> bool,
+    ) {
+        let retirements: Vec<Retirement> =
+            shards.map(|shard| Retirement { topic, shard }).collect();
+        let mut table = self.table.write().expect(NO_PANIC);
+        *table.slot_mut(topic) = None;
+        if retirements.is_empty() {
+            table.free.push(topic);
+            return;
+        }
+        // Noted before any shard is asked: it may confirm at once.
+        table.retiring.insert(topic, retirements.len());
+        drop(table);
+        for retirement in retirements {
+            if !push(retirement) {
+                self.waiting().push_back(retirement);
+                self.due.notify_one();
+            }
+        }
+    }
+
+    /// A shard has let go of a topic.
+    pub(super) fn confirm(&self, id: TopicId) {
+        let mut table = self.table.write().expect(NO_PANIC);
+        let Some(remaining) = table.retiring.get_mut(&id) else {
+            debug_assert!(false, "a shard confirms what it was asked");
+            return;
+        };
+        *remaining -= 1;
+        if *remaining == 0 {
+            table.retiring.remove(&id);
+            table.free.push(id);
+        }
+    }
+
+    /// Tries those again that found a lane full; `false` if one still is.
+    pub(super) fn retry(&self, push: impl Fn(Retirement) -> bool) -> bool {
+        let mut waiting = self.waiting();
+        waiting.retain(|retirement| !push(*retirement));
+        waiting.is_empty()
+    }
+
+    pub(super) async fn due(&self) {
+        self.due.notified().await;
+    }
+
+    pub(super) fn live_count(&self) -> usize {
+        let table = self.table.read().expect(NO_PANIC);
+        table.used - table.free.len() - table.retiring.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> usize {
+        let table = self.table.read().expect(NO_PANIC);
+        table.used - table.free.len()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Retirement>> {
+        self.waiting.lock().expect(NO_PANIC)
+    }
+}
+
+impl Table {
+    fn slot(&self, id: TopicId) -> Option<&Option<Arc<Topic>>> {
+        let index = id.0 as usize;
+        self.chunks.get(index / CHUNK).map(|chunk| &chunk[index % CHUNK])
+    }
+
+    fn slot_mut(&mut self, id: TopicId) -> &mut Option<Arc<Topic>> {
+        let index = id.0 as usize;
+        &mut self.chunks[index / CHUNK][index % CHUNK]
+    }
+}
+
+/// 8 KiB a chunk.
+const CHUNK: usize = 1024;
+const NO_PANIC: &str = "no panic happens under the router's locks";

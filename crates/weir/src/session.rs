@@ -1,0 +1,232 @@
+//! A connection before it settles: from accept to the offer to a shard.
+//!
+//! ```text
+//!  accepted ──Hello──▶ authenticated ──place on a shard──▶ offered ──Adopted──▶ settled (reports.rs)
+//!     │                    │                                │
+//!     └── hello_timeout, malformed, unauthorized, limits ───┴──▶ Goodbye, closed
+//! ```
+
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tracing::debug;
+use weir_engine::Budget;
+use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
+use weir_wire::{CloseReason, ProstMessage, WireError, frame};
+
+use crate::frames;
+use crate::hub::Hub;
+use crate::lanes::credit;
+use crate::tickets::{Pending, Unsettled};
+
+/// Takes a connection to its shard, or says why not.
+///
+/// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
+pub(crate) async fn run(hub: Arc<Hub>, stream: TcpStream, unsettled: Unsettled) {
+    let mut draining = hub.draining.subscribe();
+    let greeted = timeout(hub.config().connection.hello_timeout, read_hello(&hub, &stream));
+    let greeted = tokio::select! {
+        greeted = greeted => greeted.unwrap_or(Err(CloseReason::HelloTimeout)),
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
+    };
+    let refused = match greeted {
+        Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
+        Err(reason) => Err((stream, unsettled, reason)),
+    };
+    // The place among the unsettled is kept until the socket is closed.
+    if let Err((stream, _unsettled, reason)) = refused {
+        hub.counters().count_closed(reason);
+        debug!(peer = ?stream.peer_addr().ok(), %reason, "connection refused");
+        say_goodbye(stream, reason).await;
+    }
+}
+
+/// Says goodbye at once and closes: for a connection that there is no place for.
+pub(crate) fn turn_away(hub: &Hub, stream: TcpStream, reason: CloseReason) {
+    hub.counters().count_closed(reason);
+    if let Ok(mut stream) = stream.into_std() {
+        // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
+        let _ = stream.write(&frames::goodbye(reason));
+    }
+}
+
+/// What `Hello` was, and what came behind it.
+struct Greeting {
+    hello: Hello,
+    read_ahead: Vec<u8>,
+}
+
+/// Connection, place and reason.
+type Refused = (TcpStream, Unsettled, CloseReason);
+
+/// Bytes of a `Hello` that is not complete, counted in the byte budget by their capacity.
+struct Partial<'a> {
+    budget: &'a Budget,
+    bytes: Vec<u8>,
+    charged: usize,
+}
+
+async fn read_hello(hub: &Hub, stream: &TcpStream) -> Result<Greeting, CloseReason> {
+    let mut partial = Partial { budget: hub.engine().budget(), bytes: Vec::new(), charged: 0 };
+    let frame_bytes_max = hub.config().limits.frame_bytes_max;
+    loop {
+        stream.readable().await.map_err(|error| reason_of(&error))?;
+        if !partial.read_from(stream)? {
+            continue;
+        }
+        match frame::decode(&partial.bytes, frame_bytes_max) {
+            Ok(None) => {}
+            Ok(Some((body, taken))) => {
+                let hello = decode_hello(body)?;
+                return Ok(Greeting { hello, read_ahead: partial.bytes[taken..].to_vec() });
+            }
+            Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge),
+            Err(
+                WireError::LengthMalformed
+                | WireError::MessageMalformed(_)
+                | WireError::PingTooLarge(_),
+            ) => return Err(CloseReason::Malformed),
+        }
+    }
+}
+
+fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
+    match ClientMessage::decode(body).map(|message| message.kind) {
+        Ok(Some(Kind::Hello(hello))) => Ok(hello),
+        Ok(_) | Err(_) => Err(CloseReason::Malformed),
+    }
+}
+
+/// Authenticates, finds a shard, waits for room in its lane, and offers the connection.
+async fn settle(
+    hub: &Arc<Hub>,
+    stream: TcpStream,
+    greeting: Greeting,
+    unsettled: Unsettled,
+) -> Result<(), Refused> {
+    let Greeting { hello, read_ahead } = greeting;
+    let device = match hub.auth.authenticate(&hello.device_id, &hello.token) {
+        Ok(device) => device,
+        Err(reason) => return Err((stream, unsettled, reason)),
+    };
+    // From here on a revocation of the device reaches this connection too.
+    let pin = hub.devices.pin(&device);
+    // At its edge the budget belongs to those who are connected.
+    if hub.engine().budget().is_tight() {
+        return Err((stream, unsettled, CloseReason::BudgetExhausted));
+    }
+    let Some(shard) = hub.assignments.assign() else {
+        return Err((stream, unsettled, CloseReason::TooManyConnections));
+    };
+    let Ok(credit) = timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await else {
+        hub.assignments.release(shard);
+        return Err((stream, unsettled, CloseReason::TooManyConnections));
+    };
+    let heartbeat = agree_heartbeat(hub, hello.heartbeat_ms);
+    let pending = Box::new(Pending { pin, heartbeat, topics: hello.topics, unsettled });
+    let Ok(stream) = stream.into_std() else {
+        hub.assignments.release(shard);
+        hub.counters().count_closed(CloseReason::SocketError);
+        return Ok(());
+    };
+    if let Err(socket) =
+        hub.tickets[shard].offer(credit, OwnedFd::from(stream), pending, read_ahead)
+    {
+        hub.assignments.release(shard);
+        hub.counters().count_closed(CloseReason::Draining);
+        let _ = std::net::TcpStream::from(socket).write(&frames::goodbye(CloseReason::Draining));
+    }
+    Ok(())
+}
+
+fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
+    let connection = &hub.config().connection;
+    match wished_ms {
+        0 => connection.heartbeat,
+        ms => Duration::from_millis(u64::from(ms))
+            .clamp(connection.heartbeat_min, connection.heartbeat_max),
+    }
+}
+
+/// Sends `Goodbye` and waits a moment for the peer's end, so that what the peer still sends does not turn our close
+/// into a reset that overtakes it.
+async fn say_goodbye(mut stream: TcpStream, reason: CloseReason) {
+    let said = async {
+        stream.write_all(&frames::goodbye(reason)).await?;
+        stream.shutdown().await?;
+        for _ in 0..DISCARDED_READS_MAX {
+            stream.readable().await?;
+            if discard(&stream)? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Whether it arrived or not, the socket is closed now.
+    let _ = timeout(LINGER_TIMEOUT, said).await;
+}
+
+/// Reads and forgets; 0 at the end, otherwise at least 1.
+fn discard(stream: &TcpStream) -> io::Result<usize> {
+    let mut bytes = [0; READ_BYTES];
+    match stream.try_read(&mut bytes) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(1),
+        read => read,
+    }
+}
+
+impl Partial<'_> {
+    /// Reads what is there; `false` if it was a false alarm.
+    ///
+    /// The bytes are read on the stack, so that the connection owns only what it sent.
+    fn read_from(&mut self, stream: &TcpStream) -> Result<bool, CloseReason> {
+        let mut read = [0; READ_BYTES];
+        let count = match stream.try_read(&mut read) {
+            Ok(0) => return Err(CloseReason::PeerClosed),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(reason_of(&error)),
+        };
+        let missing = (self.bytes.len() + count).saturating_sub(self.charged);
+        if missing > 0 {
+            // Doubling, like the buffer.
+            let more = missing.max(self.charged);
+            if !self.budget.take(more) {
+                return Err(CloseReason::BudgetExhausted);
+            }
+            self.charged += more;
+            self.bytes.reserve_exact(self.charged - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(&read[..count]);
+        Ok(true)
+    }
+}
+
+impl Drop for Partial<'_> {
+    fn drop(&mut self) {
+        self.budget.give(self.charged);
+    }
+}
+
+fn reason_of(error: &io::Error) -> CloseReason {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => CloseReason::PeerReset,
+        ErrorKind::TimedOut => CloseReason::KernelTimeout,
+        _ => CloseReason::SocketError,
+    }
+}
+
+/// A `Hello` with a signed token fits into one read.
+const READ_BYTES: usize = 4096;
+/// Together with the time-out: how much a refused peer may still send before it gets a reset.
+const DISCARDED_READS_MAX: usize = 64;
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A lane that is full for this long belongs to a server that has more than it can do.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,175 @@
+//! What the process may use: processors, memory, descriptors. The machine's size says little in a container.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::config::{MemoryConfig, ThreadsConfig};
+
+/// What the process may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resources {
+    /// Processors of the inherited affinity mask.
+    pub processors: Vec<usize>,
+    /// Processors' worth of time that the cgroup grants, if it limits it.
+    pub cpu_quota: Option<f64>,
+    /// Bytes of memory: the cgroup's limit, or the machine's.
+    pub memory_bytes: usize,
+}
+
+/// The limit on open files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// In force; equal to the hard limit unless raising was refused. `u64::MAX`: none.
+    pub soft: u64,
+    /// The most that the process may set. `u64::MAX`: none.
+    pub hard: u64,
+}
+
+impl Resources {
+    /// Asks the kernel: affinity mask, cgroup (version 2 or 1), memory.
+    pub fn detect() -> Resources {
+        let cgroup = Cgroup::of_this_process(Path::new("/"));
+        let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
+        let limits = [cgroup.memory_limit(), machine];
+        Resources {
+            processors: processors(),
+            cpu_quota: cgroup.cpu_quota(),
+            memory_bytes: limits.into_iter().flatten().min().unwrap_or(FALLBACK_MEMORY_BYTES),
+        }
+    }
+
+    /// Shards to start: as configured, or one for each processor that the mask and the quota allow.
+    pub fn shards(&self, config: &ThreadsConfig) -> usize {
+        if config.shards == 0 { self.processors_granted() } else { config.shards }
+    }
+
+    /// Front threads to start: as configured, or one for every two processors. The front handles what is short-lived,
+    /// and shares the processors with the shards.
+    pub fn front_threads(&self, config: &ThreadsConfig) -> usize {
+        if config.front == 0 { self.processors_granted().div_ceil(2) } else { config.front }
+    }
+
+    /// The byte budget: as configured, or a quarter of the memory.
+    pub fn budget_bytes(&self, config: &MemoryConfig) -> usize {
+        if config.budget_bytes == 0 { self.memory_bytes / 4 } else { config.budget_bytes }
+    }
+
+    /// The processor that each of `shards` shards is pinned to.
+    ///
+    /// Under a quota below the number of processors none is: neighbours who count the same way would meet on the
+    /// first ones.
+    pub fn pins(&self, config: &ThreadsConfig, shards: usize) -> Vec<Option<usize>> {
+        let is_shared = self.processors_granted() < self.processors.len();
+        if !config.pin || is_shared || self.processors.is_empty() {
+            return vec![None; shards];
+        }
+        self.processors.iter().copied().map(Some).cycle().take(shards).collect()
+    }
+
+    fn processors_granted(&self) -> usize {
+        let count = self.processors.len().max(1);
+        match self.cpu_quota {
+            Some(quota) => (1..count).find(|granted| *granted as f64 >= quota).unwrap_or(count),
+            None => count,
+        }
+    }
+}
+
+/// Raises the soft limit on open files to the hard one.
+pub fn raise_open_files() -> OpenFiles {
+    let limit = getrlimit(Resource::Nofile);
+    let mut raised = limit;
+    raised.current = limit.maximum;
+    let refused = setrlimit(Resource::Nofile, raised).is_err();
+    let soft = if refused { limit.current } else { raised.current };
+    OpenFiles { soft: soft.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
+}
+
+/// Processors of the inherited affinity mask.
+pub(crate) fn processors() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    match sched_getaffinity(None) {
+        Ok(mask) => (0..CpuSet::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// The directories in which the limits of this process stand, each with all its parents: the tightest one holds.
+struct Cgroup {
+    cpu: Vec<PathBuf>,
+    memory: Vec<PathBuf>,
+}
+
+impl Cgroup {
+    fn of_this_process(root: &Path) -> Cgroup {
+        let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let mut cgroup = Cgroup { cpu: Vec::new(), memory: Vec::new() };
+        let mounts = root.join("sys/fs/cgroup");
+        // Lines are `number:controllers:path`; version 2 has the number 0 and no controllers.
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+            if controllers.is_empty() {
+                cgroup.cpu.extend(with_parents(&mounts, path));
+                cgroup.memory.extend(with_parents(&mounts, path));
+                continue;
+            }
+            for controller in controllers.split(',') {
+                match controller {
+                    "cpu" => cgroup.cpu.extend(with_parents(&mounts.join(controllers), path)),
+                    "memory" => cgroup.memory.extend(with_parents(&mounts.join(controllers), path)),
+                    _ => {}
+                }
+            }
+        }
+        cgroup
+    }
+
+    fn cpu_quota(&self) -> Option<f64> {
+        let quotas = self.cpu.iter().filter_map(|directory| {
+            let (quota, period) = match fs::read_to_string(directory.join("cpu.max")) {
+                Ok(text) => {
+                    let (quota, period) = text.trim().split_once(' ')?;
+                    (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?)
+                }
+                Err(_) => {
+                    let read = |file| read_number(&directory.join(file));
+                    (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?)
+                }
+            };
+            (quota > 0.0 && period > 0.0).then(|| quota / period)
+        });
+        quotas.min_by(f64::total_cmp)
+    }
+
+    fn memory_limit(&self) -> Option<usize> {
+        let limits = self.memory.iter().flat_map(|directory| {
+            ["memory.max", "memory.limit_in_bytes"].map(|file| directory.join(file))
+        });
+        limits.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
+    }
+}
+
+fn with_parents(mount: &Path, path: &str) -> Vec<PathBuf> {
+    let inside = Path::new(path.trim_start_matches('/'));
+    inside.ancestors().map(|ancestor| mount.join(ancestor)).collect()
+}
+
+fn read_number(path: &Path) -> Option<f64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Bytes of `MemTotal` in `/proc/meminfo`.
+fn mem_total(text: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Where neither the cgroup nor the kernel tells.
+const FALLBACK_MEMORY_BYTES: usize = 1 << 30;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Tests of what is derived from files that look like the kernel's.
+
+use super::*;
+
+fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+fn limits(files: &[(&str, &str)]) -> (Option<f64>, Option<usize>) {
+    let root = tree(files);
+    let cgroup = Cgroup::of_this_process(root.path());
+    (cgroup.cpu_quota(), cgroup.memory_limit())
+}
+
+#[test]
+fn the_tightest_limit_on_the_way_up_holds() {
+    let found = limits(&[
+        ("proc/self/cgroup", "0::/outer/inner\n"),
+        ("sys/fs/cgroup/outer/cpu.max", "150000 100000\n"),
+        ("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n"),
+        ("sys/fs/cgroup/outer/memory.max", "1073741824\n"),
+        ("sys/fs/cgroup/outer/inner/memory.max", "536870912\n"),
+    ]);
+    assert_eq!(found, (Some(1.5), Some(512 << 20)));
+}
+
+#[test]
+fn a_container_sees_its_own_limits_at_the_mount() {
+    let found = limits(&[
+        ("proc/self/cgroup", "0::/not/visible/here\n"),
+        ("sys/fs/cgroup/cpu.max", "400000 100000\n"),
+        ("sys/fs/cgroup/memory.max", "max\n"),
+    ]);
+    assert_eq!(found, (Some(4.0), None));
+}
+
+#[test]
+fn version_1_is_understood() {
+    let found = limits(&[
+        ("proc/self/cgroup", "9:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a\n"),
+        ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n"),
+        ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n"),
+        ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
+        ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+        ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "268435456\n"),
+    ]);
+    assert_eq!(found, (Some(0.5), Some(256 << 20)));
+}
+
+#[test]
+fn without_a_cgroup_nothing_is_limited() {
+    assert_eq!(limits(&[]), (None, None));
+}
+
+#[test]
+fn shards_follow_mask_and_quota() {
+    let resources = |processors: usize, cpu_quota| Resources {
+        processors: (10..10 + processors).collect(),
+        cpu_quota,
+        memory_bytes: 1 << 30,
+    };
+    let auto = ThreadsConfig::default();
+    for (processors, quota, shards, pinned) in [
+        (4, None, 4, true),
+        (4, Some(8.0), 4, true),
+        (4, Some(4.0), 4, true),
+        (64, Some(4.0), 4, false),
+        (4, Some(2.5), 3, false),
+        (4, Some(0.1), 1, false),
+        (1, Some(0.1), 1, true),
+    ] {
+        let resources = resources(processors, quota);
+        assert_eq!(resources.shards(&auto), shards, "{processors} processors, quota {quota:?}");
+        let pins = resources.pins(&auto, shards);
+        assert_eq!(pins.iter().all(Option::is_some), pinned, "{processors}, quota {quota:?}");
+        assert!(pins.iter().flatten().all(|cpu| resources.processors.contains(cpu)));
+    }
+    let configured = ThreadsConfig { shards: 3, ..ThreadsConfig::default() };
+    let pins = resources(2, None).pins(&configured, 3);
+    assert_eq!(pins, [Some(10), Some(11), Some(10)]);
+    assert_eq!(resources(1, None).budget_bytes(&MemoryConfig::default()), 1 << 28);
+}
+
+#[test]
+fn this_machine_has_a_processor_memory_and_descriptors() {
+    let resources = Resources::detect();
+    assert!(!resources.processors.is_empty());
+    assert!(resources.memory_bytes > 1 << 20);
+    let files = raise_open_files();
+    assert!(files.soft > 0 && files.soft <= files.hard);
+}

@@ -1,0 +1,153 @@
+//! Connections between the front and their shard: what the front still has to do once the shard has them.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use weir_engine::{Adoption, Command, Credit};
+use weir_wire::v1::Subscribe;
+
+use crate::devices::Pin;
+use crate::hub::Hub;
+
+/// What one shard was offered and has not answered yet.
+#[derive(Default)]
+pub(crate) struct Tickets {
+    inner: Mutex<Inner>,
+}
+
+/// What follows when the shard has the connection.
+pub(crate) struct Pending {
+    /// The device, and the generation at which it was authenticated.
+    pub(crate) pin: Pin,
+    /// Agreed.
+    pub(crate) heartbeat: Duration,
+    /// From `Hello`.
+    pub(crate) topics: Vec<Subscribe>,
+    /// Held until the shard answers.
+    pub(crate) unsettled: Unsettled,
+}
+
+/// A place among the connections that have not settled.
+pub(crate) struct Unsettled {
+    hub: Arc<Hub>,
+}
+
+/// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
+/// report.
+pub(crate) struct Assignments {
+    by_shard: Box<[AtomicUsize]>,
+    total: AtomicUsize,
+    connections_max: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    pending: HashMap<u64, Box<Pending>, foldhash::fast::RandomState>,
+    next: u64,
+    closed: bool,
+}
+
+impl Tickets {
+    /// Offers a connection to the shard whose lane the credit is of; gives the socket back if the lane has been told to
+    /// drain. That command is pushed behind [`Tickets::close`], so none is offered after it.
+    pub(crate) fn offer(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        socket: OwnedFd,
+        pending: Box<Pending>,
+        read_ahead: Vec<u8>,
+    ) -> Result<(), OwnedFd> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Err(socket);
+        }
+        let ticket = inner.next;
+        inner.next += 1;
+        let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
+        inner.pending.insert(ticket, pending);
+        let adoption = Adoption { socket, ticket, device, heartbeat, read_ahead };
+        credit.push(Command::Adopt(Box::new(adoption)));
+        Ok(())
+    }
+
+    /// The shard has answered.
+    pub(crate) fn take(&self, ticket: u64) -> Option<Box<Pending>> {
+        let mut inner = self.lock();
+        let pending = inner.pending.remove(&ticket);
+        // After a rush of connections the table is given back.
+        if inner.pending.is_empty() && inner.pending.capacity() > TABLE_KEPT {
+            inner.pending.shrink_to(0);
+        }
+        pending
+    }
+
+    /// No more offers.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic happens under the tickets' lock")
+    }
+}
+
+impl Unsettled {
+    /// Takes a place; `None` if all `unsettled_connections_max` are taken.
+    pub(crate) fn enter(hub: &Arc<Hub>) -> Option<Unsettled> {
+        let max = hub.config().limits.unsettled_connections_max;
+        let entered = hub.counters().try_enter_unsettled(max);
+        entered.then(|| Unsettled { hub: Arc::clone(hub) })
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.hub.counters().leave_unsettled();
+    }
+}
+
+impl Assignments {
+    pub(crate) fn new(shards: usize, connections_max: usize) -> Self {
+        let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
+        Self { by_shard, total: AtomicUsize::new(0), connections_max }
+    }
+
+    /// The shard with the fewest connections, which has one more now; `None` if `connections_max` are there.
+    pub(crate) fn assign(&self) -> Option<usize> {
+        let max = self.connections_max;
+        let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < max).then_some(count + 1)
+        });
+        entered.ok()?;
+        let counts = self.by_shard.iter().map(|count| count.load(Ordering::Relaxed));
+        let (shard, _) = counts.enumerate().min_by_key(|(_, count)| *count)?;
+        self.by_shard[shard].fetch_add(1, Ordering::Relaxed);
+        Some(shard)
+    }
+
+    /// The shard has one less.
+    pub(crate) fn release(&self, shard: usize) {
+        self.by_shard[shard].fetch_sub(1, Ordering::Relaxed);
+        self.total.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Entries that a table may keep without use.
+const TABLE_KEPT: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_emptiest_shard_is_next_until_all_are_full() {
+        let assignments = Assignments::new(2, 3);
+        let assigned: Vec<_> = (0..4).map(|_| assignments.assign()).collect();
+        assert_eq!(assigned, [Some(0), Some(1), Some(0), None]);
+        assignments.release(1);
+        assert_eq!(assignments.assign(), Some(1));
+    }
+}

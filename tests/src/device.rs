@@ -1,0 +1,124 @@
+//! A device that speaks frames over a real, blocking socket.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use weir_wire::v1::{self, client_message, server_message};
+use weir_wire::{ProstMessage, frame};
+
+use crate::program::PATIENCE;
+
+/// One connection of a device.
+pub struct Device {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Device {
+    /// Connects without a word.
+    pub fn connect(addr: SocketAddr) -> Result<Device> {
+        let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Device { stream, received: Vec::new() })
+    }
+
+    /// Connects, greets as `device_id` without a token, and waits for `Welcome` and for each topic's `Subscribed`.
+    pub fn greet(addr: SocketAddr, device_id: &str, topics: &[&str]) -> Result<Device> {
+        let topics =
+            topics.iter().map(|topic| v1::Subscribe { topic: (*topic).into(), position: None });
+        let hello = v1::Hello {
+            device_id: device_id.into(),
+            topics: topics.collect(),
+            ..v1::Hello::default()
+        };
+        let mut device = Self::connect(addr)?;
+        let count = hello.topics.len();
+        device.send(client_message::Kind::Hello(hello))?;
+        match device.next()? {
+            Some(server_message::Kind::Welcome(_)) => {}
+            other => bail!("expected Welcome, got {other:?}"),
+        }
+        for _ in 0..count {
+            match device.next()? {
+                Some(server_message::Kind::Subscribed(_)) => {}
+                other => bail!("expected Subscribed, got {other:?}"),
+            }
+        }
+        Ok(device)
+    }
+
+    /// The socket.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Sends one message.
+    pub fn send(&mut self, kind: client_message::Kind) -> Result<()> {
+        let mut out = Vec::new();
+        frame::encode(&v1::ClientMessage { kind: Some(kind) }, &mut out);
+        self.send_bytes(&out)
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    /// The next message; `None` at the server's end.
+    pub fn next(&mut self) -> Result<Option<server_message::Kind>> {
+        loop {
+            if let Some((body, used)) = frame::decode(&self.received, 1 << 20)? {
+                let message = v1::ServerMessage::decode(body)?;
+                self.received.drain(..used);
+                return Ok(Some(message.kind.context("a message has a kind")?));
+            }
+            let mut buf = [0; 4096];
+            match self.stream.read(&mut buf)? {
+                0 if self.received.is_empty() => return Ok(None),
+                0 => bail!("the stream ended within a frame"),
+                bytes => self.received.extend_from_slice(&buf[..bytes]),
+            }
+        }
+    }
+
+    /// The next message, which must be a `Push`.
+    pub fn push(&mut self) -> Result<v1::Push> {
+        match self.next()? {
+            Some(server_message::Kind::Push(push)) => Ok(push),
+            other => bail!("expected Push, got {other:?}"),
+        }
+    }
+
+    /// Reads on until `Goodbye`, and on to the end behind it.
+    pub fn goodbye(&mut self) -> Result<v1::Goodbye> {
+        loop {
+            match self.next()?.context("the stream ended without Goodbye")? {
+                server_message::Kind::Goodbye(goodbye) => {
+                    if let Some(more) = self.next()? {
+                        bail!("{more:?} behind Goodbye");
+                    }
+                    return Ok(goodbye);
+                }
+                server_message::Kind::Push(_) => {}
+                other => bail!("expected Goodbye, got {other:?}"),
+            }
+        }
+    }
+
+    /// Whether nothing arrives for `pause`.
+    pub fn is_silent(&mut self, pause: Duration) -> Result<bool> {
+        self.stream.set_read_timeout(Some(pause))?;
+        let outcome = self.next();
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        match outcome {
+            Ok(_) => Ok(false),
+            Err(error) => match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
+                Some(std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => Ok(true),
+                _ => Err(error),
+            },
+        }
+    }
+}

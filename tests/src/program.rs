@@ -1,0 +1,194 @@
+//! The built programs, started as children on free ports with a scratch configuration.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::admin::{Answer, Metrics};
+
+/// A running `weir`; killed when dropped.
+pub struct Server {
+    child: Child,
+    /// Where devices connect.
+    pub tcp: SocketAddr,
+    /// Where the admin API is.
+    pub admin: SocketAddr,
+    directory: TempDir,
+}
+
+/// How long anything that must happen may take on a slow machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Server {
+    /// Starts `weir` with `extra` TOML below the listen addresses.
+    pub fn start(extra: &str) -> Result<Server> {
+        // A port that was free a moment ago may be taken: then another is tried.
+        for _ in 0..5 {
+            let mut server = Self::spawn(extra)?;
+            if server.wait_until_ready()? {
+                return Ok(server);
+            }
+        }
+        bail!("weir did not start: {}", Self::spawn(extra)?.complaint())
+    }
+
+    fn spawn(extra: &str) -> Result<Server> {
+        let directory = tempfile::tempdir()?;
+        let tcp = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let path = directory.path().join("weir.toml");
+        std::fs::write(
+            &path,
+            format!("[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\n{extra}"),
+        )?;
+        let log = std::fs::File::create(directory.path().join("log"))?;
+        let child = Command::new(program("weir")?)
+            .arg("--config")
+            .arg(&path)
+            .current_dir(directory.path())
+            .env_remove("WEIR_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("starting weir")?;
+        Ok(Server { child, tcp, admin, directory })
+    }
+
+    fn wait_until_ready(&mut self) -> Result<bool> {
+        let deadline = now() + PATIENCE;
+        while now() < deadline {
+            if self.child.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            if Answer::get(self.admin, "/readyz").is_ok_and(|answer| answer.status == 200) {
+                return Ok(true);
+            }
+            rest();
+        }
+        Ok(false)
+    }
+
+    /// What it wrote to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    fn complaint(&mut self) -> String {
+        let _ = self.child.wait();
+        self.log()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its metrics, as they stand.
+    pub fn metrics(&self) -> Result<Metrics> {
+        Metrics::read(self.admin)
+    }
+
+    /// Waits until the metrics satisfy `condition`.
+    pub fn await_metrics(
+        &self,
+        what: &str,
+        condition: impl Fn(&Metrics) -> bool,
+    ) -> Result<Metrics> {
+        let deadline = now() + PATIENCE;
+        loop {
+            let metrics = self.metrics()?;
+            if condition(&metrics) {
+                return Ok(metrics);
+            }
+            if now() > deadline {
+                bail!(
+                    "waited in vain for {what}; metrics:\n{}\nlog:\n{}",
+                    metrics.text(),
+                    self.log()
+                );
+            }
+            rest();
+        }
+    }
+
+    /// Publishes one message given as a JSON object; answers with the JSON that came back.
+    pub fn publish(&self, message: &serde_json::Value) -> Result<serde_json::Value> {
+        let answer = Answer::post(self.admin, "/v1/publish", &message.to_string())?;
+        if answer.status != 200 {
+            bail!("publish answered {}: {}", answer.status, answer.body);
+        }
+        Ok(serde_json::from_str(&answer.body)?)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id())?;
+        let pid = rustix::process::Pid::from_raw(pid).context("a child has a pid")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let deadline = now() + PATIENCE;
+        while now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            rest();
+        }
+        bail!("weir did not end; log:\n{}", self.log())
+    }
+
+    /// Resident anonymous memory in bytes (`RssAnon`).
+    pub fn rss_anon(&self) -> Result<u64> {
+        let mut status = String::new();
+        std::fs::File::open(format!("/proc/{}/status", self.pid()))?.read_to_string(&mut status)?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("RssAnon:"))
+            .context("RssAnon in status")?;
+        let kib = line.split_whitespace().nth(1).context("a number of KiB")?;
+        Ok(kib.parse::<u64>()? * 1024)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A TCP port that is free now.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// A built program: beside this test's own executable.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let directory =
+        test.parent().and_then(|deps| deps.parent()).context("tests lie in target/*/deps")?;
+    let path = directory.join(name);
+    if !path.exists() {
+        bail!("{} is not built: run `cargo xtask test`, or `cargo build` first", path.display());
+    }
+    Ok(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// A short pause between two looks at another process.
+#[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
+pub(crate) fn rest() {
+    std::thread::sleep(Duration::from_millis(20));
+}

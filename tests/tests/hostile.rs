@@ -1,0 +1,218 @@
+//! Hostile and broken clients: each ends with the right reason, others are undisturbed, nothing is left behind.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weir_tests::{Device, Server};
+use weir_wire::v1::{self, client_message, server_message};
+use weir_wire::{CloseReason, frame};
+
+const SHORT: &str = "[connection]\nhello_timeout = \"2s\"\nframe_timeout = \"2s\"\n[limits]\nunsettled_connections_max = 12000\n";
+
+fn code(reason: CloseReason) -> u32 {
+    u32::from(reason.code())
+}
+
+/// Behind each attack a well-behaved device must still be served, and the house must be empty in the end.
+fn check(settled: bool, attack: &[u8], reason: CloseReason) -> Result<()> {
+    let server = Server::start(SHORT)?;
+    let mut witness = Device::greet(server.tcp, "witness", &["news"])?;
+    let mut hostile = if settled {
+        Device::greet(server.tcp, "hostile", &[])?
+    } else {
+        Device::connect(server.tcp)?
+    };
+    hostile.send_bytes(attack)?;
+    let goodbye = hostile.goodbye()?;
+    assert_eq!(goodbye.code, code(reason), "{goodbye:?}");
+    assert_eq!(goodbye.reason, reason.name());
+    drop(hostile);
+    server.publish(&serde_json::json!({"topic": "news", "text": "still here"}))?;
+    assert_eq!(witness.push()?.topic, "news");
+    drop(witness);
+    let metrics = server.await_metrics("an empty house", |metrics| metrics.is_empty_house())?;
+    assert_eq!(metrics.closed(reason.name()), 1.0);
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+    Ok(())
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    // A fixed sequence that begins with a frame of length 0x23 whose body is no message.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut noise: Vec<u8> = (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[0]
+        })
+        .collect();
+    noise[0] = 0x23;
+    noise[1] = 0xff;
+    noise
+}
+
+#[test]
+fn random_bytes_are_malformed() -> Result<()> {
+    check(true, &noise(4096), CloseReason::Malformed)
+}
+
+#[test]
+fn random_bytes_instead_of_hello_are_malformed() -> Result<()> {
+    check(false, &noise(4096), CloseReason::Malformed)
+}
+
+#[test]
+fn a_length_of_four_gibibytes_is_too_large() -> Result<()> {
+    check(true, &[0xff, 0xff, 0xff, 0xff, 0x0f], CloseReason::FrameTooLarge)
+}
+
+#[test]
+fn a_length_of_four_gibibytes_instead_of_hello_is_too_large() -> Result<()> {
+    check(false, &[0xff, 0xff, 0xff, 0xff, 0x0f], CloseReason::FrameTooLarge)
+}
+
+#[test]
+fn a_length_without_end_is_malformed() -> Result<()> {
+    check(true, &[0xff; 64], CloseReason::Malformed)
+}
+
+#[test]
+fn half_a_frame_and_silence_ends_by_frame_timeout() -> Result<()> {
+    check(true, &[100, 1, 2, 3], CloseReason::FrameTimeout)
+}
+
+#[test]
+fn half_a_hello_and_silence_ends_by_hello_timeout() -> Result<()> {
+    check(false, &[100, 1, 2, 3], CloseReason::HelloTimeout)
+}
+
+#[test]
+fn silence_instead_of_hello_ends_by_hello_timeout() -> Result<()> {
+    check(false, &[], CloseReason::HelloTimeout)
+}
+
+#[test]
+fn a_first_message_that_is_not_hello_is_malformed() -> Result<()> {
+    let mut ping = Vec::new();
+    weir_wire::hot::encode_ping_frame(b"first", &mut ping);
+    check(false, &ping, CloseReason::Malformed)
+}
+
+#[test]
+fn a_frame_that_drips_in_ends_by_frame_timeout() -> Result<()> {
+    let server = Server::start(SHORT)?;
+    let mut hostile = Device::greet(server.tcp, "hostile", &[])?;
+    let mut slow = hostile.stream().try_clone()?;
+    let dripping = std::thread::spawn(move || {
+        use std::io::Write;
+        // A frame of 100 bytes, two of them a second, until the server has had enough.
+        for byte in std::iter::once(100).chain(std::iter::repeat_n(1, 100)) {
+            if slow.write_all(&[byte]).is_err() {
+                return;
+            }
+            pause(Duration::from_millis(500));
+        }
+    });
+    assert_eq!(hostile.goodbye()?.code, code(CloseReason::FrameTimeout));
+    drop(hostile);
+    assert!(dripping.join().is_ok());
+    server.await_metrics("an empty house", |metrics| metrics.is_empty_house())?;
+    Ok(())
+}
+
+#[test]
+fn ten_thousand_connections_without_hello_all_end_by_hello_timeout() -> Result<()> {
+    const COUNT: usize = 10_000;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    let server = Server::start(SHORT)?;
+    let mut witness = Device::greet(server.tcp, "witness", &["news"])?;
+    let before = server.rss_anon()?;
+    let mut silent = Vec::with_capacity(COUNT);
+    for _ in 0..COUNT {
+        silent.push(Device::connect(server.tcp)?);
+    }
+    for device in &mut silent {
+        assert_eq!(device.goodbye()?.code, code(CloseReason::HelloTimeout));
+    }
+    drop(silent);
+    server.publish(&serde_json::json!({"topic": "news", "text": "still here"}))?;
+    assert_eq!(witness.push()?.topic, "news");
+    let metrics = server
+        .await_metrics("the silent ones gone", |metrics| metrics.connections("unsettled") == 0.0)?;
+    assert_eq!(metrics.closed("hello_timeout"), COUNT as f64);
+    drop(witness);
+    server.await_metrics("an empty house", |metrics| metrics.is_empty_house())?;
+    let grown = server.rss_anon()?.saturating_sub(before);
+    assert!(
+        grown < 64 << 20,
+        "{grown} bytes are left of {COUNT} connections that never said Hello"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_message_of_an_unknown_kind_is_answered_and_forgiven() -> Result<()> {
+    let server = Server::start("")?;
+    let mut device = Device::greet(server.tcp, "from-the-future", &[])?;
+    // Field 15, length-delimited, empty: a kind that no version has yet.
+    device.send_bytes(&[2, 0x7a, 0])?;
+    match device.next()? {
+        Some(server_message::Kind::Error(error)) => assert_eq!(error.code, "unknown_kind"),
+        other => panic!("expected Error, got {other:?}"),
+    }
+    device.send(client_message::Kind::Ping(v1::Ping { data: b"still here".to_vec() }))?;
+    assert_eq!(
+        device.next()?,
+        Some(server_message::Kind::Pong(v1::Pong { data: b"still here".to_vec() }))
+    );
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_pings_that_reads_no_answer_is_bounded() -> Result<()> {
+    let server =
+        Server::start("[connection]\nstall_timeout = \"2s\"\n[memory]\nbudget_bytes = 8388608\n")?;
+    let mut witness = Device::greet(server.tcp, "witness", &["news"])?;
+    let mut hostile = Device::greet(server.tcp, "hostile", &[])?;
+    let mut ping = Vec::new();
+    weir_wire::hot::encode_ping_frame(&[7; 256], &mut ping);
+    let flood = ping.repeat(1000);
+    hostile.stream().set_write_timeout(Some(Duration::from_millis(500)))?;
+    // The server stops reading once it cannot answer: then the flood stops too.
+    let mut sent = 0_usize;
+    while hostile.send_bytes(&flood).is_ok() {
+        sent += flood.len();
+        assert!(sent < 1 << 30, "a gigabyte of unread answers was taken in");
+    }
+    server.await_metrics("the flood's end", |metrics| metrics.closed("stalled") == 1.0)?;
+    server.publish(&serde_json::json!({"topic": "news", "text": "still here"}))?;
+    assert_eq!(witness.push()?.topic, "news");
+    let peak = server.metrics()?.sum("weir_queued_bytes_peak", "");
+    assert!(peak <= 8_388_608.0, "{peak} bytes were queued against a budget of 8 MiB");
+    Ok(())
+}
+
+#[test]
+fn a_hello_in_pieces_is_a_hello() -> Result<()> {
+    let server = Server::start("")?;
+    let hello = v1::Hello { device_id: "slow-typist".into(), ..v1::Hello::default() };
+    let mut bytes = Vec::new();
+    frame::encode(
+        &v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) },
+        &mut bytes,
+    );
+    let mut device = Device::connect(server.tcp)?;
+    for byte in bytes {
+        device.send_bytes(&[byte])?;
+    }
+    assert!(matches!(device.next()?, Some(server_message::Kind::Welcome(_))));
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a slow peer is slow by waiting")]
+fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

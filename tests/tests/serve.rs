@@ -1,0 +1,208 @@
+//! The main job over real sockets: greet, subscribe, push to one, to a topic, to all; sessions, tokens, ends.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use serde_json::json;
+use weir_tests::{Answer, Device, Server};
+use weir_wire::v1::{self, client_message, push, server_message};
+use weir_wire::{Advice, CloseReason};
+
+fn text(push: &v1::Push) -> &str {
+    match &push.payload {
+        Some(push::Payload::Text(text)) => text,
+        other => panic!("expected text, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_message_to_a_topic_reaches_its_subscribers_and_nobody_else() -> Result<()> {
+    let server = Server::start("")?;
+    let mut first = Device::greet(server.tcp, "first", &["news", "sport"])?;
+    let mut second = Device::greet(server.tcp, "second", &["news"])?;
+    let mut third = Device::greet(server.tcp, "third", &["sport"])?;
+    let answer = server.publish(&json!({"topic": "news", "text": "one"}))?;
+    assert_eq!((answer["connections"].as_u64(), answer["offset"].as_u64()), (Some(2), Some(1)));
+    server.publish(
+        &json!({"topic": "sport", "text": "two", "content_type": "text/plain", "key": "k"}),
+    )?;
+    let to_first = [first.push()?, first.push()?];
+    assert_eq!(to_first.each_ref().map(text), ["one", "two"]);
+    assert_eq!((to_first[1].content_type.as_str(), to_first[1].key.as_str()), ("text/plain", "k"));
+    let to_second = second.push()?;
+    assert_eq!((text(&to_second), to_second.offset, to_second.topic.as_str()), ("one", 1, "news"));
+    assert_eq!(format!("{:016x}", to_second.message_id), answer["id"]);
+    assert_eq!(text(&third.push()?), "two");
+    Ok(())
+}
+
+#[test]
+fn a_message_to_all_and_one_to_a_device() -> Result<()> {
+    let server = Server::start("")?;
+    let mut first = Device::greet(server.tcp, "first", &[])?;
+    let mut second = Device::greet(server.tcp, "second", &[])?;
+    assert_eq!(server.publish(&json!({"all": true, "data": "AAEC"}))?["connections"], 2);
+    for device in [&mut first, &mut second] {
+        assert_eq!(device.push()?.payload, Some(push::Payload::Data(vec![0, 1, 2])));
+    }
+    assert_eq!(server.publish(&json!({"device": "second", "text": "you"}))?["connections"], 1);
+    assert_eq!(text(&second.push()?), "you");
+    assert_eq!(server.publish(&json!({"device": "nobody", "text": "you"}))?["connections"], 0);
+    Ok(())
+}
+
+#[test]
+fn who_unsubscribes_hears_no_more_and_who_returns_begins_there() -> Result<()> {
+    let server = Server::start("")?;
+    let mut device = Device::greet(server.tcp, "first", &["news"])?;
+    let mut keeper = Device::greet(server.tcp, "keeper", &["news"])?;
+    device.send(client_message::Kind::Unsubscribe(v1::Unsubscribe { topic: "news".into() }))?;
+    assert!(matches!(device.next()?, Some(server_message::Kind::Unsubscribed(_))));
+    assert_eq!(server.publish(&json!({"topic": "news", "text": "missed"}))?["connections"], 1);
+    assert_eq!(text(&keeper.push()?), "missed");
+    device.send(client_message::Kind::Subscribe(v1::Subscribe {
+        topic: "news".into(),
+        position: None,
+    }))?;
+    let Some(server_message::Kind::Subscribed(subscribed)) = device.next()? else {
+        panic!("expected Subscribed");
+    };
+    assert_eq!(subscribed.position.context("a position")?.offset, 1);
+    server.publish(&json!({"topic": "news", "text": "seen"}))?;
+    let push = device.push()?;
+    assert_eq!((text(&push), push.offset), ("seen", 2));
+    Ok(())
+}
+
+#[test]
+fn a_second_connection_of_a_device_replaces_the_first() -> Result<()> {
+    let server = Server::start("")?;
+    let mut first = Device::greet(server.tcp, "twin", &["news"])?;
+    let mut second = Device::greet(server.tcp, "twin", &["news"])?;
+    let goodbye = first.goodbye()?;
+    assert_eq!(goodbye.code, u32::from(CloseReason::Replaced.code()));
+    let metrics =
+        server.await_metrics("one connection", |metrics| metrics.connections("settled") == 1.0)?;
+    assert_eq!(metrics.closed("replaced"), 1.0);
+    assert_eq!(server.publish(&json!({"device": "twin", "text": "hello"}))?["connections"], 1);
+    assert_eq!(text(&second.push()?), "hello");
+    Ok(())
+}
+
+const TOKENS: &str = "[auth]\nanonymous = true\n[[auth.tokens]]\ntoken = \"open-sesame-open-sesame\"\n\
+    [[auth.tokens]]\ntoken = \"only-for-the-gate-house\"\ndevice = \"gate\"\n";
+
+fn hello(device_id: &str, token: &str) -> client_message::Kind {
+    client_message::Kind::Hello(v1::Hello {
+        device_id: device_id.into(),
+        token: token.into(),
+        ..v1::Hello::default()
+    })
+}
+
+fn check_token(server: &Server, device_id: &str, token: &str, is_welcome: bool) -> Result<()> {
+    let mut device = Device::connect(server.tcp)?;
+    device.send(hello(device_id, token))?;
+    if is_welcome {
+        assert!(
+            matches!(device.next()?, Some(server_message::Kind::Welcome(_))),
+            "{device_id} {token}"
+        );
+    } else {
+        let goodbye = device.goodbye()?;
+        assert_eq!(
+            goodbye.code,
+            u32::from(CloseReason::Unauthorized.code()),
+            "{device_id} {token}"
+        );
+        assert_eq!(Advice::from_code(goodbye.code), Some(Advice::FixCredentials));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_token_permits_what_it_permits_and_a_wrong_one_nothing() -> Result<()> {
+    let server = Server::start(TOKENS)?;
+    check_token(&server, "anybody", "", true)?;
+    check_token(&server, "somebody", "open-sesame-open-sesame", true)?;
+    check_token(&server, "gate", "only-for-the-gate-house", true)?;
+    check_token(&server, "house", "only-for-the-gate-house", false)?;
+    check_token(&server, "anybody", "wrong", false)?;
+    check_token(&server, "somebody", "open-sesame-open-sesam", false)?;
+    let closed = Server::start(&TOKENS.replace("true", "false"))?;
+    check_token(&closed, "anybody", "", false)?;
+    check_token(&closed, "somebody", "open-sesame-open-sesame", true)
+}
+
+#[test]
+fn an_operator_closes_one_connection_and_revokes_a_device() -> Result<()> {
+    let server = Server::start("")?;
+    let mut device = Device::greet(server.tcp, "first", &["news"])?;
+    let page: serde_json::Value =
+        serde_json::from_str(&Answer::get(server.admin, "/v1/connections")?.body)?;
+    let connection = &page["connections"][0];
+    assert_eq!((&connection["device"], &connection["topics"]), (&json!("first"), &json!(["news"])));
+    let id = connection["id"].as_str().context("an id")?;
+    assert_eq!(Answer::get(server.admin, &format!("/v1/connections/{id}"))?.status, 200);
+    assert_eq!(Answer::delete(server.admin, &format!("/v1/connections/{id}"))?.status, 204);
+    assert_eq!(device.goodbye()?.code, u32::from(CloseReason::ClosedByOperator.code()));
+    assert_eq!(Answer::get(server.admin, &format!("/v1/connections/{id}"))?.status, 404);
+    let mut second = Device::greet(server.tcp, "second", &[])?;
+    assert_eq!(Answer::post(server.admin, "/v1/devices/second/revoke", "{}")?.status, 204);
+    assert_eq!(second.goodbye()?.code, u32::from(CloseReason::Revoked.code()));
+    Ok(())
+}
+
+#[test]
+fn sigterm_says_goodbye_with_a_delay_and_exits_with_zero() -> Result<()> {
+    let mut server = Server::start("[connection]\ndrain_timeout = \"2s\"\n")?;
+    let mut devices = (0..50)
+        .map(|number| Device::greet(server.tcp, &format!("device-{number}"), &["news"]))
+        .collect::<Result<Vec<_>>>()?;
+    server.publish(&json!({"topic": "news", "text": "last"}))?;
+    server.signal(Signal::TERM)?;
+    let mut delays = Vec::new();
+    for device in &mut devices {
+        assert_eq!(text(&device.push()?), "last");
+        let goodbye = device.goodbye()?;
+        assert_eq!(goodbye.code, u32::from(CloseReason::Draining.code()));
+        delays.push(goodbye.retry_after_ms);
+    }
+    delays.sort_unstable();
+    delays.dedup();
+    assert!(delays.len() > 10, "the delays are spread: {delays:?}");
+    drop(devices);
+    assert!(server.wait()?.success(), "{}", server.log());
+    Ok(())
+}
+
+#[test]
+fn curl_publishes_many_in_one_request() -> Result<()> {
+    let server = Server::start("")?;
+    let mut device = Device::greet(server.tcp, "first", &["news"])?;
+    let body = json!({"messages": [
+        {"topic": "news", "text": "one"},
+        {"topic": "news", "text": "two", "data": "AA=="},
+        {"device": "first", "text": "three"},
+    ]});
+    let output = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "30",
+            "--header",
+            "Content-Type: application/json",
+        ])
+        .args(["--data", &body.to_string(), &format!("http://{}/v1/publish", server.admin)])
+        .output()
+        .context("running curl")?;
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let results = answer["results"].as_array().context("results")?;
+    assert_eq!(results.len(), 3, "{answer}");
+    assert_eq!((&results[0]["connections"], &results[2]["connections"]), (&json!(1), &json!(1)));
+    assert_eq!(results[1]["error"]["status"], 400, "{answer}");
+    assert_eq!([device.push()?, device.push()?].each_ref().map(text), ["one", "three"]);
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! `cargo xtask docs`: documents that programs of ours write, and the Rust documentation.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::process::{cargo, output, program, run as run_command};
+
+/// Documents that a program writes: the file, and the arguments of `weir` that print it. A file that does not exist
+/// is not wanted yet.
+const GENERATED: [(&str, &str); 1] = [("docs/configuration.md", "config reference --markdown")];
+
+/// Writes the generated documents, then the Rust documentation of everything public.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    build_programs(root)?;
+    for (path, text) in generated(root)? {
+        fs::write(root.join(path), text).with_context(|| format!("cannot write {path}"))?;
+        println!("wrote {path}");
+    }
+    run_command(&mut cargo(root, "doc --locked --workspace --lib --no-deps"))?;
+    println!("open target/doc/weir/index.html");
+    Ok(())
+}
+
+/// Checks that the generated documents are what the programs would write now.
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    for (path, text) in generated(root)? {
+        let found =
+            fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+        if found != text {
+            bail!("{path} is not what the program writes: run cargo xtask docs");
+        }
+    }
+    Ok(())
+}
+
+/// Runs rustdoc over everything with `flags`, private items too, since their links are read as well.
+///
+/// The library and the program `weir` would write to the same place, hence the separate first call.
+pub(crate) fn rustdoc(root: &Path, flags: &str) -> anyhow::Result<()> {
+    for packages in ["--package weir-server", "--workspace --exclude weir-server"] {
+        let mut doc = cargo(root, "doc --locked --no-deps --document-private-items");
+        doc.args(packages.split_whitespace());
+        run_command(doc.env("RUSTDOCFLAGS", flags))?;
+    }
+    Ok(())
+}
+
+/// Builds every program and example.
+///
+/// `--examples` asks for the tests' feature set, so that the test run builds nothing a second time.
+pub(crate) fn build_programs(root: &Path) -> anyhow::Result<()> {
+    run_command(&mut cargo(root, "build --locked --workspace --bins --examples"))
+}
+
+/// What the programs, which are built, would write now.
+fn generated(root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let neighbours = std::env::current_exe().context("cannot tell where xtask is")?;
+    let weir = neighbours.with_file_name("weir");
+    let mut documents = Vec::new();
+    for (path, arguments) in GENERATED {
+        if root.join(path).exists() {
+            documents.push((path, output(&mut program(root, &weir, arguments))?));
+        }
+    }
+    Ok(documents)
+}

@@ -1,0 +1,140 @@
+//! The house rules: what must hold of the repository and can be told from its text.
+//!
+//! Each file here holds the rules about one thing. A rule takes what it looks at as an argument and returns findings,
+//! so that its tests need no repository.
+
+mod graph;
+mod history;
+mod licences;
+mod manifests;
+mod rust;
+mod sizes;
+mod source;
+mod text;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::process::{cargo, host, output, program, succeeds};
+
+/// The repository as the rules see it.
+pub(crate) struct Repository {
+    root: PathBuf,
+    /// Whatever is committed or could be: ignored files are left out. Sorted by path.
+    files: Vec<File>,
+    /// `cargo metadata` with all dependencies, for this machine's platform.
+    metadata: Value,
+    /// Whether git is there to be asked.
+    has_git: bool,
+}
+
+/// A file of text.
+pub(crate) struct File {
+    /// From the root, with `/`.
+    path: String,
+    text: String,
+}
+
+/// Something that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The file, or what else is at fault.
+    place: String,
+    /// From 1; `None` if the whole is at fault.
+    line: Option<usize>,
+    /// What is wrong and what would be right.
+    text: String,
+}
+
+impl Repository {
+    /// Reads all files and asks git and cargo.
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Repository> {
+        let has_git = succeeds(&mut program(root, "git", "rev-parse --git-dir"));
+        let mut paths = if has_git { listed_by_git(root)? } else { found_on_disk(root)? };
+        paths.sort();
+        paths.dedup();
+        let mut files = Vec::new();
+        for path in paths {
+            // A file that git still lists may be gone, and one that is no text has nothing to say here.
+            if let Ok(text) = fs::read_to_string(root.join(&path)) {
+                files.push(File { path, text });
+            }
+        }
+        let host = host(root)?;
+        let mut metadata = cargo(root, "metadata --locked --format-version 1 --filter-platform");
+        let metadata = output(metadata.arg(host))?;
+        let metadata =
+            serde_json::from_str(&metadata).context("cargo metadata writes no JSON any more")?;
+        Ok(Repository { root: root.to_path_buf(), files, metadata, has_git })
+    }
+}
+
+/// Applies every rule.
+pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
+    let Repository { root, files, metadata, has_git } = repository;
+    let mut findings = Vec::new();
+    findings.extend(text::check(files));
+    findings.extend(manifests::check(files)?);
+    findings.extend(rust::check(files));
+    findings.extend(sizes::check(files));
+    findings.extend(graph::check(metadata)?);
+    findings.extend(licences::check(files, metadata)?);
+    if *has_git {
+        findings.extend(history::check(root)?);
+    } else {
+        println!("no git here: commit subjects are not checked");
+    }
+    findings.sort_by(|a, b| (&a.place, a.line).cmp(&(&b.place, b.line)));
+    Ok(findings)
+}
+
+fn listed_by_git(root: &Path) -> anyhow::Result<Vec<String>> {
+    let listed =
+        output(&mut program(root, "git", "ls-files -z --cached --others --exclude-standard"))?;
+    Ok(listed.split_terminator('\0').map(str::to_owned).collect())
+}
+
+/// A stand-in for git in an unpacked archive: everything but what is built.
+fn found_on_disk(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        let entries =
+            directory.read_dir().with_context(|| format!("cannot list {}", directory.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path();
+            if !entry.file_type()?.is_dir() {
+                let relative = path.strip_prefix(root).unwrap_or(&path);
+                paths.push(relative.to_string_lossy().into_owned());
+            } else if entry.file_name() != "target" && entry.file_name() != ".git" {
+                directories.push(path);
+            }
+        }
+    }
+    Ok(paths)
+}
+
+impl File {
+    #[cfg(test)]
+    fn new(path: &str, text: &str) -> File {
+        File { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    fn finding(&self, line: impl Into<Option<usize>>, text: impl Into<String>) -> Finding {
+        Finding { place: self.path.clone(), line: line.into(), text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.place, self.text),
+            None => write!(f, "{}: {}", self.place, self.text),
+        }
+    }
+}

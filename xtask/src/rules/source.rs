@@ -1,0 +1,182 @@
+//! Rust source reduced to what is code: comments blanked, literals filled, lines kept.
+
+/// The code in `source`: comments become spaces, the insides of literals become `_`. Each line stays on its line, so a
+/// line is code exactly if it is not blank.
+///
+/// Cost: one pass.
+pub(super) fn code(source: &str) -> String {
+    let mut scanner =
+        Scanner { rest: source, code: String::with_capacity(source.len()), previous: ' ' };
+    while scanner.step() {}
+    scanner.code
+}
+
+/// Lines of code, without blank ones and comments.
+pub(super) fn code_lines(code: &str) -> usize {
+    code.lines().filter(|line| !line.trim().is_empty()).count()
+}
+
+/// Numbers, from 1, of the lines that hold `word` as a word of its own.
+pub(super) fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
+    let holds = |line: &str| line.split(|c: char| !is_word(c)).any(|found| found == word);
+    code.lines().zip(1..).filter(|(line, _)| holds(line)).map(|(_, number)| number).collect()
+}
+
+struct Scanner<'a> {
+    rest: &'a str,
+    code: String,
+    /// The last character of code, to tell `r"` from `for"`.
+    previous: char,
+}
+
+impl Scanner<'_> {
+    /// Takes the next comment, literal or character; false at the end.
+    fn step(&mut self) -> bool {
+        let Some(first) = self.rest.chars().next() else {
+            return false;
+        };
+        let starts_word = !is_word(self.previous);
+        if self.rest.starts_with("//") {
+            let bytes = self.rest.find('\n').unwrap_or(self.rest.len());
+            self.replace(bytes, ' ');
+        } else if self.rest.starts_with("/*") {
+            let bytes = block_comment_bytes(self.rest);
+            self.replace(bytes, ' ');
+        } else if let Some(bytes) = raw_string_bytes(self.rest).filter(|_| starts_word) {
+            self.replace(bytes, '_');
+        } else if first == '"' {
+            let bytes = quoted_bytes(self.rest, '"');
+            self.replace(bytes, '_');
+        } else if let Some(bytes) = char_literal_bytes(self.rest) {
+            self.replace(bytes, '_');
+        } else {
+            self.code.push(first);
+            self.previous = first;
+            self.rest = &self.rest[first.len_utf8()..];
+        }
+        true
+    }
+
+    fn replace(&mut self, bytes: usize, filler: char) {
+        let (taken, rest) = self.rest.split_at(bytes);
+        self.code.extend(taken.chars().map(|c| if c == '\n' { c } else { filler }));
+        // A filled literal is no word that the next character could continue.
+        self.previous = ' ';
+        self.rest = rest;
+    }
+}
+
+fn block_comment_bytes(text: &str) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with("*/") {
+            depth -= 1;
+            at += 2;
+        } else {
+            match rest.chars().next() {
+                Some(c) => at += c.len_utf8(),
+                None => return at,
+            }
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+}
+
+/// Length of a literal from its opening quote to its closing one, escapes respected.
+fn quoted_bytes(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        if !escaped && c == quote {
+            return at + c.len_utf8();
+        }
+        escaped = !escaped && c == '\\';
+    }
+    text.len()
+}
+
+/// Length of `r"…"`, `br#"…"#` and the like, if the text begins with one.
+fn raw_string_bytes(text: &str) -> Option<usize> {
+    let after_r = ["br", "cr", "r"].iter().find_map(|prefix| text.strip_prefix(prefix))?;
+    let after_hashes = after_r.trim_start_matches('#');
+    let hashes = after_r.len() - after_hashes.len();
+    let inside = after_hashes.strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let inside_start = text.len() - inside.len();
+    Some(inside.find(&end).map_or(text.len(), |at| inside_start + at + end.len()))
+}
+
+/// Length of `'x'` or `'\n'`, if the text begins with one; a lifetime is none.
+fn char_literal_bytes(text: &str) -> Option<usize> {
+    let inside = text.strip_prefix('\'')?;
+    let first = inside.chars().next()?;
+    if first == '\\' {
+        return Some(quoted_bytes(text, '\''));
+    }
+    inside[first.len_utf8()..].starts_with('\'').then_some(first.len_utf8() + 2)
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: &str, expected: &str) {
+        assert_eq!(code(source), expected, "{source}");
+    }
+
+    #[test]
+    fn comments_are_blanked() {
+        check("a // b\nc", "a     \nc");
+        check("a /* b /* c */ d\n*/ e", "a               \n   e");
+        check("/// doc\nfn f() {}", "       \nfn f() {}");
+    }
+
+    #[test]
+    fn literals_are_filled() {
+        check(r#"f("a // b")"#, "f(________)");
+        check(r#"f("\"unsafe")"#, "f(__________)");
+        check(r##"f(r#"a" unsafe"#)"##, "f(______________)");
+        check(r#"f(b"x", c)"#, "f(b___, c)");
+        check(r#"f(br"\")"#, "f(_____)");
+    }
+
+    #[test]
+    fn characters_are_told_from_lifetimes() {
+        check("f('\"', x)", "f(___, x)");
+        check("f('\\'', x)", "f(____, x)");
+        check("f('é')", "f(___)");
+        check("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}");
+    }
+
+    #[test]
+    fn a_word_that_ends_in_r_begins_no_raw_string() {
+        check(r#"for"a""#, "for___");
+    }
+
+    #[test]
+    fn what_is_never_closed_ends_with_the_file() {
+        for open in ["/* a", "\"a", "r#\"a\"", "'\\"] {
+            assert_eq!(code(open).len(), open.len());
+        }
+    }
+
+    #[test]
+    fn words_are_whole() {
+        assert_eq!(lines_with_word("unsafe_code\nunsafe {\n(unsafe)", "unsafe"), [2, 3]);
+    }
+
+    #[test]
+    fn blank_lines_do_not_count() {
+        assert_eq!(code_lines(&code("a\n\n// b\n/* c */\nd\n")), 2);
+    }
+}

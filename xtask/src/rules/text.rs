@@ -1,0 +1,160 @@
+//! Rules about text of any kind: documents that must be there, links that must lead somewhere, names that must not
+//! appear.
+
+use super::{File, Finding};
+
+/// Files that make a repository usable by a stranger.
+const REQUIRED: [&str; 10] = [
+    ".ci/run",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "clippy.toml",
+    "docs/lexicon.md",
+    "rustfmt.toml",
+];
+
+/// Documents that others link to and that do not exist yet; an entry goes when its document comes.
+const AWAITED: [&str; 4] =
+    ["ARCHITECTURE.md", "SPECIFICATION.md", "docs/configuration.md", "docs/protocol.md"];
+
+/// Hosts of package registries, in two halves so that this file does not name them. Where packages come from is the
+/// business of each tool's settings.
+const REGISTRY_HOSTS: [(&str, &str); 8] = [
+    ("crates", ".io"),
+    ("npmjs", ".org"),
+    ("npmjs", ".com"),
+    ("pypi", ".org"),
+    ("pythonhosted", ".org"),
+    ("proxy.golang", ".org"),
+    ("rubygems", ".org"),
+    ("repo1.maven", ".org"),
+];
+
+/// Applies the rules.
+pub(super) fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = documents(files, &REQUIRED, &AWAITED);
+    for file in files.iter().filter(|file| file.path.ends_with(".md")) {
+        findings.extend(dead_links(file, files, &AWAITED));
+    }
+    for file in files.iter().filter(|file| !is_lock_file(&file.path)) {
+        findings.extend(registry_hosts(file));
+    }
+    findings
+}
+
+fn documents(files: &[File], required: &[&str], awaited: &[&str]) -> Vec<Finding> {
+    let is_there = |path: &str| files.iter().any(|file| file.path == path);
+    let missing = required.iter().filter(|path| !is_there(path)).map(|path| (path, "missing"));
+    let arrived = awaited.iter().filter(|path| is_there(path));
+    let arrived = arrived.map(|path| (path, "is here: move it to REQUIRED in rules/text.rs"));
+    missing
+        .chain(arrived)
+        .map(|(path, text)| Finding {
+            place: (*path).to_owned(),
+            line: None,
+            text: text.to_owned(),
+        })
+        .collect()
+}
+
+/// Links from a document to files of this repository that are not there.
+fn dead_links(file: &File, files: &[File], awaited: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (line, number) in file.text.lines().zip(1..) {
+        for rest in line.split("](").skip(1) {
+            let target = rest.split(')').next().unwrap_or_default();
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let target = resolved(&file.path, target);
+            let is_there = awaited.contains(&target.as_str())
+                || files.iter().any(|file| {
+                    file.path == target || file.path.starts_with(&format!("{target}/"))
+                });
+            if !is_there {
+                findings
+                    .push(file.finding(number, format!("links to {target}, which is not here")));
+            }
+        }
+    }
+    findings
+}
+
+/// A link's target as a path from the root.
+fn resolved(from: &str, target: &str) -> String {
+    let directory = from.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn registry_hosts(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (line, number) in file.text.lines().zip(1..) {
+        for (start, end) in REGISTRY_HOSTS {
+            if line.contains(&format!("{start}{end}")) {
+                findings.push(file.finding(number, "names the host of a package registry"));
+            }
+        }
+    }
+    findings
+}
+
+/// Written by tools, not by us.
+fn is_lock_file(path: &str) -> bool {
+    path.ends_with(".lock") || path.ends_with("package-lock.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn required_documents_are_there_and_awaited_ones_are_not() {
+        let files = [File::new("README.md", ""), File::new("ARCHITECTURE.md", "")];
+        let places = |required, awaited| {
+            let findings = documents(&files, required, awaited);
+            findings.into_iter().map(|finding| finding.place).collect::<Vec<_>>()
+        };
+        assert!(places(&["README.md"], &["SPECIFICATION.md"]).is_empty());
+        assert_eq!(places(&["LICENSE"], &["ARCHITECTURE.md"]), ["LICENSE", "ARCHITECTURE.md"]);
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let text = "[a](../README.md#top) [b](gone.md)\n[c](https://example.org/x) [d](#here) [e](later.md)";
+        let lexicon = File::new("docs/lexicon.md", text);
+        let files = [File::new("README.md", ""), File::new("docs/lexicon.md", "")];
+        let findings = dead_links(&lexicon, &files, &["docs/later.md"]);
+        assert_eq!(findings, [lexicon.finding(1, "links to docs/gone.md, which is not here")]);
+    }
+
+    #[test]
+    fn a_directory_can_be_linked_to() {
+        let readme = File::new("README.md", "[docs](docs/)");
+        assert!(dead_links(&readme, &[File::new("docs/lexicon.md", "")], &[]).is_empty());
+        assert_eq!(dead_links(&readme, &[], &[]).len(), 1);
+    }
+
+    #[test]
+    fn registries_are_not_named() {
+        let (start, end) = REGISTRY_HOSTS[0];
+        let text = format!("a\nfrom {start}{end}\n");
+        assert_eq!(registry_hosts(&File::new("README.md", &text)).len(), 1);
+        assert!(is_lock_file("fuzz/Cargo.lock"));
+        assert!(!is_lock_file("README.md"));
+    }
+}
