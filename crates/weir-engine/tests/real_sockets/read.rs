@@ -160,7 +160,7 @@ fn an_unknown_kind_is_answered_and_the_connection_stays() {
 #[test]
 fn frames_wait_for_a_front_without_room_and_silence_is_not_held_against_them() {
     let mut rig = Rig::start_with_room(1, &ShardSettings::default(), 4);
-    let frames = 2000;
+    let frames = 300;
     let mut devices = Vec::new();
     for _ in 0..5 {
         let (mut peer, socket) = tcp_pair();
