@@ -1,5 +1,6 @@
 //! What devices do not take.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_engine::{Command, ConnId, DropRule, Item, Nanos, ShardSettings};
@@ -7,7 +8,17 @@ use weir_wire::{CloseReason, v1};
 
 use crate::rig::{Heard, PATIENCE, Rest, Rig, push_text, send, tcp_pair, unix_pair};
 
+/// Queues more for everybody than any default for the buffers of both ends, by reference.
+fn flood(rig: &Rig) {
+    let message = rig.message(&"x".repeat(60_000), 0, None);
+    for _ in 0..400 {
+        rig.push_all(|| Command::Broadcast(Arc::clone(&message)));
+    }
+}
+
 /// Sends numbered messages until the connection is stalled; how many.
+///
+/// The kernel may find room for some more a little later, so it may have recovered by itself when this returns.
 fn stall(rig: &mut Rig, conn: ConnId, text: &str) -> u64 {
     let mut count = 0;
     while rig.stats(conn.shard()).stalled.get() == 0 {
@@ -29,7 +40,7 @@ fn a_device_that_takes_nothing_is_closed_by_the_stall_time_out() {
     for ends in [tcp_pair(), unix_pair()] {
         let (peer, socket) = ends;
         let conn = rig.adopt(0, socket, Rest::default());
-        stall(&mut rig, conn, &"x".repeat(4096));
+        flood(&rig);
         assert_eq!(rig.closed(conn).0, CloseReason::Stalled);
         drop(peer);
         rig.wait_until_at_rest();
@@ -37,7 +48,6 @@ fn a_device_that_takes_nothing_is_closed_by_the_stall_time_out() {
     let stats = rig.stats(0);
     assert_eq!(stats.closed[CloseReason::Stalled.index()].get(), 2);
     assert_eq!(stats.stall_closed.counts().iter().sum::<u64>(), 2);
-    assert_eq!(stats.stall_recovered.counts().iter().sum::<u64>(), 0);
     assert!(stats.stall_closed.sum() >= 2 * stall_timeout, "none is closed early");
     assert!(stats.dropped[DropRule::Closed as usize].get() > 0);
 }
@@ -61,7 +71,8 @@ fn a_device_that_reads_in_time_misses_nothing() {
         assert_eq!(peer.hear(), Heard::Message(v1::server_message::Kind::Pong(pong)));
         rig.wait_until_at_rest();
         let recovered = rig.stats(0).stall_recovered.counts().iter().sum::<u64>();
-        assert_eq!((recovered, rig.stats(0).connections.get()), (stalls, 1));
+        assert!(recovered >= stalls, "{recovered} of {stalls}");
+        assert_eq!(rig.stats(0).connections.get(), 1);
     }
     assert_eq!(rig.stats(0).dropped[DropRule::Closed as usize].get(), 0);
 }
@@ -73,12 +84,11 @@ fn silence_while_stalled_is_not_a_missed_heartbeat() {
     let mut rig = Rig::start(1, &settings);
     let (_peer, socket) = tcp_pair();
     let heartbeat = Duration::from_millis(500);
-    let message = rig.message(&"x".repeat(60_000), 0, None);
-    let conn = rig.adopt(0, socket, Rest { heartbeat, ..Rest::default() });
-    for _ in 0..400 {
-        send(&rig, conn, &message);
-    }
-    drop(message);
+    let held_up = rig.hold_up(0);
+    let asked = rig.offer(0, socket, Rest { heartbeat, ..Rest::default() });
+    flood(&rig);
+    drop(held_up);
+    let conn = rig.adopted(asked);
     assert_eq!(rig.closed(conn).0, CloseReason::Stalled);
     rig.wait_until_at_rest();
 }
