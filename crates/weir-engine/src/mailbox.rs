@@ -141,6 +141,13 @@ impl<S> Inbox<S> {
         self.shared.credits.give();
     }
 
+    /// Credits that are out, and how many commands wait in the lane.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn credits_out(&self) -> (usize, usize) {
+        let lane = &self.shared.lane;
+        (lane.capacity() - self.shared.credits.free(), lane.len())
+    }
+
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self) -> bool {
         let shared = &self.shared;

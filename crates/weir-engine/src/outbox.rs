@@ -144,6 +144,26 @@ impl Outbox {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Outbox {
+    /// All bytes that wait.
+    pub(crate) fn waiting(&self) -> Vec<u8> {
+        let all = self.items.iter().flat_map(|item| item.bytes().iter().copied());
+        all.skip(self.sent).collect()
+    }
+
+    /// Looks for contradictions between the sums and the items.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let all: usize = self.items.iter().map(|item| item.bytes().len()).sum();
+        let own: usize = self.items.iter().map(Item::own_bytes).sum();
+        let first = self.items.front().map_or(0, |item| item.bytes().len());
+        if all != self.bytes + self.sent || own != self.own_bytes || self.sent >= first {
+            return Err(format!("the outbox holds {all} bytes, {own} of its own"));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

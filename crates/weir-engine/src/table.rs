@@ -186,6 +186,28 @@ impl<S> Table<S> {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl<S> Table<S> {
+    /// Looks for contradictions in the list of free slots; returns the slot from which on none was ever used.
+    pub(crate) fn check_free_list(&self) -> Result<u32, String> {
+        let slots = self.slots();
+        if self.free.len() + self.in_use != slots as usize {
+            return Err(format!(
+                "{} free and {} used of {slots} slots",
+                self.free.len(),
+                self.in_use
+            ));
+        }
+        if let Some(slot) = self.free.iter().find(|slot| self.entries[**slot].state != State::Free)
+        {
+            return Err(format!("slot {slot} is listed as free"));
+        }
+        let unused =
+            self.free.iter().zip((0..slots).rev()).take_while(|(slot, last)| **slot == *last);
+        Ok(slots - u32::try_from(unused.count()).unwrap_or(u32::MAX))
+    }
+}
+
 impl<S> std::ops::Index<u32> for Table<S> {
     type Output = Entry<S>;
 

@@ -233,6 +233,40 @@ impl Topics {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Member {
+    /// Whether this is the membership at `index` of the connection at `slot`.
+    pub(crate) fn is(self, slot: u32, index: usize) -> bool {
+        self.slot == slot && self.index as usize == index
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Topics {
+    /// Looks for contradictions; `walks` says how many walks over a topic run.
+    pub(crate) fn check(&self, walks: impl Fn(TopicId) -> usize) -> Result<(), String> {
+        let mut memberships = 0;
+        for id in 0..self.topics.len() {
+            let topic = &self.topics[id];
+            if topic.members.is_empty() && topic.walkers == 0 {
+                continue;
+            }
+            let left = topic.members.iter().filter(|member| member.present().is_none()).count();
+            if left != topic.tombstones as usize || (left > 0 && topic.walkers == 0) {
+                return Err(format!("topic {id}: {left} tombstones: {topic:?}"));
+            }
+            if topic.walkers as usize != walks(TopicId(id)) {
+                return Err(format!("topic {id}: {} walks run", walks(TopicId(id))));
+            }
+            memberships += topic.members.len() - left;
+        }
+        if memberships != self.memberships {
+            return Err(format!("{memberships} members, {} memberships", self.memberships));
+        }
+        Ok(())
+    }
+}
+
 fn index(count: usize) -> u32 {
     u32::try_from(count).expect("members of a topic are bounded by the connections of a shard")
 }

@@ -112,6 +112,44 @@ impl Wheel {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Timer {
+    /// When it fires.
+    pub(crate) fn at(&self) -> Tick {
+        self.at
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Wheel {
+    /// Entries in the wheel.
+    pub(crate) fn armed(&self) -> usize {
+        self.armed
+    }
+
+    /// Looks for contradictions between the timer of `slot` and its neighbours.
+    pub(crate) fn check_timer<S>(
+        &self,
+        table: &crate::table::Table<S>,
+        slot: u32,
+    ) -> Result<(), String> {
+        let timer = table[slot].timer;
+        if !timer.is_armed() {
+            return Ok(());
+        }
+        let is_linked = if timer.previous == NO_SLOT {
+            self.heads[timer.at.0 as usize % BUCKETS] == slot
+        } else {
+            table[timer.previous].timer.next == slot
+        };
+        let is_followed = timer.next == NO_SLOT || table[timer.next].timer.previous == slot;
+        if is_linked && is_followed && timer.at > self.polled {
+            return Ok(());
+        }
+        Err(format!("the wheel is broken, polled to {:?}", self.polled))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -84,6 +84,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let goodbye = self.goodbye(reason);
         let end = self.tick().plus(self.limits.linger);
         self.arm(slot, end);
+        self.note_accepted();
         if !self.push(slot, Item::Frame(goodbye), 0) {
             return self.give_up_socket(slot);
         }

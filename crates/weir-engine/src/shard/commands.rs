@@ -2,6 +2,7 @@
 
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
 
+use super::fanout::Behind;
 use super::read::error_item;
 use super::{Shard, key_of};
 use crate::command::{Adoption, Command, Front, Report, Urgent};
@@ -10,9 +11,6 @@ use crate::message::Item;
 use crate::net::Net;
 use crate::stats::DropRule;
 use crate::time::{TICK, ticks};
-
-/// Commands taken in a turn: a full lane takes a few turns, and readiness is looked at in between.
-const COMMANDS_PER_TURN: usize = 512;
 
 /// Urgent requests taken in a turn: each may look at some thousand connections.
 const URGENT_PER_TURN: usize = 64;
@@ -34,7 +32,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     pub(super) fn take_commands(&mut self) {
-        for _ in 0..COMMANDS_PER_TURN {
+        for _ in 0..self.slices.commands {
             let Some(command) = self.inbox.pop() else { return };
             self.take_command(command);
         }
@@ -59,13 +57,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Some(slot) => self.send_item(slot, &item),
                 None => self.count_dropped(DropRule::Gone, 1),
             },
-            Command::Evict(conn, reason) => {
-                if let Some(slot) = self.find(conn) {
-                    self.close(slot, reason);
-                }
-            }
+            Command::Evict(conn, reason) => return self.end_behind(Behind::Evict(conn, reason)),
             Command::Drain { over, retry_after_ms, seed } => {
-                self.begin_drain(over, retry_after_ms, seed)
+                return self.end_behind(Behind::Drain { over, retry_after_ms, seed });
             }
         }
         self.inbox.return_credit();

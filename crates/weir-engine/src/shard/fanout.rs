@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
 
 use super::Shard;
 use crate::command::Front;
-use crate::id::TopicId;
+use crate::id::{ConnId, TopicId};
 use crate::message::Message;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
@@ -31,6 +34,11 @@ pub(super) struct Fanouts {
     /// Connections that the gathering has touched, and how many of them are flushed.
     touched: Vec<u32>,
     flushed: usize,
+    /// Walks that have begun, and that have ended: they end in the order in which they began.
+    walks_begun: u64,
+    walks_ended: u64,
+    /// What stood in the lane behind a message, and waits until that message has walked so many walks.
+    behind: VecDeque<(u64, Behind)>,
 }
 
 /// One fan-out.
@@ -44,6 +52,13 @@ struct Job {
     began: Option<Nanos>,
 }
 
+/// An end that leaves what stood before it in the lane to those who are ended.
+#[derive(Debug)]
+pub(super) enum Behind {
+    Evict(ConnId, CloseReason),
+    Drain { over: Duration, retry_after_ms: (u32, u32), seed: u64 },
+}
+
 /// What a fan-out walks over.
 #[derive(Debug, Clone, Copy)]
 enum Walk {
@@ -53,15 +68,6 @@ enum Walk {
         before: u32,
     },
 }
-
-/// Sends between two looks at readiness: some 2 ms, so that a ping never waits longer behind a fan-out.
-const SENDS_PER_TURN: usize = 256;
-
-/// Entries that a walk looks at between two looks at readiness, and, when gathering, puts a message each: some 0.5 ms.
-const STEPS_PER_TURN: usize = 4096;
-
-/// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
-const TOUCHED_MAX: usize = 32 * 1024;
 
 impl Fanouts {
     pub(super) fn is_busy(&self) -> bool {
@@ -73,6 +79,22 @@ impl Fanouts {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Fanouts {
+    /// Commands that wait for walks to end.
+    pub(super) fn commands_waiting(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// Walks over a topic that have begun and not ended.
+    pub(super) fn walks_over(&self, id: TopicId) -> usize {
+        self.waiting
+            .iter()
+            .filter(|job| matches!(job.walk, Walk::Topic(topic) if topic == id))
+            .count()
+    }
+}
+
 impl<N: Net, F: Front> Shard<N, F> {
     /// Begins a fan-out to the members of a topic.
     pub(super) fn begin_topic_fanout(&mut self, topic: TopicId, message: Arc<Message>) {
@@ -81,6 +103,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.inbox.return_credit();
         }
         self.topics.begin_walk(topic);
+        self.fanouts.walks_begun += 1;
         self.fanouts.waiting.push_back(Job {
             message,
             walk: Walk::Topic(topic),
@@ -94,6 +117,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn begin_broadcast(&mut self, message: Arc<Message>) {
         let walk = Walk::All { before: self.table.adoptions() };
         let end = self.table.slots();
+        self.fanouts.walks_begun += 1;
         self.fanouts.waiting.push_back(Job { message, walk, cursor: 0, end, began: None });
     }
 
@@ -120,7 +144,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         fanouts.waiting.is_empty()
             || fanouts.walked.len() >= GATHER_MAX
             || fanouts.flushed > 0
-            || fanouts.touched.len() >= TOUCHED_MAX
+            || fanouts.touched.len() >= self.slices.touched
             || self.lease.budget().is_tight()
     }
 
@@ -131,7 +155,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let mut sends = 0;
         let mut delivered = 0;
         let mut steps = 0;
-        while sends < SENDS_PER_TURN && steps < STEPS_PER_TURN && job.cursor < job.end {
+        while sends < self.slices.sends && steps < self.slices.steps && job.cursor < job.end {
             let cursor = job.cursor;
             job.cursor += 1;
             steps += 1;
@@ -157,12 +181,15 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self) {
-        let mut share = STEPS_PER_TURN;
+        let mut share = self.slices.steps;
         while self.fanouts.walked.len() < GATHER_MAX
             && let Some(mut job) = self.fanouts.waiting.pop_front()
         {
             job.began.get_or_insert(self.now);
-            while share > 0 && job.cursor < job.end && self.fanouts.touched.len() < TOUCHED_MAX {
+            while share > 0
+                && job.cursor < job.end
+                && self.fanouts.touched.len() < self.slices.touched
+            {
                 let cursor = job.cursor;
                 job.cursor += 1;
                 if self.is_planted_skip(cursor) {
@@ -187,7 +214,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Flushes this turn's share of the connections that a gathering has touched.
     fn flush_touched(&mut self) {
         let from = self.fanouts.flushed;
-        let to = self.fanouts.touched.len().min(from + SENDS_PER_TURN);
+        let to = self.fanouts.touched.len().min(from + self.slices.sends);
         for index in from..to {
             self.flush_gathered(self.fanouts.touched[index]);
         }
@@ -220,6 +247,33 @@ impl<N: Net, F: Front> Shard<N, F> {
         match walk {
             Walk::Topic(topic) => self.topics.end_walk(&mut self.table, topic),
             Walk::All { .. } => {}
+        }
+        self.fanouts.walks_ended += 1;
+        self.take_behind();
+    }
+
+    /// Carries out an end once the messages before it have walked. Its credit returns then.
+    pub(super) fn end_behind(&mut self, behind: Behind) {
+        self.fanouts.behind.push_back((self.fanouts.walks_begun, behind));
+        self.take_behind();
+    }
+
+    fn take_behind(&mut self) {
+        let ended = self.fanouts.walks_ended;
+        while self.fanouts.behind.front().is_some_and(|(walks, _)| *walks <= ended)
+            && let Some((_, behind)) = self.fanouts.behind.pop_front()
+        {
+            match behind {
+                Behind::Evict(conn, reason) => {
+                    if let Some(slot) = self.find(conn) {
+                        self.close(slot, reason);
+                    }
+                }
+                Behind::Drain { over, retry_after_ms, seed } => {
+                    self.begin_drain(over, retry_after_ms, seed);
+                }
+            }
+            self.inbox.return_credit();
         }
     }
 

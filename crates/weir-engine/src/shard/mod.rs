@@ -4,6 +4,8 @@
 //! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
 //! `commands` (what the front asks), `fanout` (one message to many), `inspect` (looking).
 
+#[cfg(any(test, feature = "sim"))]
+mod check;
 mod close;
 mod commands;
 mod fanout;
@@ -44,6 +46,7 @@ pub(crate) struct Shard<N: Net, F> {
     inbox: Inbox<N::Offer>,
     settings: ShardSettings,
     limits: Limits,
+    slices: Slices,
     stats: Arc<ShardStats>,
 
     table: Table<N::Socket>,
@@ -80,6 +83,8 @@ pub(crate) struct Shard<N: Net, F> {
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
     plant: Option<crate::sim::Plant>,
+    #[cfg(any(test, feature = "sim"))]
+    audit: check::Audit,
 }
 
 /// Time-outs of the settings, in ticks.
@@ -87,6 +92,19 @@ struct Limits {
     stall: u32,
     frame: u32,
     linger: u32,
+}
+
+/// How much of each kind of work a turn does before readiness is looked at again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slices {
+    /// Commands taken: a full lane takes a few turns.
+    pub(crate) commands: usize,
+    /// Sends of fan-outs: some 2 ms, so that a ping never waits longer behind one.
+    pub(crate) sends: usize,
+    /// Entries that walks look at and, when gathering, put a message each: some 0.5 ms.
+    pub(crate) steps: usize,
+    /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
+    pub(crate) touched: usize,
 }
 
 /// The connections above the high watermark, longest-stalled first: a list through their outboxes.
@@ -97,6 +115,8 @@ struct StalledList {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+
+const SLICES: Slices = Slices { commands: 512, sends: 256, steps: 4096, touched: 32 * 1024 };
 
 /// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
 const RECV_BYTES: usize = 64 * 1024;
@@ -127,6 +147,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             front,
             inbox,
             limits,
+            slices: SLICES,
             stats,
             table: Table::new(settings.connections_max),
             settings,
@@ -151,6 +172,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             stopped: false,
             #[cfg(any(test, feature = "sim"))]
             plant: None,
+            #[cfg(any(test, feature = "sim"))]
+            audit: check::Audit::default(),
         }
     }
 
@@ -260,29 +283,60 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
             }
             State::Open => match self.next_deadline(slot) {
-                (at, reason) if at <= now => self.close(slot, reason),
-                (at, _) => self.arm(slot, at),
+                (at, _) if at > now => self.arm(slot, at),
+                (_, reason) => self.look_once_more(slot, reason, now),
             },
         }
     }
 
+    /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
+    /// jump of the clock or while thousands are ready at once.
+    fn look_once_more(&mut self, slot: u32, reason: CloseReason, now: Tick) {
+        let has_more = if reason == CloseReason::Stalled {
+            self.flush(slot);
+            // Who has recovered is read from next, and looked at again then.
+            !self.is_stalled(slot)
+        } else {
+            self.read_open(slot)
+        };
+        if self.table[slot].state != State::Open {
+            return;
+        }
+        match self.next_deadline(slot) {
+            (at, reason) if at <= now && !has_more => self.close(slot, reason),
+            (at, _) => self.arm(slot, at.max(now.plus(1))),
+        }
+    }
+
     /// The first deadline of an open connection, and the reason that it ends with then.
+    ///
+    /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
     fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
         let entry = &self.table[slot];
-        // While nothing is read from a connection its silence is ours.
-        let is_unread = entry.flags.held_back || self.is_stalled(slot);
-        let heard_at = if is_unread { self.tick() } else { entry.heard_at };
-        let mut next =
-            (heard_at.plus(entry.heartbeat.saturating_mul(2)), CloseReason::HeartbeatMissed);
-        if let Some(block) = entry.partial.as_ref().filter(|_| !entry.flags.held_back) {
-            next = next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout));
-        }
         if let Some(since) = entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since) {
             // One more tick, as the crossing lay within one.
             let end = Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1));
-            next = next.min((end, CloseReason::Stalled));
+            return (end, CloseReason::Stalled);
         }
-        next
+        let silence = entry.heartbeat.saturating_mul(2);
+        if entry.flags.held_back {
+            return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
+        }
+        let next = (entry.heard_at.plus(silence), CloseReason::HeartbeatMissed);
+        match &entry.partial {
+            Some(block) => {
+                next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout))
+            }
+            None => next,
+        }
+    }
+
+    /// The shard listens to a connection again: its deadlines count once more.
+    fn arm_next(&mut self, slot: u32) {
+        if self.table[slot].state == State::Open {
+            let (at, _) = self.next_deadline(slot);
+            self.arm(slot, at);
+        }
     }
 
     fn arm(&mut self, slot: u32, at: Tick) {
@@ -357,6 +411,23 @@ fn split_key(key: u64) -> (u32, u32) {
 
 #[cfg(any(test, feature = "sim"))]
 impl<N: Net, F: Front> Shard<N, F> {
+    pub(crate) fn net_mut(&mut self) -> &mut N {
+        &mut self.net
+    }
+
+    pub(crate) fn front_mut(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    pub(crate) fn plant(&mut self, plant: crate::sim::Plant) {
+        self.plant = Some(plant);
+    }
+
+    pub(crate) fn cut_turns(&mut self, slices: Slices, recv_bytes: usize) {
+        self.slices = slices;
+        self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
+    }
+
     fn is_planted_stale_slot(&self) -> bool {
         self.plant == Some(crate::sim::Plant::StaleSlot)
     }
@@ -379,7 +450,10 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 #[cfg(not(any(test, feature = "sim")))]
-#[expect(clippy::unused_self, reason = "their twins under the simulator look at the planted bug")]
+#[expect(
+    clippy::unused_self,
+    reason = "their twins under the simulator look at the planted bug and count"
+)]
 impl<N: Net, F: Front> Shard<N, F> {
     const fn is_planted_stale_slot(&self) -> bool {
         false
@@ -400,4 +474,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     const fn is_planted_leak(&self) -> bool {
         false
     }
+
+    const fn note_accepted(&self) {}
+
+    const fn note_sent(&self, _count: u64) {}
 }

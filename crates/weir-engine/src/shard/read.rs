@@ -32,7 +32,9 @@ enum Handled {
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn handle_readable(&mut self, slot: u32) {
         match self.table[slot].state {
-            State::Open => self.read_open(slot),
+            State::Open => {
+                self.read_open(slot);
+            }
             State::Closing => self.discard(slot),
             State::Free | State::Closed => {}
         }
@@ -41,24 +43,26 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Reads until the socket is empty, or for this turn's share.
     ///
     /// Bytes stay in the kernel while the front has no room for what came before, and while the device does not take
-    /// what is sent to it; a recovery lists the connection to be read again.
-    fn read_open(&mut self, slot: u32) {
+    /// what is sent to it; a recovery lists the connection to be read again. Whether the share was used up.
+    pub(super) fn read_open(&mut self, slot: u32) -> bool {
         for _ in 0..READS_PER_TURN {
             if self.table[slot].flags.held_back {
-                return;
+                return false;
             }
             if self.is_stalled(slot) {
-                return self.check_end(slot);
+                self.check_end(slot);
+                return false;
             }
             let mut buf = std::mem::take(&mut self.recv_buf);
             let read = self.recv(slot, &mut buf);
             let may_go_on = self.take_read(slot, read, &buf);
             self.recv_buf = buf;
             if !may_go_on {
-                return;
+                return false;
             }
         }
         self.list_to_read(slot);
+        true
     }
 
     /// Ends a stalled connection whose peer has ended: nobody is left to recover.
@@ -143,6 +147,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             if self.table[slot].state == State::Open {
                 self.list_to_read(slot);
+                self.arm_next(slot);
             }
         }
         self.held_back.extend(rest);

@@ -19,6 +19,7 @@ const SPARE_OUTBOXES_MAX: usize = 4096;
 impl<N: Net, F: Front> Shard<N, F> {
     /// Sends a shared message to one open connection; the hot path of every fan-out. Whether the kernel took all.
     pub(super) fn deliver(&mut self, slot: u32, message: &Arc<Message>) -> bool {
+        self.note_accepted();
         let entry = &self.table[slot];
         if entry.outbox.is_some() {
             self.queue(slot, Item::Message(Arc::clone(message)), 0);
@@ -31,6 +32,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let frame = message.frame();
         match self.send(slot, &[IoSlice::new(frame)]) {
             Ok(sent) if sent == frame.len() => {
+                self.note_sent(1);
                 self.stats.delivered.add(1);
                 true
             }
@@ -48,13 +50,14 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Sends bytes that are for one open connection alone.
     pub(super) fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
+        self.note_accepted();
         if self.table[slot].outbox.is_some() {
             return self.queue(slot, Item::Frame(bytes.into()), 0);
         }
         match self.send(slot, &[IoSlice::new(bytes)]) {
-            Ok(sent) if sent == bytes.len() => {}
-            // What has gone needs no place in the queue.
-            Ok(sent) => self.queue(slot, Item::Frame(bytes[sent..].into()), 0),
+            Ok(sent) if sent == bytes.len() => self.note_sent(1),
+            // The whole frame, so that what is left of it counts as committed.
+            Ok(sent) => self.queue(slot, Item::Frame(bytes.into()), sent),
             Err(error) => {
                 self.count_dropped(DropRule::Closed, 1);
                 self.fail(slot, &error);
@@ -119,6 +122,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
     /// Whether the connection is new to the gathering.
     pub(super) fn gather(&mut self, slot: u32, message: &Arc<Message>) -> bool {
+        self.note_accepted();
         let is_waiting = self.table[slot].outbox.is_some();
         let is_listed = self.table[slot].flags.to_flush;
         if is_waiting && !is_listed {
@@ -184,14 +188,18 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn advance(&mut self, slot: u32, sent: usize) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let (stats, now) = (&self.stats, self.now);
+        let mut done = 0;
         outbox.advance(sent, |item| {
+            done += 1;
             stats.queued_items.set(stats.queued_items.get() - 1);
             if let Item::Message(message) = item {
                 stats.delivered.add(1);
                 stats.lag.record(now.since(message.accepted_at()), 1);
             }
         });
-        if outbox.is_empty() {
+        let is_empty = outbox.is_empty();
+        self.note_sent(done);
+        if is_empty {
             self.release_outbox(slot);
         } else {
             self.account(slot);
@@ -291,6 +299,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             // It took bytes, which is a sign of life, and what it said meanwhile is read now.
             self.table[slot].heard_at = self.tick();
             self.list_to_read(slot);
+            self.arm_next(slot);
         } else {
             self.stats.stall_closed.record(lasted, 1);
         }

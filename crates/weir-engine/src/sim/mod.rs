@@ -1,4 +1,53 @@
-//! The simulated network: virtual time, injected faults, a printed seed.
+//! The simulated network: a shard in virtual time, with injected faults, reproducible from a seed.
+//!
+//! Not part of the product: it exists under `cfg(test)` and the feature `sim`.
+//!
+//! [`SimNet`] is the kernel as a shard sees it through [`Net`](crate::Net). [`SimShard`] is one shard on top of it,
+//! stepped by hand, for tests of the shard and of the router above it:
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_engine::sim::{Reports, SimShard};
+//! use weir_engine::{Adoption, Budget, Command, DeviceRef, Item, Report, ShardSettings};
+//!
+//! let budget = Budget::new(1 << 20);
+//! let mut shard = SimShard::new(0, ShardSettings::default(), budget, Reports::default(), 1);
+//! let (peer, socket) = shard.connect();
+//! let adoption = Adoption {
+//!     socket,
+//!     ticket: 7,
+//!     device: DeviceRef(0),
+//!     heartbeat: Duration::from_secs(60),
+//!     read_ahead: Vec::new(),
+//! };
+//! shard.push(Command::Adopt(Box::new(adoption)));
+//! shard.settle();
+//! let Some(Report::Adopted { conn, ticket: 7 }) = shard.front_mut().pop() else { panic!() };
+//! shard.push(Command::Send(conn, Item::Frame(Box::from(*b"\x00"))));
+//! shard.settle();
+//! assert_eq!(shard.peer_read(peer), b"\x00");
+//! shard.advance(Duration::from_secs(1));
+//! ```
+
+mod asks;
+mod dice;
+mod driver;
+mod fault;
+mod front;
+mod link;
+mod net;
+mod peers;
+mod shard;
+mod twin;
+mod verify;
+
+pub use dice::Dice;
+pub use driver::{Failure, Run, Summary, run_seed};
+pub use fault::{Fault, Faults};
+pub use front::Reports;
+pub use link::{PeerId, PeerView};
+pub use net::{Offer, SimNet, SimOffer, SimSocket};
+pub use shard::SimShard;
 
 /// A bug planted on purpose, to prove that the simulator finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,4 +62,15 @@ pub enum Plant {
     LeakedBudget,
     /// Timers of some slots never fire.
     DeafTimer,
+}
+
+impl Plant {
+    /// Every planted bug.
+    pub const ALL: [Plant; 5] = [
+        Plant::LostRemainder,
+        Plant::SkippedSubscriber,
+        Plant::StaleSlot,
+        Plant::LeakedBudget,
+        Plant::DeafTimer,
+    ];
 }

@@ -1,0 +1,236 @@
+//! What must hold of a shard between two turns, recomputed from its tables; and looks into it for the simulator.
+
+use super::{NO_SLOT, Shard};
+use crate::command::{Front, Report};
+use crate::id::{ConnId, TopicId};
+use crate::net::Net;
+use crate::outbox::Outbox;
+use crate::stats::{Cell, DropRule};
+use crate::table::{Entry, State};
+use crate::time::{Nanos, Tick};
+
+/// Items counted where they are accepted and where they are done with, whatever the shard's own figures say.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    /// Items that were to be sent to an open connection.
+    accepted: Cell,
+    /// Items whose last byte the kernel took.
+    sent: Cell,
+}
+
+/// One open connection as it stands between two turns.
+#[derive(Debug)]
+pub(crate) struct Peek<'a> {
+    pub(crate) outbox: Option<&'a Outbox>,
+    pub(crate) stalled_since: Option<Nanos>,
+    pub(crate) is_held_back: bool,
+    pub(crate) topics: Vec<TopicId>,
+}
+
+/// Sums over the table.
+#[derive(Debug, Default)]
+struct Sums {
+    open: u64,
+    lingering: u64,
+    in_use: usize,
+    unreported: usize,
+    items: u64,
+    bytes_held: usize,
+    memberships: usize,
+    timers: usize,
+    stalled: usize,
+}
+
+/// Fails with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn note_accepted(&self) {
+        self.audit.accepted.add(1);
+    }
+
+    pub(super) fn note_sent(&self, count: u64) {
+        self.audit.sent.add(count);
+    }
+
+    /// An open connection; `None` if it has gone.
+    pub(crate) fn peek(&self, conn: ConnId) -> Option<Peek<'_>> {
+        let entry = &self.table[self.table.find_open(conn)?];
+        Some(Peek {
+            outbox: entry.outbox.as_deref(),
+            stalled_since: entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since),
+            is_held_back: entry.flags.held_back,
+            topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
+        })
+    }
+
+    /// Whether all that was asked for has been carried out: no fan-out runs and no report waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.fanouts.is_busy() && self.fanouts.len() == 0 && self.backlog.is_empty()
+    }
+
+    /// Whether nobody is to be read from without an edge.
+    pub(crate) fn has_read(&self) -> bool {
+        self.to_read.is_empty()
+    }
+
+    /// Looks for contradictions in what the shard keeps.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let high = self.table.check_free_list()?;
+        let mut sums = Sums::default();
+        for slot in 0..high {
+            let entry = &self.table[slot];
+            self.check_entry(slot, entry, &mut sums).map_err(|what| {
+                let Entry { state, reason, flags, timer, outbox, .. } = entry;
+                format!("slot {slot}: {what}: {state:?} {reason} {flags:?} {timer:?} {outbox:?}")
+            })?;
+        }
+        self.check_sums(&sums)?;
+        self.check_stalled(&sums)?;
+        self.check_credits()?;
+        let walks = |topic| self.fanouts.walks_over(topic);
+        self.topics.check(walks)
+    }
+
+    fn check_entry(
+        &self,
+        slot: u32,
+        entry: &Entry<N::Socket>,
+        sums: &mut Sums,
+    ) -> Result<(), String> {
+        let state = entry.state;
+        let is_held = matches!(state, State::Open | State::Closing);
+        ensure!(entry.socket.is_some() == is_held, "a socket is there while it is held");
+        ensure!(is_held || entry.outbox.is_none(), "an outbox without a socket");
+        ensure!(state == State::Open || entry.partial.is_none(), "a block of who is not open");
+        let memberships = entry.memberships.len();
+        ensure!(state == State::Open || memberships == 0, "a membership of who is not open");
+        ensure!(entry.timer.is_armed() || !is_held, "no timer");
+        ensure!(is_held || !entry.timer.is_armed(), "a timer without a connection");
+        if state == State::Free {
+            return Ok(());
+        }
+        sums.in_use += 1;
+        sums.open += u64::from(state == State::Open);
+        sums.lingering += u64::from(state == State::Closing);
+        sums.unreported += usize::from(state != State::Open && !entry.flags.reported);
+        ensure!(state != State::Closed || !entry.flags.reported, "over, and not freed");
+        sums.timers += usize::from(entry.timer.is_armed());
+        self.wheel.check_timer(&self.table, slot)?;
+        if is_held {
+            let end = self.timer_due(slot);
+            ensure!(entry.timer.at() <= end, "the timer comes behind the deadline {end:?}");
+        }
+        if let Some(outbox) = &entry.outbox {
+            self.check_outbox(entry, outbox)?;
+            sums.items += outbox.len() as u64;
+            sums.bytes_held += outbox.charged;
+            sums.stalled += usize::from(outbox.stalled_since.is_some());
+        }
+        sums.bytes_held += entry.partial.as_ref().map_or(0, |block| block.footprint());
+        for (at, membership) in entry.memberships.iter().enumerate() {
+            let member = self.topics.member(membership.topic, membership.position);
+            let is_agreed = member.is_some_and(|member| member.is(slot, at));
+            ensure!(is_agreed, "{membership:?} is not what the topic says: {member:?}");
+        }
+        sums.memberships += memberships;
+        let flags = entry.flags;
+        ensure!(!flags.to_read || self.to_read.contains(&slot), "in no list to read");
+        ensure!(!flags.held_back || self.held_back.contains(&slot), "in no list of held back");
+        ensure!(!flags.held_back || entry.partial.is_some(), "nothing is held back");
+        Ok(())
+    }
+
+    /// When the entry must be looked at, at the latest.
+    fn timer_due(&self, slot: u32) -> Tick {
+        let entry = &self.table[slot];
+        let at = if entry.state == State::Open {
+            self.next_deadline(slot).0
+        } else {
+            entry.heard_at.plus(self.limits.linger)
+        };
+        // What has passed meanwhile fires at the next poll.
+        at.max(self.tick().plus(1))
+    }
+
+    fn check_outbox(&self, entry: &Entry<N::Socket>, outbox: &Outbox) -> Result<(), String> {
+        outbox.check()?;
+        ensure!(outbox.charged == outbox.footprint(), "charged otherwise than occupied");
+        let is_stalled = outbox.stalled_since.is_some();
+        ensure!(!is_stalled || entry.state == State::Open, "stalled and not open");
+        if entry.state == State::Open && !entry.flags.to_flush {
+            let bytes = outbox.bytes();
+            let is_high = bytes > self.settings.high_watermark_bytes;
+            ensure!(is_stalled || !is_high, "{bytes} bytes wait and it is not stalled");
+            let is_low = bytes <= self.settings.low_watermark_bytes;
+            ensure!(!is_stalled || !is_low, "{bytes} bytes wait and it is stalled");
+        }
+        Ok(())
+    }
+
+    fn check_sums(&self, sums: &Sums) -> Result<(), String> {
+        let stats = &self.stats;
+        ensure!(sums.in_use == self.table.in_use(), "entries: {sums:?}");
+        ensure!(sums.open == stats.connections.get(), "open connections: {sums:?}");
+        ensure!(sums.lingering == stats.lingering.get(), "lingering: {sums:?}");
+        ensure!(sums.items == stats.queued_items.get(), "items: {sums:?}");
+        let held = self.lease.held();
+        ensure!(sums.bytes_held == held, "the lease holds {held}: {sums:?}");
+        ensure!(self.lease.budget().used() >= held, "the budget knows less than the lease");
+        let (used, most) = (self.lease.budget().used(), self.lease.budget().bytes_max());
+        ensure!(used <= most, "{used} bytes used of {most}");
+        ensure!(sums.memberships == self.topics.memberships(), "memberships: {sums:?}");
+        ensure!(sums.timers == self.wheel.armed(), "timers: {sums:?}");
+        let waiting = self.backlog.iter().filter(|(report, _)| is_closed(report)).count();
+        ensure!(sums.unreported == waiting, "{waiting} ends wait to be reported: {sums:?}");
+        let (accepted, sent) = (self.audit.accepted.get(), self.audit.sent.get());
+        let closed = stats.dropped[DropRule::Closed as usize].get();
+        let expired = stats.dropped[DropRule::Expired as usize].get();
+        ensure!(
+            accepted == sent + closed + expired + sums.items,
+            "{accepted} items accepted; {sent} sent, {closed} dropped at closing, {expired} expired, {} queued",
+            sums.items
+        );
+        Ok(())
+    }
+
+    fn check_stalled(&self, sums: &Sums) -> Result<(), String> {
+        ensure!(
+            sums.stalled == self.stalled.len,
+            "{} listed as stalled: {sums:?}",
+            self.stalled.len
+        );
+        let (mut slot, mut previous, mut since) = (self.stalled.first, NO_SLOT, Nanos(0));
+        for _ in 0..self.stalled.len {
+            let outbox = self.table.get(slot).and_then(|entry| entry.outbox.as_ref());
+            let Some(outbox) = outbox else { return Err(format!("slot {slot} is not stalled")) };
+            let at = outbox.stalled_since.unwrap_or_default();
+            ensure!(outbox.links.previous == previous, "slot {slot}: broken list of the stalled");
+            ensure!(at >= since, "slot {slot}: stalled before the one before it");
+            (previous, slot, since) = (slot, outbox.links.next, at);
+        }
+        ensure!(slot == NO_SLOT && previous == self.stalled.last, "the list does not end");
+        Ok(())
+    }
+
+    fn check_credits(&self) -> Result<(), String> {
+        let (out, in_lane) = self.inbox.credits_out();
+        let (walking, waiting) = (self.fanouts.len(), self.fanouts.commands_waiting());
+        let reports = self.backlog.iter().filter(|(_, credit)| *credit).count();
+        ensure!(
+            out == in_lane + walking + waiting + reports,
+            "{out} credits are out: {in_lane} in the lane, {walking} walking, {waiting} behind them, {reports} in reports"
+        );
+        Ok(())
+    }
+}
+
+fn is_closed(report: &Report) -> bool {
+    matches!(report, Report::Closed { .. })
+}

@@ -1,0 +1,424 @@
+//! The front's part: what it asks of the shard, and what it makes of the reports.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use super::driver::Run;
+use super::fault::Fault;
+use super::twin::{Conn, Direct, DirectWhat, Incoming, Outgoing, Phase, Reading};
+use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
+use crate::id::{DeviceRef, TopicId};
+use crate::message::{Item, Message};
+
+impl Run {
+    /// The front does something, or something befalls it.
+    pub(super) fn front_acts(&mut self) -> Result<(), String> {
+        match self.dice.below(1000) {
+            0..=99 => self.adopt(),
+            100..=249 => self.subscribe(),
+            250..=309 => self.unsubscribe(),
+            310..=609 => self.publish(),
+            610..=649 => self.broadcast(),
+            650..=799 => self.send(),
+            800..=849 => self.address_the_dead(),
+            850..=879 if !self.dice.chance(self.deadliness) => self.publish(),
+            850..=864 => self.evict(),
+            865..=879 => self.close_urgently(),
+            880..=929 => self.retire(),
+            930..=949 => return self.inspect(),
+            950..=957 => self.jump_clock(),
+            958..=965 => self.still_clock(),
+            966..=977 => self.fill_front(),
+            978..=989 => self.hold_budget(),
+            _ => self.change_buffers(),
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self) {
+        if self.live.len() >= self.conns_wanted {
+            return;
+        }
+        let (peer, socket) = self.shard.connect();
+        let index = self.conns.len();
+        let heartbeat = Duration::from_millis(self.dice.between(1000, 8000).into());
+        let now = self.shard.now();
+        let mut conn = Conn {
+            peer,
+            heartbeat,
+            id: None,
+            phase: Phase::Offered,
+            ahead: 0,
+            is_taken: false,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(now),
+            topics: Vec::new(),
+            reading: Reading::All,
+            is_silent: false,
+            asked: Vec::new(),
+            closed_behind: None,
+            paused_at: now,
+            is_paused: false,
+            stalled_at: None,
+        };
+        let mut read_ahead = Vec::new();
+        if self.dice.chance(1 << 14) {
+            let body = vec![0x0a, 1, 9];
+            let end = conn.incoming.compose(&super::twin::framed(&body));
+            conn.incoming.bodies.push_back((end, body));
+            let bytes = self.dice.between(1, 4) as usize;
+            read_ahead = conn.incoming.unsent.drain(..bytes).collect();
+            conn.ahead = bytes as u64;
+        }
+        let device = device_of(index);
+        let adoption = Adoption { socket, ticket: index as u64, device, heartbeat, read_ahead };
+        self.conns.push(conn);
+        let (capacity, low) = self.draw_buffers();
+        self.shard.net().set_send_buffer(peer, capacity, low);
+        if self.push(Command::Adopt(Box::new(adoption))) {
+            self.live.push(index);
+        } else {
+            self.conns[index].phase = Phase::Over;
+        }
+    }
+
+    fn draw_buffers(&mut self) -> (usize, usize) {
+        let capacity = 64_usize << self.dice.below(9);
+        (capacity, capacity >> self.dice.between(1, 3))
+    }
+
+    fn change_buffers(&mut self) {
+        if let Some(index) = self.dice.pick(&self.live).copied() {
+            let (capacity, low) = self.draw_buffers();
+            let peer = self.conns[index].peer;
+            self.shard.net().set_send_buffer(peer, capacity, low);
+        }
+    }
+
+    /// A frame for one connection alone; `None` if the lane has no room.
+    fn reply(&mut self) -> (Box<[u8]>, u32) {
+        let bytes = self.dice.below(60) as usize;
+        let frame = self.book.frame(bytes);
+        let number = self.book.enter(frame.clone(), false, None, None);
+        (frame.into_boxed_slice(), number)
+    }
+
+    fn subscribe(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let topic = self.dice.index(self.topics.len());
+        let Some(conn) = self.conns[index].id else { return };
+        if self.topics[topic].is_retiring {
+            return;
+        }
+        let (reply, number) = self.reply();
+        if !self.push(Command::Subscribe { conn, topic: topic_of(topic), reply }) {
+            return;
+        }
+        self.topics[topic].count += 1;
+        let conn = &mut self.conns[index];
+        let is_in = conn.topics.contains(&topic);
+        let is_one_too_many = conn.topics.len() >= self.settings.topics_per_connection_max;
+        let position = self.book.position - 1;
+        let mut what = DirectWhat::Frame(number);
+        if !is_in && is_one_too_many {
+            what = DirectWhat::TooMany;
+        } else if !is_in {
+            conn.topics.push(topic);
+            self.topics[topic].members.push(index);
+        }
+        conn.outgoing.directs.push_back(Direct { what, position, left: None });
+    }
+
+    fn unsubscribe(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let topic = self.dice.index(self.topics.len());
+        let Some(conn) = self.conns[index].id else { return };
+        let (reply, number) = self.reply();
+        if !self.push(Command::Unsubscribe { conn, topic: topic_of(topic), reply }) {
+            return;
+        }
+        let conn = &mut self.conns[index];
+        let is_in = conn.topics.contains(&topic);
+        conn.topics.retain(|other| *other != topic);
+        self.topics[topic].members.retain(|other| *other != index);
+        let (what, position) = (DirectWhat::Frame(number), self.book.position - 1);
+        let left = is_in.then_some(topic);
+        conn.outgoing.directs.push_back(Direct { what, position, left });
+    }
+
+    /// A new message, if the budget has room, and its number.
+    fn message(&mut self, topic: Option<usize>) -> Option<(Arc<Message>, u32)> {
+        let bytes = match self.dice.below(20) {
+            0 => self.dice.between(600, 3000),
+            1..=3 => self.dice.between(100, 600),
+            _ => self.dice.below(60),
+        };
+        let frame = self.book.frame(bytes as usize);
+        let now = self.shard.now();
+        let expires_at = self.dice.chance(1 << 13).then(|| {
+            let ttl_ms = [0, 1, 150, 900][self.dice.index(4)];
+            now.after(Duration::from_millis(ttl_ms))
+        });
+        let message = Message::new(self.shard.budget(), frame.clone(), now, expires_at)?;
+        Some((message, self.book.enter(frame, true, expires_at, topic)))
+    }
+
+    fn publish(&mut self) {
+        let topic = self.dice.index(self.topics.len());
+        if self.topics[topic].is_retiring {
+            return;
+        }
+        let Some((message, number)) = self.message(Some(topic)) else { return };
+        if !self.push(Command::Publish(topic_of(topic), message)) {
+            return;
+        }
+        for index in &self.topics[topic].members {
+            self.conns[*index].outgoing.pushes.push_back(number);
+        }
+    }
+
+    fn broadcast(&mut self) {
+        let Some((message, number)) = self.message(None) else { return };
+        if !self.push(Command::Broadcast(message)) {
+            return;
+        }
+        for index in &self.live {
+            if matches!(self.conns[*index].phase, Phase::Offered | Phase::Open) {
+                self.conns[*index].outgoing.pushes.push_back(number);
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let Some(conn) = self.conns[index].id else { return };
+        let (item, number) = if self.dice.chance(1 << 14) {
+            let Some((message, number)) = self.message(None) else { return };
+            (Item::Message(message), number)
+        } else {
+            let (frame, number) = self.reply();
+            (Item::Frame(frame), number)
+        };
+        if self.push(Command::Send(conn, item)) {
+            let (what, position) = (DirectWhat::Frame(number), self.book.position - 1);
+            let direct = Direct { what, position, left: None };
+            self.conns[index].outgoing.directs.push_back(direct);
+        }
+    }
+
+    /// Commands for a connection that has gone, whose slot somebody else may have by now.
+    fn address_the_dead(&mut self) {
+        let Some(index) = (!self.conns.is_empty()).then(|| {
+            let newest = self.conns.len().min(100);
+            self.conns.len() - 1 - self.dice.index(newest)
+        }) else {
+            return;
+        };
+        let conn = &self.conns[index];
+        let (Some(id), Phase::Ended(_) | Phase::Over) = (conn.id, conn.phase) else { return };
+        let topic = self.dice.index(self.topics.len());
+        let (reply, _) = self.reply();
+        match self.dice.below(5) {
+            0 | 1 => {
+                let is_pushed = self.push(Command::Send(id, Item::Frame(reply)));
+                self.book.gone += u64::from(is_pushed);
+            }
+            2 if !self.topics[topic].is_retiring => {
+                if self.push(Command::Subscribe { conn: id, topic: topic_of(topic), reply }) {
+                    self.topics[topic].count += 1;
+                }
+            }
+            3 => {
+                self.push(Command::Evict(id, CloseReason::Replaced));
+            }
+            _ => {
+                let _ = self
+                    .shard
+                    .mailbox()
+                    .try_urgent(Urgent::Close(id, CloseReason::ClosedByOperator));
+            }
+        }
+    }
+
+    fn evict(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let Some(conn) = self.conns[index].id else { return };
+        if self.push(Command::Evict(conn, CloseReason::Replaced)) {
+            let position = self.book.position - 1;
+            self.conns[index].asked.push(CloseReason::Replaced);
+            self.conns[index].closed_behind.get_or_insert(position);
+        }
+    }
+
+    fn close_urgently(&mut self) {
+        for _ in 0..=self.dice.below(3) {
+            let Some(index) = self.pick_open() else { return };
+            let Some(conn) = self.conns[index].id else { return };
+            let urgent = Urgent::Close(conn, CloseReason::ClosedByOperator);
+            if self.shard.mailbox().try_urgent(urgent).is_ok() {
+                self.conns[index].asked.push(CloseReason::ClosedByOperator);
+            } else {
+                self.faults.note(Fault::ReservedFull);
+            }
+        }
+    }
+
+    fn retire(&mut self) {
+        let topic = self.dice.index(self.topics.len());
+        let twin = &self.topics[topic];
+        if twin.count == 0 && !twin.is_retiring && self.push(Command::Retire(topic_of(topic))) {
+            self.topics[topic].is_retiring = true;
+        }
+    }
+
+    /// Looks at connections and holds the answer against the twin.
+    fn inspect(&mut self) -> Result<(), String> {
+        let answer = Arc::new(Mutex::new(None::<InspectPage>));
+        let slot = Arc::clone(&answer);
+        let reply = Box::new(move |page| *slot.lock().expect("no one panicked") = Some(page));
+        let topic = self.dice.index(self.topics.len());
+        let what = match self.dice.below(3) {
+            0 => InspectWhat::All { cursor: self.dice.below(20), limit: 10 },
+            1 => InspectWhat::Topic { topic: topic_of(topic), cursor: 0, limit: 100 },
+            _ => match self.pick_open().and_then(|index| self.conns[index].id) {
+                Some(id) => InspectWhat::One(id),
+                None => return Ok(()),
+            },
+        };
+        if self.shard.mailbox().try_urgent(Urgent::Inspect(Inspect { what, reply })).is_err() {
+            self.faults.note(Fault::ReservedFull);
+            return Ok(());
+        }
+        self.turn()?;
+        let page = answer.lock().expect("no one panicked").take().ok_or("no answer to a look")?;
+        for info in page.connections {
+            let conn = self.conns.get(info.device.0 as usize);
+            let conn = conn.ok_or_else(|| format!("a look shows {:?}", info.id))?;
+            if conn.id.is_some_and(|id| id != info.id) {
+                return Err(format!("a look shows {:?}, the device has {:?}", info.id, conn.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn jump_clock(&mut self) {
+        self.faults.note(Fault::ClockJump);
+        let most_ms = if self.dice.chance(1 << 13) { 20_000 } else { 1500 };
+        let by = Duration::from_millis(self.dice.between(100, most_ms).into());
+        self.shard.net().jump(by);
+    }
+
+    fn still_clock(&mut self) {
+        self.faults.note(Fault::ClockStill);
+        self.clock_still_turns = self.dice.between(1, 40);
+        self.shard.net().hold_clock(true);
+    }
+
+    fn fill_front(&mut self) {
+        self.faults.note(Fault::FrontFull);
+        self.front_full_turns = self.dice.between(1, 60);
+        self.shard.front_mut().set_room(0);
+    }
+
+    fn hold_budget(&mut self) {
+        if self.foreign > 0 {
+            return;
+        }
+        let budget = self.shard.budget();
+        let left = budget.bytes_max() - budget.used();
+        let bytes = left.saturating_sub(self.dice.below(3000) as usize);
+        if bytes > 0 && self.shard.budget().take(bytes) {
+            self.faults.note(Fault::BudgetHeld);
+            self.foreign = bytes;
+            self.foreign_turns = self.dice.between(1, 30);
+        }
+    }
+
+    /// Takes all reports and checks that each may be.
+    pub(super) fn take_reports(&mut self) -> Result<(), String> {
+        for report in self.shard.front_mut().take() {
+            self.take_report(report)?;
+        }
+        Ok(())
+    }
+
+    fn take_report(&mut self, report: Report) -> Result<(), String> {
+        match report {
+            Report::Adopted { conn, ticket } => {
+                let index = index_of(ticket)?;
+                let twin = &mut self.conns[index];
+                if twin.phase != Phase::Offered {
+                    return Err(format!("{conn:?} is adopted while {:?}", twin.phase));
+                }
+                if self.freed.contains(&conn.slot()) {
+                    self.faults.note(Fault::SlotReuse);
+                }
+                (twin.id, twin.phase) = (Some(conn), Phase::Open);
+            }
+            Report::Refused { ticket, .. } => {
+                let twin = &mut self.conns[index_of(ticket)?];
+                if twin.phase != Phase::Offered {
+                    return Err(format!("refused while {:?}", twin.phase));
+                }
+                twin.phase = Phase::Over;
+                let peer = twin.peer;
+                self.live.retain(|other| self.conns[*other].phase != Phase::Over);
+                self.shard.net().bury(peer);
+            }
+            Report::Received { conn, device, body } => {
+                let twin = &mut self.conns[device.0 as usize];
+                if twin.phase != Phase::Open || twin.id != Some(conn) {
+                    return Err(format!("a frame of {conn:?} while {:?}", twin.phase));
+                }
+                let consumed = twin.ahead + self.shard.net().link_of(twin.peer).consumed;
+                let expected = twin.incoming.bodies.front();
+                if expected.is_some_and(|(end, due)| *end <= consumed && due[..] == body[..]) {
+                    twin.incoming.bodies.pop_front();
+                } else if !twin.outgoing.is_wild {
+                    return Err(format!("{conn:?} sent {body:?}, not {expected:?}"));
+                }
+            }
+            Report::NotEntered { topic } | Report::Left { topic } => {
+                self.topics[topic.0 as usize].count -= 1;
+            }
+            Report::Closed { conn, device, reason, topics } => {
+                let index = device.0 as usize;
+                self.check_end(index, conn, reason)?;
+                self.conns[index].phase = Phase::Ended(reason);
+                for topic in topics {
+                    self.topics[topic.0 as usize].count -= 1;
+                }
+                for topic in std::mem::take(&mut self.conns[index].topics) {
+                    self.topics[topic].members.retain(|other| *other != index);
+                }
+            }
+            Report::Retired { topic } => {
+                let twin = &mut self.topics[topic.0 as usize];
+                if !std::mem::take(&mut twin.is_retiring) {
+                    return Err(format!("{topic:?} is retired unasked"));
+                }
+            }
+            Report::Drained => {
+                if self.is_drained || self.drained_at.is_none() {
+                    return Err("drained twice, or unasked".into());
+                }
+                self.is_drained = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn topic_of(index: usize) -> TopicId {
+    TopicId(u32::try_from(index).expect("a handful of topics"))
+}
+
+fn device_of(index: usize) -> DeviceRef {
+    DeviceRef(u32::try_from(index).expect("fewer connections than 2^32"))
+}
+
+fn index_of(ticket: u64) -> Result<usize, String> {
+    usize::try_from(ticket).map_err(|error| error.to_string())
+}

@@ -1,0 +1,376 @@
+//! A run: devices and a front that do at random what they may do, and the twin that is held against the shard.
+
+use std::fmt;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use super::Plant;
+use super::dice::Dice;
+use super::fault::{Fault, Faults};
+use super::front::Reports;
+use super::net::SimOffer;
+use super::shard::SimShard;
+use super::twin::{Book, Conn, Phase};
+use crate::budget::Budget;
+use crate::command::Command;
+use crate::net::Net;
+use crate::settings::ShardSettings;
+use crate::time::Nanos;
+
+/// One run of the simulator: everything that a seed decides.
+///
+/// Each event is something that a device or the front does, or a fault; mostly a turn of the shard follows, and after
+/// each turn everything is checked. At the end the shard drains, and nothing may be left of anything.
+pub struct Run {
+    pub(super) shard: SimShard<Reports>,
+    pub(super) dice: Dice,
+    pub(super) faults: Faults,
+    pub(super) settings: ShardSettings,
+    pub(super) book: Book,
+    /// Index of a connection here and of its link in the network are the same.
+    pub(super) conns: Vec<Conn>,
+    /// Those that are not over.
+    pub(super) live: Vec<usize>,
+    pub(super) topics: Vec<TopicTwin>,
+    pub(super) conns_wanted: usize,
+    /// How often what ends connections really happens, in 65,536ths.
+    pub(super) deadliness: u32,
+    pub(super) front_room: usize,
+    pub(super) front_full_turns: u32,
+    pub(super) clock_still_turns: u32,
+    /// Bytes of the budget that somebody else holds, and for how many turns.
+    pub(super) foreign: usize,
+    pub(super) foreign_turns: u32,
+    /// Slots that were freed in the last turn.
+    pub(super) freed: Vec<u32>,
+    /// The budget as the last turn began: how often it had refused, and how much was used.
+    pub(super) refused_before: u64,
+    pub(super) used_before: usize,
+    /// The front had taken all reports when the last turn began.
+    pub(super) is_up_to_date: bool,
+    pub(super) drained_at: Option<u64>,
+    pub(super) is_drained: bool,
+    pub(super) summary: Summary,
+}
+
+/// A topic as the front counts it.
+#[derive(Debug, Default)]
+pub(super) struct TopicTwin {
+    pub(super) members: Vec<usize>,
+    pub(super) count: i64,
+    pub(super) is_retiring: bool,
+}
+
+/// What a run has done.
+#[derive(Debug, Default, Clone)]
+pub struct Summary {
+    /// Things that happened.
+    pub events: u64,
+    /// Turns of the shard.
+    pub turns: u64,
+    /// Virtual time that passed.
+    pub lasted: Duration,
+    /// Connections adopted.
+    pub adopted: u64,
+    /// Messages whose last byte a kernel took.
+    pub delivered: u64,
+    /// Items dropped.
+    pub dropped: u64,
+    /// Bytes that kernels took.
+    pub sent_bytes: u64,
+    /// Ends, by reason.
+    pub closed: [u64; CloseReason::COUNT],
+    /// Faults, by kind.
+    pub faults: Faults,
+}
+
+/// What was wrong, and when.
+#[derive(Debug)]
+pub struct Failure {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The event.
+    pub event: u64,
+    /// The contradiction.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}, event {}: {}", self.seed, self.event, self.what)
+    }
+}
+
+impl Summary {
+    /// Adds another run.
+    pub fn add(&mut self, other: &Summary) {
+        self.events += other.events;
+        self.turns += other.turns;
+        self.lasted += other.lasted;
+        self.adopted += other.adopted;
+        self.delivered += other.delivered;
+        self.dropped += other.dropped;
+        self.sent_bytes += other.sent_bytes;
+        for (count, more) in self.closed.iter_mut().zip(other.closed) {
+            *count += more;
+        }
+        self.faults.add(&other.faults);
+    }
+}
+
+/// Turns within which a drained shard must be empty.
+const TURNS_TO_DRAIN: u32 = 20_000;
+
+impl Run {
+    /// A run that `seed` decides.
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let settings = settings(&mut dice);
+        let budget = Budget::new(1024 << dice.between(5, 11));
+        let front_room = dice.between(2, 400) as usize;
+        let reports = Reports::with_room(front_room);
+        let mut shard = SimShard::new(3, settings.clone(), budget, reports, seed ^ 0x5eed);
+        shard.net().faults = rates(&mut dice);
+        shard.net().announces_all = dice.chance(1 << 15);
+        let commands = [1, 3, 16, 512][dice.index(4)];
+        let sends = [1, 2, 7, 256][dice.index(4)];
+        // A broadcast looks at every slot of a chunk, used or not.
+        let steps = [30, 150, 1100, 4096][dice.index(4)];
+        let touched = [1, 3, 32, 1 << 15][dice.index(4)];
+        let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
+        shard.cut_turns(commands, sends, steps, touched, recv_bytes);
+        let topics = (0..dice.between(1, 8)).map(|_| TopicTwin::default()).collect();
+        let conns_wanted = dice.between(3, 48) as usize;
+        let deadliness = (1 << 16) >> dice.below(6);
+        Self {
+            shard,
+            faults: Faults::default(),
+            settings,
+            book: Book::default(),
+            conns: Vec::new(),
+            live: Vec::new(),
+            topics,
+            conns_wanted,
+            deadliness,
+            front_room,
+            front_full_turns: 0,
+            clock_still_turns: 0,
+            foreign: 0,
+            foreign_turns: 0,
+            freed: Vec::new(),
+            refused_before: 0,
+            used_before: 0,
+            is_up_to_date: true,
+            drained_at: None,
+            is_drained: false,
+            summary: Summary::default(),
+            dice,
+        }
+    }
+
+    /// Plants a bug.
+    pub fn plant(&mut self, plant: Plant) {
+        self.shard.plant(plant);
+    }
+
+    /// Lets `events` events happen, then drains.
+    ///
+    /// Errors: the first contradiction. A panic of the shard is one too, and passes through.
+    pub fn run(mut self, events: u64) -> Result<Summary, (u64, String)> {
+        for event in 0..events {
+            self.summary.events = event + 1;
+            self.event().map_err(|what| (event, what))?;
+        }
+        self.end().map_err(|what| (events, what))?;
+        self.sum_up();
+        Ok(self.summary)
+    }
+
+    fn event(&mut self) -> Result<(), String> {
+        if self.dice.chance(1 << 15) {
+            self.device_acts()
+        } else {
+            self.front_acts()?
+        }
+        if self.dice.chance(3 << 14) { self.turn() } else { Ok(()) }
+    }
+
+    /// One turn of the shard, and everything that is looked at behind it.
+    pub(super) fn turn(&mut self) -> Result<(), String> {
+        self.book.turn += 1;
+        self.count_down();
+        for at in 0..self.live.len() {
+            self.device_reads(self.live[at]);
+        }
+        let wait_ms = match self.dice.below(8) {
+            0..=2 => 0,
+            3..=4 => self.dice.below(20),
+            _ => self.dice.between(50, 400),
+        };
+        let until = self.shard.now().after(Duration::from_millis(wait_ms.into()));
+        self.refused_before = self.shard.budget().refused();
+        self.used_before = self.shard.budget().used();
+        self.shard.turn_until(until);
+        self.observe()?;
+        self.note_reading();
+        self.shard.check()?;
+        self.check_all()?;
+        let is_open = self.front_full_turns == 0;
+        if is_open && self.dice.chance(3 << 14) {
+            self.take_reports()?;
+        }
+        self.is_up_to_date =
+            self.shard.shard().is_quiet() && self.shard.front_mut().is_empty() && is_open;
+        self.bury_the_dead()
+    }
+
+    /// Conditions that last some turns come to their end.
+    fn count_down(&mut self) {
+        if self.front_full_turns > 0 {
+            self.front_full_turns -= 1;
+            if self.front_full_turns == 0 {
+                let room = self.front_room;
+                self.shard.front_mut().set_room(room);
+            }
+        }
+        if self.clock_still_turns > 0 {
+            self.clock_still_turns -= 1;
+            let is_still = self.clock_still_turns > 0;
+            self.shard.net().hold_clock(is_still);
+        }
+        if self.foreign_turns > 0 {
+            self.foreign_turns -= 1;
+            if self.foreign_turns == 0 {
+                self.shard.budget().give(std::mem::take(&mut self.foreign));
+            }
+        }
+    }
+
+    /// Everybody goes: nothing may be left.
+    fn end(&mut self) -> Result<(), String> {
+        self.front_full_turns = self.front_full_turns.min(1);
+        self.clock_still_turns = self.clock_still_turns.min(1);
+        self.foreign_turns = self.foreign_turns.min(1);
+        let over = Duration::from_millis(u64::from(self.dice.below(2)) * 700);
+        while self.drained_at.is_none() {
+            let seed = 5;
+            let drain = Command::Drain { over, retry_after_ms: (100, 900), seed };
+            if self.push(drain) {
+                self.drained_at = Some(self.book.position - 1);
+                let position = self.book.position - 1;
+                for index in &self.live {
+                    self.conns[*index].asked.push(CloseReason::Draining);
+                    self.conns[*index].closed_behind.get_or_insert(position);
+                }
+            }
+            self.turn()?;
+        }
+        for _ in 0..TURNS_TO_DRAIN {
+            let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
+            if self.is_drained && self.live.is_empty() && is_quiet {
+                break;
+            }
+            self.turn()?;
+            self.take_reports()?;
+            self.bury_the_dead()?;
+        }
+        self.check_nothing_left()
+    }
+
+    fn sum_up(&mut self) {
+        let stats = std::sync::Arc::clone(self.shard.stats());
+        let summary = &mut self.summary;
+        summary.turns = stats.turns.get();
+        summary.lasted = self.shard.net().now().since(Nanos(1_000_000_000));
+        summary.adopted = stats.adopted.get();
+        summary.delivered = stats.delivered.get();
+        summary.dropped = stats.dropped.iter().map(|count| count.get()).sum();
+        summary.sent_bytes = stats.sent_bytes.get();
+        summary.closed = std::array::from_fn(|index| stats.closed[index].get());
+        summary.faults.add(&self.faults);
+        summary.faults.add(&self.shard.net().faults);
+    }
+
+    /// Pushes a command into the lane, if it has room.
+    pub(super) fn push(&mut self, command: Command<SimOffer>) -> bool {
+        match self.shard.mailbox().try_push(command) {
+            Ok(()) => {
+                self.book.position += 1;
+                true
+            }
+            Err(_) => {
+                self.faults.note(Fault::LaneFull);
+                false
+            }
+        }
+    }
+
+    /// A connection that the front can name, if there is one.
+    pub(super) fn pick_open(&mut self) -> Option<usize> {
+        for _ in 0..4 {
+            let index = *self.dice.pick(&self.live)?;
+            if self.conns[index].phase == Phase::Open {
+                return Some(index);
+            }
+        }
+        None
+    }
+}
+
+/// Runs one seed; a panic is a failure like any other.
+pub fn run_seed(seed: u64, events: u64, plant: Option<Plant>) -> Result<Summary, Failure> {
+    let outcome = std::panic::catch_unwind(|| {
+        let mut run = Run::new(seed);
+        if let Some(plant) = plant {
+            run.plant(plant);
+        }
+        run.run(events)
+    });
+    match outcome {
+        Ok(Ok(summary)) => Ok(summary),
+        Ok(Err((event, what))) => Err(Failure { seed, event, what }),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let what = format!("panic: {}", text.unwrap_or("without a message"));
+            Err(Failure { seed, event: u64::MAX, what })
+        }
+    }
+}
+
+/// Small limits and short time-outs, so that they are all met.
+fn settings(dice: &mut Dice) -> ShardSettings {
+    let low = 64 << dice.below(6);
+    ShardSettings {
+        connections_max: dice.between(3, 60) as usize,
+        topics_per_connection_max: dice.between(1, 6) as usize,
+        frame_bytes_max: 1024,
+        low_watermark_bytes: low,
+        high_watermark_bytes: low * dice.between(2, 8) as usize,
+        stall_timeout: Duration::from_millis(dice.between(300, 3000).into()),
+        frame_timeout: Duration::from_millis(dice.between(300, 3000).into()),
+        linger_timeout: Duration::from_millis(dice.between(100, 800).into()),
+        retry_after_ms: (1, 1000),
+        lane_capacity: dice.between(4, 80) as usize,
+        reserved_capacity: dice.between(2, 6) as usize,
+    }
+}
+
+/// Some runs see much of a kind of fault, some none.
+fn rates(dice: &mut Dice) -> Faults {
+    let mut rate = |most: u32| {
+        let share = [0, 1, 4, 16][dice.index(4)];
+        most * share / 16
+    };
+    Faults {
+        partial_write: rate(20_000),
+        refusal_storm: rate(6000),
+        interrupted: rate(6000),
+        adopt_failed: rate(6000),
+        spurious_edge: rate(6000),
+        late_edge: rate(6000),
+        short_wait: rate(30_000),
+        ..Faults::default()
+    }
+}

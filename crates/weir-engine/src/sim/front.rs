@@ -1,0 +1,62 @@
+//! A front for tests: a bounded queue of reports.
+
+use std::collections::VecDeque;
+
+use crate::command::{Front, Report};
+
+/// The reports of a shard, in order, until they are taken.
+///
+/// Limits: refuses what exceeds its room, or everything while it is closed.
+#[derive(Debug)]
+pub struct Reports {
+    queue: VecDeque<Report>,
+    room: usize,
+}
+
+impl Reports {
+    /// A front that holds `room` reports at the most.
+    pub fn with_room(room: usize) -> Self {
+        Self { queue: VecDeque::new(), room }
+    }
+
+    /// The oldest report.
+    pub fn pop(&mut self) -> Option<Report> {
+        self.queue.pop_front()
+    }
+
+    /// All reports, oldest first.
+    pub fn take(&mut self) -> Vec<Report> {
+        self.queue.drain(..).collect()
+    }
+
+    /// Changes how many reports it holds at the most; 0 refuses all.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room;
+    }
+
+    /// Reports that wait.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self::with_room(usize::MAX)
+    }
+}
+
+impl Front for Reports {
+    fn try_report(&mut self, report: Report) -> Result<(), Report> {
+        if self.queue.len() >= self.room {
+            return Err(report);
+        }
+        self.queue.push_back(report);
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! The devices' part: what peers do to their connections.
+
+use std::io;
+
+use weir_wire::{CloseReason, PING_BYTES_MAX, hot};
+
+use super::driver::Run;
+use super::fault::Fault;
+use super::link::{Owner, PeerId};
+use super::twin::{Answer, Phase, Reading, framed};
+
+/// Keys of the kinds of `ClientMessage`, length-delimited: `Hello`, and a field that `weir.v1` does not know.
+const HELLO_KEY: u8 = 1 << 3 | 2;
+const UNKNOWN_KEY: u8 = 15 << 3 | 2;
+
+impl Run {
+    /// Some device does something.
+    pub(super) fn device_acts(&mut self) {
+        let Some(index) = self.dice.pick(&self.live).copied() else { return };
+        let act = self.dice.below(1000);
+        if (850..=930).contains(&act) && !self.dice.chance(self.deadliness) {
+            return self.speak_to_all();
+        }
+        match act {
+            0..=699 => self.speak(index),
+            700..=819 => self.change_reading(index),
+            820..=849 => self.drip(index),
+            850..=859 => self.send_garbage(index),
+            860..=869 => self.send_oversized(index),
+            870..=889 => self.end_side(index),
+            890..=899 => self.fail(index, io::ErrorKind::ConnectionReset),
+            900..=909 => self.fail(index, io::ErrorKind::TimedOut),
+            910..=914 => self.fail(index, io::ErrorKind::HostUnreachable),
+            915..=930 => {
+                if !std::mem::replace(&mut self.conns[index].is_silent, true) {
+                    self.faults.note(Fault::Silence);
+                }
+            }
+            _ => self.speak_to_all(),
+        }
+    }
+
+    /// Most devices show that they live.
+    fn speak_to_all(&mut self) {
+        for at in 0..self.live.len() {
+            if self.dice.chance(3 << 14) {
+                self.speak(self.live[at]);
+            }
+        }
+    }
+
+    /// Composes a frame or a few, and writes, cutting anywhere.
+    fn speak(&mut self, index: usize) {
+        if self.conns[index].is_silent {
+            return;
+        }
+        for _ in 0..=self.dice.below(3) {
+            self.compose(index);
+        }
+        let all = self.conns[index].incoming.unsent.len();
+        let is_cut = self.dice.chance(1 << 12);
+        let bytes = if is_cut { self.dice.index(all + 1) } else { all };
+        self.write(index, bytes);
+    }
+
+    fn compose(&mut self, index: usize) {
+        let size_end = if self.dice.chance(1 << 12) { 900 } else { 40 };
+        let size = self.dice.below(size_end) as usize;
+        let filler: Vec<u8> = (0..size).map(|at| u8::try_from(at % 120).unwrap_or(0)).collect();
+        let conn = &mut self.conns[index];
+        if conn.incoming.bad.is_some() {
+            return;
+        }
+        match self.dice.below(10) {
+            0..=5 => {
+                let mut frame = Vec::new();
+                let data = &filler[..size.min(PING_BYTES_MAX)];
+                hot::encode_ping_frame(data, &mut frame);
+                let end = conn.incoming.compose(&frame);
+                conn.outgoing.answers.push_back(Answer { end, pong: Some(data.to_vec()) });
+            }
+            6..=8 => {
+                let mut body = vec![HELLO_KEY, u8::try_from(size.min(100)).unwrap_or(0)];
+                body.extend(&filler[..size.min(100)]);
+                let end = conn.incoming.compose(&framed(&body));
+                conn.incoming.bodies.push_back((end, body));
+            }
+            _ => {
+                let body: &[u8] = if size % 2 == 0 { &[] } else { &[UNKNOWN_KEY, 1, 7] };
+                let end = conn.incoming.compose(&framed(body));
+                conn.outgoing.answers.push_back(Answer { end, pong: None });
+            }
+        }
+    }
+
+    /// Writes so many of the composed bytes.
+    fn write(&mut self, index: usize, bytes: usize) {
+        let peer = self.conns[index].peer;
+        if self.shard.net().link_of(peer).is_ended {
+            return;
+        }
+        let incoming = &mut self.conns[index].incoming;
+        let bytes = bytes.min(incoming.unsent.len());
+        let written: Vec<u8> = incoming.unsent.drain(..bytes).collect();
+        self.shard.peer_write(peer, &written);
+    }
+
+    fn drip(&mut self, index: usize) {
+        self.faults.note(Fault::Drip);
+        if self.conns[index].incoming.unsent.is_empty() {
+            self.compose(index);
+        }
+        self.write(index, 1);
+    }
+
+    fn send_garbage(&mut self, index: usize) {
+        self.faults.note(Fault::Garbage);
+        let kind = self.dice.below(4);
+        let noise: Vec<u8> =
+            (0..30).map(|_| u8::try_from(self.dice.below(256)).unwrap_or(0)).collect();
+        let conn = &mut self.conns[index];
+        if conn.incoming.bad.is_some() || conn.outgoing.is_wild {
+            return;
+        }
+        let bytes: &[u8] = match kind {
+            0 => &[0xff, 0xff, 0xff, 0xff, 0xff],
+            1 => &[0x80, 0x00],
+            2 => &[0x02, 0xff, 0xff],
+            _ => {
+                conn.outgoing.is_wild = true;
+                conn.asked.extend([CloseReason::Malformed, CloseReason::FrameTooLarge]);
+                &noise
+            }
+        };
+        let end = conn.incoming.compose_bad(bytes);
+        if !conn.outgoing.is_wild {
+            conn.incoming.bad = Some((end, CloseReason::Malformed));
+        }
+        self.write(index, usize::MAX);
+    }
+
+    fn send_oversized(&mut self, index: usize) {
+        self.faults.note(Fault::Oversized);
+        let conn = &mut self.conns[index];
+        if conn.incoming.bad.is_some() || conn.outgoing.is_wild {
+            return;
+        }
+        let end = conn.incoming.compose_bad(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
+        conn.incoming.bad = Some((end, CloseReason::FrameTooLarge));
+        self.write(index, usize::MAX);
+    }
+
+    fn end_side(&mut self, index: usize) {
+        self.faults.note(Fault::HalfClose);
+        let rejects = self.dice.chance(1 << 15);
+        self.end_peer(index, rejects);
+    }
+
+    fn end_peer(&mut self, index: usize, rejects: bool) {
+        let conn = &mut self.conns[index];
+        conn.asked.push(CloseReason::PeerClosed);
+        let peer = conn.peer;
+        if rejects {
+            conn.asked.push(CloseReason::PeerReset);
+            self.shard.net().link_mut(peer).rejects = true;
+        }
+        self.shard.peer_end(peer);
+    }
+
+    fn fail(&mut self, index: usize, error: io::ErrorKind) {
+        let (fault, reason) = match error {
+            io::ErrorKind::TimedOut => (Fault::KernelTimeout, CloseReason::KernelTimeout),
+            io::ErrorKind::ConnectionReset => (Fault::Reset, CloseReason::PeerReset),
+            _ => (Fault::Reset, CloseReason::SocketError),
+        };
+        self.faults.note(fault);
+        let conn = &mut self.conns[index];
+        // Whoever comes second to a failed socket is told of the end, or of a broken pipe.
+        conn.asked.extend([reason, CloseReason::PeerClosed, CloseReason::PeerReset]);
+        self.shard.net().peer_fail(self.conns[index].peer, error);
+    }
+
+    fn change_reading(&mut self, index: usize) {
+        let reading = match self.dice.below(4) {
+            0 => {
+                self.faults.note(Fault::Stall);
+                Reading::Stopped
+            }
+            1 => {
+                self.faults.note(Fault::SlowReader);
+                Reading::Slowly(self.dice.between(1, 300) as usize)
+            }
+            _ => Reading::All,
+        };
+        self.conns[index].reading = reading;
+    }
+
+    /// What a device does of itself before each turn: it reads, and answers the server's end with its own.
+    pub(super) fn device_reads(&mut self, index: usize) {
+        let conn = &self.conns[index];
+        let bytes = match conn.reading {
+            Reading::All => usize::MAX,
+            Reading::Slowly(bytes) => bytes,
+            Reading::Stopped => 0,
+        };
+        let peer = conn.peer;
+        let link = self.shard.net().link_of(peer);
+        let answers_end = link.is_our_side_ended && link.unread() == 0 && !link.is_ended;
+        if bytes > 0 && link.unread() > 0 {
+            self.shard.net().peer_skip(peer, bytes);
+        }
+        if answers_end && self.dice.chance(1 << 15) {
+            self.end_peer(index, false);
+        }
+    }
+
+    /// Takes note of what the shard has read from whom.
+    pub(super) fn note_reading(&mut self) {
+        let now = self.shard.now();
+        for at in 0..self.live.len() {
+            let conn = &mut self.conns[self.live[at]];
+            let link = self.shard.net().link_of(conn.peer);
+            if !conn.is_taken && !matches!(link.owner, Owner::Offered(_)) {
+                conn.is_taken = true;
+                conn.incoming.heard_at = now;
+            }
+            if conn.is_taken {
+                conn.incoming.note_consumed(conn.ahead + link.consumed, now);
+            }
+        }
+    }
+
+    /// Holds what left for the devices against what must reach them.
+    pub(super) fn observe(&mut self) -> Result<(), String> {
+        let now = self.shard.now();
+        for index in self.shard.net().take_fresh() {
+            let conn = &mut self.conns[index as usize];
+            let link = self.shard.net().link_mut(PeerId(index));
+            let consumed = conn.ahead + link.consumed;
+            let look = super::twin::Look { now, consumed, is_queue: false };
+            let seen = conn
+                .outgoing
+                .take(link.observe(), &self.book, look)
+                .map_err(|what| format!("connection {index} ({:?}): {what}", conn.id))?;
+            self.book.delivered += seen.delivered;
+            self.book.expired += seen.expired;
+            if let (Some(code), Phase::Ended(reason)) = (conn.outgoing.goodbye, conn.phase)
+                && code != u32::from(reason.code())
+            {
+                return Err(format!("connection {index}: Goodbye says {code}, not {reason}"));
+            }
+        }
+        Ok(())
+    }
+}

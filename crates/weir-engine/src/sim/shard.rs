@@ -1,0 +1,197 @@
+//! One shard on the simulated network, stepped by hand.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Plant;
+use super::link::{PeerId, PeerView};
+use super::net::{Offer, SimNet, SimOffer};
+use crate::budget::Budget;
+use crate::command::{Command, Front, Urgent};
+use crate::mailbox::Mailbox;
+use crate::net::Net;
+use crate::settings::ShardSettings;
+use crate::shard::{Shard, Slices};
+use crate::stats::ShardStats;
+use crate::time::Nanos;
+
+/// A shard on a simulated network, with the front `F` and connections offered as `O`.
+///
+/// Nothing happens by itself: [`SimShard::turn`] takes one turn, [`SimShard::settle`] as many as there is something to
+/// do, [`SimShard::advance`] lets time pass. Peers are played by `peer_*`. After any of them [`SimShard::check`] holds
+/// what the shard keeps against itself.
+pub struct SimShard<F: Front, O: Offer = SimOffer> {
+    shard: Shard<SimNet<O>, F>,
+    mailbox: Mailbox<O>,
+    budget: Arc<Budget>,
+    stats: Arc<ShardStats>,
+}
+
+/// A shard that is still not idle after this many turns turns in circles.
+const TURNS_MAX: u32 = 1_000_000;
+
+impl<F: Front, O: Offer> SimShard<F, O> {
+    /// A shard without connections; `seed` decides on the faults that its network injects (none unless asked to).
+    pub fn new(
+        index: u8,
+        settings: ShardSettings,
+        budget: Arc<Budget>,
+        front: F,
+        seed: u64,
+    ) -> Self {
+        let (mailbox, inbox) = Mailbox::new(
+            settings.lane_capacity,
+            settings.reserved_capacity,
+            Box::new(|| ()), // It is stepped: nobody has to be woken.
+        );
+        let stats = Arc::new(ShardStats::default());
+        let net = SimNet::new(seed);
+        let shard =
+            Shard::new(index, net, front, inbox, settings, Arc::clone(&budget), Arc::clone(&stats));
+        Self { shard, mailbox, budget, stats }
+    }
+
+    /// The way to the shard; clones reach the same.
+    pub fn mailbox(&self) -> &Mailbox<O> {
+        &self.mailbox
+    }
+
+    /// What the shard counts.
+    pub fn stats(&self) -> &Arc<ShardStats> {
+        &self.stats
+    }
+
+    /// The byte budget.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The front.
+    pub fn front_mut(&mut self) -> &mut F {
+        self.shard.front_mut()
+    }
+
+    /// The network under the shard: faults, the clock, sockets.
+    pub fn net(&mut self) -> &mut SimNet<O> {
+        self.shard.net_mut()
+    }
+
+    /// The virtual clock.
+    pub fn now(&mut self) -> Nanos {
+        self.net().now()
+    }
+
+    /// Pushes a command into the lane, which must have room.
+    pub fn push(&self, command: Command<O>) {
+        assert!(self.mailbox.try_push(command).is_ok(), "the lane is full");
+    }
+
+    /// Pushes a request into the reserved lane, which must have room.
+    pub fn push_urgent(&self, urgent: Urgent) {
+        assert!(self.mailbox.try_urgent(urgent).is_ok(), "the reserved lane is full");
+    }
+
+    /// Plants a bug.
+    pub fn plant(&mut self, plant: Plant) {
+        self.shard.plant(plant);
+    }
+
+    /// Makes a turn do less at once: commands taken, sends of a fan-out, entries that it looks at, connections gathered for,
+    /// and bytes in one read. So a few connections make the fan-outs that otherwise take a hundred thousand.
+    pub fn cut_turns(
+        &mut self,
+        commands: usize,
+        sends: usize,
+        steps: usize,
+        touched: usize,
+        recv_bytes: usize,
+    ) {
+        let slices = Slices { commands, sends, steps, touched };
+        self.shard.cut_turns(slices, recv_bytes);
+    }
+
+    /// Takes one turn without letting time pass.
+    pub fn turn(&mut self) {
+        let now = self.now();
+        self.net().set_wait_until(now);
+        self.shard.turn();
+    }
+
+    /// Takes one turn that may wait until `until`.
+    pub fn turn_until(&mut self, until: Nanos) {
+        self.net().set_wait_until(until);
+        self.shard.turn();
+    }
+
+    /// Takes turns until there is nothing to do.
+    ///
+    /// Panics: if that never happens.
+    pub fn settle(&mut self) {
+        for _ in 0..TURNS_MAX {
+            self.turn();
+            if self.net().was_idle() {
+                return;
+            }
+        }
+        panic!("the shard is still busy after {TURNS_MAX} turns");
+    }
+
+    /// Lets time pass, in turns, and settles.
+    pub fn advance(&mut self, by: Duration) {
+        let until = self.now().after(by);
+        for _ in 0..TURNS_MAX {
+            self.turn_until(until);
+            if self.now() >= until {
+                return self.settle();
+            }
+        }
+        panic!("time stands still");
+    }
+
+    /// Looks for contradictions in what the shard keeps; costs a look at every entry.
+    pub fn check(&self) -> Result<(), String> {
+        self.shard.check_invariants()
+    }
+
+    pub(crate) fn shard(&self) -> &Shard<SimNet<O>, F> {
+        &self.shard
+    }
+
+    /// A new connection that `offer` stands for.
+    pub fn connect_with(&mut self, offer: &O) -> PeerId {
+        self.net().connect_with(offer)
+    }
+
+    /// The peer sends bytes.
+    pub fn peer_write(&mut self, peer: PeerId, bytes: &[u8]) {
+        self.net().peer_write(peer, bytes);
+    }
+
+    /// The peer reads all that has come.
+    pub fn peer_read(&mut self, peer: PeerId) -> Vec<u8> {
+        self.net().peer_read(peer, usize::MAX)
+    }
+
+    /// The peer ends its side.
+    pub fn peer_end(&mut self, peer: PeerId) {
+        self.net().peer_end(peer);
+    }
+
+    /// The peer resets the connection.
+    pub fn peer_reset(&mut self, peer: PeerId) {
+        self.net().peer_fail(peer, io::ErrorKind::ConnectionReset);
+    }
+
+    /// What the peer can tell of its connection.
+    pub fn peer_view(&mut self, peer: PeerId) -> PeerView {
+        self.net().peer_view(peer)
+    }
+}
+
+impl<F: Front> SimShard<F, SimOffer> {
+    /// A new connection, and what to offer it as.
+    pub fn connect(&mut self) -> (PeerId, SimOffer) {
+        self.net().connect()
+    }
+}

@@ -1,0 +1,273 @@
+//! What is looked at behind every turn, and at the end.
+
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use super::driver::Run;
+use super::link::Owner;
+use super::twin::{Look, Phase};
+use crate::budget::LEASE_BYTES;
+use crate::id::ConnId;
+use crate::net::Net;
+use crate::stats::DropRule;
+use crate::time::TICK;
+
+impl Run {
+    /// Checks the sums, and every connection.
+    pub(super) fn check_all(&mut self) -> Result<(), String> {
+        self.check_sums()?;
+        let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
+        let is_idle = is_quiet
+            && self.shard.net().was_idle()
+            && !self.shard.net().has_edges()
+            && self.shard.shard().has_read();
+        for at in 0..self.live.len() {
+            let index = self.live[at];
+            self.check_conn(index, is_quiet, is_idle).map_err(|what| {
+                format!("connection {index}: {what}: {}", self.conns[index].outline())
+            })?;
+        }
+        if is_quiet && self.shard.front_mut().is_empty() {
+            self.check_topics()?;
+        }
+        Ok(())
+    }
+
+    fn check_sums(&mut self) -> Result<(), String> {
+        let taken = self.shard.net().taken();
+        let stats = self.shard.stats();
+        if stats.sent_bytes.get() != taken {
+            return Err(format!("{} bytes sent, {taken} taken", stats.sent_bytes.get()));
+        }
+        let (delivered, seen) = (stats.delivered.get(), self.book.delivered);
+        if delivered != seen {
+            return Err(format!("{delivered} messages delivered, {seen} seen"));
+        }
+        Ok(())
+    }
+
+    /// What must hold of one connection, by what the shard itself says of it.
+    fn check_conn(&mut self, index: usize, is_quiet: bool, is_idle: bool) -> Result<(), String> {
+        let now = self.shard.now();
+        let conn = &mut self.conns[index];
+        let Some(id) = conn.id else {
+            (conn.is_paused, conn.paused_at) = (true, now);
+            return Ok(());
+        };
+        let link = self.shard.net().link_of(conn.peer);
+        let consumed = conn.ahead + link.consumed;
+        let is_over = link.is_ended || link.has_failed();
+        let has_unread = !link.inbound.is_empty();
+        let has_room = link.is_writable();
+        let Some(peek) = self.shard.shard().peek(id) else {
+            return Ok(());
+        };
+        let is_paused = peek.is_held_back || peek.stalled_since.is_some();
+        // A pause lasts to the end of the turn in which it ends.
+        if std::mem::replace(&mut conn.is_paused, is_paused) || is_paused || has_unread {
+            conn.paused_at = now;
+        }
+        conn.stalled_at = peek.stalled_since;
+        let silent_since = conn.incoming.heard_at.max(conn.paused_at);
+        if now.since(silent_since) > conn.heartbeat * 2 + TICK * 2 && !is_paused {
+            return Err(format!("silent, and still open at {now:?}"));
+        }
+        let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.paused_at));
+        let is_late = |at| now.since(at) > self.settings.frame_timeout + TICK * 3;
+        if !is_paused && !conn.outgoing.is_wild && begun_at.is_some_and(is_late) {
+            return Err("a frame drips, and it is still open".into());
+        }
+        let stall_most = self.settings.stall_timeout + Duration::from_secs(1);
+        if peek.stalled_since.is_some_and(|since| now.since(since) > stall_most) {
+            return Err("stalled, and still open".into());
+        }
+        if is_idle && !is_paused && (is_over || has_unread) {
+            return Err("nobody reads what has come".into());
+        }
+        if is_idle && peek.outbox.is_some() && has_room {
+            return Err("nobody writes though there is room".into());
+        }
+        if conn.incoming.bad.is_some_and(|(end, _)| end <= consumed) && !is_paused {
+            return Err("the stream went bad, and it is still open".into());
+        }
+        if !is_quiet {
+            return Ok(());
+        }
+        let look = Look { now, consumed, is_queue: true };
+        let look_for_answers = if peek.is_held_back { Look { consumed: 0, ..look } } else { look };
+        if let Some(outbox) = peek.outbox {
+            if self.dice.chance(1 << 14) {
+                let mut outgoing = conn.outgoing.clone();
+                outgoing.take(&outbox.waiting(), &self.book, look)?;
+                outgoing.settle(&self.book, look_for_answers)?;
+            }
+        } else {
+            self.book.expired += conn.outgoing.settle(&self.book, look_for_answers)?;
+        }
+        Ok(())
+    }
+
+    /// When nothing is under way, the counts are those who are in.
+    fn check_topics(&self) -> Result<(), String> {
+        for (id, topic) in self.topics.iter().enumerate() {
+            let members = i64::try_from(topic.members.len()).unwrap_or(i64::MAX);
+            if topic.count != members {
+                return Err(format!("topic {id} has {members} members and counts {}", topic.count));
+            }
+        }
+        for index in &self.live {
+            let conn = &self.conns[*index];
+            let peek = conn.id.and_then(|id| self.shard.shard().peek(id));
+            let Some(peek) = peek.filter(|_| conn.phase == Phase::Open) else { continue };
+            let mut topics: Vec<usize> = peek.topics.iter().map(|id| id.0 as usize).collect();
+            let mut expected = conn.topics.clone();
+            topics.sort_unstable();
+            expected.sort_unstable();
+            if topics != expected {
+                return Err(format!("connection {index} is in {topics:?}, not in {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a connection may end, and for this reason.
+    pub(super) fn check_end(
+        &mut self,
+        index: usize,
+        id: ConnId,
+        reason: CloseReason,
+    ) -> Result<(), String> {
+        let now = self.shard.now();
+        let budget = self.shard.budget();
+        // What a turn takes at the most before it relieves the budget.
+        let used = self.used_before.max(budget.used()) + 2 * LEASE_BYTES;
+        let is_tight = used > budget.bytes_max() / 8 * 7 || budget.refused() > self.refused_before;
+        let conn = &mut self.conns[index];
+        if conn.id != Some(id) || conn.phase != Phase::Open {
+            return Err(format!("{id:?} ends as {:?} of {:?}", conn.phase, conn.id));
+        }
+        let link = self.shard.net().link_of(conn.peer);
+        let (consumed, readable) = (conn.ahead + link.consumed, link.inbound.len() as u64);
+        let has_whole_frame = conn.incoming.has_whole_frame(consumed, readable);
+        let is_current = self.is_up_to_date;
+        let begun_at = conn.incoming.begun_at;
+        let lasted = |since| now.since(since) + TICK;
+        let may = match reason {
+            CloseReason::HeartbeatMissed => {
+                let is_silent = lasted(conn.incoming.heard_at) >= conn.heartbeat * 2;
+                !is_current || (is_silent && !has_whole_frame && conn.paused_at < now)
+            }
+            CloseReason::FrameTimeout => {
+                let is_late = begun_at.is_some_and(|at| lasted(at) >= self.settings.frame_timeout);
+                conn.outgoing.is_wild || !is_current || (is_late && !has_whole_frame)
+            }
+            CloseReason::Stalled => {
+                let is_late = |since| lasted(since) >= self.settings.stall_timeout;
+                !is_current || conn.stalled_at.map_or(conn.is_paused, is_late)
+            }
+            CloseReason::BudgetExhausted => !is_current || is_tight,
+            CloseReason::Malformed | CloseReason::FrameTooLarge => {
+                let is_bad = |(end, why): (u64, _)| why == reason && end <= consumed + 5;
+                conn.incoming.bad.is_some_and(is_bad) || conn.asked.contains(&reason)
+            }
+            CloseReason::PeerClosed
+            | CloseReason::PeerReset
+            | CloseReason::KernelTimeout
+            | CloseReason::SocketError
+            | CloseReason::Replaced
+            | CloseReason::ClosedByOperator
+            | CloseReason::Draining => conn.asked.contains(&reason),
+            CloseReason::HelloTimeout
+            | CloseReason::Unauthorized
+            | CloseReason::Revoked
+            | CloseReason::TooManyConnections
+            | CloseReason::Internal => false,
+        };
+        if !may {
+            let outline = conn.outline();
+            return Err(format!("connection {index} ends at {now:?} with {reason}: {outline}"));
+        }
+        let keeps_queue = matches!(reason, CloseReason::Replaced | CloseReason::Draining);
+        conn.outgoing.ended_in = (!keeps_queue).then_some(self.book.turn);
+        Ok(())
+    }
+
+    /// Closes the accounts of those whose socket is gone.
+    pub(super) fn bury_the_dead(&mut self) -> Result<(), String> {
+        self.freed.clear();
+        for at in (0..self.live.len()).rev() {
+            let index = self.live[at];
+            let conn = &mut self.conns[index];
+            let Phase::Ended(reason) = conn.phase else { continue };
+            let is_closed = match self.shard.net().link_of(conn.peer).owner {
+                Owner::Closed => true,
+                Owner::Aborted => false,
+                Owner::Offered(_) | Owner::Shard => continue,
+            };
+            if is_closed && !conn.outgoing.is_whole() {
+                return Err(format!("connection {index} ended within a frame, with {reason}"));
+            }
+            if is_closed && conn.outgoing.goodbye.is_none() && is_told(reason) {
+                return Err(format!("connection {index} ended without Goodbye, with {reason}"));
+            }
+            if let Some(behind) = conn.closed_behind
+                && is_closed
+                && matches!(reason, CloseReason::Replaced | CloseReason::Draining)
+            {
+                let now = self.shard.net().now();
+                conn.outgoing
+                    .check_all_before(behind, &self.book, now)
+                    .map_err(|what| format!("connection {index} ended with {reason}: {what}"))?;
+            }
+            self.book.maybe_gone += conn.outgoing.directs.len() as u64;
+            conn.phase = Phase::Over;
+            conn.outgoing = Default::default();
+            conn.incoming.unsent.clear();
+            self.freed.extend(conn.id.map(ConnId::slot));
+            let peer = conn.peer;
+            self.shard.net().bury(peer);
+            self.live.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    /// Nothing may be left of anything.
+    pub(super) fn check_nothing_left(&mut self) -> Result<(), String> {
+        let stats = std::sync::Arc::clone(self.shard.stats());
+        let gone = stats.dropped[DropRule::Gone as usize].get();
+        let left = [
+            ("live connections", self.live.len() as u64),
+            ("drains to be reported", u64::from(!self.is_drained)),
+            ("table entries", stats.table_entries.get()),
+            ("connections", stats.connections.get()),
+            ("lingering", stats.lingering.get()),
+            ("memberships", stats.memberships.get()),
+            ("queued items", stats.queued_items.get()),
+            ("queued bytes", stats.queued_bytes.get()),
+            ("stalled", stats.stalled.get()),
+            ("fan-outs", stats.fanouts.get()),
+            ("budget", (self.shard.budget().used() - self.foreign) as u64),
+            ("credits", self.shard.mailbox().depth() as u64),
+            ("sockets", self.shard.net().sockets_held() as u64),
+            ("uncounted drops", self.book.gone.saturating_sub(gone)),
+            ("drops of nothing", gone.saturating_sub(self.book.gone + self.book.maybe_gone)),
+        ];
+        if let Some((what, count)) = left.iter().find(|(_, count)| *count > 0) {
+            return Err(format!("left at the end: {count} {what}"));
+        }
+        self.check_topics()?;
+        self.shard.check()
+    }
+}
+
+/// Whether the device is told why.
+fn is_told(reason: CloseReason) -> bool {
+    !matches!(
+        reason,
+        CloseReason::PeerClosed
+            | CloseReason::PeerReset
+            | CloseReason::KernelTimeout
+            | CloseReason::SocketError
+    )
+}

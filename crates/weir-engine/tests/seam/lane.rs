@@ -1,0 +1,191 @@
+//! Mailboxes: the order of the lane, credits, the reserved lane, and the way back.
+
+use weir_engine::sim::Plant;
+use weir_engine::{Command, ShardSettings, TopicId};
+
+use crate::stage::{Stage, said};
+
+/// Publish against subscribe: the place in the lane alone decides who gets what.
+///
+/// Fails when a walk takes its end as it begins instead of when it is dequeued (`end` in `begin_topic_fanout`).
+#[test]
+fn whoever_subscribes_gets_what_stands_behind_in_the_lane_and_nothing_before() {
+    let mut stage = Stage::new();
+    let old = stage.members(1, 3);
+    let new = stage.join();
+    stage.publish(1, "before");
+    stage.subscribe(new, 1, "subscribed");
+    stage.publish(1, "behind");
+    stage.settle();
+    assert_eq!(stage.heard(new), ["subscribed", "behind"]);
+    for device in old {
+        assert_eq!(stage.heard(device), ["before", "behind"]);
+    }
+}
+
+/// Leaving ends delivery at once: nothing of a topic comes behind `Unsubscribed`.
+///
+/// Fails when leaving under a walk does not write a tombstone (`leave` in topics.rs).
+#[test]
+fn nothing_comes_behind_unsubscribed() {
+    let mut stage = Stage::new();
+    let devices = stage.members(1, 700);
+    stage.publish(1, "one");
+    stage.shard.turn();
+    let last = devices[699];
+    stage.unsubscribe(last, 1, "unsubscribed");
+    stage.publish(1, "two");
+    stage.settle();
+    assert_eq!(stage.heard(last), ["unsubscribed"]);
+    assert_eq!(stage.heard(devices[0]), ["one", "two"]);
+    assert_eq!(stage.reported(), ["left 1"]);
+}
+
+/// A credit returns when the fan-out ends, and not before.
+///
+/// Fails when the credit is returned as the message is dequeued (`begin_topic_fanout`).
+#[test]
+fn a_credit_is_out_until_its_fan_out_has_ended() {
+    let settings = ShardSettings { lane_capacity: 2, ..ShardSettings::default() };
+    let mut stage = Stage::with_settings(settings);
+    let devices = stage.members(1, 600);
+    stage.publish(1, "one");
+    stage.shard.turn();
+    assert_eq!(stage.shard.mailbox().depth(), 1);
+    stage.publish(1, "two");
+    let third = Command::Retire(TopicId(9));
+    assert!(stage.shard.mailbox().try_push(third).is_err(), "no credit is left");
+    stage.settle();
+    assert_eq!(stage.shard.mailbox().depth(), 0);
+    for device in devices {
+        assert_eq!(stage.heard(device), ["one", "two"]);
+    }
+}
+
+/// The reserved lane waits neither for messages nor for the commands before it.
+///
+/// Fails when urgent requests are taken only while no fan-out runs (`take_urgent`).
+#[test]
+fn closing_by_an_operator_overtakes_messages() {
+    let mut stage = Stage::new();
+    let devices = stage.members(1, 600);
+    for number in 0..5 {
+        stage.publish(1, &format!("{number}"));
+    }
+    stage.shard.turn();
+    let last = devices[599];
+    stage.send(last, "in the lane");
+    stage.close(last);
+    stage.shard.turn();
+    assert_eq!(stage.reported().len(), 1, "it is closed though fan-outs run");
+    assert!(stage.shard.mailbox().depth() > 0, "they run");
+    stage.settle();
+    assert_eq!(stage.heard(last), ["goodbye closed_by_operator"]);
+    assert_eq!(stage.heard(devices[0]).len(), 5);
+}
+
+/// Commands for a connection that has gone do not reach who has its slot now; each count meets its end.
+///
+/// Fails when generations are not compared (`find_open`): the planted bug does that.
+#[test]
+fn a_membership_that_meets_an_old_generation_is_reported() {
+    for plant in [None, Some(Plant::StaleSlot)] {
+        let mut stage = Stage::new();
+        plant.into_iter().for_each(|plant| stage.shard.plant(plant));
+        let old = stage.join();
+        stage.shard.peer_reset(old.peer);
+        stage.settle();
+        assert_eq!(stage.reported(), ["closed 0 peer_reset []"]);
+        let new = stage.join();
+        stage.subscribe(old, 1, "subscribed");
+        stage.send(old, "sent");
+        stage.publish(1, "published");
+        stage.settle();
+        let is_kept_apart = stage.heard(new).is_empty() && stage.reported() == ["not entered 1"];
+        assert_eq!(is_kept_apart, plant.is_none());
+    }
+}
+
+/// Each count up meets exactly one count down.
+///
+/// Fails when a second subscription is not reported (`subscribe` in commands.rs).
+#[test]
+fn each_membership_asked_for_ends_once() {
+    let settings = ShardSettings { topics_per_connection_max: 2, ..ShardSettings::default() };
+    let mut stage = Stage::with_settings(settings);
+    let device = stage.join();
+    for topic in [1, 1, 2, 3] {
+        stage.subscribe(device, topic, "in");
+    }
+    stage.unsubscribe(device, 2, "out");
+    stage.unsubscribe(device, 2, "out");
+    stage.settle();
+    assert_eq!(stage.heard(device), ["in", "in", "in", "error too_many_topics", "out", "out"]);
+    assert_eq!(stage.reported(), ["not entered 1", "not entered 3", "left 2"]);
+    stage.shard.peer_end(device.peer);
+    stage.settle();
+    assert_eq!(stage.reported(), ["closed 0 peer_closed [1]"]);
+}
+
+/// Of each connection the front hears that it is there, then what it said, then that it has gone.
+///
+/// Fails when an end is offered past reports that wait (`report` in shard/mod.rs), or a frame is (`handle_frame`).
+#[test]
+fn reports_of_a_connection_come_in_order_however_little_room_there_is() {
+    let mut stage = Stage::new();
+    stage.shard.front_mut().set_room(0);
+    let frame = |number| [3, 0x0a, 1, number];
+    let (peer, _) = stage.offer(&frame(1));
+    stage.shard.turn();
+    stage.shard.peer_write(peer, &[frame(2), frame(3)].concat());
+    stage.shard.peer_end(peer);
+    stage.offer(&[]);
+    for _ in 0..20 {
+        stage.shard.advance(std::time::Duration::from_millis(10));
+    }
+    assert!(stage.shard.stats().connections.get() > 0, "nobody is lost");
+    let mut reported = Vec::new();
+    while reported.len() < 6 {
+        stage.shard.front_mut().set_room(1);
+        stage.shard.advance(std::time::Duration::from_millis(10));
+        stage.shard.check().unwrap();
+        reported.extend(stage.reported());
+    }
+    let of_first: Vec<_> = reported.iter().filter(|report| *report != "adopted 2").collect();
+    assert_eq!(
+        of_first,
+        [
+            "adopted 1",
+            "received [10, 1, 1]",
+            "received [10, 1, 2]",
+            "received [10, 1, 3]",
+            "closed 0 peer_closed []"
+        ]
+    );
+}
+
+/// A topic's id can be used anew at once: a walk over its former members does not reach its new ones.
+///
+/// Fails when retiring empties a vector that is walked (`retire` in topics.rs).
+#[test]
+fn an_id_is_reused_under_a_walk_of_its_former_topic() {
+    let mut stage = Stage::new();
+    let devices = stage.members(1, 400);
+    stage.publish(1, "old");
+    stage.shard.turn();
+    for device in &devices {
+        stage.unsubscribe(*device, 1, "out");
+    }
+    stage.shard.push(Command::Retire(TopicId(1)));
+    for device in &devices {
+        stage.subscribe(*device, 1, "in");
+    }
+    stage.publish(1, "new");
+    stage.settle();
+    let expected = [vec!["old", "out", "in", "new"], vec!["out", "in", "new"]];
+    for device in devices {
+        let heard = stage.heard(device);
+        assert!(expected.iter().any(|expected| heard == *expected), "{heard:?}");
+    }
+    assert_eq!(said("a"), [2, 0xf9, b'a']);
+}

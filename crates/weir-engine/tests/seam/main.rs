@@ -1,0 +1,8 @@
+//! The order of things between router and shard, paragraph by paragraph: each test fails when its order is broken.
+//!
+//! The tests name the change to the shard that was made to see them fail.
+
+mod ends;
+mod fanout;
+mod lane;
+mod stage;

@@ -1,0 +1,199 @@
+//! A shard with devices, and few words to play a scene.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_engine::sim::{PeerId, Reports, SimShard};
+use weir_engine::{
+    Adoption, Budget, Command, ConnId, DeviceRef, Item, Message, Nanos, Net, Report, ShardSettings,
+    TopicId, Urgent,
+};
+use weir_wire::{CloseReason, ProstMessage, frame, hot, v1};
+
+/// Sends of a fan-out in one turn, as the shard is built.
+pub(crate) const SENDS_PER_TURN: usize = 256;
+
+/// A shard and what it has reported.
+pub(crate) struct Stage {
+    pub(crate) shard: SimShard<Reports>,
+    reports: Vec<String>,
+    tickets: u64,
+}
+
+/// A device and its connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Device {
+    pub(crate) peer: PeerId,
+    pub(crate) conn: ConnId,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self::with_settings(ShardSettings::default())
+    }
+
+    pub(crate) fn with_settings(settings: ShardSettings) -> Self {
+        let budget = Budget::new(64 << 20);
+        let shard = SimShard::new(0, settings, budget, Reports::default(), 1);
+        Self { shard, reports: Vec::new(), tickets: 0 }
+    }
+
+    /// Pushes an adoption; the device says `ahead` with it.
+    pub(crate) fn offer(&mut self, ahead: &[u8]) -> (PeerId, u64) {
+        let (peer, socket) = self.shard.connect();
+        self.tickets += 1;
+        let adoption = Adoption {
+            socket,
+            ticket: self.tickets,
+            device: DeviceRef(peer_number(peer)),
+            heartbeat: Duration::from_secs(60),
+            read_ahead: ahead.to_vec(),
+        };
+        self.shard.push(Command::Adopt(Box::new(adoption)));
+        (peer, self.tickets)
+    }
+
+    /// A connection that is adopted by the time this returns; everything else goes on meanwhile.
+    pub(crate) fn join(&mut self) -> Device {
+        let (peer, wanted) = self.offer(&[]);
+        for _ in 0..10_000 {
+            self.shard.turn();
+            for report in self.shard.front_mut().take() {
+                if let Report::Adopted { conn, ticket } = report
+                    && ticket == wanted
+                {
+                    return Device { peer, conn };
+                }
+                self.reports.push(named(&report));
+            }
+        }
+        panic!("never adopted");
+    }
+
+    /// Connections in a topic.
+    pub(crate) fn members(&mut self, topic: u32, count: usize) -> Vec<Device> {
+        let devices: Vec<Device> = (0..count).map(|_| self.join()).collect();
+        for device in &devices {
+            self.subscribe(*device, topic, "in");
+            self.shard.turn();
+        }
+        self.settle();
+        for device in &devices {
+            assert_eq!(self.heard(*device), ["in"]);
+        }
+        devices
+    }
+
+    pub(crate) fn subscribe(&self, device: Device, topic: u32, reply: &str) {
+        let (conn, topic) = (device.conn, TopicId(topic));
+        self.shard.push(Command::Subscribe { conn, topic, reply: said(reply).into() });
+    }
+
+    pub(crate) fn unsubscribe(&self, device: Device, topic: u32, reply: &str) {
+        let (conn, topic) = (device.conn, TopicId(topic));
+        self.shard.push(Command::Unsubscribe { conn, topic, reply: said(reply).into() });
+    }
+
+    pub(crate) fn publish(&mut self, topic: u32, text: &str) {
+        let message = self.message(text);
+        self.shard.push(Command::Publish(TopicId(topic), message));
+    }
+
+    pub(crate) fn broadcast(&mut self, text: &str) {
+        let message = self.message(text);
+        self.shard.push(Command::Broadcast(message));
+    }
+
+    pub(crate) fn send(&self, device: Device, text: &str) {
+        self.shard.push(Command::Send(device.conn, Item::Frame(said(text).into())));
+    }
+
+    pub(crate) fn evict(&self, device: Device) {
+        self.shard.push(Command::Evict(device.conn, CloseReason::Replaced));
+    }
+
+    pub(crate) fn close(&self, device: Device) {
+        self.shard.push_urgent(Urgent::Close(device.conn, CloseReason::ClosedByOperator));
+    }
+
+    pub(crate) fn ping(&mut self, device: Device, data: &str) {
+        let mut frame = Vec::new();
+        hot::encode_ping_frame(data.as_bytes(), &mut frame);
+        self.shard.peer_write(device.peer, &frame);
+    }
+
+    fn message(&mut self, text: &str) -> Arc<Message> {
+        let now: Nanos = self.shard.net().now();
+        Message::new(self.shard.budget(), said(text), now, None).expect("the budget is ample")
+    }
+
+    /// Lets the shard do all that there is to do, and holds its tables against themselves.
+    pub(crate) fn settle(&mut self) {
+        self.shard.settle();
+        self.shard.check().unwrap();
+    }
+
+    /// What a device has read since the last time, in words.
+    pub(crate) fn heard(&mut self, device: Device) -> Vec<String> {
+        let bytes = self.shard.peer_read(device.peer);
+        let mut rest = &bytes[..];
+        let mut heard = Vec::new();
+        while let Some((body, used)) = frame::decode(rest, usize::MAX).unwrap() {
+            heard.push(understood(body));
+            rest = &rest[used..];
+        }
+        assert!(rest.is_empty(), "a frame is cut");
+        heard
+    }
+
+    /// What the shard has reported since the last time, in words.
+    pub(crate) fn reported(&mut self) -> Vec<String> {
+        let new: Vec<String> = self.shard.front_mut().take().iter().map(named).collect();
+        self.reports.extend(new);
+        std::mem::take(&mut self.reports)
+    }
+}
+
+/// The device's number, as its record in the front.
+pub(crate) fn peer_number(peer: PeerId) -> u32 {
+    format!("{peer:?}").chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+/// A frame whose body is a text that no message of the protocol is.
+pub(crate) fn said(text: &str) -> Vec<u8> {
+    let mut frame = vec![u8::try_from(text.len() + 1).expect("a short text"), TEXT];
+    frame.extend_from_slice(text.as_bytes());
+    frame
+}
+
+const TEXT: u8 = 0xf9;
+
+fn understood(body: &[u8]) -> String {
+    use v1::server_message::Kind;
+    if let Some((&TEXT, text)) = body.split_first() {
+        return String::from_utf8(text.to_vec()).unwrap();
+    }
+    match v1::ServerMessage::decode(body).unwrap().kind {
+        Some(Kind::Goodbye(goodbye)) => format!("goodbye {}", goodbye.reason),
+        Some(Kind::Pong(pong)) => format!("pong {}", String::from_utf8(pong.data).unwrap()),
+        Some(Kind::Error(error)) => format!("error {}", error.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn named(report: &Report) -> String {
+    match report {
+        Report::Adopted { ticket, .. } => format!("adopted {ticket}"),
+        Report::Refused { ticket, reason } => format!("refused {ticket} {reason}"),
+        Report::Received { body, .. } => format!("received {body:?}"),
+        Report::NotEntered { topic } => format!("not entered {}", topic.0),
+        Report::Left { topic } => format!("left {}", topic.0),
+        Report::Closed { device, reason, topics, .. } => {
+            let mut topics: Vec<u32> = topics.iter().map(|topic| topic.0).collect();
+            topics.sort_unstable();
+            format!("closed {} {reason} {topics:?}", device.0)
+        }
+        Report::Retired { topic } => format!("retired {}", topic.0),
+        Report::Drained => "drained".into(),
+    }
+}
