@@ -4,22 +4,22 @@
 use super::{File, Finding};
 
 /// Files that make a repository usable by a stranger.
-const REQUIRED: [&str; 10] = [
+const REQUIRED: [&str; 14] = [
     ".ci/run",
+    "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "Cargo.lock",
     "LICENSE",
     "README.md",
     "SECURITY.md",
+    "SPECIFICATION.md",
     "clippy.toml",
+    "docs/configuration.md",
     "docs/lexicon.md",
+    "docs/protocol.md",
     "rustfmt.toml",
 ];
-
-/// Documents that others link to and that do not exist yet; an entry goes when its document comes.
-const AWAITED: [&str; 4] =
-    ["ARCHITECTURE.md", "SPECIFICATION.md", "docs/configuration.md", "docs/protocol.md"];
 
 /// Hosts of package registries, in two halves so that this file does not name them. Where packages come from is the
 /// business of each tool's settings.
@@ -36,9 +36,9 @@ const REGISTRY_HOSTS: [(&str, &str); 8] = [
 
 /// Applies the rules.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
-    let mut findings = documents(files, &REQUIRED, &AWAITED);
+    let mut findings = missing_documents(files, &REQUIRED);
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
-        findings.extend(dead_links(file, files, &AWAITED));
+        findings.extend(dead_links(file, files));
     }
     for file in files.iter().filter(|file| !is_lock_file(&file.path)) {
         findings.extend(registry_hosts(file));
@@ -46,23 +46,17 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-fn documents(files: &[File], required: &[&str], awaited: &[&str]) -> Vec<Finding> {
-    let is_there = |path: &str| files.iter().any(|file| file.path == path);
-    let missing = required.iter().filter(|path| !is_there(path)).map(|path| (path, "missing"));
-    let arrived = awaited.iter().filter(|path| is_there(path));
-    let arrived = arrived.map(|path| (path, "is here: move it to REQUIRED in rules/text.rs"));
-    missing
-        .chain(arrived)
-        .map(|(path, text)| Finding {
-            place: (*path).to_owned(),
-            line: None,
-            text: text.to_owned(),
-        })
+fn missing_documents(files: &[File], required: &[&str]) -> Vec<Finding> {
+    let is_missing = |path: &&&str| !files.iter().any(|file| file.path == **path);
+    required
+        .iter()
+        .filter(is_missing)
+        .map(|path| Finding { place: (*path).to_owned(), line: None, text: "missing".to_owned() })
         .collect()
 }
 
 /// Links from a document to files of this repository that are not there.
-fn dead_links(file: &File, files: &[File], awaited: &[&str]) -> Vec<Finding> {
+fn dead_links(file: &File, files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, number) in file.text.lines().zip(1..) {
         for rest in line.split("](").skip(1) {
@@ -72,10 +66,9 @@ fn dead_links(file: &File, files: &[File], awaited: &[&str]) -> Vec<Finding> {
                 continue;
             }
             let target = resolved(&file.path, target);
-            let is_there = awaited.contains(&target.as_str())
-                || files.iter().any(|file| {
-                    file.path == target || file.path.starts_with(&format!("{target}/"))
-                });
+            let is_there = files
+                .iter()
+                .any(|file| file.path == target || file.path.starts_with(&format!("{target}/")));
             if !is_there {
                 findings
                     .push(file.finding(number, format!("links to {target}, which is not here")));
@@ -123,30 +116,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn required_documents_are_there_and_awaited_ones_are_not() {
-        let files = [File::new("README.md", ""), File::new("ARCHITECTURE.md", "")];
-        let places = |required, awaited| {
-            let findings = documents(&files, required, awaited);
-            findings.into_iter().map(|finding| finding.place).collect::<Vec<_>>()
-        };
-        assert!(places(&["README.md"], &["SPECIFICATION.md"]).is_empty());
-        assert_eq!(places(&["LICENSE"], &["ARCHITECTURE.md"]), ["LICENSE", "ARCHITECTURE.md"]);
+    fn required_documents_are_there() {
+        let files = [File::new("README.md", "")];
+        let findings = missing_documents(&files, &["README.md", "LICENSE"]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].place, "LICENSE");
     }
 
     #[test]
     fn links_lead_somewhere() {
-        let text = "[a](../README.md#top) [b](gone.md)\n[c](https://example.org/x) [d](#here) [e](later.md)";
+        let text = "[a](../README.md#top) [b](gone.md)\n[c](https://example.org/x) [d](#here)";
         let lexicon = File::new("docs/lexicon.md", text);
         let files = [File::new("README.md", ""), File::new("docs/lexicon.md", "")];
-        let findings = dead_links(&lexicon, &files, &["docs/later.md"]);
+        let findings = dead_links(&lexicon, &files);
         assert_eq!(findings, [lexicon.finding(1, "links to docs/gone.md, which is not here")]);
     }
 
     #[test]
     fn a_directory_can_be_linked_to() {
         let readme = File::new("README.md", "[docs](docs/)");
-        assert!(dead_links(&readme, &[File::new("docs/lexicon.md", "")], &[]).is_empty());
-        assert_eq!(dead_links(&readme, &[], &[]).len(), 1);
+        assert!(dead_links(&readme, &[File::new("docs/lexicon.md", "")]).is_empty());
+        assert_eq!(dead_links(&readme, &[]).len(), 1);
     }
 
     #[test]

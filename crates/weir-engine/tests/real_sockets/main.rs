@@ -1,0 +1,10 @@
+//! Shards over real sockets: what a device sees on its end, and what the front is told.
+//!
+//! Conditions are awaited, never slept for; a time-out only says that a test has failed.
+
+mod ends;
+mod look;
+mod read;
+mod rig;
+mod topics;
+mod write;
