@@ -3,10 +3,10 @@
 //! One seed again: `WEIR_SIM_SEED=17 cargo test -p weir-engine --test simulation -- --nocapture`. More seeds, or longer
 //! ones: `WEIR_SIM_SEEDS=5000`, `WEIR_SIM_EVENTS=100000`.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_engine::sim::{Failure, Fault, Plant, Summary, run_seed};
+use weir_wire::CloseReason;
 
 /// Seeds of the plain test run, and events of each.
 const SEEDS: u64 = 256;
@@ -24,49 +24,45 @@ fn number_from(variable: &str) -> Option<u64> {
 /// Runs the seeds from 0 on until one fails; the sums of those that did not.
 fn run_seeds(seeds: u64, events: u64) -> Result<Summary, Failure> {
     let next = AtomicU64::new(0);
-    let total = Mutex::new(Summary::default());
-    let failure = Mutex::new(None::<Failure>);
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds || failure.lock().unwrap().is_some() {
-                        return;
-                    }
-                    match run_seed(seed, events, None) {
-                        Ok(summary) => total.lock().unwrap().add(&summary),
-                        Err(found) => *failure.lock().unwrap() = Some(found),
-                    }
+    let run_some = || {
+        let mut total = Summary::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return Ok(total);
+            }
+            match run_seed(seed, events, None) {
+                Ok(summary) => total.add(&summary),
+                Err(failure) => {
+                    next.store(seeds, Ordering::Relaxed);
+                    return Err(failure);
                 }
-            });
+            }
         }
-    });
-    match failure.into_inner().unwrap() {
-        Some(failure) => Err(failure),
-        None => Ok(total.into_inner().unwrap()),
-    }
+    };
+    let mut total = Summary::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run_some)).collect();
+        for thread in threads {
+            total.add(&thread.join().expect("a failing run is returned")?);
+        }
+        Ok(total)
+    })
 }
 
-fn print(seeds: u64, summary: &Summary) {
-    println!(
-        "{seeds} seeds, {} events, {} turns, {} s of virtual time",
-        summary.events,
-        summary.turns,
-        summary.lasted.as_secs()
-    );
-    println!(
-        "{} connections, {} messages delivered, {} items dropped, {} bytes sent",
-        summary.adopted, summary.delivered, summary.dropped, summary.sent_bytes
-    );
-    for (reason, count) in weir_wire::CloseReason::ALL.iter().zip(summary.closed) {
-        if count > 0 {
-            println!("  closed {reason}: {count}");
-        }
-    }
-    for fault in Fault::ALL {
-        println!("  fault {fault:?}: {}", summary.faults.count(fault));
-    }
+/// What was done, in lines.
+fn lines(seeds: u64, summary: &Summary) -> String {
+    let mut lines = vec![
+        format!("{seeds} seeds, {} events, {} turns", summary.events, summary.turns),
+        format!("{} s of virtual time", summary.lasted.as_secs()),
+        format!("{} connections, {} bytes sent", summary.adopted, summary.sent_bytes),
+        format!("{} messages delivered, {} items dropped", summary.delivered, summary.dropped),
+    ];
+    let closed = CloseReason::ALL.iter().zip(summary.closed).filter(|(_, count)| *count > 0);
+    lines.extend(closed.map(|(reason, count)| format!("  closed {reason}: {count}")));
+    let faults = Fault::ALL.map(|fault| (fault, summary.faults.count(fault)));
+    lines.extend(faults.map(|(fault, count)| format!("  fault {fault:?}: {count}")));
+    lines.join("\n")
 }
 
 #[test]
@@ -74,14 +70,14 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
     let events = number_from("WEIR_SIM_EVENTS").unwrap_or(EVENTS);
     if let Some(seed) = number_from("WEIR_SIM_SEED") {
         match run_seed(seed, events, None) {
-            Ok(summary) => return print(1, &summary),
+            Ok(summary) => return println!("{}", lines(1, &summary)),
             Err(failure) => panic!("{failure}"),
         }
     }
     let seeds = number_from("WEIR_SIM_SEEDS").unwrap_or(SEEDS);
     match run_seeds(seeds, events) {
         Ok(summary) => {
-            print(seeds, &summary);
+            println!("{}", lines(seeds, &summary));
             for fault in Fault::ALL {
                 assert!(summary.faults.count(fault) > 0, "no {fault:?} in {seeds} seeds");
             }

@@ -10,6 +10,8 @@ pub enum Fault {
     HalfClose,
     /// The kernel gives up: bytes stayed unacknowledged.
     KernelTimeout,
+    /// The kernel cannot reach the peer any more.
+    Unreachable,
     /// The kernel takes a part of what it has room for.
     PartialWrite,
     /// The kernel refuses a send several times though there would be room.
@@ -54,10 +56,11 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 23] = [
+    pub const ALL: [Fault; 24] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
+        Fault::Unreachable,
         Fault::PartialWrite,
         Fault::RefusalStorm,
         Fault::Interrupted,

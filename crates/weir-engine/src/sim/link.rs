@@ -8,6 +8,13 @@ use std::sync::Weak;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub(crate) u32);
 
+impl PeerId {
+    /// Its running number, from 0.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// What a peer can tell of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerView {

@@ -28,6 +28,12 @@
 //! assert_eq!(shard.peer_read(peer), b"\x00");
 //! shard.advance(Duration::from_secs(1));
 //! ```
+//!
+//! [`Run`] drives such a shard at random and holds it against a twin after every turn; [`run_seed`] runs one.
+//!
+//! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
+//! hand); `driver` (a run), `peers` (what devices do), `asks` (what the front does), `twin` (what must come of it),
+//! `verify` (what is held against what).
 
 mod asks;
 mod dice;

@@ -28,9 +28,18 @@ impl Run {
             850..=859 => self.send_garbage(index),
             860..=869 => self.send_oversized(index),
             870..=889 => self.end_side(index),
-            890..=899 => self.fail(index, io::ErrorKind::ConnectionReset),
-            900..=909 => self.fail(index, io::ErrorKind::TimedOut),
-            910..=914 => self.fail(index, io::ErrorKind::HostUnreachable),
+            890..=899 => {
+                let reset = io::ErrorKind::ConnectionReset;
+                self.fail(index, reset, Fault::Reset, CloseReason::PeerReset);
+            }
+            900..=909 => {
+                let timed_out = io::ErrorKind::TimedOut;
+                self.fail(index, timed_out, Fault::KernelTimeout, CloseReason::KernelTimeout);
+            }
+            910..=914 => {
+                let unreachable = io::ErrorKind::HostUnreachable;
+                self.fail(index, unreachable, Fault::Unreachable, CloseReason::SocketError);
+            }
             915..=930 => {
                 if !std::mem::replace(&mut self.conns[index].is_silent, true) {
                     self.faults.note(Fault::Silence);
@@ -86,7 +95,7 @@ impl Run {
                 conn.incoming.bodies.push_back((end, body));
             }
             _ => {
-                let body: &[u8] = if size % 2 == 0 { &[] } else { &[UNKNOWN_KEY, 1, 7] };
+                let body: &[u8] = if size.is_multiple_of(2) { &[] } else { &[UNKNOWN_KEY, 1, 7] };
                 let end = conn.incoming.compose(&framed(body));
                 conn.outgoing.answers.push_back(Answer { end, pong: None });
             }
@@ -167,12 +176,7 @@ impl Run {
         self.shard.peer_end(peer);
     }
 
-    fn fail(&mut self, index: usize, error: io::ErrorKind) {
-        let (fault, reason) = match error {
-            io::ErrorKind::TimedOut => (Fault::KernelTimeout, CloseReason::KernelTimeout),
-            io::ErrorKind::ConnectionReset => (Fault::Reset, CloseReason::PeerReset),
-            _ => (Fault::Reset, CloseReason::SocketError),
-        };
+    fn fail(&mut self, index: usize, error: io::ErrorKind, fault: Fault, reason: CloseReason) {
         self.faults.note(fault);
         let conn = &mut self.conns[index];
         // Whoever comes second to a failed socket is told of the end, or of a broken pipe.

@@ -23,7 +23,7 @@ fn goodbye_comes_behind_what_was_queued() {
     stage.settle();
     assert_eq!(stage.heard(last), ["sent", "one", "two", "goodbye replaced"]);
     assert_eq!(stage.heard(first), ["one", "two", "three"]);
-    assert_eq!(stage.reported(), [format!("closed 599 replaced [1]")]);
+    assert_eq!(stage.reported(), ["closed 599 replaced [1]"]);
 }
 
 /// The same when the device takes its time: what waited in the outbox goes first.
@@ -69,6 +69,12 @@ fn a_drain_ends_everybody_behind_the_lane() {
     let closed = reported.iter().filter(|report| report.contains("draining")).count();
     assert_eq!(closed, 601);
     assert!(!reported.contains(&"drained".to_string()), "sockets still wait for their peers");
+    let too_late = stage.offer(&[]);
+    stage.settle();
+    assert_eq!(
+        stage.reported(),
+        [format!("adopted {}", too_late.1), "closed 601 draining []".to_string()]
+    );
     stage.shard.advance(Duration::from_secs(2));
     assert_eq!(stage.reported(), ["drained"]);
     assert_eq!(stage.shard.stats().table_entries.get(), 0);

@@ -45,7 +45,7 @@ impl Stage {
         let adoption = Adoption {
             socket,
             ticket: self.tickets,
-            device: DeviceRef(peer_number(peer)),
+            device: DeviceRef(peer.number()),
             heartbeat: Duration::from_secs(60),
             read_ahead: ahead.to_vec(),
         };
@@ -130,7 +130,7 @@ impl Stage {
     /// Lets the shard do all that there is to do, and holds its tables against themselves.
     pub(crate) fn settle(&mut self) {
         self.shard.settle();
-        self.shard.check().unwrap();
+        self.shard.check().expect("the tables agree");
     }
 
     /// What a device has read since the last time, in words.
@@ -138,7 +138,7 @@ impl Stage {
         let bytes = self.shard.peer_read(device.peer);
         let mut rest = &bytes[..];
         let mut heard = Vec::new();
-        while let Some((body, used)) = frame::decode(rest, usize::MAX).unwrap() {
+        while let Some((body, used)) = frame::decode(rest, usize::MAX).expect("frames") {
             heard.push(understood(body));
             rest = &rest[used..];
         }
@@ -154,11 +154,6 @@ impl Stage {
     }
 }
 
-/// The device's number, as its record in the front.
-pub(crate) fn peer_number(peer: PeerId) -> u32 {
-    format!("{peer:?}").chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
-}
-
 /// A frame whose body is a text that no message of the protocol is.
 pub(crate) fn said(text: &str) -> Vec<u8> {
     let mut frame = vec![u8::try_from(text.len() + 1).expect("a short text"), TEXT];
@@ -171,11 +166,11 @@ const TEXT: u8 = 0xf9;
 fn understood(body: &[u8]) -> String {
     use v1::server_message::Kind;
     if let Some((&TEXT, text)) = body.split_first() {
-        return String::from_utf8(text.to_vec()).unwrap();
+        return String::from_utf8(text.to_vec()).expect("text");
     }
-    match v1::ServerMessage::decode(body).unwrap().kind {
+    match v1::ServerMessage::decode(body).expect("a message").kind {
         Some(Kind::Goodbye(goodbye)) => format!("goodbye {}", goodbye.reason),
-        Some(Kind::Pong(pong)) => format!("pong {}", String::from_utf8(pong.data).unwrap()),
+        Some(Kind::Pong(pong)) => format!("pong {}", String::from_utf8_lossy(&pong.data)),
         Some(Kind::Error(error)) => format!("error {}", error.code),
         other => panic!("{other:?}"),
     }
