@@ -16,6 +16,9 @@ use crate::message::{Item, Message};
 pub enum Command<S> {
     /// Take over a settled connection. Answered with [`Report::Adopted`], or [`Report::Refused`].
     Adopt(Box<Adoption<S>>),
+    /// Greet an adopted connection with a frame (`Welcome`). It is read from, and broadcasts reach it, from here on: so
+    /// nothing overtakes its `Welcome`.
+    Welcome(ConnId, Box<[u8]>),
     /// Queue something for one connection. Dropped and counted if the connection has gone.
     Send(ConnId, Item),
     /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in it already, only the
@@ -39,7 +42,7 @@ pub enum Command<S> {
     },
     /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
     Publish(TopicId, Arc<Message>),
-    /// Deliver to every connection adopted before this is dequeued. The credit returns when the fan-out has ended.
+    /// Deliver to every connection welcomed before this is dequeued. The credit returns when the fan-out has ended.
     Broadcast(Arc<Message>),
     /// Close one connection, behind what is queued for it in this lane.
     Evict(ConnId, CloseReason),
@@ -68,7 +71,7 @@ pub struct Adoption<S> {
     pub device: DeviceRef,
     /// Interval of the signs of life; two missed ones end the connection.
     pub heartbeat: Duration,
-    /// Bytes already read behind `Hello`.
+    /// Bytes already read behind `Hello`; they count as read once the connection is welcomed.
     pub read_ahead: Vec<u8>,
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Entry<S> {
     pub(crate) socket: Option<S>,
     generation: u32,
     pub(crate) device: DeviceRef,
-    /// Running number of the adoption: tells a walk over all slots who came later.
-    pub(crate) adopted: u32,
+    /// Running number of the welcome: tells a walk over all slots who came later.
+    pub(crate) welcomed: u32,
     pub(crate) adopted_at: Tick,
     /// When the last whole frame came; in `Closing`, when closing began.
     pub(crate) heard_at: Tick,
@@ -63,6 +63,8 @@ pub(crate) enum State {
 /// Small facts about a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
+    /// The front has greeted it: it is read from, and broadcasts reach it.
+    pub(crate) welcomed: bool,
     /// In the list of connections to read from again.
     pub(crate) to_read: bool,
     /// `partial` holds whole frames that the front had no room for.
@@ -88,13 +90,13 @@ pub(crate) struct Table<S> {
     free: Vec<u32>,
     in_use: usize,
     entries_max: usize,
-    adoptions: u32,
+    welcomes: u32,
 }
 
 impl<S> Table<S> {
     pub(crate) fn new(entries_max: usize) -> Self {
         let entries_max = entries_max.min(ConnId::SLOTS_MAX);
-        Self { entries: Chunks::new(), free: Vec::new(), in_use: 0, entries_max, adoptions: 0 }
+        Self { entries: Chunks::new(), free: Vec::new(), in_use: 0, entries_max, welcomes: 0 }
     }
 
     /// Entries in use.
@@ -111,9 +113,9 @@ impl<S> Table<S> {
         self.entries.len()
     }
 
-    /// The running number that the next adoption will carry.
-    pub(crate) fn adoptions(&self) -> u32 {
-        self.adoptions
+    /// The running number that the next welcome will carry.
+    pub(crate) fn welcomes(&self) -> u32 {
+        self.welcomes
     }
 
     /// A slot for a new connection, not yet `Open`: its key can be registered before it is filled.
@@ -140,13 +142,22 @@ impl<S> Table<S> {
         let entry = &mut self.entries[slot];
         entry.socket = Some(socket);
         entry.device = device;
-        entry.adopted = self.adoptions;
         entry.adopted_at = now;
         entry.heard_at = now;
         entry.heartbeat = heartbeat;
         entry.state = State::Open;
         entry.flags = Flags::default();
-        self.adoptions = self.adoptions.wrapping_add(1);
+    }
+
+    /// Notes that a connection has been greeted.
+    pub(crate) fn welcome(&mut self, slot: u32, now: Tick) {
+        let entry = &mut self.entries[slot];
+        if std::mem::replace(&mut entry.flags.welcomed, true) {
+            return;
+        }
+        entry.welcomed = self.welcomes;
+        entry.heard_at = now;
+        self.welcomes = self.welcomes.wrapping_add(1);
     }
 
     /// Frees a slot; every id that named it is stale from now on.
@@ -244,7 +255,7 @@ impl<S> Entry<S> {
             socket: None,
             generation: FIRST_GENERATION,
             device: DeviceRef(0),
-            adopted: 0,
+            welcomed: 0,
             adopted_at: Tick(0),
             heard_at: Tick(0),
             heartbeat: 0,

@@ -185,7 +185,7 @@ impl Desk {
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),
             server_time_ms: u64::try_from(unix_time().as_millis()).unwrap_or(0),
         }));
-        let welcome = || credit.push(Command::Send(conn, Item::Frame(welcome)));
+        let welcome = || credit.push(Command::Welcome(conn, welcome));
         match self.hub.devices.enter(&pin, conn, welcome) {
             Ok(replaced) => {
                 self.subscribe_first(conn, topics);

@@ -65,7 +65,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Some(Peek {
             outbox: entry.outbox.as_deref(),
             stalled_since: entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since),
-            is_held_back: entry.flags.held_back,
+            is_held_back: entry.flags.held_back || !entry.flags.welcomed,
             topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
         })
     }

@@ -10,6 +10,7 @@ use crate::id::{ConnId, TopicId};
 use crate::message::Item;
 use crate::net::Net;
 use crate::stats::DropRule;
+use crate::table::State;
 use crate::time::{TICK, ticks};
 
 /// Urgent requests taken in a turn: each may look at some thousand connections.
@@ -53,6 +54,10 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.topics.retire(topic);
                 return self.report(Report::Retired { topic }, true);
             }
+            Command::Welcome(conn, frame) => match self.find(conn) {
+                Some(slot) => self.welcome(slot, &frame),
+                None => self.count_dropped(DropRule::Gone, 1),
+            },
             Command::Send(conn, item) => match self.find(conn) {
                 Some(slot) => self.send_item(slot, &item),
                 None => self.count_dropped(DropRule::Gone, 1),
@@ -100,8 +105,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.is_draining() {
             return self.close(slot, CloseReason::Draining);
         }
-        if !read_ahead.is_empty() {
-            self.consume(slot, &read_ahead);
+        self.keep(slot, &read_ahead);
+    }
+
+    fn welcome(&mut self, slot: u32, frame: &[u8]) {
+        self.table.welcome(slot, self.tick());
+        self.send_bytes(slot, frame);
+        if self.table[slot].state == State::Open {
+            self.begin_reading(slot);
         }
     }
 

@@ -63,7 +63,7 @@ pub(super) enum Behind {
 #[derive(Debug, Clone, Copy)]
 enum Walk {
     Topic(TopicId),
-    /// All slots whose connection was adopted before this number.
+    /// All slots whose connection was welcomed before this number.
     All {
         before: u32,
     },
@@ -115,7 +115,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Begins a fan-out to all connections.
     pub(super) fn begin_broadcast(&mut self, message: Arc<Message>) {
-        let walk = Walk::All { before: self.table.adoptions() };
+        let walk = Walk::All { before: self.table.welcomes() };
         let end = self.table.slots();
         self.fanouts.walks_begun += 1;
         self.fanouts.waiting.push_back(Job { message, walk, cursor: 0, end, began: None });
@@ -283,10 +283,11 @@ impl<N: Net, F: Front> Shard<N, F> {
             Walk::Topic(topic) => self.topics.member(topic, cursor).and_then(Member::present),
             Walk::All { before } => {
                 let entry = &self.table[cursor];
-                // Adoptions are numbered around a ring: those since the walk began lie between `before` and now.
-                let now = self.table.adoptions();
-                let is_earlier = now.wrapping_sub(entry.adopted) > now.wrapping_sub(before);
-                (entry.state == State::Open && is_earlier).then_some(cursor)
+                // Welcomes are numbered around a ring: those since the walk began lie between `before` and now.
+                let now = self.table.welcomes();
+                let is_earlier = now.wrapping_sub(entry.welcomed) > now.wrapping_sub(before);
+                let is_open = entry.state == State::Open && entry.flags.welcomed;
+                (is_open && is_earlier).then_some(cursor)
             }
         }
     }

@@ -319,7 +319,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return (end, CloseReason::Stalled);
         }
         let silence = entry.heartbeat.saturating_mul(2);
-        if entry.flags.held_back {
+        if entry.flags.held_back || !entry.flags.welcomed {
             return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
         }
         let next = (entry.heard_at.plus(silence), CloseReason::HeartbeatMissed);

@@ -46,7 +46,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// what is sent to it; a recovery lists the connection to be read again. Whether the share was used up.
     pub(super) fn read_open(&mut self, slot: u32) -> bool {
         for _ in 0..READS_PER_TURN {
-            if self.table[slot].flags.held_back {
+            let flags = &self.table[slot].flags;
+            if flags.held_back || !flags.welcomed {
                 return false;
             }
             if self.is_stalled(slot) {
@@ -151,6 +152,18 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
         }
         self.held_back.extend(rest);
+    }
+
+    /// Takes what came before the connection was welcomed, and reads on.
+    pub(super) fn begin_reading(&mut self, slot: u32) {
+        if let Some(block) = self.table[slot].partial.take() {
+            self.consume(slot, block.filled());
+            self.drop_block(block);
+        }
+        if self.table[slot].state == State::Open {
+            self.list_to_read(slot);
+            self.arm_next(slot);
+        }
     }
 
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
@@ -269,7 +282,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Puts the beginning of a frame, or frames that the front has no room for, into the connection's block.
-    fn keep(&mut self, slot: u32, bytes: &[u8]) {
+    pub(super) fn keep(&mut self, slot: u32, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
         }

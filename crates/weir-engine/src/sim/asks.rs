@@ -52,6 +52,7 @@ impl Run {
             phase: Phase::Offered,
             ahead: 0,
             is_taken: false,
+            is_welcome: false,
             outgoing: Outgoing::default(),
             incoming: Incoming::new(now),
             topics: Vec::new(),
@@ -185,7 +186,7 @@ impl Run {
             return;
         }
         for index in &self.live {
-            if matches!(self.conns[*index].phase, Phase::Offered | Phase::Open) {
+            if self.conns[*index].is_welcome && self.conns[*index].phase == Phase::Open {
                 self.conns[*index].outgoing.pushes.push_back(number);
             }
         }
@@ -341,7 +342,26 @@ impl Run {
         for report in self.shard.front_mut().take() {
             self.take_report(report)?;
         }
+        self.welcome();
         Ok(())
+    }
+
+    /// Greets those who have been adopted, as far as the lane has room.
+    fn welcome(&mut self) {
+        for index in std::mem::take(&mut self.to_welcome) {
+            let (Some(id), Phase::Open) = (self.conns[index].id, self.conns[index].phase) else {
+                continue;
+            };
+            let (reply, number) = self.reply();
+            if !self.push(Command::Welcome(id, reply)) {
+                self.to_welcome.push(index);
+                continue;
+            }
+            let (what, position) = (DirectWhat::Frame(number), self.book.position - 1);
+            let conn = &mut self.conns[index];
+            conn.is_welcome = true;
+            conn.outgoing.directs.push_back(Direct { what, position, left: None });
+        }
     }
 
     fn take_report(&mut self, report: Report) -> Result<(), String> {
@@ -356,6 +376,7 @@ impl Run {
                     self.faults.note(Fault::SlotReuse);
                 }
                 (twin.id, twin.phase) = (Some(conn), Phase::Open);
+                self.to_welcome.push(index);
             }
             Report::Refused { ticket, .. } => {
                 let twin = &mut self.conns[index_of(ticket)?];

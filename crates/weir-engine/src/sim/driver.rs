@@ -32,6 +32,8 @@ pub struct Run {
     pub(super) conns: Vec<Conn>,
     /// Those that are not over.
     pub(super) live: Vec<usize>,
+    /// Adopted, and not greeted yet because the lane had no room.
+    pub(super) to_welcome: Vec<usize>,
     pub(super) topics: Vec<TopicTwin>,
     pub(super) conns_wanted: usize,
     /// How often what ends connections really happens, in 65,536ths.
@@ -150,6 +152,7 @@ impl Run {
             book: Book::default(),
             conns: Vec::new(),
             live: Vec::new(),
+            to_welcome: Vec::new(),
             topics,
             conns_wanted,
             deadliness,

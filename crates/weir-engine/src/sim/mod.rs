@@ -8,7 +8,7 @@
 //! ```
 //! use std::time::Duration;
 //! use weir_engine::sim::{Reports, SimShard};
-//! use weir_engine::{Adoption, Budget, Command, DeviceRef, Item, Report, ShardSettings};
+//! use weir_engine::{Adoption, Budget, Command, DeviceRef, Report, ShardSettings};
 //!
 //! let budget = Budget::new(1 << 20);
 //! let mut shard = SimShard::new(0, ShardSettings::default(), budget, Reports::default(), 1);
@@ -23,7 +23,7 @@
 //! shard.push(Command::Adopt(Box::new(adoption)));
 //! shard.settle();
 //! let Some(Report::Adopted { conn, ticket: 7 }) = shard.front_mut().pop() else { panic!() };
-//! shard.push(Command::Send(conn, Item::Frame(Box::from(*b"\x00"))));
+//! shard.push(Command::Welcome(conn, Box::from(*b"\x00")));
 //! shard.settle();
 //! assert_eq!(shard.peer_read(peer), b"\x00");
 //! shard.advance(Duration::from_secs(1));

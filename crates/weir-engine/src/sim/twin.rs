@@ -468,6 +468,8 @@ pub(crate) struct Conn {
     /// Bytes that came with the adoption.
     pub(crate) ahead: u64,
     pub(crate) is_taken: bool,
+    /// The command that greets it has been pushed.
+    pub(crate) is_welcome: bool,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) topics: Vec<usize>,

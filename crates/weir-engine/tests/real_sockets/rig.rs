@@ -98,6 +98,9 @@ impl Rig {
             |report| matches!(report, Report::Adopted { ticket, .. } if *ticket == asked),
         );
         let Report::Adopted { conn, .. } = report else { panic!("not an adoption") };
+        // The devices of these tests do not look for `Welcome`.
+        self.push(conn.shard(), Command::Welcome(conn, Box::default()));
+        self.wait_until("its welcome", |rig| rig.engine.mailbox(conn.shard()).depth() == 0);
         conn
     }
 

@@ -80,15 +80,14 @@ fn a_device_that_reads_in_time_misses_nothing() {
 #[test]
 fn silence_while_stalled_is_not_a_missed_heartbeat() {
     let settings =
-        ShardSettings { stall_timeout: Duration::from_secs(2), ..ShardSettings::default() };
+        ShardSettings { stall_timeout: Duration::from_secs(4), ..ShardSettings::default() };
     let mut rig = Rig::start(1, &settings);
     let (_peer, socket) = tcp_pair();
-    let heartbeat = Duration::from_millis(500);
+    let heartbeat = Duration::from_secs(1);
+    let conn = rig.adopt(0, socket, Rest { heartbeat, ..Rest::default() });
     let held_up = rig.hold_up(0);
-    let asked = rig.offer(0, socket, Rest { heartbeat, ..Rest::default() });
     flood(&rig);
     drop(held_up);
-    let conn = rig.adopted(asked);
     assert_eq!(rig.closed(conn).0, CloseReason::Stalled);
     rig.wait_until_at_rest();
 }

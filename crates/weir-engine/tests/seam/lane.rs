@@ -1,9 +1,35 @@
 //! Mailboxes: the order of the lane, credits, the reserved lane, and the way back.
 
 use weir_engine::sim::Plant;
-use weir_engine::{Command, ShardSettings, TopicId};
+use weir_engine::{Command, ConnId, ShardSettings, TopicId};
+use weir_wire::hot;
 
-use crate::stage::Stage;
+use crate::stage::{Device, Stage, said};
+
+/// The first connection of a shard, named before the front has heard of it: shard 0, generation 1, slot 0.
+const FIRST: ConnId = ConnId::from_u64(1 << 24);
+
+/// Nothing overtakes a connection's welcome: neither the answer to what it has sent ahead, nor a broadcast.
+///
+/// Fails when a connection is read from as it is adopted (`adopt`), or a broadcast walks over it then (`at`).
+#[test]
+fn nothing_passes_the_welcome() {
+    let mut stage = Stage::new();
+    let mut ping = Vec::new();
+    hot::encode_ping_frame(b"ahead", &mut ping);
+    let (peer, _) = stage.offer(&ping);
+    stage.shard.turn();
+    stage.shard.peer_write(peer, &ping);
+    stage.broadcast("too early");
+    stage.settle();
+    let device = Device { peer, conn: FIRST };
+    assert!(stage.heard(device).is_empty());
+    stage.shard.push(Command::Welcome(FIRST, said("welcome").into()));
+    stage.broadcast("now");
+    stage.settle();
+    assert_eq!(stage.heard(device), ["welcome", "pong ahead", "pong ahead", "now"]);
+    assert_eq!(stage.shard.stats().queued_bytes.get(), 0);
+}
 
 /// Publish against subscribe: the place in the lane alone decides who gets what.
 ///
@@ -142,6 +168,7 @@ fn reports_of_a_connection_come_in_order_however_little_room_there_is() {
     let frame = |number| [3, 0x0a, 1, number];
     let (peer, _) = stage.offer(&frame(1));
     stage.shard.turn();
+    stage.welcome(FIRST);
     stage.shard.peer_write(peer, &[frame(2), frame(3)].concat());
     stage.shard.peer_end(peer);
     stage.offer(&[]);
@@ -179,6 +206,7 @@ fn nothing_passes_the_reports_that_wait() {
         stage.shard.front_mut().set_room(0);
         let (peer, _) = stage.offer(&[]);
         stage.shard.turn();
+        stage.welcome(FIRST);
         if ends {
             stage.shard.peer_reset(peer);
         } else {

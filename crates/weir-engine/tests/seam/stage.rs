@@ -62,12 +62,19 @@ impl Stage {
                 if let Report::Adopted { conn, ticket } = report
                     && ticket == wanted
                 {
+                    self.welcome(conn);
                     return Device { peer, conn };
                 }
                 self.reports.push(named(&report));
             }
         }
         panic!("never adopted");
+    }
+
+    /// Greets a connection, so that it is read from and broadcasts reach it. The devices do not look for the frame.
+    pub(crate) fn welcome(&mut self, conn: ConnId) {
+        self.shard.push(Command::Welcome(conn, Box::default()));
+        self.shard.turn();
     }
 
     /// Connections in a topic.
