@@ -37,12 +37,12 @@ impl Device {
         let mut device = Self::connect(addr)?;
         let count = hello.topics.len();
         device.send(client_message::Kind::Hello(hello))?;
-        match device.next()? {
+        match device.hear()? {
             Some(server_message::Kind::Welcome(_)) => {}
             other => bail!("expected Welcome, got {other:?}"),
         }
         for _ in 0..count {
-            match device.next()? {
+            match device.hear()? {
                 Some(server_message::Kind::Subscribed(_)) => {}
                 other => bail!("expected Subscribed, got {other:?}"),
             }
@@ -68,7 +68,7 @@ impl Device {
     }
 
     /// The next message; `None` at the server's end.
-    pub fn next(&mut self) -> Result<Option<server_message::Kind>> {
+    pub fn hear(&mut self) -> Result<Option<server_message::Kind>> {
         loop {
             if let Some((body, used)) = frame::decode(&self.received, 1 << 20)? {
                 let message = v1::ServerMessage::decode(body)?;
@@ -86,7 +86,7 @@ impl Device {
 
     /// The next message, which must be a `Push`.
     pub fn push(&mut self) -> Result<v1::Push> {
-        match self.next()? {
+        match self.hear()? {
             Some(server_message::Kind::Push(push)) => Ok(push),
             other => bail!("expected Push, got {other:?}"),
         }
@@ -95,15 +95,15 @@ impl Device {
     /// Reads on until `Goodbye`, and on to the end behind it.
     pub fn goodbye(&mut self) -> Result<v1::Goodbye> {
         loop {
-            match self.next()?.context("the stream ended without Goodbye")? {
-                server_message::Kind::Goodbye(goodbye) => {
-                    if let Some(more) = self.next()? {
-                        bail!("{more:?} behind Goodbye");
-                    }
-                    return Ok(goodbye);
-                }
-                server_message::Kind::Push(_) => {}
-                other => bail!("expected Goodbye, got {other:?}"),
+            let message = self.hear()?.context("the stream ended without Goodbye")?;
+            if let server_message::Kind::Goodbye(goodbye) = message {
+                return match self.hear()? {
+                    None => Ok(goodbye),
+                    Some(more) => bail!("{more:?} behind Goodbye"),
+                };
+            }
+            if !matches!(message, server_message::Kind::Push(_)) {
+                bail!("expected Goodbye, got {message:?}");
             }
         }
     }
@@ -111,7 +111,7 @@ impl Device {
     /// Whether nothing arrives for `pause`.
     pub fn is_silent(&mut self, pause: Duration) -> Result<bool> {
         self.stream.set_read_timeout(Some(pause))?;
-        let outcome = self.next();
+        let outcome = self.hear();
         self.stream.set_read_timeout(Some(PATIENCE))?;
         match outcome {
             Ok(_) => Ok(false),

@@ -159,13 +159,13 @@ fn a_message_of_an_unknown_kind_is_answered_and_forgiven() -> Result<()> {
     let mut device = Device::greet(server.tcp, "from-the-future", &[])?;
     // Field 15, length-delimited, empty: a kind that no version has yet.
     device.send_bytes(&[2, 0x7a, 0])?;
-    match device.next()? {
+    match device.hear()? {
         Some(server_message::Kind::Error(error)) => assert_eq!(error.code, "unknown_kind"),
         other => panic!("expected Error, got {other:?}"),
     }
     device.send(client_message::Kind::Ping(v1::Ping { data: b"still here".to_vec() }))?;
     assert_eq!(
-        device.next()?,
+        device.hear()?,
         Some(server_message::Kind::Pong(v1::Pong { data: b"still here".to_vec() }))
     );
     Ok(())
@@ -208,7 +208,7 @@ fn a_hello_in_pieces_is_a_hello() -> Result<()> {
     for byte in bytes {
         device.send_bytes(&[byte])?;
     }
-    assert!(matches!(device.next()?, Some(server_message::Kind::Welcome(_))));
+    assert!(matches!(device.hear()?, Some(server_message::Kind::Welcome(_))));
     Ok(())
 }
 

@@ -58,14 +58,14 @@ fn who_unsubscribes_hears_no_more_and_who_returns_begins_there() -> Result<()> {
     let mut device = Device::greet(server.tcp, "first", &["news"])?;
     let mut keeper = Device::greet(server.tcp, "keeper", &["news"])?;
     device.send(client_message::Kind::Unsubscribe(v1::Unsubscribe { topic: "news".into() }))?;
-    assert!(matches!(device.next()?, Some(server_message::Kind::Unsubscribed(_))));
+    assert!(matches!(device.hear()?, Some(server_message::Kind::Unsubscribed(_))));
     assert_eq!(server.publish(&json!({"topic": "news", "text": "missed"}))?["connections"], 1);
     assert_eq!(text(&keeper.push()?), "missed");
     device.send(client_message::Kind::Subscribe(v1::Subscribe {
         topic: "news".into(),
         position: None,
     }))?;
-    let Some(server_message::Kind::Subscribed(subscribed)) = device.next()? else {
+    let Some(server_message::Kind::Subscribed(subscribed)) = device.hear()? else {
         panic!("expected Subscribed");
     };
     assert_eq!(subscribed.position.context("a position")?.offset, 1);
@@ -106,7 +106,7 @@ fn check_token(server: &Server, device_id: &str, token: &str, is_welcome: bool) 
     device.send(hello(device_id, token))?;
     if is_welcome {
         assert!(
-            matches!(device.next()?, Some(server_message::Kind::Welcome(_))),
+            matches!(device.hear()?, Some(server_message::Kind::Welcome(_))),
             "{device_id} {token}"
         );
     } else {
