@@ -100,6 +100,7 @@ impl Shard {
             other @ (Command::Adopt(_)
             | Command::Broadcast(_)
             | Command::Evict(..)
+            | Command::Welcome(..)
             | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
         }
         self.lane.return_credit();
