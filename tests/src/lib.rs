@@ -6,4 +6,4 @@ mod program;
 
 pub use admin::{Answer, Metrics};
 pub use device::Device;
-pub use program::{Server, free_port, program};
+pub use program::{Server, free_port, program, raise_open_files};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weir_tests::{Device, Server};
+use weir_tests::{Device, Server, raise_open_files};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{CloseReason, frame};
 
@@ -125,8 +124,7 @@ fn a_frame_that_drips_in_ends_by_frame_timeout() -> Result<()> {
 #[test]
 fn ten_thousand_connections_without_hello_all_end_by_hello_timeout() -> Result<()> {
     const COUNT: usize = 10_000;
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    raise_open_files()?;
     let server = Server::start(SHORT)?;
     let mut witness = Device::greet(server.tcp, "witness", &["news"])?;
     let before = server.rss_anon()?;

@@ -206,3 +206,37 @@ fn curl_publishes_many_in_one_request() -> Result<()> {
     assert_eq!([device.push()?, device.push()?].each_ref().map(text), ["one", "three"]);
     Ok(())
 }
+
+#[test]
+fn a_broadcast_published_with_curl_reaches_ten_thousand() -> Result<()> {
+    const COUNT: usize = 10_000;
+    weir_tests::raise_open_files()?;
+    let server = Server::start("")?;
+    let mut devices = (0..COUNT)
+        .map(|number| Device::greet(server.tcp, &format!("device-{number}"), &[]))
+        .collect::<Result<Vec<_>>>()?;
+    let content = "to everybody, once and whole: ".repeat(8);
+    let output = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "30",
+            "--header",
+            "Content-Type: application/json",
+        ])
+        .args(["--data", &json!({"all": true, "text": content}).to_string()])
+        .arg(format!("http://{}/v1/publish", server.admin))
+        .output()
+        .context("running curl")?;
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(answer["connections"], COUNT);
+    for device in &mut devices {
+        assert_eq!(text(&device.push()?), content);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "ten thousand")]
+    server.await_metrics("the deliveries to be counted", |metrics| {
+        metrics.sum("weir_messages_delivered_total", "") == COUNT as f64
+    })?;
+    Ok(())
+}
