@@ -51,6 +51,9 @@ fn who_may_connect_from_where() {
         "",
     );
     check(|c| c.listen.admin = None, "", "");
+    for never_shown in [" secret", "sec ret", "secret\n", "geheim\u{e4}"] {
+        check(|c| c.admin.token = never_shown.to_owned(), "admin.token", "printable ASCII");
+    }
 }
 
 #[test]
@@ -60,6 +63,8 @@ fn tokens_are_checked_and_never_shown() {
     check(|c| c.auth.tokens = twice.clone(), "auth.tokens[1].token", "not stand there already");
     let unnamed = vec![token("t", Some(""))];
     check(|c| c.auth.tokens = unnamed, "auth.tokens[0].device", "or absent");
+    let unsayable = vec![token("t", Some("d\n"))];
+    check(|c| c.auth.tokens = unsayable, "auth.tokens[0].device", "control characters");
     let mut config = Config::default();
     config.auth.tokens = twice;
     config.admin.token = "secret".to_owned();
@@ -105,6 +110,11 @@ fn times_and_watermarks_fit_together() {
         "98304 (low_watermark_bytes + limits.frame_bytes_max",
     );
     check(|c| c.connection.high_watermark_bytes = 98_304, "", "");
+    check(
+        |c| c.connection.high_watermark_bytes = usize::MAX,
+        "connection.high_watermark_bytes",
+        "98304",
+    );
     check(|c| c.limits.frame_bytes_max = 1 << 20, "connection.high_watermark_bytes", "1081344");
     check(
         |c| c.tcp.user_timeout = 10_000 * MS,

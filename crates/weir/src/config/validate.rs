@@ -82,8 +82,14 @@ impl Config {
         }
         let limit = self.limits.device_id_bytes_max;
         match &token.device {
-            Some(device) if device.is_empty() || device.len() > limit => {
-                let allowed = format!("1 to {limit} bytes (limits.device_id_bytes_max), or absent");
+            Some(device)
+                if device.is_empty()
+                    || device.len() > limit
+                    || device.contains(char::is_control) =>
+            {
+                let allowed = format!(
+                    "1 to {limit} bytes (limits.device_id_bytes_max) without control characters, or absent"
+                );
                 let key = format!("auth.tokens[{index}].device");
                 Err(error(&key, format_args!("{device:?}"), allowed))
             }
@@ -95,6 +101,11 @@ impl Config {
         if self.admin.token.len() > TOKEN_BYTES_MAX {
             let value = format!("({} bytes)", self.admin.token.len());
             return Err(error("admin.token", value, format!("at most {TOKEN_BYTES_MAX} bytes")));
+        }
+        // Spaces around it are cut off what a request shows, and other bytes no client sends: it would never match.
+        if !self.admin.token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let allowed = "printable ASCII without spaces, as it stands in a header";
+            return Err(error("admin.token", "(hidden)", allowed));
         }
         match self.listen.admin {
             Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
@@ -112,7 +123,7 @@ impl Config {
         let max = (processors * 4).min(SHARDS_MAX);
         within("threads.shards", self.threads.shards, 0..=max)?;
         within("threads.front", self.threads.front, 0..=max)?;
-        let min = BUDGET_BYTES_MIN.max(2 * self.connection.high_watermark_bytes);
+        let min = BUDGET_BYTES_MIN.max(self.connection.high_watermark_bytes.saturating_mul(2));
         if self.memory.budget_bytes != 0 && self.memory.budget_bytes < min {
             let allowed = format!(
                 "0 (a quarter of the memory), or at least {min}: 1 MiB, and two stalled connections' worth"
