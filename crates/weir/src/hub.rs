@@ -34,7 +34,7 @@ pub(crate) struct Hub {
     config: Config,
     engine: Engine,
     lanes: Arc<Lanes>,
-    counters: Counters,
+    counters: Arc<Counters>,
     message_ids: AtomicU64,
     listening: AtomicBool,
 }
@@ -56,7 +56,7 @@ impl Hub {
             drained: Semaphore::new(0),
             engine,
             lanes,
-            counters: Counters::default(),
+            counters: Arc::default(),
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             listening: AtomicBool::new(false),
             config,
@@ -80,7 +80,7 @@ impl Hub {
         &self.lanes[shard]
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 

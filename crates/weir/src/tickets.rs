@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_engine::{Adoption, Command, Credit};
 use weir_wire::v1::Subscribe;
 
+use crate::counters::Counters;
 use crate::devices::Pin;
 use crate::hub::Hub;
 
@@ -31,8 +32,11 @@ pub(crate) struct Pending {
 }
 
 /// A place among the connections that have not settled.
+///
+/// It must not keep the hub, which keeps the tickets, which keep it: a gateway that ends with connections on their way
+/// would never be freed.
 pub(crate) struct Unsettled {
-    hub: Arc<Hub>,
+    counters: Arc<Counters>,
 }
 
 /// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
@@ -96,16 +100,16 @@ impl Tickets {
 
 impl Unsettled {
     /// Takes a place; `None` if all `unsettled_connections_max` are taken.
-    pub(crate) fn enter(hub: &Arc<Hub>) -> Option<Unsettled> {
+    pub(crate) fn enter(hub: &Hub) -> Option<Unsettled> {
         let max = hub.config().limits.unsettled_connections_max;
         let entered = hub.counters().try_enter_unsettled(max);
-        entered.then(|| Unsettled { hub: Arc::clone(hub) })
+        entered.then(|| Unsettled { counters: Arc::clone(hub.counters()) })
     }
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.hub.counters().leave_unsettled();
+        self.counters.leave_unsettled();
     }
 }
 
