@@ -146,7 +146,7 @@ impl Gateway {
     }
 
     async fn drain(&self, over: Duration) {
-        for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes()) {
+        for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes().iter()) {
             tickets.close();
             let drain = Command::Drain {
                 over,
@@ -161,7 +161,7 @@ impl Gateway {
     }
 
     fn stop_shards(&self) {
-        for lane in self.hub.lanes() {
+        for lane in self.hub.lanes().iter() {
             if lane.try_urgent(Urgent::Stop).is_err() {
                 warn!("a shard's reserved lane is full; it stops with the process");
             }

@@ -71,7 +71,7 @@ impl Hub {
         &self.engine
     }
 
-    pub(crate) fn lanes(&self) -> &Lanes {
+    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
         &self.lanes
     }
 

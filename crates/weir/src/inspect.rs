@@ -1,11 +1,13 @@
 //! Looking at connections and closing them: the operator's side of the hub.
 
+use std::sync::Arc;
+
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
 
 use crate::handle::{Connection, ConnectionCursor, ConnectionQuery};
 use crate::hub::Hub;
-use crate::lanes::{inspect, urgent};
+use crate::lanes::{Lanes, inspect, urgent};
 
 impl Hub {
     pub(crate) async fn connections(
@@ -44,8 +46,17 @@ impl Hub {
 
     pub(crate) async fn revoke(&self, id: &str) -> bool {
         let Some(conns) = self.devices.revoke(id) else { return false };
+        let mut waiting = Vec::new();
         for conn in conns {
-            urgent(self.lane(conn.shard()), Urgent::Close(conn, CloseReason::Revoked)).await;
+            let close = Urgent::Close(conn, CloseReason::Revoked);
+            if self.lane(conn.shard()).try_urgent(close).is_err() {
+                waiting.push(conn);
+            }
+        }
+        if !waiting.is_empty() {
+            // No record names them any more, so nobody else would close them: a task of its own goes on even if
+            // whoever asked has gone.
+            let _ = tokio::spawn(close_revoked(Arc::clone(self.lanes()), waiting)).await;
         }
         true
     }
@@ -96,5 +107,11 @@ impl Hub {
         let device = self.devices.id_of(info.device, info.id)?;
         let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();
         Some(Connection { info, device, topics })
+    }
+}
+
+async fn close_revoked(lanes: Arc<Lanes>, conns: Vec<ConnId>) {
+    for conn in conns {
+        urgent(&lanes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
     }
 }
