@@ -15,7 +15,7 @@ impl Hub {
         query: &ConnectionQuery,
     ) -> (Vec<Connection>, Option<ConnectionCursor>) {
         match &query.device {
-            Some(device) => (self.connections_of(device, query).await, None),
+            Some(device) => self.connections_of(device, query).await,
             None => self.walk(query).await,
         }
     }
@@ -61,13 +61,25 @@ impl Hub {
         true
     }
 
-    /// All that a device has: at most `connections_per_device_max`, so there is no second page.
-    async fn connections_of(&self, device: &str, query: &ConnectionQuery) -> Vec<Connection> {
-        let mut connections = self.device(device).await.unwrap_or_default();
+    /// Those of a device, oldest first; the cursor counts the ones before.
+    async fn connections_of(
+        &self,
+        device: &str,
+        query: &ConnectionQuery,
+    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+        let conns = self.devices.connections_of(device).unwrap_or_default();
+        let from = query.cursor.map_or(0, |place| place.cursor);
+        let wanted = u32::try_from(query.limit.max(1)).unwrap_or(u32::MAX);
+        let end = from.saturating_add(wanted);
+        let mut connections = Vec::new();
+        for conn in conns.iter().skip(from as usize).take(wanted as usize) {
+            connections.extend(self.connection(*conn).await);
+        }
         if let Some(topic) = &query.topic {
             connections.retain(|connection| connection.topics.contains(topic));
         }
-        connections
+        let next = ConnectionCursor { shard: 0, cursor: end };
+        (connections, (conns.len() > end as usize).then_some(next))
     }
 
     /// Goes from shard to shard until the page is full.
@@ -93,7 +105,11 @@ impl Hub {
             let Some(page) = inspect(lane, what).await else {
                 return (found, Some(ConnectionCursor { shard, cursor }));
             };
-            found.extend(page.connections.into_iter().filter_map(|info| self.name(info)));
+            let named = page.connections.into_iter().filter_map(|info| self.name(info));
+            // The topic may have ended since, and its number stand for another.
+            found.extend(named.filter(|connection| {
+                query.topic.as_ref().is_none_or(|topic| connection.topics.contains(topic))
+            }));
             match page.next_cursor {
                 Some(next) => cursor = next,
                 None => (shard, cursor) = (shard + 1, 0),
