@@ -16,11 +16,10 @@ use crate::config::{Config, ConfigError};
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
-use crate::lanes::credit;
 use crate::listener::{self, Buffers};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
-use crate::{admin, frames};
+use crate::{admin, frames, lanes};
 
 /// A running gateway.
 ///
@@ -153,11 +152,15 @@ impl Gateway {
                 retry_after_ms: frames::RETRY_AFTER_MS,
                 seed: rand::random(),
             };
-            credit(lane).await.push(drain);
+            lanes::push(lane, drain).await;
         }
         let shards = u32::try_from(self.hub.lanes().len()).expect("there are at most 256 shards");
         // It is closed by nobody.
         let _ = self.hub.drained.acquire_many(shards).await;
+        // Those who had not settled are told by tasks of their own, which end with the runtime.
+        while self.hub.counters().unsettled() > 0 {
+            sleep(UNSETTLED_INTERVAL).await;
+        }
     }
 
     fn stop_shards(&self) {
@@ -350,6 +353,7 @@ async fn retire_topics(hub: Arc<Hub>) {
 /// A drained connection may linger for a second; the rest is for a busy machine.
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
+const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
 const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

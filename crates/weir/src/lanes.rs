@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
-use weir_engine::{Credit, Full, Inspect, InspectPage, InspectWhat, Mailbox, Urgent};
+use weir_engine::{Command, Credit, Full, Inspect, InspectPage, InspectWhat, Mailbox, Urgent};
 
 /// The way to each shard, by its index.
 pub(crate) type Lanes = [Mailbox<OwnedFd>];
@@ -28,6 +28,16 @@ pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
         if let Some(credit) = try_credit(lane) {
             return credit;
         }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Pushes a command that has to come through: it takes the last credits too. Waits at growing intervals.
+pub(crate) async fn push(lane: &Mailbox<OwnedFd>, mut command: Command<OwnedFd>) {
+    let mut pause = PAUSE_MIN;
+    while let Err(back) = lane.try_push(command) {
+        command = back;
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
