@@ -73,7 +73,7 @@ impl Handle {
         self.hub.topics(prefix, after, limit)
     }
 
-    /// Whether the gateway listens and does not drain.
+    /// Whether the gateway listens, does not drain, and has all its shards.
     pub fn is_ready(&self) -> bool {
         self.hub.is_ready()
     }

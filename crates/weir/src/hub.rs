@@ -37,6 +37,8 @@ pub(crate) struct Hub {
     counters: Arc<Counters>,
     message_ids: AtomicU64,
     listening: AtomicBool,
+    /// A shard, or the task behind it, has ended by itself.
+    failed: AtomicBool,
 }
 
 impl Hub {
@@ -59,6 +61,7 @@ impl Hub {
             counters: Arc::default(),
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             listening: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             config,
         })
     }
@@ -93,7 +96,9 @@ impl Hub {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.listening.load(Ordering::Relaxed) && !self.is_draining()
+        self.listening.load(Ordering::Relaxed)
+            && !self.failed.load(Ordering::Relaxed)
+            && !self.is_draining()
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -102,6 +107,10 @@ impl Hub {
 
     pub(crate) fn set_listening(&self) {
         self.listening.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 
     /// The next message's id: milliseconds at the start of the server above a count, so that those of another start

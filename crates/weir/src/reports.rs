@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::timeout;
+use tracing::error;
 use weir_engine::{Front, Report};
 
 use crate::desk::Desk;
@@ -117,6 +118,7 @@ pub(crate) fn cost(report: &Report) -> usize {
 /// Takes the reports of one shard until it has stopped.
 pub(crate) async fn run(hub: Arc<Hub>, shard: usize, reports: Reports) {
     let Reports { mut queue, room } = reports;
+    let _watch = Watch { hub: Arc::clone(&hub), shard };
     let mut desk = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
@@ -133,6 +135,24 @@ pub(crate) async fn run(hub: Arc<Hub>, shard: usize, reports: Reports) {
         }
         if room.take_awaited() {
             hub.lane(shard).nudge();
+        }
+    }
+}
+
+/// Notices that the way back of a shard has ended, whether the shard or the task behind it failed.
+struct Watch {
+    hub: Arc<Hub>,
+    shard: usize,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.hub.is_draining() {
+            error!(
+                shard = self.shard,
+                "a shard has stopped by itself: the gateway is not ready any more"
+            );
+            self.hub.set_failed();
         }
     }
 }

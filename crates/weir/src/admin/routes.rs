@@ -171,7 +171,7 @@ impl Routes {
         if self.handle.is_ready() {
             return Ok(text("ready\n"));
         }
-        let detail = "the gateway is starting or draining: it takes no connections now";
+        let detail = "the gateway is starting or draining, or a shard has failed";
         Err(Problem::retry(Kind::NotReady, RETRY_AFTER, detail))
     }
 }

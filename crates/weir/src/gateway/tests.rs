@@ -66,3 +66,19 @@ fn subscribe_often(addr: SocketAddr, index: usize) {
         }
     }
 }
+
+#[tokio::test]
+async fn a_gateway_whose_shard_has_ended_is_not_ready() {
+    let mut config = Config::default();
+    config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+    config.listen.admin = None;
+    config.threads.shards = 1;
+    config.threads.pin = false;
+    let gateway = Gateway::builder().config(config).start().await.unwrap();
+    let handle = gateway.handle();
+    assert!(handle.is_ready());
+    assert!(handle.engine().mailbox(0).try_urgent(Urgent::Stop).is_ok());
+    while handle.is_ready() {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
