@@ -149,6 +149,17 @@ impl Devices {
         stripe.records.get_mut(slot).map(|record| record.conns.as_slice().to_vec())
     }
 
+    /// Looks at the device's connections, oldest first, under its lock; none if it is unknown.
+    ///
+    /// What `look` pushes to one of them stands before the `Evict` of its replacement, and behind its `Welcome`. It
+    /// must not wait.
+    pub(crate) fn look_at<T>(&self, id: &str, look: impl FnOnce(&[ConnId]) -> T) -> T {
+        let hash = self.hasher.hash_one(id);
+        let stripe = self.lock(stripe_of(hash));
+        let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
+        look(record.map_or(&[], |record| record.conns.as_slice()))
+    }
+
     /// The id of a connection's device; `None` if the connection is entered no more: replaced, revoked, or closed.
     pub(crate) fn id_of(&self, device: DeviceRef, conn: ConnId) -> Option<String> {
         let (stripe, slot) = parts(device);

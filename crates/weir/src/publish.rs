@@ -43,19 +43,22 @@ impl Hub {
         Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
     }
 
+    /// Under the device's lock, so that a connection that replaces another at this moment gets the message, or the one
+    /// before it does.
     fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
-        let conns = self.devices.connections_of(device).unwrap_or_default();
-        if conns.is_empty() {
-            return Ok(draft.accepted(0));
-        }
-        let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
-        let credits: Vec<Credit<'_, OwnedFd>> =
-            credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-        let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
-        for (credit, conn) in credits.into_iter().zip(&conns) {
-            credit.push(Command::Send(*conn, Item::Message(Arc::clone(&message))));
-        }
-        Ok(draft.accepted(conns.len()))
+        self.devices.look_at(device, |conns| {
+            if conns.is_empty() {
+                return Ok(draft.accepted(0));
+            }
+            let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
+            let credits: Vec<Credit<'_, OwnedFd>> =
+                credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
+            let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+            for (credit, conn) in credits.into_iter().zip(conns) {
+                credit.push(Command::Send(*conn, Item::Message(Arc::clone(&message))));
+            }
+            Ok(draft.accepted(conns.len()))
+        })
     }
 
     fn publish_to_all(&self, draft: &Draft<'_>) -> Result<Accepted, PublishError> {

@@ -56,6 +56,7 @@ proptest! {
             prop_assert_eq!(devices.connection_count(), twin.values().map(Vec::len).sum::<usize>());
             for (id, conns) in &twin {
                 prop_assert_eq!(devices.connections_of(id), Some(conns.clone()));
+                prop_assert_eq!(devices.look_at(id, <[ConnId]>::to_vec), conns.clone());
                 for conn in conns {
                     let (_, device) = &refs[conn];
                     prop_assert_eq!(devices.id_of(*device, *conn), Some(id.clone()));
