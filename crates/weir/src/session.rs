@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::Budget;
-use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
+use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
 use crate::frames;
@@ -110,11 +110,15 @@ async fn settle(
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { hello, read_ahead } = greeting;
+    let Greeting { mut hello, read_ahead } = greeting;
+    let (heartbeat, topics) =
+        (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(hub, &mut hello));
     let device = match hub.auth.authenticate(&hello.device_id, &hello.token) {
         Ok(device) => device,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
+    // Not kept while the lane is full: a token may be as long as a frame.
+    drop(hello);
     // From here on a revocation of the device reaches this connection too.
     let pin = hub.devices.pin(&device);
     // At its edge the budget belongs to those who are connected.
@@ -128,8 +132,7 @@ async fn settle(
         hub.assignments.release(shard);
         return Err((stream, unsettled, CloseReason::TooManyConnections));
     };
-    let heartbeat = agree_heartbeat(hub, hello.heartbeat_ms);
-    let pending = Box::new(Pending { pin, heartbeat, topics: hello.topics, unsettled });
+    let pending = Box::new(Pending { pin, heartbeat, topics, unsettled });
     let Ok(stream) = stream.into_std() else {
         hub.assignments.release(shard);
         hub.counters().count_closed(CloseReason::SocketError);
@@ -143,6 +146,16 @@ async fn settle(
         let _ = std::net::TcpStream::from(socket).write(&frames::goodbye(CloseReason::Draining));
     }
     Ok(())
+}
+
+/// The topics that `Hello` asks for, and one more where it asks for too many, which is what tells.
+///
+/// A topic without a name takes two bytes on the wire and 56 here: the longest `Hello` would hold megabytes.
+fn wished_topics(hub: &Hub, hello: &mut Hello) -> Vec<Subscribe> {
+    let mut topics = std::mem::take(&mut hello.topics);
+    topics.truncate(hub.config().limits.topics_per_connection_max + 1);
+    topics.shrink_to_fit();
+    topics
 }
 
 fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
