@@ -26,7 +26,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::{AdminConfig, Handle};
+use crate::{AcceptError, AdminConfig, Handle};
+use problem::{Kind, Problem};
 use routes::Routes;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
@@ -38,6 +39,7 @@ pub(crate) async fn serve(
     config: AdminConfig,
     shutdown: impl Future<Output = ()>,
 ) {
+    let counting = handle.clone();
     let routes = Arc::new(Routes::new(handle, &config));
     let (stop, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -52,6 +54,7 @@ pub(crate) async fn serve(
                     connections.spawn(converse(stream, Arc::clone(&routes), stopped.clone()));
                 }
                 Err(error) => {
+                    counting.counters().count_accept_error(AcceptError::of(&error));
                     tracing::warn!(%error, "the admin API cannot accept a connection");
                     tokio::time::sleep(ACCEPT_BACK_OFF).await;
                 }
@@ -115,9 +118,16 @@ fn prepare(stream: &TcpStream) {
 
 /// Answers one connection too many, as far as its socket takes it, and closes it.
 fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(
-        b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    let detail =
+        format!("{CONNECTIONS_MAX} connections to the admin API are open, the most there can be");
+    let problem = Problem::retry(Kind::TooManyRequests, Duration::from_secs(1), detail);
+    let Ok(body) = serde_json::to_string(&problem.document()) else { return };
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
+         Content-Type: application/problem+json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
     );
+    let _ = stream.try_write(answer.as_bytes());
 }
 
 /// Operators, a few publishers and a scraper; each holds some tens of KiB at the most.

@@ -193,7 +193,9 @@ async fn one_connection_too_many_is_told_so() {
     for _ in 0..super::CONNECTIONS_MAX {
         kept.push(server.connect().await);
     }
-    assert_eq!(server.connect().await.read().await.status, 503);
+    let refused = server.connect().await.read().await;
+    assert_eq!((refused.status, refused.json()["status"].as_u64()), (503, Some(503)));
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     let last = kept.last_mut().expect("there are some");
     assert_eq!(last.ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.status, 200);
     drop(kept);
