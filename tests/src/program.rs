@@ -28,17 +28,22 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 impl Server {
     /// Starts `weir` with `extra` TOML below the listen addresses.
     pub fn start(extra: &str) -> Result<Server> {
+        Self::start_with_open_files(extra, None)
+    }
+
+    /// The same, under a limit of open files.
+    pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
         // A port that was free a moment ago may be taken: then another is tried.
         for _ in 0..5 {
-            let mut server = Self::spawn(extra)?;
+            let mut server = Self::spawn(extra, open_files_max)?;
             if server.wait_until_ready()? {
                 return Ok(server);
             }
         }
-        bail!("weir did not start: {}", Self::spawn(extra)?.complaint())
+        bail!("weir did not start: {}", Self::spawn(extra, open_files_max)?.complaint())
     }
 
-    fn spawn(extra: &str) -> Result<Server> {
+    fn spawn(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
         let directory = tempfile::tempdir()?;
         let tcp = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
@@ -48,7 +53,16 @@ impl Server {
             format!("[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\n{extra}"),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
-        let child = Command::new(program("weir")?)
+        let mut command = match open_files_max {
+            None => Command::new(program("weir")?),
+            Some(limit) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
+                command.arg(program("weir")?);
+                command
+            }
+        };
+        let child = command
             .arg("--config")
             .arg(&path)
             .current_dir(directory.path())
@@ -144,6 +158,14 @@ impl Server {
             rest();
         }
         bail!("weir did not end; log:\n{}", self.log())
+    }
+
+    /// CPU time used so far, in clock ticks of 10 ms.
+    pub fn cpu_ticks(&self) -> Result<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        let fields = stat.rsplit_once(')').context("the name ends")?.1;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
     }
 
     /// Resident anonymous memory in bytes (`RssAnon`).

@@ -206,8 +206,7 @@ impl Desk {
         let limit = self.hub.config().limits.topics_per_connection_max;
         if topics.len() > limit {
             let message = format!(
-                "hello asks for {} topics, over the limit of {limit} (limits.topics_per_connection_max)",
-                topics.len()
+                "hello asks for more topics than the limit of {limit} (limits.topics_per_connection_max)"
             );
             self.answer(conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
         }
