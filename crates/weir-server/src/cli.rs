@@ -87,7 +87,7 @@ pub(crate) struct SubscribeArgs {
     /// The device's token (better in WEIR_TOKEN: other users see command lines).
     #[arg(long)]
     pub(crate) token: Option<String>,
-    /// The device's id; a random one otherwise.
+    /// The device's id. Otherwise the one that the token is bound to; without a token, a random one.
     #[arg(long, value_name = "ID")]
     pub(crate) device: Option<String>,
     /// One JSON object a line.

@@ -55,10 +55,10 @@ enum End {
 }
 
 pub(crate) async fn run(args: SubscribeArgs) -> anyhow::Result<()> {
-    let device = args.device.clone().unwrap_or_else(random_device_id);
-    let mut options = Options::device(device);
-    options.token =
-        args.token.clone().or_else(|| std::env::var("WEIR_TOKEN").ok()).unwrap_or_default();
+    let token = args.token.clone().or_else(|| std::env::var("WEIR_TOKEN").ok());
+    let token = token.unwrap_or_default();
+    let device = args.device.clone().unwrap_or_else(|| device_without_a_name(&token));
+    let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
     let left = args.count;
     let mut subscriber = Subscriber { args, options, positions: HashMap::new(), left };
@@ -87,8 +87,12 @@ impl Subscriber {
             Ok(client) => client,
             Err(error) => return Ok(self.end_by_error(&error, backoff)),
         };
-        let (device, id) = (&self.options.device_id, client.connection_id());
-        complain(format_args!("connected to {} as {device}, connection {id:016x}", self.args.addr));
+        let device = match self.options.device_id.as_str() {
+            "" => "the device of the token",
+            device => device,
+        };
+        let (addr, id) = (&self.args.addr, client.connection_id());
+        complain(format_args!("connected to {addr} as {device}, connection {id:016x}"));
         let since = Instant::now();
         let end = loop {
             match client.next().await {
@@ -157,7 +161,12 @@ impl Subscriber {
     }
 
     fn end_by_error(&self, error: &ClientError, backoff: &mut Backoff) -> End {
-        let why = format!("{}: {error}", self.args.addr);
+        let hint = if self.options.device_id.is_empty() && is_malformed(error) {
+            "; the token may be bound to no device: give --device ID"
+        } else {
+            ""
+        };
+        let why = format!("{}: {error}{hint}", self.args.addr);
         match backoff.after_error(error) {
             Some(delay) => End::Retry { why, delay },
             None => End::GiveUp(why),
@@ -207,8 +216,18 @@ fn printable(text: &str) -> String {
     out
 }
 
-fn random_device_id() -> String {
-    format!("subscribe-{:08x}", rand::random::<u32>())
+/// The id to send where none is given: with a token none, for the token may name it; without, one of its own.
+fn device_without_a_name(token: &str) -> String {
+    if token.is_empty() {
+        format!("subscribe-{:08x}", rand::random::<u32>())
+    } else {
+        String::new()
+    }
+}
+
+/// Whether the server refused what `Hello` says, as it does with an id that is missing.
+fn is_malformed(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(goodbye) if goodbye.reason == "malformed")
 }
 
 /// A connection that held this long was no failure: the next wait is a short one again.

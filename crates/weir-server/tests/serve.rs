@@ -229,7 +229,7 @@ fn tokens_of_the_file_admit_and_are_needed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.toml");
     let text = "[auth]\nanonymous = false\n[[auth.tokens]]\ntoken = \"t0\"\ndevice = \"d\"\n\
-                [admin]\ntoken = \"a0\"\n";
+                [[auth.tokens]]\ntoken = \"any\"\n[admin]\ntoken = \"a0\"\n";
     std::fs::write(&path, text).unwrap();
     let server = Server::start(&[("WEIR_CONFIG", path.to_str().unwrap())]);
     assert!(server.printed.contains("--token TOKEN\n"), "{}", server.printed);
@@ -238,6 +238,16 @@ fn tokens_of_the_file_admit_and_are_needed() {
     assert_eq!(anonymous.status.code(), Some(1));
     let stderr = String::from_utf8(anonymous.stderr).unwrap();
     assert!(stderr.contains("refused by the server: 4200 unauthorized"), "{stderr}");
+
+    let mut unnamed = weir(&["subscribe", "--addr", &server.tcp, "--token", "any"], &[]);
+    let unnamed = unnamed.output().unwrap();
+    assert_eq!(unnamed.status.code(), Some(1));
+    let stderr = String::from_utf8(unnamed.stderr).unwrap();
+    assert!(stderr.contains("malformed") && stderr.contains("give --device ID"), "{stderr}");
+    let mut named = server.subscribe(&["--token", "t0", "--count", "1"]);
+    succeeded(&server.publish(&["--device", "d", "--text", "x", "--token", "a0"]));
+    assert_eq!(named.program.line(), "- 0 x");
+    assert_eq!(named.program.exit_code(), Some(0));
 
     let mut admitted = server.subscribe(&["--token", "t0", "--device", "d", "--count", "1"]);
     let refused = server.publish(&["--all", "--text", "x"]);
