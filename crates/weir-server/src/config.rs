@@ -65,8 +65,7 @@ impl Settings {
         if problems.is_empty()
             && let Err(error) = settings.validate()
         {
-            let place = places.of(&error.key);
-            problems.push(Problem::not_allowed(place, &error.key, error.value, error.allowed));
+            problems.push(places.problem(error));
         }
         if problems.is_empty() { Ok(settings) } else { Err(Refused { problems }) }
     }
@@ -80,7 +79,8 @@ impl Settings {
 impl LogSettings {
     fn validate(&self) -> Result<(), weir::ConfigError> {
         let error = |key: &str, value: String, allowed: &str| {
-            Err(weir::ConfigError { key: key.to_owned(), value, allowed: allowed.to_owned() })
+            let (key, allowed) = (key.to_owned(), allowed.to_owned());
+            Err(weir::ConfigError { key, value, allowed, depends_on: &[] })
         };
         if self.level.parse::<tracing_subscriber::EnvFilter>().is_err() {
             let value = format!("{:?}", self.level);

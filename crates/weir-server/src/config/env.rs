@@ -44,7 +44,10 @@ fn handle(
     problems: &mut Vec<Problem>,
 ) {
     if key.field.set_from_text(settings, text) {
-        places.set(key, place);
+        // Numbers, lists and the like are shown as they are understood.
+        let is_text = key.field.show(settings).is_some_and(|shown| shown.starts_with('"'));
+        let written = (is_text && !key.is_secret).then(|| format!("{text:?}"));
+        places.set(key.path(), place, written);
         return;
     }
     let shown = if key.is_secret { HIDDEN.to_owned() } else { format!("{text:?}") };

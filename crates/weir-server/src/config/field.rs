@@ -14,6 +14,8 @@ pub(super) trait Field: Sync {
     fn kind(&self) -> &'static str;
     /// Whether a variable can hold it.
     fn in_variables(&self) -> bool;
+    /// The members of each of its tables, if it is a list of tables: all are texts, the first is needed and secret.
+    fn members(&self) -> Option<&'static [&'static str]>;
     /// The value as TOML; `None` if it is absent.
     fn show(&self, settings: &Settings) -> Option<String>;
     /// Sets it; false if the value is not of its kind.
@@ -35,6 +37,10 @@ impl<T: Value> Field for At<T> {
 
     fn in_variables(&self) -> bool {
         T::IN_VARIABLES
+    }
+
+    fn members(&self) -> Option<&'static [&'static str]> {
+        T::MEMBERS
     }
 
     fn show(&self, settings: &Settings) -> Option<String> {
@@ -64,6 +70,7 @@ impl<T> At<T> {
 pub(super) trait Value: Sized {
     const KIND: &'static str;
     const IN_VARIABLES: bool = true;
+    const MEMBERS: Option<&'static [&'static str]> = None;
     fn from_toml(value: &DeValue<'_>) -> Option<Self>;
     fn from_text(text: &str) -> Option<Self>;
     fn show(&self) -> Option<String>;
@@ -246,6 +253,7 @@ impl Value for Vec<String> {
 impl Value for Vec<TokenConfig> {
     const KIND: &'static str = "tables [[auth.tokens]], each with token and, if wanted, device";
     const IN_VARIABLES: bool = false;
+    const MEMBERS: Option<&'static [&'static str]> = Some(&["token", "device"]);
 
     fn from_toml(value: &DeValue<'_>) -> Option<Vec<TokenConfig>> {
         value.as_array()?.iter().map(|item| token(item.get_ref())).collect()
@@ -263,9 +271,6 @@ impl Value for Vec<TokenConfig> {
 fn token(value: &DeValue<'_>) -> Option<TokenConfig> {
     let table = value.as_table()?;
     let text = |name: &str| table.get(name).map(|value| value.get_ref().as_str());
-    if table.keys().any(|key| !["token", "device"].contains(&key.get_ref().as_ref())) {
-        return None;
-    }
     let device = match text("device") {
         Some(device) => Some(device?.to_owned()),
         None => None,

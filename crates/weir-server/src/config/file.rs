@@ -5,26 +5,39 @@ use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
+use super::field::Value as _;
 use super::keys::{self, Key};
 use super::{Place, Problem, Settings};
 
-/// Where each key got its value, if not by default.
+/// Where each key got its value, if not by default; parts of a list are keys too, such as `auth.tokens[1].token`.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    by_key: HashMap<String, Place>,
+    by_key: HashMap<String, Set>,
+}
+
+/// What set a key.
+#[derive(Debug)]
+struct Set {
+    place: Place,
+    /// The value as it was written; `None` if it is not to be shown, or not as it was written.
+    written: Option<String>,
 }
 
 impl Places {
-    pub(super) fn set(&mut self, key: &Key, place: Place) {
-        self.by_key.insert(key.path(), place);
+    pub(super) fn set(&mut self, path: String, place: Place, written: Option<String>) {
+        self.by_key.insert(path, Set { place, written });
     }
 
-    /// The place of a key; of `a.b[1].c` that of `a.b`.
-    pub(super) fn of(&self, path: &str) -> Place {
-        let path = path.split_once('[').map_or(path, |(list, _)| list);
-        self.by_key.get(path).cloned().unwrap_or(Place::Default)
+    /// What an error says, at the place of its key; if nothing has set that, of a key that it depends on.
+    pub(super) fn problem(&self, error: weir::ConfigError) -> Problem {
+        let weir::ConfigError { key, value, allowed, depends_on } = error;
+        let set = self.by_key.get(&key);
+        let shown = set.and_then(|set| set.written.clone()).unwrap_or(value);
+        let cause = || depends_on.iter().find_map(|path| self.by_key.get(*path));
+        let place = set.or_else(cause).map_or(Place::Default, |set| set.place.clone());
+        Problem::not_allowed(place, &key, shown, allowed)
     }
 }
 
@@ -99,14 +112,66 @@ impl Reader<'_> {
         // The span of a list of tables is that of its first table, or nothing: the name's is always there.
         let place = if value.get_ref().is_array() { name } else { value.span() };
         let place = self.place(place);
-        if key.field.set_from_toml(self.settings, value.get_ref()) {
-            self.places.set(key, place);
+        let path = key.path();
+        if let Some(members) = key.field.members()
+            && !self.handle_tables(&path, members, value.get_ref())
+        {
             return;
         }
-        let path = key.path();
         let shown = self.source(&path, value);
+        if key.field.set_from_toml(self.settings, value.get_ref()) {
+            let written = value.get_ref().is_str().then_some(shown);
+            self.places.set(path, place, written.filter(|shown| shown != HIDDEN));
+            return;
+        }
         let problem = Problem::not_allowed(place, &path, shown, key.allowed_in_full());
         self.problems.push(problem);
+    }
+
+    /// Checks the members of a list's tables (see [`Field::members`](super::field::Field::members)) and notes their
+    /// places; false if one was refused. What is no list of tables is left to others.
+    fn handle_tables(&mut self, path: &str, members: &[&str], value: &DeValue<'_>) -> bool {
+        let problems_before = self.problems.len();
+        let items = value.as_array().into_iter().flat_map(|items| items.iter());
+        for (index, item) in items.enumerate() {
+            let Some(table) = item.get_ref().as_table() else { continue };
+            let path = format!("{path}[{index}]");
+            let count = self.problems.len();
+            for (name, value) in in_order(table) {
+                self.handle_member(&path, members, name, value);
+            }
+            // A typing error in its name has been said already.
+            if let Some(first) = members.first()
+                && self.problems.len() == count
+                && !table.contains_key(*first)
+            {
+                let (place, path) = (self.place(item.span()), format!("{path}.{first}"));
+                self.problems.push(Problem::not_allowed(place, &path, "(absent)", TEXT));
+            }
+        }
+        self.problems.len() == problems_before
+    }
+
+    fn handle_member(
+        &mut self,
+        path: &str,
+        members: &[&str],
+        name: &Spanned<DeString<'_>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let (path, member) = (format!("{path}.{}", name.get_ref()), name.get_ref().as_ref());
+        if !members.contains(&member) {
+            let hint = meant(member, members.iter().map(|member| (*member).to_owned()));
+            self.refuse(name.span(), format!("{path} = {HIDDEN}: no such key{hint}"));
+        } else if value.get_ref().is_str() {
+            let place = self.place(value.span());
+            self.places.set(path, place, None);
+        } else {
+            let is_secret = members.first() == Some(&member);
+            let shown = if is_secret { HIDDEN.to_owned() } else { self.written(value) };
+            let place = self.place(value.span());
+            self.problems.push(Problem::not_allowed(place, &path, shown, TEXT));
+        }
     }
 
     fn refuse(&mut self, span: Range<usize>, what: String) {
@@ -121,11 +186,16 @@ impl Reader<'_> {
         Place::File { path: self.path.to_owned(), line, column }
     }
 
-    /// The value at `path` as it is written, cut at `SHOWN_CHARS_MAX`.
+    /// The value at `path` as it is written, unless that may be a secret.
     fn source(&self, path: &str, value: &Spanned<DeValue<'_>>) -> String {
         if keys::may_be_secret(path) && !value.get_ref().is_bool() {
             return HIDDEN.to_owned();
         }
+        self.written(value)
+    }
+
+    /// The value as it is written, cut at `SHOWN_CHARS_MAX`.
+    fn written(&self, value: &Spanned<DeValue<'_>>) -> String {
         let source = self.text.get(value.span()).unwrap_or_default();
         let line = source.lines().next().unwrap_or_default();
         let shown: String = line.chars().take(SHOWN_CHARS_MAX).collect();
@@ -136,7 +206,7 @@ impl Reader<'_> {
 /// The entries of a table in the order of the file.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
-) -> Vec<(&'a Spanned<toml::de::DeString<'i>>, &'a Spanned<DeValue<'i>>)> {
+) -> Vec<(&'a Spanned<DeString<'i>>, &'a Spanned<DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
     entries
@@ -170,6 +240,9 @@ fn distance(from: &str, to: &str) -> usize {
     }
     row.last().copied().unwrap_or_default()
 }
+
+/// What a member of a list's table can be.
+const TEXT: &str = String::KIND;
 
 /// Stands for the value of a secret key.
 pub(super) const HIDDEN: &str = "(hidden)";

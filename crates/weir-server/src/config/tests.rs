@@ -163,10 +163,70 @@ fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
         ("[log]\nqueue_lines = 1\n", "f.toml:2:15: log.queue_lines = 1: allowed is 128 to 1048576"),
         (
             "[[auth.tokens]]\ntoken = \"s3cret\"\n[[auth.tokens]]\ntoken = \"s3cret\"\n",
-            "f.toml:1:8: auth.tokens[1].token = (hidden): allowed is a token that does not stand there already",
+            "f.toml:4:9: auth.tokens[1].token = (hidden): allowed is a token that does not stand there already",
+        ),
+        (
+            "[[auth.tokens]]\ntoken = \"t\"\ndevice = \"\"\n",
+            "f.toml:3:10: auth.tokens[0].device = \"\": allowed is 1 to 128 bytes",
+        ),
+        (
+            "[connection]\nhello_timeout = \"3h\"\n",
+            "f.toml:2:17: connection.hello_timeout = \"3h\": allowed is 100ms to 3600s",
         ),
     ];
     assert_refused(&cases);
+}
+
+/// The value at fault is then a default, which has no place of its own.
+#[test]
+fn a_default_that_no_longer_fits_is_said_with_the_place_of_what_it_depends_on() {
+    assert_refused(&[
+        (
+            "[listen]\ntcp = [\"0.0.0.0:7070\"]\n",
+            "f.toml:2:1: auth.tokens = []: allowed is at least one token, since 0.0.0.0:7070",
+        ),
+        (
+            "[auth]\nanonymous = false\n",
+            "f.toml:2:13: auth.tokens = []: allowed is at least one token while auth.anonymous is false",
+        ),
+        (
+            "[listen]\nadmin = \"0.0.0.0:7090\"\n",
+            "f.toml:2:9: admin.token = \"\": allowed is a token, since listen.admin = 0.0.0.0:7090",
+        ),
+        ("[connection]\nheartbeat_min = \"2m\"\n", "f.toml:2:17: connection.heartbeat = 60s: "),
+        ("[connection]\nheartbeat_max = \"30s\"\n", "f.toml:2:17: connection.heartbeat = 60s: "),
+        ("[connection]\nheartbeat_min = \"30m\"\n", "f.toml:2:17: connection.heartbeat_max = 900s"),
+        ("[connection]\nstall_timeout = \"2m\"\n", "f.toml:2:17: tcp.user_timeout = 60s: "),
+        (
+            "[limits]\nframe_bytes_max = 1048576\n",
+            "f.toml:2:19: connection.high_watermark_bytes = 131072: allowed is 1081344",
+        ),
+    ]);
+    let error = load("", &[("WEIR_LISTEN_TCP", "0.0.0.0:7070")]).unwrap_err();
+    assert!(error.starts_with("WEIR_LISTEN_TCP: auth.tokens = []: "), "{error}");
+}
+
+#[test]
+fn every_member_of_a_list_s_tables_has_its_place() {
+    let text = "[[auth.tokens]]\ntokn = \"5171\"\n\n[[auth.tokens]]\ntoken = \"5172\"\n\
+                device = 5173\nwheels = \"5174\"\n[[auth.tokens]]\ntoken = 5175\n\
+                [[auth.tokens]]\n";
+
+    let error = load(text, &[]).unwrap_err();
+
+    let lines: Vec<_> = error.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "f.toml:2:1: auth.tokens[0].tokn = (hidden): no such key; did you mean token?",
+            "f.toml:6:10: auth.tokens[1].device = 5173: allowed is a text",
+            "f.toml:7:1: auth.tokens[1].wheels = (hidden): no such key; `weir config reference` lists all",
+            "f.toml:9:9: auth.tokens[2].token = (hidden): allowed is a text",
+            "f.toml:10:1: auth.tokens[3].token = (absent): allowed is a text",
+        ]
+    );
+    let inline = "[auth]\ntokens = [{ token = \"t\" },\n  { device = \"d\" }]\n";
+    assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): allowed is a text")]);
 }
 
 #[test]
@@ -190,7 +250,11 @@ fn secrets_are_not_repeated() {
         ("token = \"5171\"\n", "f.toml:1:1: token = (hidden): no such key outside a section"),
         (
             "[[auth.tokens]]\ntoken = \"5171\"\nname = \"x\"\n",
-            "f.toml:1:8: auth.tokens = (hidden): allowed is tables [[auth.tokens]]",
+            "f.toml:3:1: auth.tokens[0].name = (hidden): no such key",
+        ),
+        (
+            "[auth]\ntokens = [\"5171\"]\n",
+            "f.toml:2:1: auth.tokens = (hidden): allowed is tables [[auth.tokens]]",
         ),
     ];
     for (text, expected) in cases {
@@ -218,6 +282,10 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
         (
             ("WEIR_LISTEN_TCP", ""),
             "WEIR_LISTEN_TCP: listen.tcp = []: allowed is at least one address",
+        ),
+        (
+            ("WEIR_CONNECTION_HELLO_TIMEOUT", "3h"),
+            "WEIR_CONNECTION_HELLO_TIMEOUT: connection.hello_timeout = \"3h\": allowed is 100ms to",
         ),
         (("WEIR_AUTH_TOKENS", "t"), "WEIR_AUTH_TOKENS: no such key"),
     ];

@@ -17,6 +17,8 @@ pub struct ConfigError {
     pub value: String,
     /// What is allowed.
     pub allowed: String,
+    /// The keys that decide what is allowed here, if others do: the value may be one that nobody has set.
+    pub depends_on: &'static [&'static str],
 }
 
 impl Config {
@@ -62,7 +64,11 @@ impl Config {
                 ),
                 None => "at least one token while auth.anonymous is false".to_owned(),
             };
-            return Err(error("auth.tokens", "[]", allowed));
+            let depends_on = match exposed {
+                Some(_) => &["listen.tcp"],
+                None => &["auth.anonymous"],
+            };
+            return Err(ConfigError { depends_on, ..error("auth.tokens", "[]", allowed) });
         }
         for (index, token) in self.auth.tokens.iter().enumerate() {
             self.check_token(index, token)?;
@@ -112,7 +118,8 @@ impl Config {
                 let allowed = format!(
                     "a token, since listen.admin = {addr} is not on loopback: whoever reaches it could publish"
                 );
-                Err(error("admin.token", "\"\"", allowed))
+                let depends_on = &["listen.admin"];
+                Err(ConfigError { depends_on, ..error("admin.token", "\"\"", allowed) })
             }
             Some(_) | None => Ok(()),
         }
@@ -174,9 +181,16 @@ impl Config {
         )?;
         within_time("connection.heartbeat_min", heartbeat_min, 2 * TICK, HOUR, "")?;
         let why = ", not below connection.heartbeat_min";
-        within_time("connection.heartbeat_max", heartbeat_max, heartbeat_min, 24 * HOUR, why)?;
+        within_time("connection.heartbeat_max", heartbeat_max, heartbeat_min, 24 * HOUR, why)
+            .map_err(|error| ConfigError { depends_on: &["connection.heartbeat_min"], ..error })?;
         let why = ", the bounds heartbeat_min and heartbeat_max";
+        let depends_on: &[_] = if heartbeat < heartbeat_min {
+            &["connection.heartbeat_min"]
+        } else {
+            &["connection.heartbeat_max"]
+        };
         within_time("connection.heartbeat", heartbeat, heartbeat_min, heartbeat_max, why)
+            .map_err(|error| ConfigError { depends_on, ..error })
     }
 
     fn check_watermarks(&self) -> Result<(), ConfigError> {
@@ -189,7 +203,9 @@ impl Config {
                 "{min} (low_watermark_bytes + limits.frame_bytes_max, so that no single message stalls a connection) to {}",
                 WATERMARK_BYTES_MAX + self.limits.frame_bytes_max
             );
-            return Err(error("connection.high_watermark_bytes", high, allowed));
+            let depends_on = &["limits.frame_bytes_max", "connection.low_watermark_bytes"];
+            let error = error("connection.high_watermark_bytes", high, allowed);
+            return Err(ConfigError { depends_on, ..error });
         }
         Ok(())
     }
@@ -203,11 +219,13 @@ impl Config {
         let above = self.connection.stall_timeout + Duration::from_millis(1);
         let why = ": above connection.stall_timeout, or the kernel kills a stalled connection without a reason";
         within_time("tcp.user_timeout", tcp.user_timeout, above, 24 * HOUR, why)
+            .map_err(|error| ConfigError { depends_on: &["connection.stall_timeout"], ..error })
     }
 }
 
 fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
-    ConfigError { key: key.to_owned(), value: value.to_string(), allowed: allowed.to_string() }
+    let (value, allowed) = (value.to_string(), allowed.to_string());
+    ConfigError { key: key.to_owned(), value, allowed, depends_on: &[] }
 }
 
 fn within<T: PartialOrd + Display>(
