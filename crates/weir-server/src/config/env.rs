@@ -23,7 +23,11 @@ pub(super) fn apply(
     ours.sort();
     for (name, text) in ours {
         let place = Place::Variable(name.clone());
-        match keys::all().find(|key| key.variable().as_deref() == Some(name.as_str())) {
+        match keys::all().find(|key| key.variable_name() == name) {
+            Some(key) if key.variable().is_none() => {
+                let what = format_args!("{} can only stand in the file", key.path());
+                problems.push(Problem::new(place, what));
+            }
             Some(key) => handle(key, &text, place, settings, places, problems),
             None if belongs_to_section(&name) => {
                 let names = keys::all().filter_map(Key::variable);

@@ -24,8 +24,12 @@ impl Key {
 
     /// The variable that sets it, if one can.
     pub(super) fn variable(&self) -> Option<String> {
-        let name = || format!("WEIR_{}_{}", self.section, self.name).to_uppercase();
-        self.field.in_variables().then(name)
+        self.field.in_variables().then(|| self.variable_name())
+    }
+
+    /// The name of that variable, whether there is one or not.
+    pub(super) fn variable_name(&self) -> String {
+        format!("WEIR_{}_{}", self.section, self.name).to_uppercase()
     }
 
     /// Kind and range in one phrase.

@@ -287,7 +287,7 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
             ("WEIR_CONNECTION_HELLO_TIMEOUT", "3h"),
             "WEIR_CONNECTION_HELLO_TIMEOUT: connection.hello_timeout = \"3h\": allowed is 100ms to",
         ),
-        (("WEIR_AUTH_TOKENS", "t"), "WEIR_AUTH_TOKENS: no such key"),
+        (("WEIR_AUTH_TOKENS", "t"), "WEIR_AUTH_TOKENS: auth.tokens can only stand in the file"),
     ];
     for (variable, expected) in cases {
         let error = load("[limits]\ntopics_max = 7\n", &[variable]).unwrap_err();
