@@ -2,14 +2,17 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use http::StatusCode;
-use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_path_to_error::Segment;
 
 use super::problem::{Document, Kind, Problem};
 use super::reply::{self, Reply};
@@ -48,6 +51,10 @@ struct Many<'a> {
 struct Form {
     messages: Option<IgnoredAny>,
 }
+
+/// A JSON object. What is derived for a struct alone would take an array too, as its members in their order.
+#[derive(Debug)]
+struct Object<T>(T);
 
 /// A string that is copied only if it holds escapes.
 #[derive(Debug, Deserialize)]
@@ -187,6 +194,26 @@ impl Message<'_> {
     }
 }
 
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members))
+            }
+        }
+
+        input.deserialize_map(Members(PhantomData)).map(Self)
+    }
+}
+
 impl From<Accepted> for Published {
     fn from(accepted: Accepted) -> Self {
         Self {
@@ -206,15 +233,19 @@ fn short<'a>(field: &'static str, value: Option<&'a Text<'_>>) -> Result<&'a str
     Err((field, format!("{field} of {bytes} bytes is over the limit of {NAME_BYTES_MAX}")))
 }
 
-/// Parses JSON; an error names the field by its path.
+/// Parses a JSON object; an error names the field by its path, where it is known.
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let mut input = serde_json::Deserializer::from_slice(body);
-    let value: T = serde_path_to_error::deserialize(&mut input).map_err(|error| {
-        let path = error.path().to_string();
+    let Object(value) = serde_path_to_error::deserialize(&mut input).map_err(|error| {
+        let path = error.path();
+        // A body that is cut off has a path that ends in nothing known.
+        let is_known = path.iter().next().is_some()
+            && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
+        let field = is_known.then(|| path.to_string());
         let detail = error.into_inner().to_string();
-        match path.as_str() {
-            "." | "" => Problem::new(Kind::InvalidRequest, detail),
-            _ => Problem::field(path, detail),
+        match field {
+            Some(field) => Problem::field(field, detail),
+            None => Problem::new(Kind::InvalidRequest, detail),
         }
     })?;
     let end = input.end();
@@ -238,7 +269,7 @@ where
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut input: A) -> Result<Self::Value, A::Error> {
             let mut messages = Vec::new();
-            while let Some(message) = input.next_element()? {
+            while let Some(Object(message)) = input.next_element()? {
                 if messages.len() == MESSAGES_MAX {
                     return Err(A::Error::custom(format_args!(
                         "more than {MESSAGES_MAX} messages in one request"
@@ -326,8 +357,9 @@ mod tests {
         }
         let twice = parsed(r#"{"topic":"a","topic":"b"}"#).unwrap_err();
         assert!(twice["detail"].as_str().unwrap().contains("duplicate field `topic`"), "{twice}");
-        for body in ["", "{", "[]", "null", "{} x", "\u{feff}{}"] {
-            assert!(parsed(body).is_err(), "{body:?}");
+        for body in ["", "{", "null", "{} x", "\u{feff}{}", r#"{"topic":"a""#] {
+            let problem = parsed(body).unwrap_err();
+            assert!(problem.get("field").is_none(), "{body:?}: {problem}");
         }
     }
 
@@ -339,6 +371,25 @@ mod tests {
         let body = r#"{"messages":[{},{"txt":""}]}"#;
         let problem = parse::<Many<'_>>(body.as_bytes()).unwrap_err();
         assert!(format!("{problem:?}").contains("messages[1].txt"), "{problem:?}");
+    }
+
+    /// A struct's members in their order would otherwise be taken for the struct.
+    #[test]
+    fn an_array_is_no_object() {
+        let message = r#"["news",null,null,"hi",null,null,null,null]"#;
+        for body in ["[]", message] {
+            let problem = parsed(body).unwrap_err();
+            assert!(problem["detail"].as_str().unwrap().contains("a JSON object"), "{problem}");
+        }
+        for (body, field) in [
+            (format!("[[{message}]]"), None),
+            (format!(r#"{{"messages":[{{}},{message}]}}"#), Some("messages[1]")),
+        ] {
+            let problem = parse::<Many<'_>>(body.as_bytes()).unwrap_err();
+            let problem = serde_json::to_value(problem.document()).unwrap();
+            assert_eq!(problem["field"].as_str(), field, "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains("a JSON object"), "{problem}");
+        }
     }
 
     #[test]

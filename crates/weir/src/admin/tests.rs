@@ -161,7 +161,9 @@ async fn one_message_or_many_can_be_published() {
         (r#"{"messages":[],"topic":"a"}"#, 400, "unknown field `topic`"),
         (r#"{"messages":[{"topic":"a","text":5}]}"#, 400, r#""field":"messages[0].text""#),
         (r#"{"messages":[]}"#, 200, r#"{"results":[]}"#),
-        ("\"\"", 400, "invalid type"),
+        ("\"\"", 400, "expected a JSON object"),
+        (r#"["a",null,null,"t",null,null,null,null]"#, 400, "expected a JSON object"),
+        (r#"[[["a",null,null,"t",null,null,null,null]]]"#, 400, "expected a JSON object"),
         ("{", 400, "EOF"),
     ] {
         check(&server, publish, body, status, &[says]).await;
