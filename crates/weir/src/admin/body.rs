@@ -68,7 +68,7 @@ pub(super) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "a POST says \"Content-Type: application/json\"";
-    Err(Problem::new(Kind::UnsupportedMediaType, detail))
+    Err(Problem::new(Kind::UnsupportedMediaType, detail).at_header("Content-Type"))
 }
 
 /// Refuses a body that comes without length and without chunks.
@@ -76,7 +76,8 @@ pub(super) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) {
         return Ok(());
     }
-    Err(Problem::new(Kind::LengthRequired, "send Content-Length, or the body in chunks"))
+    let detail = "send Content-Length, or the body in chunks";
+    Err(Problem::new(Kind::LengthRequired, detail).at_header("Content-Length"))
 }
 
 fn is_json(value: &str) -> bool {

@@ -46,7 +46,7 @@ impl Guard {
         let host = authority(request)?;
         if !self.knows(&host, local) {
             let detail = format!("host {host:?} is not one of this server's; see admin.hosts");
-            return Err(Problem::new(Kind::UnknownHost, detail));
+            return Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"));
         }
         check_origin(&request.headers, &host)
     }
@@ -119,7 +119,7 @@ fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
         let same = origin.to_str().is_ok_and(|origin| is_same_origin(origin, host));
         if !same {
             let detail = format!("origin {origin:?} is not this server");
-            return Err(Problem::new(Kind::ForeignOrigin, detail));
+            return Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Origin"));
         }
     }
     Ok(())

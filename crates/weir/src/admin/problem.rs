@@ -112,6 +112,11 @@ impl Problem {
         Self { field: Some(field.into()), ..Self::new(Kind::InvalidRequest, detail) }
     }
 
+    /// A header is at fault, beyond what its kind says.
+    pub(super) fn at_header(self, name: &'static str) -> Self {
+        Self { field: Some(name.to_owned()), ..self }
+    }
+
     /// 405; `allow` lists the methods that the path knows.
     pub(super) fn method(allow: &'static str) -> Self {
         let detail = format!("this path knows {allow}");
