@@ -143,6 +143,8 @@ pub struct ShardStats {
     pub pings: Cell,
     /// Sends that the kernel took only in part or not at all.
     pub sends_refused: Cell,
+    /// Subscriptions refused because the connection was in as many topics as it may be.
+    pub subscriptions_refused: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
     /// Connections closed, by [`CloseReason`].

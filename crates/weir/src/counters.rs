@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weir_wire::CloseReason;
 
 use crate::handle::{PublishError, Target};
+use crate::router::SubscribeError;
 
 /// Everything the front counts. Totals never fall; `unsettled` is a level.
 ///
@@ -18,6 +19,7 @@ pub struct Counters {
     closed: [AtomicU64; CloseReason::COUNT],
     published: [AtomicU64; PublishTarget::ALL.len()],
     refused: [AtomicU64; RefuseCause::ALL.len()],
+    subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
     log_lines_dropped: AtomicU64,
 }
 
@@ -60,6 +62,18 @@ pub enum RefuseCause {
     TopicName,
 }
 
+/// Why a subscription was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubscribeRefuseCause {
+    /// As many topics exist as may.
+    TopicsMax,
+    /// The connection is in as many topics as it may be, or its `Hello` asks for more. What shards refuse they count
+    /// themselves.
+    TopicsPerConnectionMax,
+    /// The topic's name cannot be.
+    TopicName,
+}
+
 impl Counters {
     /// Connections accepted.
     pub fn accepted(&self) -> u64 {
@@ -91,6 +105,11 @@ impl Counters {
         self.refused[cause as usize].load(Ordering::Relaxed)
     }
 
+    /// Answers of the front that refuse subscriptions; one for all that a `Hello` asks for beyond the limit.
+    pub fn subscribe_refused(&self, cause: SubscribeRefuseCause) -> u64 {
+        self.subscribe_refused[cause as usize].load(Ordering::Relaxed)
+    }
+
     /// Log lines dropped, as far as somebody tells.
     pub fn log_lines_dropped(&self) -> u64 {
         self.log_lines_dropped.load(Ordering::Relaxed)
@@ -119,6 +138,10 @@ impl Counters {
 
     pub(crate) fn count_refused(&self, cause: RefuseCause) {
         self.refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_subscribe_refused(&self, cause: SubscribeRefuseCause) {
+        self.subscribe_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more unsettled connection, unless there are `max` already.
@@ -224,6 +247,31 @@ impl RefuseCause {
             PublishError::TooLarge { .. } => RefuseCause::TooLarge,
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
+        }
+    }
+}
+
+impl SubscribeRefuseCause {
+    /// Every cause.
+    pub const ALL: [SubscribeRefuseCause; 3] = [
+        SubscribeRefuseCause::TopicsMax,
+        SubscribeRefuseCause::TopicsPerConnectionMax,
+        SubscribeRefuseCause::TopicName,
+    ];
+
+    /// The cause as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SubscribeRefuseCause::TopicsMax => "topics_max",
+            SubscribeRefuseCause::TopicsPerConnectionMax => "topics_per_connection_max",
+            SubscribeRefuseCause::TopicName => "topic_name",
+        }
+    }
+
+    pub(crate) fn of(error: SubscribeError) -> SubscribeRefuseCause {
+        match error {
+            SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
+            SubscribeError::TooManyTopics => SubscribeRefuseCause::TopicsMax,
         }
     }
 }

@@ -11,6 +11,7 @@ use weir_wire::v1::{ClientMessage, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
+use crate::counters::SubscribeRefuseCause;
 use crate::devices::Revoked;
 use crate::events::{FromDevice, Refusal};
 use crate::frames;
@@ -208,6 +209,9 @@ impl Desk {
             let message = format!(
                 "hello asks for more topics than the limit of {limit} (limits.topics_per_connection_max)"
             );
+            self.hub
+                .counters()
+                .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
             self.answer(conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
         }
         for Subscribe { topic, .. } in topics.into_iter().take(limit).rev() {
@@ -263,6 +267,7 @@ impl Desk {
             return Err(Starved(Job::Subscribe { conn, topic }));
         };
         if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic) {
+            self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
             let frame = match error {
                 // Not sent back: it may be long.
                 SubscribeError::Name(error) => {

@@ -25,7 +25,7 @@ pub use config::{
     AdminConfig, AuthConfig, Config, ConfigError, ConnectionConfig, DurationError, LimitsConfig,
     ListenConfig, MemoryConfig, TcpConfig, ThreadsConfig, TokenConfig, parse_duration,
 };
-pub use counters::{AcceptError, Counters, PublishTarget, RefuseCause};
+pub use counters::{AcceptError, Counters, PublishTarget, RefuseCause, SubscribeRefuseCause};
 pub use events::{FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{

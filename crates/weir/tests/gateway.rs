@@ -187,6 +187,24 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
         assert_eq!(many.subscribed().await.0, topic);
     }
     assert_eq!(many.error().await.code, "too_many_topics");
+    let metrics = gateway.handle().metrics();
+    for (cause, count) in [("topics_max", 1), ("topics_per_connection_max", 1), ("topic_name", 4)] {
+        let line = format!("weir_subscribe_refused_total{{cause=\"{cause}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_a_shard_refuses_is_counted_too() {
+    let mut config = config();
+    config.limits.topics_per_connection_max = 1;
+    let gateway = start(config).await;
+    let mut peer = Peer::settled(&gateway, "d", &["a"]).await;
+    peer.say(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None })).await;
+    assert_eq!(peer.error().await.code, "too_many_topics");
+    let line = "weir_subscribe_refused_total{cause=\"topics_per_connection_max\"} 1\n";
+    assert!(gateway.handle().metrics().contains(line));
     gateway.shutdown().await;
 }
 

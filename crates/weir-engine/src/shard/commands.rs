@@ -127,6 +127,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let limit = self.settings.topics_per_connection_max;
         if memberships.len() >= limit {
+            self.stats.subscriptions_refused.add(1);
             let message = format!(
                 "connection is in {limit} topics already, the limit of limits.topics_per_connection_max"
             );

@@ -16,7 +16,7 @@ use weir_wire::CloseReason;
 
 use self::families::{Families, Histogram};
 use super::process;
-use crate::{AcceptError, Handle, PublishTarget, RefuseCause};
+use crate::{AcceptError, Handle, PublishTarget, RefuseCause, SubscribeRefuseCause};
 
 /// All metrics of a gateway.
 pub(super) struct Metrics {
@@ -134,6 +134,19 @@ impl Gateway {
             "weir_publish_refused",
             "Messages not accepted for publishing, by cause.",
             RefuseCause::ALL.map(|cause| ([("cause", cause.name())], front.refused(cause))),
+        )?;
+        to.counters(
+            "weir_subscribe_refused",
+            "Answers that refused subscriptions, by cause; one for all that a Hello asked for beyond the limit.",
+            SubscribeRefuseCause::ALL.map(|cause| {
+                let shards = match cause {
+                    SubscribeRefuseCause::TopicsPerConnectionMax => {
+                        self.sum(|shard| &shard.subscriptions_refused)
+                    }
+                    SubscribeRefuseCause::TopicsMax | SubscribeRefuseCause::TopicName => 0,
+                };
+                ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
+            }),
         )?;
         to.counter(
             "weir_log_lines_dropped",
