@@ -132,6 +132,25 @@ impl Server {
         }
     }
 
+    /// Waits until the JSON at `path` of the admin API satisfies `condition`.
+    pub fn await_answer(
+        &self,
+        path: &str,
+        condition: impl Fn(&serde_json::Value) -> bool,
+    ) -> Result<()> {
+        let deadline = now() + PATIENCE;
+        loop {
+            let answer = serde_json::from_str(&Answer::get(self.admin, path)?.body)?;
+            if condition(&answer) {
+                return Ok(());
+            }
+            if now() > deadline {
+                bail!("waited in vain for another answer of {path} than {answer}");
+            }
+            rest();
+        }
+    }
+
     /// Publishes one message given as a JSON object; answers with the JSON that came back.
     pub fn publish(&self, message: &serde_json::Value) -> Result<serde_json::Value> {
         let answer = Answer::post(self.admin, "/v1/publish", &message.to_string())?;
