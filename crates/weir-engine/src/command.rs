@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
-use crate::id::{ConnId, DeviceRef, TopicId};
+use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
 use crate::message::{Item, Message};
 
 /// A request to a shard, in the order of its lane.
@@ -40,6 +40,8 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
+    /// Queue a part of what a connection has missed of a topic, and enter it with the last part.
+    Resume(Box<Stretch>),
     /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
     Publish(TopicId, Arc<Message>),
     /// Deliver to every connection welcomed before this is dequeued. The credit returns when the fan-out has ended.
@@ -60,6 +62,39 @@ pub enum Command<S> {
     },
 }
 
+/// A part of what a connection has missed of a topic.
+///
+/// The shard queues the messages, whatever the topic's policy for slow connections, and asks for the next part with
+/// [`Report::ResumeNext`] once no more than the low watermark waits. A resume ends with its last part, with
+/// [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are let go of.
+#[derive(Debug)]
+pub struct Stretch {
+    /// The connection.
+    pub conn: ConnId,
+    /// The topic.
+    pub topic: TopicId,
+    /// Number of the resume, from the front: tells it from another one of the same connection and topic.
+    pub resume: u32,
+    /// What the first part begins with.
+    pub begin: Option<StretchBegin>,
+    /// In order, at most the low watermark's bytes (or one message).
+    pub messages: Box<[Arc<Message>]>,
+    /// Offset of the last of them: the shard only gives it back.
+    pub after: u64,
+    /// Whether this reaches the topic's head: it enters the connection, which the front has counted.
+    /// [`Report::NotEntered`] gives the count back if it does not come to that.
+    pub is_last: bool,
+}
+
+/// The answer that a resume begins with.
+#[derive(Debug)]
+pub struct StretchBegin {
+    /// `Subscribed`, which names the position that the resume goes on from.
+    pub reply: Box<[u8]>,
+    /// The answer if the connection is in the topic already: nothing is resumed then.
+    pub reply_if_member: Box<[u8]>,
+}
+
 /// A settled connection on its way to a shard.
 #[derive(Debug)]
 pub struct Adoption<S> {
@@ -71,6 +106,10 @@ pub struct Adoption<S> {
     pub device: DeviceRef,
     /// Interval of the signs of life; two missed ones end the connection.
     pub heartbeat: Duration,
+    /// When it is its turn among the connections.
+    pub priority: Priority,
+    /// Given back with what it sends and with its end.
+    pub origin: Origin,
     /// Bytes already read behind `Hello`; they count as read once the connection is welcomed.
     pub read_ahead: Vec<u8>,
 }
@@ -140,6 +179,10 @@ pub struct ConnectionInfo {
     pub idle: Duration,
     /// Interval of the signs of life.
     pub heartbeat: Duration,
+    /// When it is its turn.
+    pub priority: Priority,
+    /// From its [`Adoption`].
+    pub origin: Origin,
     /// Bytes that wait for the socket.
     pub queued_bytes: usize,
     /// How long it has been above the high watermark, if it is.
@@ -171,6 +214,8 @@ pub enum Report {
         conn: ConnId,
         /// Its device.
         device: DeviceRef,
+        /// From its [`Adoption`].
+        origin: Origin,
         /// The frame's body.
         body: Box<[u8]>,
     },
@@ -185,12 +230,25 @@ pub enum Report {
         /// The topic whose count goes down.
         topic: TopicId,
     },
+    /// A connection that resumes a topic has room for the next part.
+    ResumeNext {
+        /// The connection.
+        conn: ConnId,
+        /// The topic.
+        topic: TopicId,
+        /// From the [`Stretch`].
+        resume: u32,
+        /// From the [`Stretch`].
+        after: u64,
+    },
     /// A connection has ended; nothing more will be said of it.
     Closed {
         /// Its id.
         conn: ConnId,
         /// Its device.
         device: DeviceRef,
+        /// From its [`Adoption`].
+        origin: Origin,
         /// Why.
         reason: CloseReason,
         /// Topics whose counts go down.

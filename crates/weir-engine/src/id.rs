@@ -78,6 +78,77 @@ impl TopicId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceRef(pub u32);
 
+/// The front's note of who a connection is; the shard only gives it back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Where it comes from, as the front counts its addresses.
+    pub source: u32,
+    /// What its token permits.
+    pub grant: u16,
+}
+
+/// How soon it is its turn: of a connection, and of a topic's messages. Strict: what is higher goes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Priority {
+    /// Before all others; meant for few.
+    High,
+    /// What nothing else was said of.
+    #[default]
+    Normal,
+    /// When nothing else is to be done.
+    Low,
+}
+
+impl Priority {
+    /// Every priority, the highest first.
+    pub const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+
+    /// Number of priorities.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Position in [`Priority::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The word in the configuration and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::High => "high",
+            Priority::Normal => "normal",
+            Priority::Low => "low",
+        }
+    }
+}
+
+/// What becomes of a topic's message for a connection that does not keep up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum SlowPolicy {
+    /// It is queued; who stays above the high watermark for `stall_timeout` is closed.
+    #[default]
+    Close,
+    /// Above the high watermark it is skipped and counted: the offsets show a gap.
+    Drop,
+    /// While anything waits for the connection, only its position is kept; it gets the newest message of each key as
+    /// soon as its socket takes bytes, and is closed when that takes nothing at all for `stall_timeout`.
+    Conflate,
+}
+
+impl SlowPolicy {
+    /// Every policy.
+    pub const ALL: [SlowPolicy; 3] = [SlowPolicy::Close, SlowPolicy::Drop, SlowPolicy::Conflate];
+
+    /// The word in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SlowPolicy::Close => "close",
+            SlowPolicy::Drop => "drop",
+            SlowPolicy::Conflate => "conflate",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,14 +29,15 @@ mod wheel;
 
 pub use budget::Budget;
 pub use command::{
-    Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Urgent,
+    Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Stretch,
+    StretchBegin, Urgent,
 };
 pub use engine::Engine;
-pub use id::{ConnId, DeviceRef, TopicId};
+pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
 pub use mailbox::{Bell, Credit, Full, Mailbox};
-pub use message::{Item, Message};
+pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready};
 pub use settings::ShardSettings;
 pub use stats::{Cell, DropRule, Durations, ShardStats};

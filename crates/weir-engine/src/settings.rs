@@ -15,6 +15,14 @@ pub struct ShardSettings {
     pub low_watermark_bytes: usize,
     /// Above this a connection is stalled.
     pub high_watermark_bytes: usize,
+    /// Keys of one topic that a shard keeps the newest message of, for slow connections.
+    pub conflation_keys_max: usize,
+    /// Messages that a connection may publish in a second; 0: as many as it likes.
+    pub publishes_per_second: u32,
+    /// Messages that it may publish at once after a silence.
+    pub publish_burst: u32,
+    /// Tells how many bytes the calling thread has allocated so far, if the allocator counts that.
+    pub allocated_bytes: Option<fn() -> u64>,
     /// A connection that stays stalled is closed after this long.
     pub stall_timeout: Duration,
     /// A frame that has begun must be complete within this.
@@ -37,6 +45,10 @@ impl Default for ShardSettings {
             frame_bytes_max: 64 * 1024,
             low_watermark_bytes: 32 * 1024,
             high_watermark_bytes: 128 * 1024,
+            conflation_keys_max: 4096,
+            publishes_per_second: 0,
+            publish_burst: 0,
+            allocated_bytes: None,
             stall_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(10),
             linger_timeout: Duration::from_secs(1),

@@ -88,19 +88,26 @@ pub enum DropRule {
     Closed,
     /// It named a connection that had gone.
     Gone,
+    /// The connection was above the high watermark, and its topic's policy is to skip.
+    Slow,
+    /// A newer message of the same key took its place before it was sent.
+    Conflated,
     /// Its time to live had passed before its first byte was sent.
     Expired,
 }
 
 impl DropRule {
     /// Every rule, in the order of its number.
-    pub const ALL: [DropRule; 3] = [DropRule::Closed, DropRule::Gone, DropRule::Expired];
+    pub const ALL: [DropRule; 5] =
+        [DropRule::Closed, DropRule::Gone, DropRule::Slow, DropRule::Conflated, DropRule::Expired];
 
     /// The rule as a metric label.
     pub const fn name(self) -> &'static str {
         match self {
             DropRule::Closed => "closed",
             DropRule::Gone => "gone",
+            DropRule::Slow => "slow",
+            DropRule::Conflated => "conflated",
             DropRule::Expired => "expired",
         }
     }

@@ -3,7 +3,7 @@
 use weir_wire::CloseReason;
 
 use crate::chunks::Chunks;
-use crate::id::{ConnId, DeviceRef};
+use crate::id::{ConnId, DeviceRef, Origin, Priority};
 use crate::outbox::Outbox;
 use crate::pool::Block;
 use crate::time::Tick;
@@ -23,6 +23,8 @@ pub(crate) struct Entry<S> {
     pub(crate) socket: Option<S>,
     generation: u32,
     pub(crate) device: DeviceRef,
+    pub(crate) origin: Origin,
+    pub(crate) priority: Priority,
     /// Running number of the welcome: tells a walk over all slots who came later.
     pub(crate) welcomed: u32,
     pub(crate) adopted_at: Tick,
@@ -255,6 +257,8 @@ impl<S> Entry<S> {
             socket: None,
             generation: FIRST_GENERATION,
             device: DeviceRef(0),
+            origin: Origin::default(),
+            priority: Priority::Normal,
             welcomed: 0,
             adopted_at: Tick(0),
             heard_at: Tick(0),

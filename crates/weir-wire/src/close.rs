@@ -41,6 +41,8 @@ pub enum CloseReason {
     ClosedByOperator,
     /// A limit on connections was reached.
     TooManyConnections,
+    /// It published faster than `limits.publishes_per_second`, after having been told so.
+    RateLimited,
     /// The server shuts down.
     Draining,
     /// A fault of the server's own.
@@ -62,7 +64,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// Every reason, in the order of [`CloseReason::index`].
-    pub const ALL: [CloseReason; 18] = [
+    pub const ALL: [CloseReason; 19] = [
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
         CloseReason::KernelTimeout,
@@ -79,6 +81,7 @@ impl CloseReason {
         CloseReason::Revoked,
         CloseReason::ClosedByOperator,
         CloseReason::TooManyConnections,
+        CloseReason::RateLimited,
         CloseReason::Draining,
         CloseReason::Internal,
     ];
@@ -106,6 +109,7 @@ impl CloseReason {
             CloseReason::BudgetExhausted => 4102,
             CloseReason::Internal => 4103,
             CloseReason::HelloTimeout => 4104,
+            CloseReason::RateLimited => 4105,
             CloseReason::Unauthorized => 4200,
             CloseReason::Revoked => 4201,
             CloseReason::Malformed => 4300,
@@ -134,6 +138,7 @@ impl CloseReason {
             CloseReason::Revoked => "revoked",
             CloseReason::ClosedByOperator => "closed_by_operator",
             CloseReason::TooManyConnections => "too_many_connections",
+            CloseReason::RateLimited => "rate_limited",
             CloseReason::Draining => "draining",
             CloseReason::Internal => "internal",
         }

@@ -24,11 +24,13 @@ pub enum ErrorCode {
     Busy,
     /// The device's credentials do not permit it.
     NotPermitted,
+    /// Messages come faster than the connection, or the topic, may take them.
+    RateLimited,
 }
 
 impl ErrorCode {
     /// Every code, in the order of docs/protocol.md.
-    pub const ALL: [ErrorCode; 8] = [
+    pub const ALL: [ErrorCode; 9] = [
         ErrorCode::UnknownKind,
         ErrorCode::NotSupported,
         ErrorCode::AlreadyGreeted,
@@ -37,6 +39,7 @@ impl ErrorCode {
         ErrorCode::TooLarge,
         ErrorCode::Busy,
         ErrorCode::NotPermitted,
+        ErrorCode::RateLimited,
     ];
 
     /// The word on the wire.
@@ -50,6 +53,7 @@ impl ErrorCode {
             ErrorCode::TooLarge => "too_large",
             ErrorCode::Busy => "busy",
             ErrorCode::NotPermitted => "not_permitted",
+            ErrorCode::RateLimited => "rate_limited",
         }
     }
 

@@ -80,6 +80,7 @@ mod tests {
         let token_of = |token: &str, device: Option<&str>| TokenConfig {
             token: token.to_owned(),
             device: device.map(str::to_owned),
+            ..TokenConfig::default()
         };
         let mut config = Config::default();
         config.auth.anonymous = Some(anonymous);

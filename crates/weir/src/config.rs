@@ -1,13 +1,17 @@
 //! What can be configured: plain sections with defaults. `validate` checks them before anything starts.
 
+mod classes;
 mod duration;
 mod validate;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
+use weir_engine::Priority;
 
+pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use validate::ConfigError;
 
@@ -35,6 +39,8 @@ pub struct Config {
     pub connection: ConnectionConfig,
     /// Socket options.
     pub tcp: TcpConfig,
+    /// What holds for the topics whose names fit a pattern; the first that fits counts.
+    pub topic_classes: Vec<TopicClass>,
 }
 
 /// Section `[listen]`.
@@ -46,6 +52,9 @@ pub struct ListenConfig {
     /// Where the admin API listens; none: it does not. In the file an empty string stands for none.
     #[serde(deserialize_with = "addr_or_empty")]
     pub admin: Option<SocketAddr>,
+    /// Networks of proxies, such as `10.0.0.0/8`: a connection from there begins with a PROXY header, version 1 or 2,
+    /// which tells where it really comes from. From elsewhere none is read.
+    pub proxy_networks: Vec<IpNet>,
     /// Connections that the kernel may hold ready to be accepted (`listen(2)`; `net.core.somaxconn` caps it).
     pub accept_backlog: u32,
 }
@@ -58,10 +67,12 @@ pub struct AuthConfig {
     pub anonymous: Option<bool>,
     /// Tokens that admit.
     pub tokens: Vec<TokenConfig>,
+    /// Tokens of backend services.
+    pub services: Vec<ServiceConfig>,
 }
 
 /// One of `[[auth.tokens]]`.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
     /// The secret.
@@ -69,6 +80,50 @@ pub struct TokenConfig {
     /// The only device id that it may claim; absent: any.
     #[serde(default)]
     pub device: Option<String>,
+    /// When it is the turn of its connections.
+    #[serde(default, with = "classes::by_name")]
+    pub priority: Priority,
+    /// Words that topic classes can grant rights to.
+    #[serde(default)]
+    pub labels: Vec<String>,
+}
+
+/// One of `[[auth.services]]`: a backend program that connects like a device, or calls the admin API.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// The secret.
+    pub token: String,
+    /// Its name; its connections carry it as their device id.
+    pub name: String,
+    /// What it may do.
+    pub may: Vec<Right>,
+}
+
+/// What a service may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Right {
+    /// Subscribe to any topic.
+    Subscribe,
+    /// Publish to any topic, device, and to all.
+    Publish,
+    /// See the events of connections.
+    Events,
+}
+
+impl Right {
+    /// Every right.
+    pub const ALL: [Right; 3] = [Right::Subscribe, Right::Publish, Right::Events];
+
+    /// The word in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Right::Subscribe => "subscribe",
+            Right::Publish => "publish",
+            Right::Events => "events",
+        }
+    }
 }
 
 /// Section `[admin]`.
@@ -99,6 +154,8 @@ pub struct ThreadsConfig {
 pub struct MemoryConfig {
     /// Bytes that may wait for sockets; 0: a quarter of the memory that the cgroup or the machine allows.
     pub budget_bytes: usize,
+    /// Bytes of the budget that all topics together may retain for those who come back; 0: a quarter.
+    pub retention_bytes: usize,
 }
 
 /// Section `[limits]`.
@@ -121,6 +178,18 @@ pub struct LimitsConfig {
     pub device_id_bytes_max: usize,
     /// Length of a frame, from a device or to it.
     pub frame_bytes_max: usize,
+    /// Connections from one address (of IPv6: from one /64), settled or not; 0: as many as come.
+    pub connections_per_source_max: usize,
+    /// Connects that one address may make in a second; 0: as many as come.
+    pub connects_per_source_per_second: u32,
+    /// Connects that one address may make at once after a silence.
+    pub connects_per_source_burst: u32,
+    /// Messages that one device's connection may publish in a second; 0: as many as it likes.
+    pub publishes_per_second: u32,
+    /// Messages that it may publish at once after a silence.
+    pub publish_burst: u32,
+    /// Keys of one topic that a shard keeps the newest message of, for slow connections.
+    pub conflation_keys_max: usize,
 }
 
 /// Section `[connection]`.
@@ -181,6 +250,7 @@ impl Default for ListenConfig {
         Self {
             tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
+            proxy_networks: Vec::new(),
             accept_backlog: 4096,
         }
     }
@@ -203,6 +273,12 @@ impl Default for LimitsConfig {
             topic_bytes_max: 255,
             device_id_bytes_max: 128,
             frame_bytes_max: 64 * 1024,
+            connections_per_source_max: 0,
+            connects_per_source_per_second: 0,
+            connects_per_source_burst: 256,
+            publishes_per_second: 100,
+            publish_burst: 200,
+            conflation_keys_max: 4096,
         }
     }
 }
@@ -237,6 +313,15 @@ impl Default for TcpConfig {
 impl std::fmt::Debug for TokenConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TokenConfig").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ServiceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServiceConfig")
+            .field("name", &self.name)
+            .field("may", &self.may)
+            .finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::task::coop;
 use tracing::{debug, error};
-use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Report, TopicId, Urgent};
+use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
 use weir_wire::v1::{ClientMessage, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
@@ -43,6 +43,7 @@ enum Job {
     Received {
         conn: ConnId,
         device: DeviceRef,
+        origin: Origin,
         body: Box<[u8]>,
     },
     Closed {
@@ -88,10 +89,10 @@ impl Desk {
     pub(crate) fn take(&mut self, report: Report) {
         match report {
             Report::Adopted { conn, ticket } => self.jobs.push_back(Job::Adopted { conn, ticket }),
-            Report::Received { conn, device, body } => {
-                self.jobs.push_back(Job::Received { conn, device, body });
+            Report::Received { conn, device, origin, body } => {
+                self.jobs.push_back(Job::Received { conn, device, origin, body });
             }
-            Report::Closed { conn, device, reason, topics } => {
+            Report::Closed { conn, device, reason, topics, .. } => {
                 self.jobs.push_back(Job::Closed { conn, device, reason, topics });
             }
             Report::NotEntered { topic } | Report::Left { topic } => {
@@ -103,6 +104,8 @@ impl Desk {
                 self.hub.counters().count_closed(reason);
                 self.hub.assignments.release(self.shard);
             }
+            // Nothing is resumed yet.
+            Report::ResumeNext { .. } => {}
             Report::Retired { topic } => self.hub.router.retired(topic),
             Report::Drained => self.hub.drained.add_permits(1),
         }
@@ -127,9 +130,9 @@ impl Desk {
     fn carry_out(&mut self, job: Job) -> Result<(), Starved> {
         match job {
             Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
-            Job::Received { conn, device, body } => {
+            Job::Received { conn, device, origin, body } => {
                 self.handle_frame(conn, device, &body);
-                self.room.give(cost(&Report::Received { conn, device, body }));
+                self.room.give(cost(&Report::Received { conn, device, origin, body }));
                 if self.room.take_awaited() {
                     self.hub.lane(self.shard).nudge();
                 }
@@ -180,7 +183,7 @@ impl Desk {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, topics, unsettled: _unsettled } = *pending;
+        let Pending { pin, heartbeat, topics, unsettled: _unsettled, .. } = *pending;
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),

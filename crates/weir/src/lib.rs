@@ -22,8 +22,9 @@ mod threads;
 mod tickets;
 
 pub use config::{
-    AdminConfig, AuthConfig, Config, ConfigError, ConnectionConfig, DurationError, LimitsConfig,
-    ListenConfig, MemoryConfig, TcpConfig, ThreadsConfig, TokenConfig, parse_duration,
+    Actor, AdminConfig, AuthConfig, Config, ConfigError, ConnectionConfig, DurationError,
+    LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
+    TokenConfig, TopicClass, parse_duration,
 };
 pub use counters::{AcceptError, Counters, PublishTarget, RefuseCause, SubscribeRefuseCause};
 pub use events::{FromDevice, Refusal};
@@ -34,5 +35,5 @@ pub use handle::{
 };
 pub use listener::Buffers;
 pub use threads::{OpenFiles, Resources, raise_open_files};
-pub use weir_engine::ConnId;
+pub use weir_engine::{ConnId, Priority, SlowPolicy};
 pub use weir_wire::ErrorCode;

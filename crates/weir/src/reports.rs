@@ -109,6 +109,7 @@ pub(crate) fn cost(report: &Report) -> usize {
         | Report::Refused { .. }
         | Report::NotEntered { .. }
         | Report::Left { .. }
+        | Report::ResumeNext { .. }
         | Report::Closed { .. }
         | Report::Retired { .. }
         | Report::Drained => 0,

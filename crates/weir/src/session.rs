@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
-use weir_engine::Budget;
+use weir_engine::{Budget, Origin, Priority};
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
@@ -132,7 +132,14 @@ async fn settle(
         hub.assignments.release(shard);
         return Err((stream, unsettled, CloseReason::TooManyConnections));
     };
-    let pending = Box::new(Pending { pin, heartbeat, topics, unsettled });
+    let pending = Box::new(Pending {
+        pin,
+        heartbeat,
+        priority: Priority::Normal,
+        origin: Origin::default(),
+        topics,
+        unsettled,
+    });
     let Ok(stream) = stream.into_std() else {
         hub.assignments.release(shard);
         hub.counters().count_closed(CloseReason::SocketError);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use weir_engine::{Adoption, Command, Credit};
+use weir_engine::{Adoption, Command, Credit, Origin, Priority};
 use weir_wire::v1::Subscribe;
 
 use crate::counters::Counters;
@@ -25,6 +25,10 @@ pub(crate) struct Pending {
     pub(crate) pin: Pin,
     /// Agreed.
     pub(crate) heartbeat: Duration,
+    /// From its token.
+    pub(crate) priority: Priority,
+    /// Where it comes from, and what its token permits.
+    pub(crate) origin: Origin,
     /// From `Hello`.
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.
@@ -71,8 +75,9 @@ impl Tickets {
         let ticket = inner.next;
         inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
+        let (priority, origin) = (pending.priority, pending.origin);
         inner.pending.insert(ticket, pending);
-        let adoption = Adoption { socket, ticket, device, heartbeat, read_ahead };
+        let adoption = Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead };
         credit.push(Command::Adopt(Box::new(adoption)));
         Ok(())
     }

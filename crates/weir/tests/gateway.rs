@@ -94,8 +94,11 @@ async fn the_newest_connection_of_a_device_wins() {
 async fn what_is_no_hello_is_refused_with_its_reason() {
     let mut config = config();
     config.connection.hello_timeout = Duration::from_millis(300);
-    config.auth.tokens =
-        vec![TokenConfig { token: "secret".to_owned(), device: Some("d1".to_owned()) }];
+    config.auth.tokens = vec![TokenConfig {
+        token: "secret".to_owned(),
+        device: Some("d1".to_owned()),
+        ..TokenConfig::default()
+    }];
     let gateway = start(config).await;
     for (bytes, reason) in [
         (encode(Says::Ping(Ping::default())), CloseReason::Malformed),
@@ -159,7 +162,8 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
     let mut config = config();
     config.limits.topics_max = 2;
     config.limits.topics_per_connection_max = 3;
-    config.auth.tokens = vec![TokenConfig { token: "secret".to_owned(), device: None }];
+    config.auth.tokens =
+        vec![TokenConfig { token: "secret".to_owned(), device: None, ..TokenConfig::default() }];
     let gateway = start(config).await;
     let mut peer = Peer::settled(&gateway, "d", &["a", "b"]).await;
     let subscribe =

@@ -72,8 +72,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             topics.push(self.topics.leave(&mut self.table, slot, last));
         }
         let conn = self.table.id(self.index, slot);
-        let device = self.table[slot].device;
-        self.report(Report::Closed { conn, device, reason, topics }, false);
+        let (device, origin) = (self.table[slot].device, self.table[slot].origin);
+        self.report(Report::Closed { conn, device, origin, reason, topics }, false);
     }
 
     fn say_goodbye(&mut self, slot: u32, reason: CloseReason) {

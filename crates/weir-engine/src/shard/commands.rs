@@ -5,7 +5,7 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
 use super::fanout::Behind;
 use super::read::error_item;
 use super::{Shard, key_of};
-use crate::command::{Adoption, Command, Front, Report, Urgent};
+use crate::command::{Adoption, Command, Front, Report, Stretch, Urgent};
 use crate::id::{ConnId, TopicId};
 use crate::message::Item;
 use crate::net::Net;
@@ -48,6 +48,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Command::Unsubscribe { conn, topic, reply } => {
                 return self.unsubscribe(conn, topic, reply);
             }
+            Command::Resume(stretch) => return self.resume(*stretch),
             Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
             Command::Broadcast(message) => return self.begin_broadcast(message),
             Command::Retire(topic) => {
@@ -79,7 +80,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn adopt(&mut self, adoption: Adoption<N::Offer>) {
-        let Adoption { socket, ticket, device, heartbeat, read_ahead } = adoption;
+        let Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead } = adoption;
         if self.table.is_full() {
             let reason = CloseReason::TooManyConnections;
             return self.report(Report::Refused { ticket, reason }, true);
@@ -97,6 +98,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let now = self.tick();
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
         self.table.open(slot, socket, device, heartbeat, now);
+        (self.table[slot].priority, self.table[slot].origin) = (priority, origin);
         self.stats.adopted.add(1);
         self.stats.connections.add(1);
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));
@@ -139,6 +141,24 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         self.topics.join(&mut self.table, slot, topic);
         self.send_item(slot, &Item::Frame(reply));
+        self.inbox.return_credit();
+    }
+
+    /// Queues a part of what was missed.
+    fn resume(&mut self, stretch: Stretch) {
+        let Stretch { conn, topic, begin, messages, is_last, .. } = stretch;
+        let Some(slot) = self.find(conn) else {
+            return self.report(Report::NotEntered { topic }, true);
+        };
+        if let Some(begin) = begin {
+            self.send_item(slot, &Item::Frame(begin.reply));
+        }
+        for message in messages {
+            self.send_item(slot, &Item::Message(message));
+        }
+        if is_last {
+            self.topics.join(&mut self.table, slot, topic);
+        }
         self.inbox.return_credit();
     }
 

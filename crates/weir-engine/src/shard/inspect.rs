@@ -54,6 +54,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         ConnectionInfo {
             id: self.table.id(self.index, slot),
             device: entry.device,
+            priority: entry.priority,
+            origin: entry.origin,
             peer: entry.socket.as_ref().and_then(|socket| self.net.peer_addr(socket)),
             age: duration_of(now.since(entry.adopted_at)),
             idle: duration_of(now.since(entry.heard_at)),

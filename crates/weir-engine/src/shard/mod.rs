@@ -373,6 +373,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             | Report::Received { .. }
             | Report::NotEntered { .. }
             | Report::Left { .. }
+            | Report::ResumeNext { .. }
             | Report::Retired { .. }
             | Report::Drained => None,
         };

@@ -313,10 +313,10 @@ impl<N: Net, F: Front> Shard<N, F> {
                     return Handled::NoRoom;
                 }
                 let conn = self.table.id(self.index, slot);
-                let device = self.table[slot].device;
+                let (device, origin) = (self.table[slot].device, self.table[slot].origin);
                 if self
                     .front
-                    .try_report(Report::Received { conn, device, body: body.into() })
+                    .try_report(Report::Received { conn, device, origin, body: body.into() })
                     .is_err()
                 {
                     return Handled::NoRoom;

@@ -9,7 +9,7 @@ use super::driver::Run;
 use super::fault::Fault;
 use super::twin::{Conn, Direct, DirectWhat, Incoming, Outgoing, Phase, Reading};
 use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
-use crate::id::{DeviceRef, TopicId};
+use crate::id::{DeviceRef, Origin, Priority, TopicId};
 use crate::message::{Item, Message};
 
 impl Run {
@@ -74,7 +74,9 @@ impl Run {
             conn.ahead = bytes as u64;
         }
         let device = device_of(index);
-        let adoption = Adoption { socket, ticket: index as u64, device, heartbeat, read_ahead };
+        let (priority, origin) = (Priority::Normal, Origin::default());
+        let ticket = index as u64;
+        let adoption = Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead };
         self.conns.push(conn);
         let (capacity, low) = self.draw_buffers();
         self.shard.net().set_send_buffer(peer, capacity, low);
@@ -388,7 +390,7 @@ impl Run {
                 self.live.retain(|other| self.conns[*other].phase != Phase::Over);
                 self.shard.net().bury(peer);
             }
-            Report::Received { conn, device, body } => {
+            Report::Received { conn, device, body, .. } => {
                 let twin = &mut self.conns[device.0 as usize];
                 if twin.phase != Phase::Open || twin.id != Some(conn) {
                     return Err(format!("a frame of {conn:?} while {:?}", twin.phase));
@@ -401,10 +403,11 @@ impl Run {
                     return Err(format!("{conn:?} sent {body:?}, not {expected:?}"));
                 }
             }
+            Report::ResumeNext { .. } => return Err("nothing is resumed".to_owned()),
             Report::NotEntered { topic } | Report::Left { topic } => {
                 self.topics[topic.0 as usize].count -= 1;
             }
-            Report::Closed { conn, device, reason, topics } => {
+            Report::Closed { conn, device, reason, topics, .. } => {
                 let index = device.0 as usize;
                 self.check_end(index, conn, reason)?;
                 self.conns[index].phase = Phase::Ended(reason);

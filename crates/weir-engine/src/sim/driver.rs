@@ -357,6 +357,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         retry_after_ms: (1, 1000),
         lane_capacity: dice.between(4, 80) as usize,
         reserved_capacity: dice.between(2, 6) as usize,
+        ..ShardSettings::default()
     }
 }
 

@@ -182,6 +182,7 @@ impl Run {
             | CloseReason::Unauthorized
             | CloseReason::Revoked
             | CloseReason::TooManyConnections
+            | CloseReason::RateLimited
             | CloseReason::Internal => false,
         };
         if !may {

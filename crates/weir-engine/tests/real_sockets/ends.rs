@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 use weir_engine::{
-    Adoption, Command, DeviceRef, DropRule, Engine, Item, Nanos, Report, ShardSettings, Urgent,
+    Adoption, Command, DeviceRef, DropRule, Engine, Item, Nanos, Origin, Priority, Report,
+    ShardSettings, Urgent,
 };
 use weir_wire::CloseReason;
 
@@ -201,6 +202,8 @@ fn a_descriptor_that_epoll_refuses_is_reported() {
             ticket: 99,
             device: DeviceRef(0),
             heartbeat: PATIENCE,
+            priority: Priority::Normal,
+            origin: Origin::default(),
             read_ahead: Vec::new(),
         })),
     );

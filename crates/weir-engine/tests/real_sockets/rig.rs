@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_engine::{
     Adoption, Budget, Command, ConnId, DeviceRef, Engine, Front, Inspect, InspectPage, InspectWhat,
-    Item, Message, Nanos, Report, ShardSettings, ShardStats, TopicId, Urgent,
+    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, TopicId, Urgent,
 };
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
 use weir_wire::v1::server_message::Kind;
@@ -87,6 +87,8 @@ impl Rig {
                 ticket: self.ticket,
                 device: DeviceRef(u32::try_from(self.ticket).expect("few connections")),
                 heartbeat: rest.heartbeat,
+                priority: Priority::Normal,
+                origin: Origin::default(),
                 read_ahead: rest.read_ahead.to_vec(),
             })),
         );

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use weir_engine::sim::{PeerId, Reports, SimShard};
 use weir_engine::{
-    Adoption, Budget, Command, ConnId, DeviceRef, Item, Message, Nanos, Net, Report, ShardSettings,
-    TopicId, Urgent,
+    Adoption, Budget, Command, ConnId, DeviceRef, Item, Message, Nanos, Net, Origin, Priority,
+    Report, ShardSettings, TopicId, Urgent,
 };
 use weir_wire::{CloseReason, ProstMessage, frame, hot, v1};
 
@@ -47,6 +47,8 @@ impl Stage {
             ticket: self.tickets,
             device: DeviceRef(peer.number()),
             heartbeat: Duration::from_secs(60),
+            priority: Priority::Normal,
+            origin: Origin::default(),
             read_ahead: ahead.to_vec(),
         };
         self.shard.push(Command::Adopt(Box::new(adoption)));
@@ -189,6 +191,7 @@ fn named(report: &Report) -> String {
         Report::Refused { ticket, reason } => format!("refused {ticket} {reason}"),
         Report::Received { body, .. } => format!("received {body:?}"),
         Report::NotEntered { topic } => format!("not entered {}", topic.0),
+        Report::ResumeNext { topic, after, .. } => format!("resume {} after {after}", topic.0),
         Report::Left { topic } => format!("left {}", topic.0),
         Report::Closed { device, reason, topics, .. } => {
             let mut topics: Vec<u32> = topics.iter().map(|topic| topic.0).collect();

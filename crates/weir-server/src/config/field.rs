@@ -275,7 +275,7 @@ fn token(value: &DeValue<'_>) -> Option<TokenConfig> {
         Some(device) => Some(device?.to_owned()),
         None => None,
     };
-    Some(TokenConfig { token: text("token")??.to_owned(), device })
+    Some(TokenConfig { token: text("token")??.to_owned(), device, ..TokenConfig::default() })
 }
 
 fn parts(text: &str) -> impl Iterator<Item = &str> {

@@ -16,7 +16,11 @@ fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
 }
 
 fn token(token: &str, device: Option<&str>) -> TokenConfig {
-    TokenConfig { token: token.to_owned(), device: device.map(str::to_owned) }
+    TokenConfig {
+        token: token.to_owned(),
+        device: device.map(str::to_owned),
+        ..TokenConfig::default()
+    }
 }
 
 fn addrs(list: &[&str]) -> Vec<SocketAddr> {

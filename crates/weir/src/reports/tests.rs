@@ -1,12 +1,17 @@
 //! The way back when it is full.
 
-use weir_engine::{ConnId, DeviceRef};
+use weir_engine::{ConnId, DeviceRef, Origin};
 
 use super::*;
 
 fn received(bytes: usize) -> Report {
     let body = vec![0; bytes].into_boxed_slice();
-    Report::Received { conn: ConnId::from_u64(0), device: DeviceRef(0), body }
+    Report::Received {
+        conn: ConnId::from_u64(0),
+        device: DeviceRef(0),
+        origin: Origin::default(),
+        body,
+    }
 }
 
 #[tokio::test]

@@ -98,6 +98,7 @@ impl Shard {
             }
             Command::Send(..) => {}
             other @ (Command::Adopt(_)
+            | Command::Resume(_)
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Welcome(..)
