@@ -2,7 +2,7 @@
 //!
 //! The twin of every decoder is prost. Where ours deliberately refuses more, the target says so in one place.
 
-use weir_wire::hot::{self, FromDevice, Payload, Publish, Push};
+use weir_wire::hot::{self, Batch, FromDevice, FromServer, Payload, Publish, Push};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame};
 
@@ -10,8 +10,14 @@ use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame};
 pub type Target = fn(&[u8]);
 
 /// Every target under its name, which is also the name of its corpus.
-pub const ALL: [(&str, Target); 4] =
-    [("frame", frame), ("from_device", from_device), ("publish", publish), ("push", push)];
+pub const ALL: [(&str, Target); 6] = [
+    ("batch", batch),
+    ("frame", frame),
+    ("from_device", from_device),
+    ("from_server", from_server),
+    ("publish", publish),
+    ("push", push),
+];
 
 /// The frame decoder says the same however its input is cut, and what it lets pass is in canonical form.
 pub fn frame(data: &[u8]) {
@@ -118,10 +124,7 @@ pub fn push(data: &[u8]) {
             let mut out = Vec::new();
             hot.encode_frame(&mut out);
             assert_eq!(out.len(), hot.frame_bytes());
-            assert_eq!(
-                out,
-                framed(&v1::ServerMessage { kind: Some(server_message::Kind::Push(twin)) })
-            );
+            assert_eq!(out, framed(&server(server_message::Kind::Push(twin))));
         }
         // The content is left to prost, which may refuse it.
         Ok(None) => {
@@ -133,7 +136,123 @@ pub fn push(data: &[u8]) {
     }
 }
 
-/// The one thing that prost takes and we do not: a hot kind behind another kind in the same message.
+/// Classifying a frame from the server agrees with prost.
+pub fn from_server(data: &[u8]) {
+    let twin = v1::ServerMessage::decode(data).map(|message| message.kind);
+    match FromServer::decode(data) {
+        Ok(FromServer::Push(hot)) => assert_eq!(Push::decode(data), Ok(Some(hot))),
+        Ok(FromServer::Batch(hot)) => assert_eq!(Batch::decode(data), Ok(Some(hot))),
+        Ok(FromServer::Pong { data: pong }) => {
+            let Ok(Some(server_message::Kind::Pong(twin))) = &twin else {
+                panic!("a pong, prost says {twin:?}")
+            };
+            assert_eq!(pong, twin.data);
+            let mut out = Vec::new();
+            hot::encode_pong_frame(pong, &mut out);
+            assert_eq!(out, framed(&server(server_message::Kind::Pong(twin.clone()))));
+        }
+        // The content is left to prost, which may refuse it.
+        Ok(FromServer::Other) => assert!(
+            !matches!(
+                twin,
+                Ok(None
+                    | Some(
+                        server_message::Kind::Push(_)
+                            | server_message::Kind::Batch(_)
+                            | server_message::Kind::Pong(_)
+                    ))
+            ),
+            "another kind, prost says {twin:?}"
+        ),
+        Ok(FromServer::Unknown) => assert_eq!(twin, Ok(None)),
+        Err(error) => {
+            assert!(twin.is_err() || is_second_kind(&error), "{error}, prost says {twin:?}")
+        }
+    }
+}
+
+/// Decoding `Batch` and its messages agrees with prost, and so does making it from the messages in frames of their own.
+pub fn batch(data: &[u8]) {
+    let twin = v1::ServerMessage::decode(data).map(|message| message.kind);
+    let hot = match Batch::decode(data) {
+        Ok(Some(hot)) => hot,
+        Ok(None) => {
+            assert!(!matches!(twin, Ok(Some(server_message::Kind::Batch(_)))), "{twin:?}");
+            return;
+        }
+        Err(error) => {
+            assert!(twin.is_err() || is_second_kind(&error), "{error}, prost says {twin:?}");
+            return;
+        }
+    };
+    let mut read = hot.messages();
+    let pushes: Result<Vec<Push<'_>>, WireError> = read.by_ref().collect();
+    assert!(read.next().is_none(), "a message behind the last or behind an error");
+    let Ok(pushes) = pushes else {
+        assert!(twin.is_err(), "{pushes:?}, prost says {twin:?}");
+        return;
+    };
+    let Ok(Some(server_message::Kind::Batch(mut twin))) = twin else {
+        panic!("{hot:?}, prost says {twin:?}")
+    };
+    for message in &mut twin.messages {
+        message.topic.clone_from(&twin.topic);
+        message.payload.get_or_insert(v1::push::Payload::Data(Vec::new()));
+    }
+    assert_eq!((hot.topic, hot.first_offset), (&*twin.topic, twin.first_offset));
+    assert_eq!((hot.last_offset, hot.message_count()), (twin.last_offset, twin.messages.len()));
+    assert_eq!(pushes.iter().map(prost_push).collect::<Vec<_>>(), twin.messages);
+    for frame_bytes_max in [usize::MAX, 200, 60, 0] {
+        encoded_batch(&twin, &pushes, frame_bytes_max);
+    }
+}
+
+/// The messages of a batch, encoded one by one and put together again, are what prost makes of them.
+fn encoded_batch(twin: &v1::Batch, pushes: &[Push<'_>], frame_bytes_max: usize) {
+    let frames: Vec<Vec<u8>> = pushes
+        .iter()
+        .map(|push| {
+            let mut frame = Vec::new();
+            let key = push.encode_frame(&mut frame);
+            assert_eq!(&frame[key], push.key.as_bytes());
+            frame
+        })
+        .collect();
+    let singles: Vec<(u64, &[u8])> =
+        pushes.iter().zip(&frames).map(|(push, frame)| (push.offset, frame.as_slice())).collect();
+    let mut out = Vec::new();
+    hot::encode_batch_frames(&twin.topic, &singles, frame_bytes_max, &mut out);
+    assert_eq!(out, twin_batch_frames(twin, &frames, frame_bytes_max));
+}
+
+/// The same by prost: to each frame as many messages as the limit allows.
+fn twin_batch_frames(twin: &v1::Batch, singles: &[Vec<u8>], frame_bytes_max: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut start = 0;
+    while start < twin.messages.len() {
+        let batch = |end: usize| {
+            let mut messages = twin.messages[start..end].to_vec();
+            messages.iter_mut().for_each(|message| message.topic.clear());
+            server(server_message::Kind::Batch(v1::Batch {
+                topic: twin.topic.clone(),
+                first_offset: messages[0].offset,
+                last_offset: messages[messages.len() - 1].offset,
+                messages,
+            }))
+        };
+        let fits = |end: &usize| batch(*end).encoded_len() <= frame_bytes_max;
+        if let Some(end) = (start + 1..=twin.messages.len()).take_while(fits).last() {
+            out.extend(framed(&batch(end)));
+            start = end;
+        } else {
+            out.extend(&singles[start]);
+            start += 1;
+        }
+    }
+    out
+}
+
+/// The one thing that prost takes and we do not: a hot kind behind one that is not looked at in the same message.
 fn is_second_kind(error: &WireError) -> bool {
     *error == WireError::MessageMalformed("a second kind in one message")
 }
@@ -168,6 +287,10 @@ fn prost_push(push: &Push<'_>) -> v1::Push {
 
 fn client(kind: client_message::Kind) -> v1::ClientMessage {
     v1::ClientMessage { kind: Some(kind) }
+}
+
+fn server(kind: server_message::Kind) -> v1::ServerMessage {
+    v1::ServerMessage { kind: Some(kind) }
 }
 
 /// The frame as prost writes it.

@@ -44,9 +44,9 @@ impl<'a> Fields<'a> {
         Fields { rest: body, depth: DEPTH_MAX }
     }
 
-    /// The fields of a message embedded in the outermost one.
-    pub(crate) fn embedded(body: &'a [u8]) -> Self {
-        Fields { rest: body, depth: DEPTH_MAX - 1 }
+    /// The fields of a message that lies `depth` levels within the outermost one.
+    pub(crate) fn embedded(body: &'a [u8], depth: u32) -> Self {
+        Fields { rest: body, depth: DEPTH_MAX - depth }
     }
 
     /// The next field; `None` at the end of the message. After an error the rest is meaningless.
@@ -242,7 +242,8 @@ const GROUP_START: u32 = 3;
 const GROUP_END: u32 = 4;
 const FIXED32: u32 = 5;
 
-const KEY_BYTES: usize = 1;
+/// A key with a number below 16.
+pub(crate) const KEY_BYTES: usize = 1;
 
 /// 64 bits in groups of seven.
 const VARINT_BYTES_MAX: usize = 10;

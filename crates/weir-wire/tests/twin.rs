@@ -218,9 +218,7 @@ fn server_message() -> impl Strategy<Value = v1::ServerMessage> {
         1 => Just(None),
         1 => ping_data().prop_map(|data| Some(Kind::Pong(v1::Pong { data }))),
         6 => push().prop_map(|push| Some(Kind::Push(push))),
-        1 => (text(), vec(push(), 0..3)).prop_map(|(topic, messages)| {
-            Some(Kind::Batch(v1::Batch { topic, messages, ..v1::Batch::default() }))
-        }),
+        4 => batch().prop_map(|batch| Some(Kind::Batch(batch))),
         1 => text().prop_map(|reason| Some(Kind::Goodbye(v1::Goodbye { reason, ..v1::Goodbye::default() }))),
     ]
     .prop_map(|kind| v1::ServerMessage { kind })
@@ -258,6 +256,18 @@ fn push() -> impl Strategy<Value = v1::Push> {
             message_id,
             offset,
             sender,
+        },
+    )
+}
+
+/// A topic in a message of a batch is what no server writes, so it is there less often than not.
+fn batch() -> impl Strategy<Value = v1::Batch> {
+    (text(), number(), number(), vec(push(), 0..5), prop::bool::weighted(0.2)).prop_map(
+        |(topic, first_offset, last_offset, mut messages, has_topics)| {
+            if !has_topics {
+                messages.iter_mut().for_each(|message| message.topic.clear());
+            }
+            v1::Batch { topic, first_offset, last_offset, messages }
         },
     )
 }

@@ -1,0 +1,245 @@
+//! `Batch`: what a tick of a topic has gathered, made from single messages by copying and read by borrowing.
+
+use super::*;
+
+/// `Batch`, borrowed.
+///
+/// Shape: the messages stay encoded until [`Batch::messages`] reads them, one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch<'a> {
+    /// Topic name, of every message in it.
+    pub topic: &'a str,
+    /// Offset of the first message.
+    pub first_offset: u64,
+    /// Offset of the last message.
+    pub last_offset: u64,
+    message_count: usize,
+    /// The whole message that holds it; more than one occurrence of the batch merges.
+    body: &'a [u8],
+}
+
+/// The messages of a [`Batch`], in order.
+///
+/// Shape: an iterator of [`Push`], each with the batch's topic; an error is the last item.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    topic: &'a str,
+    /// What stands behind `batch` in the whole message.
+    rest: Fields<'a>,
+    /// What is unread of one occurrence of the batch.
+    batch: Fields<'a>,
+}
+
+impl<'a> Batch<'a> {
+    /// Decodes the body of a frame; `None` if the `ServerMessage` is of another kind.
+    ///
+    /// The messages are counted, but what they hold is not looked at: [`Batch::messages`] does that.
+    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass over the fields that are not within messages, no
+    /// allocation.
+    pub fn decode(body: &'a [u8]) -> Result<Option<Batch<'a>>, WireError> {
+        match FromServer::decode(body)? {
+            FromServer::Batch(batch) => Ok(Some(batch)),
+            FromServer::Push(_)
+            | FromServer::Pong { .. }
+            | FromServer::Other
+            | FromServer::Unknown => Ok(None),
+        }
+    }
+
+    /// How many messages it holds.
+    pub fn message_count(&self) -> usize {
+        self.message_count
+    }
+
+    /// The messages, each decoded when it is its turn; whatever topic one names itself, it is the batch's.
+    ///
+    /// Errors: [`WireError::MessageMalformed`] for a message, and nothing after it.
+    /// Cost: one pass, no allocation.
+    pub fn messages(&self) -> Messages<'a> {
+        Messages { topic: self.topic, rest: Fields::new(self.body), batch: Fields::new(&[]) }
+    }
+
+    /// A batch in `body` of which nothing has been read.
+    pub(super) fn empty(body: &'a [u8]) -> Batch<'a> {
+        Batch { topic: "", first_offset: 0, last_offset: 0, message_count: 0, body }
+    }
+
+    /// Reads the fields of one occurrence over those of an earlier one.
+    pub(super) fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+        while let Some(field) = fields.next()? {
+            match u8::try_from(field.number) {
+                Ok(BATCH_TOPIC) => self.topic = field.text()?,
+                Ok(BATCH_FIRST_OFFSET) => self.first_offset = field.uint64()?,
+                Ok(BATCH_LAST_OFFSET) => self.last_offset = field.uint64()?,
+                Ok(BATCH_MESSAGES) => {
+                    field.bytes()?;
+                    self.message_count += 1;
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Messages<'a> {
+    fn next_message(&mut self) -> Result<Option<Push<'a>>, WireError> {
+        loop {
+            while let Some(field) = self.batch.next()? {
+                if field.number == u32::from(BATCH_MESSAGES) {
+                    let mut push = Push::EMPTY;
+                    push.merge(Fields::embedded(field.bytes()?, MESSAGE_DEPTH))?;
+                    return Ok(Some(Push { topic: self.topic, ..push }));
+                }
+            }
+            match self.rest.next()? {
+                None => return Ok(None),
+                Some(field) if field.number == u32::from(SERVER_BATCH) => {
+                    self.batch = Fields::embedded(field.bytes()?, KIND_DEPTH);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Push<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_message();
+        if next.is_err() {
+            self.rest = Fields::new(&[]);
+            self.batch = Fields::new(&[]);
+        }
+        next.transpose()
+    }
+}
+
+/// Appends the messages of a tick to `out`: one frame with a `Batch`, or as many as `frame_bytes_max` asks for.
+///
+/// Each of `singles` is an offset and the whole frame that [`Push::encode_frame`] made of a message of this `topic`, in
+/// order of the offsets. Its fields are copied, without the topic, which stands once in each batch.
+/// Limits: no frame's body exceeds `frame_bytes_max`; a message that would, even in a batch of its own, leaves as the
+/// single frame that it is.
+/// Cost: grows `out` at most once, to exactly what is needed; one copy of each message. Panics if one of `singles` is
+/// shorter than the frame of a message of this topic can be.
+pub fn encode_batch_frames(
+    topic: &str,
+    singles: &[(u64, &[u8])],
+    frame_bytes_max: usize,
+    out: &mut Vec<u8>,
+) {
+    let planned = Planned { topic, rest: singles, frame_bytes_max };
+    out.reserve_exact(planned.clone().map(|frame| frame.bytes()).sum());
+    for frame in planned {
+        frame.put(topic, out);
+    }
+}
+
+/// A message as it would leave alone: its offset and its frame.
+type Single<'s> = (u64, &'s [u8]);
+
+/// The frames that the rest of a tick needs, each as full as the limit allows.
+#[derive(Clone)]
+struct Planned<'s> {
+    topic: &'s str,
+    rest: &'s [Single<'s>],
+    frame_bytes_max: usize,
+}
+
+enum PlannedFrame<'s> {
+    /// Leaves as it is.
+    Single(&'s [u8]),
+    /// At least one message, and the bytes of the `Batch` that holds them.
+    Batch { singles: &'s [Single<'s>], message_bytes: usize },
+}
+
+impl<'s> Iterator for Planned<'s> {
+    type Item = PlannedFrame<'s>;
+
+    fn next(&mut self) -> Option<PlannedFrame<'s>> {
+        let &(first_offset, first) = self.rest.first()?;
+        let mut fields_bytes = 0;
+        let mut message_bytes = 0;
+        let mut count = 0;
+        for (offset, single) in self.rest {
+            let fields = fields_bytes
+                + fields::delimited_bytes(fields_behind_topic(single, self.topic).len());
+            let message = head_bytes(self.topic, first_offset, *offset) + fields;
+            if fields::delimited_bytes(message) > self.frame_bytes_max {
+                break;
+            }
+            (fields_bytes, message_bytes) = (fields, message);
+            count += 1;
+        }
+        let (singles, rest) = self.rest.split_at(count.max(1));
+        self.rest = rest;
+        Some(if count == 0 {
+            PlannedFrame::Single(first)
+        } else {
+            PlannedFrame::Batch { singles, message_bytes }
+        })
+    }
+}
+
+impl PlannedFrame<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            PlannedFrame::Single(frame) => frame.len(),
+            PlannedFrame::Batch { message_bytes, .. } => frame_bytes(*message_bytes),
+        }
+    }
+
+    fn put(&self, topic: &str, out: &mut Vec<u8>) {
+        let (singles, message_bytes) = match self {
+            PlannedFrame::Single(frame) => return out.extend_from_slice(frame),
+            PlannedFrame::Batch { singles, message_bytes } => (*singles, *message_bytes),
+        };
+        let (Some((first_offset, _)), Some((last_offset, _))) = (singles.first(), singles.last())
+        else {
+            return;
+        };
+        put_frame_head(SERVER_BATCH, message_bytes, out);
+        fields::put_optional_delimited(BATCH_TOPIC, topic.as_bytes(), out);
+        fields::put_optional_varint(BATCH_FIRST_OFFSET, *first_offset, out);
+        fields::put_optional_varint(BATCH_LAST_OFFSET, *last_offset, out);
+        for (_, single) in singles {
+            fields::put_delimited(BATCH_MESSAGES, fields_behind_topic(single, topic), out);
+        }
+    }
+}
+
+/// Bytes of a `Batch` before its messages.
+fn head_bytes(topic: &str, first_offset: u64, last_offset: u64) -> usize {
+    fields::optional_delimited_bytes(topic.len())
+        + fields::optional_varint_bytes(first_offset)
+        + fields::optional_varint_bytes(last_offset)
+}
+
+/// The fields of the `Push` in a frame of its own, without the first one, which is the topic.
+///
+/// They stand at the end of the frame, and the lengths in front of them follow from the frame's: nothing is parsed.
+fn fields_behind_topic<'s>(frame: &'s [u8], topic: &str) -> &'s [u8] {
+    let body_bytes = behind_length(frame.len());
+    let message_bytes = behind_length(body_bytes - fields::KEY_BYTES);
+    let fields_bytes = message_bytes - fields::optional_delimited_bytes(topic.len());
+    let fields = &frame[frame.len() - fields_bytes..];
+    debug_assert!(is_push_of(frame, topic), "a frame that is no message of {topic:?}");
+    fields
+}
+
+/// How many of `bytes` stand behind their own length, in its shortest form.
+fn behind_length(bytes: usize) -> usize {
+    // The first guess has at most one byte too few, which never makes its length one byte shorter than it is.
+    let guess = bytes - fields::varint_bytes(bytes as u64);
+    bytes - fields::varint_bytes(guess as u64)
+}
+
+fn is_push_of(frame: &[u8], topic: &str) -> bool {
+    let Ok(Some((body, bytes))) = frame::decode(frame, frame.len()) else { return false };
+    bytes == frame.len() && matches!(Push::decode(body), Ok(Some(push)) if push.topic == topic)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What the server sends: `Push`, `Batch` and `Pong`, told from the rest.
+
+use std::ops::Range;
+
+use super::*;
+
+/// What a frame from the server holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FromServer<'a> {
+    /// One message.
+    Push(Push<'a>),
+    /// The messages of a tick.
+    Batch(Batch<'a>),
+    /// The answer to a `Ping`.
+    Pong {
+        /// What the ping carried.
+        data: &'a [u8],
+    },
+    /// Another kind that `weir.v1` knows: decode with prost.
+    Other,
+    /// No kind, or one that `weir.v1` does not know.
+    Unknown,
+}
+
+/// `Push`, borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Push<'a> {
+    /// Topic name; empty for what was sent to a device or to all.
+    pub topic: &'a str,
+    /// Content.
+    pub payload: Payload<'a>,
+    /// Media type, or empty.
+    pub content_type: &'a str,
+    /// Conflation key, or empty.
+    pub key: &'a str,
+    /// Id of the message, unique for a server.
+    pub message_id: u64,
+    /// Offset in the topic's epoch; 0 for what has no topic.
+    pub offset: u64,
+    /// Connection that published it; 0 for a backend.
+    pub sender: u64,
+}
+
+impl<'a> FromServer<'a> {
+    /// Decodes the body of a frame, as far as its kind is one of those here.
+    ///
+    /// What it says of `Push`, `Pong` and `Unknown` holds: the whole body is well-formed. The messages of a `Batch` are
+    /// looked at when they are read, and the content of any other kind is not.
+    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass, no allocation.
+    pub fn decode(body: &'a [u8]) -> Result<FromServer<'a>, WireError> {
+        let mut kind = FromServer::Unknown;
+        let mut fields = Fields::new(body);
+        while let Some(field) = fields.next()? {
+            kind = match u8::try_from(field.number) {
+                Ok(SERVER_PUSH) => FromServer::Push(kind.merged_push(field.bytes()?)?),
+                Ok(SERVER_BATCH) => FromServer::Batch(kind.merged_batch(body, field.bytes()?)?),
+                Ok(SERVER_PONG) => FromServer::Pong { data: kind.merged_pong(field.bytes()?)? },
+                Ok(SERVER_WELCOME..=SERVER_GOODBYE) => {
+                    field.bytes()?;
+                    FromServer::Other
+                }
+                Ok(_) | Err(_) => kind,
+            };
+        }
+        Ok(kind)
+    }
+
+    fn merged_push(self, message: &'a [u8]) -> Result<Push<'a>, WireError> {
+        let mut push = match self {
+            FromServer::Push(push) => push,
+            FromServer::Pong { .. } | FromServer::Unknown => Push::EMPTY,
+            FromServer::Batch(_) | FromServer::Other => return Err(BEHIND_ANOTHER_KIND),
+        };
+        push.merge(Fields::embedded(message, KIND_DEPTH))?;
+        Ok(push)
+    }
+
+    /// Whatever of a batch stands in `body` belongs to this one: nothing but another batch may stand before it.
+    fn merged_batch(self, body: &'a [u8], message: &'a [u8]) -> Result<Batch<'a>, WireError> {
+        let mut batch = match self {
+            FromServer::Batch(batch) => batch,
+            FromServer::Push(_) | FromServer::Pong { .. } | FromServer::Unknown => {
+                Batch::empty(body)
+            }
+            FromServer::Other => return Err(BEHIND_ANOTHER_KIND),
+        };
+        batch.merge(Fields::embedded(message, KIND_DEPTH))?;
+        Ok(batch)
+    }
+
+    fn merged_pong(self, message: &'a [u8]) -> Result<&'a [u8], WireError> {
+        match self {
+            FromServer::Pong { data } => merged_heartbeat(data, message),
+            FromServer::Push(_) | FromServer::Unknown => merged_heartbeat(&[], message),
+            FromServer::Batch(_) | FromServer::Other => Err(BEHIND_ANOTHER_KIND),
+        }
+    }
+}
+
+impl<'a> Push<'a> {
+    /// Decodes the body of a frame; `None` if the `ServerMessage` is of another kind.
+    ///
+    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass, no allocation.
+    pub fn decode(body: &'a [u8]) -> Result<Option<Push<'a>>, WireError> {
+        match FromServer::decode(body)? {
+            FromServer::Push(push) => Ok(Some(push)),
+            FromServer::Batch(_)
+            | FromServer::Pong { .. }
+            | FromServer::Other
+            | FromServer::Unknown => Ok(None),
+        }
+    }
+
+    /// Bytes of the frame that [`Push::encode_frame`] appends.
+    pub fn frame_bytes(&self) -> usize {
+        frame_bytes(self.message_bytes())
+    }
+
+    /// Appends a frame with a `ServerMessage` that holds this `Push`; says where in `out` its key stands.
+    ///
+    /// Shape: the range is empty if there is no key.
+    /// Cost: grows `out` at most once.
+    pub fn encode_frame(&self, out: &mut Vec<u8>) -> Range<usize> {
+        put_frame_head(SERVER_PUSH, self.message_bytes(), out);
+        fields::put_optional_delimited(CONTENT_TOPIC, self.topic.as_bytes(), out);
+        self.payload.put(out);
+        fields::put_optional_delimited(CONTENT_TYPE, self.content_type.as_bytes(), out);
+        fields::put_optional_delimited(CONTENT_KEY, self.key.as_bytes(), out);
+        let key = out.len() - self.key.len()..out.len();
+        fields::put_optional_fixed64(PUSH_MESSAGE_ID, self.message_id, out);
+        fields::put_optional_varint(PUSH_OFFSET, self.offset, out);
+        fields::put_optional_fixed64(PUSH_SENDER, self.sender, out);
+        key
+    }
+
+    fn message_bytes(&self) -> usize {
+        fields::optional_delimited_bytes(self.topic.len())
+            + self.payload.field_bytes()
+            + fields::optional_delimited_bytes(self.content_type.len())
+            + fields::optional_delimited_bytes(self.key.len())
+            + fields::optional_fixed64_bytes(self.message_id)
+            + fields::optional_varint_bytes(self.offset)
+            + fields::optional_fixed64_bytes(self.sender)
+    }
+
+    /// Reads the fields of one occurrence over those of an earlier one.
+    pub(super) fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+        while let Some(field) = fields.next()? {
+            match u8::try_from(field.number) {
+                Ok(CONTENT_TOPIC) => self.topic = field.text()?,
+                Ok(CONTENT_TEXT) => self.payload = Payload::Text(field.text()?),
+                Ok(CONTENT_DATA) => self.payload = Payload::Data(field.bytes()?),
+                Ok(CONTENT_TYPE) => self.content_type = field.text()?,
+                Ok(CONTENT_KEY) => self.key = field.text()?,
+                Ok(PUSH_MESSAGE_ID) => self.message_id = field.fixed64()?,
+                Ok(PUSH_OFFSET) => self.offset = field.uint64()?,
+                Ok(PUSH_SENDER) => self.sender = field.fixed64()?,
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) const EMPTY: Push<'static> = Push {
+        topic: "",
+        payload: Payload::Data(&[]),
+        content_type: "",
+        key: "",
+        message_id: 0,
+        offset: 0,
+        sender: 0,
+    };
+}

@@ -1,0 +1,4 @@
+//! Feeds `targets::batch` from libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::targets::batch(data));
