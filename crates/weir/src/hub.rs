@@ -15,7 +15,7 @@ use crate::devices::Devices;
 use crate::events::OnPublish;
 use crate::handle::{Gauges, TopicInfo};
 use crate::lanes::Lanes;
-use crate::router::Router;
+use crate::router::{Classes, Router};
 use crate::tickets::{Assignments, Tickets};
 
 /// The shared state of a gateway.
@@ -48,7 +48,7 @@ impl Hub {
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
         Arc::new(Hub {
-            router: Router::new(Arc::clone(&lanes), limits.topics_max, limits.topic_bytes_max),
+            router: Router::new(Arc::clone(&lanes), Classes::new(&config), limits),
             devices: Devices::new(limits.connections_per_device_max),
             auth: Authenticator::new(&config),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),

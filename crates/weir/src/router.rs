@@ -6,6 +6,7 @@
 //!
 //! Order of locks: a topic's, then its stripe's, then that of the ids. None is held while waiting for anything.
 
+mod classes;
 mod counts;
 mod ids;
 
@@ -17,9 +18,11 @@ use hashbrown::HashTable;
 use weir_engine::{Command, ConnId, Credit, Message, TopicId};
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
+use crate::config::LimitsConfig;
 use crate::frames;
 use crate::handle::{TopicInfo, TopicNameError};
 use crate::lanes::{self, Lanes};
+pub(crate) use classes::{Class, Classes, Pattern};
 use counts::ShardCounts;
 use ids::Ids;
 pub(crate) use ids::Retirement;
@@ -34,6 +37,7 @@ pub(crate) struct Router {
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
+    classes: Classes,
     name_bytes_max: usize,
 }
 
@@ -42,6 +46,7 @@ pub(crate) struct Topic {
     name: Box<str>,
     id: TopicId,
     epoch: u64,
+    class: Arc<Class>,
     state: Mutex<State>,
 }
 
@@ -79,13 +84,14 @@ pub(crate) enum SubscribeError {
 }
 
 impl Router {
-    pub(crate) fn new(lanes: Arc<Lanes>, topics_max: usize, name_bytes_max: usize) -> Self {
+    pub(crate) fn new(lanes: Arc<Lanes>, classes: Classes, limits: &LimitsConfig) -> Self {
         Self {
             lanes,
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
-            ids: Ids::new(topics_max),
-            name_bytes_max,
+            ids: Ids::new(limits.topics_max),
+            classes,
+            name_bytes_max: limits.topic_bytes_max,
         }
     }
 
@@ -201,6 +207,14 @@ impl Router {
         self.ids.live_count()
     }
 
+    /// The class of the topics of this name, whether there is one or not.
+    pub(crate) fn class_of(&self, name: &str) -> Arc<Class> {
+        match self.find(name) {
+            Some(topic) => Arc::clone(&topic.class),
+            None => Arc::clone(self.classes.of(name)),
+        }
+    }
+
     /// The topic's number, if it exists.
     pub(crate) fn id(&self, name: &str) -> Option<TopicId> {
         self.find(name).map(|topic| topic.id)
@@ -267,7 +281,8 @@ impl Router {
         let topic = self.ids.begin(|id| {
             let state = State { offset: 0, counts: ShardCounts::default(), ended: false };
             let state = Mutex::new(state);
-            Arc::new(Topic { name: name.into(), id, epoch: rand::random(), state })
+            let class = Arc::clone(self.classes.of(name));
+            Arc::new(Topic { name: name.into(), id, epoch: rand::random(), class, state })
         })?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(&topic), rehash);

@@ -9,6 +9,7 @@ use weir_wire::v1::{ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame};
 
 use super::*;
+use crate::config::Config;
 
 /// A shard as simple as can be: it carries out one command at a time and checks what it is told.
 struct Shard {
@@ -38,7 +39,10 @@ fn world(shards: usize, capacity: usize, topics_max: usize) -> (Arc<Router>, Vec
         delivered: 0,
     };
     let shards = ends.into_iter().enumerate().map(shard_of).collect();
-    (Arc::new(Router::new(lanes.into(), topics_max, 255)), shards)
+    let mut config = Config::default();
+    config.limits.topics_max = topics_max;
+    let classes = Classes::new(&config);
+    (Arc::new(Router::new(lanes.into(), classes, &config.limits)), shards)
 }
 
 /// A message that carries name, epoch-less offset: what a shard compares with what it knows.
