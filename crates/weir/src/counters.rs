@@ -56,10 +56,12 @@ pub enum RefuseCause {
     Mailbox,
     /// The byte budget was used up.
     Budget,
-    /// The message would not fit a frame.
+    /// The message would not fit a frame, or is longer than its topic takes.
     TooLarge,
     /// The topic's name cannot be.
     TopicName,
+    /// The topic had as many as its class allows in a second.
+    RateLimited,
 }
 
 /// Why a subscription was refused.
@@ -228,8 +230,13 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 4] =
-        [RefuseCause::Mailbox, RefuseCause::Budget, RefuseCause::TooLarge, RefuseCause::TopicName];
+    pub const ALL: [RefuseCause; 5] = [
+        RefuseCause::Mailbox,
+        RefuseCause::Budget,
+        RefuseCause::TooLarge,
+        RefuseCause::TopicName,
+        RefuseCause::RateLimited,
+    ];
 
     /// The cause as a metric label.
     pub const fn name(self) -> &'static str {
@@ -238,13 +245,17 @@ impl RefuseCause {
             RefuseCause::Budget => "budget",
             RefuseCause::TooLarge => "too_large",
             RefuseCause::TopicName => "topic_name",
+            RefuseCause::RateLimited => "rate_limited",
         }
     }
 
     pub(crate) fn of(error: &PublishError) -> RefuseCause {
         match error {
             PublishError::TopicName(_) => RefuseCause::TopicName,
-            PublishError::TooLarge { .. } => RefuseCause::TooLarge,
+            PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => {
+                RefuseCause::TooLarge
+            }
+            PublishError::RateLimited { .. } => RefuseCause::RateLimited,
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
         }

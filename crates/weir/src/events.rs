@@ -58,7 +58,10 @@ impl From<PublishError> for Refusal {
     fn from(error: PublishError) -> Self {
         let code = match error {
             PublishError::TopicName(_) => ErrorCode::TopicName,
-            PublishError::TooLarge { .. } => ErrorCode::TooLarge,
+            PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => {
+                ErrorCode::TooLarge
+            }
+            PublishError::RateLimited { .. } => ErrorCode::RateLimited,
             PublishError::Busy(_) | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
         };
         Refusal { code, message: error.to_string() }

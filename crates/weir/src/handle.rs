@@ -156,6 +156,26 @@ pub enum PublishError {
         /// The limit.
         limit: usize,
     },
+    /// Its frame would be over the limit of the topic's class.
+    #[error(
+        "message of {bytes} bytes is over the limit of {limit} for this topic (message_bytes_max of its class)"
+    )]
+    TooLargeForTopic {
+        /// Bytes of the frame.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The topic has had as many messages as its class allows: try again after the delay.
+    #[error(
+        "the topic takes {per_second} messages a second (publishes_per_second of its class); try again in {after:?}"
+    )]
+    RateLimited {
+        /// The limit.
+        per_second: u32,
+        /// The delay.
+        after: Duration,
+    },
     /// A shard's mailbox is full: try again after the delay.
     #[error("a shard's mailbox is full; try again in {0:?}")]
     Busy(Duration),

@@ -1,5 +1,6 @@
 //! Publishing: to a topic, to a device, to all. Nothing here waits.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::counters::{PublishTarget, RefuseCause};
 use crate::handle::{Accepted, Payload, Publication, PublishError, Target};
 use crate::hub::Hub;
 use crate::lanes;
-use crate::router::{RouteError, validate_name};
+use crate::router::{Class, Offer, RouteError, validate_name};
 
 impl Hub {
     pub(crate) fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
@@ -34,11 +35,9 @@ impl Hub {
 
     fn publish_to_topic(&self, topic: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
         validate_name(topic, self.config().limits.topic_bytes_max)?;
-        let routed = self.router.publish(topic, |offset| draft.message(offset));
-        let routed = routed.map_err(|error| match error {
-            RouteError::Busy => PublishError::Busy(RETRY_AFTER),
-            RouteError::Budget => PublishError::BudgetExhausted(RETRY_AFTER),
-        })?;
+        let message = |class: &Class, offset| draft.topic_message(class, offset);
+        let routed = self.router.publish(topic, draft.offer(), message);
+        let routed = routed.map_err(|error| draft.error(error))?;
         let connections = routed.map_or(0, |routed| routed.connections);
         Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
     }
@@ -53,7 +52,7 @@ impl Hub {
             let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-            let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+            let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
             for (credit, conn) in credits.into_iter().zip(conns) {
                 credit.push(Command::Send(*conn, Item::Message(Arc::clone(&message))));
             }
@@ -69,7 +68,7 @@ impl Hub {
         let credits = self.lanes().iter().map(lanes::try_credit);
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-        let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+        let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
         for credit in credits {
             credit.push(Command::Broadcast(Arc::clone(&message)));
         }
@@ -114,12 +113,44 @@ impl<'a> Draft<'a> {
         Ok(Draft { hub, push, id, accepted_at, expires_at })
     }
 
-    /// Encodes it; `None` if the budget is used up.
-    fn message(&self, offset: u64) -> Option<Arc<Message>> {
+    fn offer(&self) -> Offer {
+        Offer { frame_bytes: self.push.frame_bytes(), accepted_at: self.accepted_at }
+    }
+
+    /// Encodes it for whom it is sent to; `None` if the budget is used up.
+    fn message(&self) -> Option<Arc<Message>> {
+        let (frame, _) = self.encode(0);
+        Message::new(self.hub.engine().budget(), frame, self.accepted_at, self.expires_at)
+    }
+
+    /// Encodes it for a topic; `None` if the budget is used up.
+    fn topic_message(&self, class: &Class, offset: u64) -> Option<Arc<Message>> {
+        let (frame, key) = self.encode(offset);
+        let topic = class.topic_message(offset, key);
+        let budget = self.hub.engine().budget();
+        Message::of_topic(budget, frame, self.accepted_at, self.expires_at, topic)
+    }
+
+    /// The frame, and where its key stands in it.
+    fn encode(&self, offset: u64) -> (Vec<u8>, Range<u32>) {
         let push = hot::Push { offset, ..self.push };
         let mut frame = Vec::with_capacity(push.frame_bytes());
-        push.encode_frame(&mut frame);
-        Message::new(self.hub.engine().budget(), frame, self.accepted_at, self.expires_at)
+        let key = push.encode_frame(&mut frame);
+        let place = |at| u32::try_from(at).expect("a frame is shorter than four gigabytes");
+        (frame, place(key.start)..place(key.end))
+    }
+
+    fn error(&self, error: RouteError) -> PublishError {
+        match error {
+            RouteError::Busy => PublishError::Busy(RETRY_AFTER),
+            RouteError::Budget => PublishError::BudgetExhausted(RETRY_AFTER),
+            RouteError::TooLarge { limit } => {
+                PublishError::TooLargeForTopic { bytes: self.push.frame_bytes(), limit }
+            }
+            RouteError::RateLimited { per_second, after } => {
+                PublishError::RateLimited { per_second, after }
+            }
+        }
     }
 
     fn accepted(&self, connections: usize) -> Accepted {

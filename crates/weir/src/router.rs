@@ -6,6 +6,7 @@
 //!
 //! Order of locks: a topic's, then its stripe's, then that of the ids. None is held while waiting for anything.
 
+mod bucket;
 mod classes;
 mod counts;
 mod ids;
@@ -13,15 +14,17 @@ mod ids;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Command, ConnId, Credit, Message, TopicId};
+use weir_engine::{Command, ConnId, Credit, Message, Nanos, TopicId};
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use crate::config::LimitsConfig;
 use crate::frames;
 use crate::handle::{TopicInfo, TopicNameError};
 use crate::lanes::{self, Lanes};
+use bucket::Bucket;
 pub(crate) use classes::{Class, Classes, Pattern};
 use counts::ShardCounts;
 use ids::Ids;
@@ -50,13 +53,29 @@ pub(crate) struct Topic {
     state: Mutex<State>,
 }
 
-/// What changes of a topic. Ring, running tick and retention will stand here.
+/// What changes of a topic.
 struct State {
-    /// Offset of the last message.
+    /// Offset of the last message accepted.
     offset: u64,
     counts: ShardCounts,
     /// Out of the tables: whoever still holds the topic looks its name up again.
     ended: bool,
+    /// What only the topics of some classes have.
+    extra: Option<Box<Extra>>,
+}
+
+/// What a topic has beside its offset and its members, if its class asks for it.
+#[derive(Default)]
+struct Extra {
+    bucket: Bucket,
+}
+
+/// What the router must know of a message before it is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// Length of its frame.
+    pub(crate) frame_bytes: usize,
+    pub(crate) accepted_at: Nanos,
 }
 
 /// A message was accepted for a topic.
@@ -73,6 +92,10 @@ pub(crate) enum RouteError {
     Busy,
     /// The byte budget has no room for the message.
     Budget,
+    /// It is longer than its class allows.
+    TooLarge { limit: usize },
+    /// The topic has had as many as its class allows in a second.
+    RateLimited { per_second: u32, after: Duration },
 }
 
 /// Why a subscription was refused.
@@ -102,24 +125,46 @@ impl Router {
     pub(crate) fn publish(
         &self,
         name: &str,
-        message: impl FnOnce(u64) -> Option<Arc<Message>>,
+        offer: Offer,
+        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
-        let Some(topic) = self.find(name) else { return Ok(None) };
+        let Some(topic) = self.find(name) else {
+            self.classes.of(name).check_length(offer.frame_bytes)?;
+            return Ok(None);
+        };
         let mut state = topic.lock();
         if state.ended {
             return Ok(None);
         }
-        // A credit that is dropped returns to its lane.
-        let credits = state.counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard]));
-        let credits: Option<Vec<Credit<'_, OwnedFd>>> = credits.collect();
-        let credits = credits.ok_or(RouteError::Busy)?;
+        self.accept(&topic, &mut state, offer, message).map(Some)
+    }
+
+    /// Takes a message under its topic's lock, or nothing of it.
+    fn accept(
+        &self,
+        topic: &Topic,
+        state: &mut State,
+        offer: Offer,
+        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
+    ) -> Result<Routed, RouteError> {
+        topic.class.check_length(offer.frame_bytes)?;
+        let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
+        let credits = self.credits(&state.counts).ok_or(RouteError::Busy)?;
         let offset = state.offset + 1;
-        let message = message(offset).ok_or(RouteError::Budget)?;
-        state.offset = offset;
+        let message = message(&topic.class, offset).ok_or(RouteError::Budget)?;
         for credit in credits {
             credit.push(Command::Publish(topic.id, Arc::clone(&message)));
         }
-        Ok(Some(Routed { offset, connections: state.counts.total() }))
+        state.offset = offset;
+        if let Some(extra) = &mut state.extra {
+            extra.bucket = bucket;
+        }
+        Ok(Routed { offset, connections: state.counts.total() })
+    }
+
+    /// A credit for each shard that has members, or none: those that are dropped return to their lanes.
+    fn credits(&self, counts: &ShardCounts) -> Option<Vec<Credit<'_, OwnedFd>>> {
+        counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard])).collect()
     }
 
     /// Enters a connection into a topic, which begins with it if need be.
@@ -279,9 +324,8 @@ impl Router {
             return Some(Arc::clone(topic));
         }
         let topic = self.ids.begin(|id| {
-            let state = State { offset: 0, counts: ShardCounts::default(), ended: false };
-            let state = Mutex::new(state);
             let class = Arc::clone(self.classes.of(name));
+            let state = Mutex::new(State::new(&class));
             Arc::new(Topic { name: name.into(), id, epoch: rand::random(), class, state })
         })?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
@@ -292,6 +336,21 @@ impl Router {
     fn stripe(&self, hash: u64) -> &Mutex<HashTable<Arc<Topic>>> {
         // The table uses the lower bits for the place and the upper seven for the tag.
         &self.stripes[(hash >> 48) as usize % STRIPES]
+    }
+}
+
+impl State {
+    fn new(class: &Class) -> State {
+        let extra = class.rate.is_some().then(Box::default);
+        State { offset: 0, counts: ShardCounts::default(), ended: false, extra }
+    }
+
+    /// The bucket after one more message.
+    fn drawn_bucket(&self, class: &Class, now: Nanos) -> Result<Bucket, RouteError> {
+        let bucket = self.extra.as_ref().map(|extra| extra.bucket).unwrap_or_default();
+        let Some(rate) = class.rate else { return Ok(bucket) };
+        let limited = |after| RouteError::RateLimited { per_second: rate.per_second, after };
+        bucket.take(rate, now).map_err(limited)
     }
 }
 
@@ -333,6 +392,9 @@ pub(crate) fn validate_name(name: &str, limit: usize) -> Result<(), TopicNameErr
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic happens under the router's locks")
 }
+
+const _: () =
+    assert!(size_of::<Topic>() <= 96, "a topic of its own for each connection is in the sum");
 
 /// Enough that publishers and shards seldom meet; each costs an empty table.
 const STRIPES: usize = 64;

@@ -34,6 +34,8 @@ pub(super) enum Kind {
     UnsupportedMediaType,
     /// A `Host` that this server does not go by.
     UnknownHost,
+    /// More messages than the topic takes.
+    RateLimited,
     /// A shard's mailbox is full.
     MailboxFull,
     /// The byte budget is used up.
@@ -76,6 +78,11 @@ impl Kind {
                 "unknown-host",
                 "This server does not go by that host name",
                 StatusCode::MISDIRECTED_REQUEST,
+            ),
+            Kind::RateLimited => (
+                "rate-limited",
+                "The topic takes no more messages at the moment",
+                StatusCode::TOO_MANY_REQUESTS,
             ),
             Kind::MailboxFull => {
                 ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
@@ -149,10 +156,13 @@ impl Problem {
                 | TopicNameError::Control(_)
                 | TopicNameError::Wildcard(_),
             ) => Self::field(format!("{place}topic"), detail),
-            PublishError::TooLarge { .. } => Self {
+            PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => Self {
                 field: Some(format!("{place}{payload}")),
                 ..Self::new(Kind::TooLarge, detail)
             },
+            PublishError::RateLimited { after, .. } => {
+                Self::retry(Kind::RateLimited, after, detail)
+            }
             PublishError::Busy(after) => Self::retry(Kind::MailboxFull, after, detail),
             PublishError::BudgetExhausted(after) => {
                 Self::retry(Kind::BudgetExhausted, after, detail)

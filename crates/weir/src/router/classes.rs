@@ -1,10 +1,12 @@
 //! Topic classes as the router uses them: patterns taken apart once, settings resolved.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Priority, SlowPolicy};
+use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
+use super::RouteError;
 use crate::config::{Actor, Config, TopicClass};
 
 /// What holds for the topics whose names fit a pattern.
@@ -107,6 +109,22 @@ impl Class {
                 burst: class.publish_burst.max(1),
             }),
         }
+    }
+
+    /// What the shards must know of a single message; `key` says where its key stands in the frame.
+    pub(crate) fn topic_message(&self, offset: u64, key: Range<u32>) -> TopicMessage {
+        TopicMessage {
+            priority: self.priority,
+            slow: self.slow,
+            offset,
+            key,
+            ..TopicMessage::default()
+        }
+    }
+
+    pub(super) fn check_length(&self, frame_bytes: usize) -> Result<(), RouteError> {
+        let limit = self.message_bytes_max;
+        if frame_bytes > limit { Err(RouteError::TooLarge { limit }) } else { Ok(()) }
     }
 }
 

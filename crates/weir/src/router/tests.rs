@@ -9,7 +9,7 @@ use weir_wire::v1::{ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame};
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, TopicClass};
 
 /// A shard as simple as can be: it carries out one command at a time and checks what it is told.
 struct Shard {
@@ -28,6 +28,12 @@ fn conn(shard: usize, number: u64) -> ConnId {
 
 /// A router over `shards` lanes of `capacity` commands.
 fn world(shards: usize, capacity: usize, topics_max: usize) -> (Arc<Router>, Vec<Shard>) {
+    let mut config = Config::default();
+    config.limits.topics_max = topics_max;
+    world_of(&config, shards, capacity)
+}
+
+fn world_of(config: &Config, shards: usize, capacity: usize) -> (Arc<Router>, Vec<Shard>) {
     let (lanes, ends): (Vec<Mailbox<OwnedFd>>, Vec<_>) =
         (0..shards).map(|_| Detached::mailbox(capacity, 1)).unzip();
     let shard_of = |(index, lane)| Shard {
@@ -39,9 +45,7 @@ fn world(shards: usize, capacity: usize, topics_max: usize) -> (Arc<Router>, Vec
         delivered: 0,
     };
     let shards = ends.into_iter().enumerate().map(shard_of).collect();
-    let mut config = Config::default();
-    config.limits.topics_max = topics_max;
-    let classes = Classes::new(&config);
+    let classes = Classes::new(config);
     (Arc::new(Router::new(lanes.into(), classes, &config.limits)), shards)
 }
 
@@ -51,12 +55,14 @@ fn message(budget: &Arc<Budget>, name: &str, offset: u64) -> Option<Arc<Message>
     Message::new(budget, frame, Nanos(0), None)
 }
 
+const OFFER: Offer = Offer { frame_bytes: 9, accepted_at: Nanos(0) };
+
 fn publish(
     router: &Router,
     budget: &Arc<Budget>,
     name: &str,
 ) -> Result<Option<Routed>, RouteError> {
-    router.publish(name, |offset| message(budget, name, offset))
+    router.publish(name, OFFER, |_, offset| message(budget, name, offset))
 }
 
 /// `false`: there was no credit.
@@ -296,15 +302,53 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
     }
     let taken: Vec<_> = (0..2).map(|_| router.lanes[1].try_credit().unwrap()).collect();
     for _ in 0..3 {
-        let refused = router.publish("t", |_| panic!("it is not even encoded"));
+        let refused = router.publish("t", OFFER, |_, _| panic!("it is not even encoded"));
         assert_eq!(refused, Err(RouteError::Busy));
     }
     assert_eq!((router.lanes[0].depth(), router.lanes[1].depth()), (0, 2));
     drop(taken);
     // Nor is anything used up when the budget refuses.
-    assert_eq!(router.publish("t", |_| None), Err(RouteError::Budget));
+    assert_eq!(router.publish("t", OFFER, |_, _| None), Err(RouteError::Budget));
     assert_eq!((router.lanes[0].depth(), router.lanes[1].depth()), (0, 0));
     assert_eq!(publish(&router, &budget, "t"), Ok(Some(Routed { offset: 1, connections: 2 })));
+    end(&router, &mut shards);
+}
+
+#[test]
+fn a_class_bounds_length_and_rate() {
+    let budget = Budget::new(1 << 20);
+    let mut config = Config::default();
+    config.topic_classes = vec![TopicClass {
+        pattern: "t*".to_owned(),
+        message_bytes_max: 100,
+        publishes_per_second: 10,
+        publish_burst: 2,
+        ..TopicClass::default()
+    }];
+    let (router, mut shards) = world_of(&config, 1, 100);
+    let publish = |frame_bytes, at_ms: u64| {
+        let accepted_at = Nanos(at_ms * 1_000_000);
+        let offer = Offer { frame_bytes, accepted_at };
+        router.publish("t", offer, |_, offset| message(&budget, "t", offset))
+    };
+    // Whether anybody is there or not.
+    let too_large = Err(RouteError::TooLarge { limit: 100 });
+    assert_eq!((publish(101, 0), publish(100, 0)), (too_large, Ok(None)));
+    assert!(subscribe(&router, conn(0, 1), "t"));
+    assert_eq!(publish(101, 0), too_large);
+    let accepted = |offset| Ok(Some(Routed { offset, connections: 1 }));
+    assert_eq!((publish(100, 0), publish(1, 0)), (accepted(1), accepted(2)));
+    let limited = |ms| {
+        let after = Duration::from_millis(ms);
+        Err(RouteError::RateLimited { per_second: 10, after })
+    };
+    assert_eq!((publish(1, 0), publish(1, 30)), (limited(100), limited(70)));
+    assert_eq!((publish(1, 100), publish(1, 100)), (accepted(3), limited(100)));
+    // What is refused for another reason uses nothing up.
+    let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
+    assert_eq!(publish(1, 200), Err(RouteError::Busy));
+    drop(busy);
+    assert_eq!(publish(1, 200), accepted(4));
     end(&router, &mut shards);
 }
 
