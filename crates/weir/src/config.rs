@@ -89,7 +89,7 @@ pub struct TokenConfig {
 }
 
 /// One of `[[auth.services]]`: a backend program that connects like a device, or calls the admin API.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
     /// The secret.

@@ -33,6 +33,7 @@ pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
     PublishError, Target, TopicInfo, TopicNameError,
 };
+pub use ipnet::IpNet;
 pub use listener::Buffers;
 pub use threads::{OpenFiles, Resources, raise_open_files};
 pub use weir_engine::{ConnId, Priority, SlowPolicy};

@@ -1,18 +1,24 @@
 //! Tests of the configuration.
 
 use super::*;
+use crate::Resources;
 
 /// Changes the default configuration and says which key is at fault, if one is.
 fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
     let mut config = Config::default();
     change(&mut config);
-    match config.validate_for(2) {
+    match config.validate_for(&machine()) {
         Ok(()) => assert_eq!(key, "", "accepted"),
         Err(error) => {
             assert_eq!(error.key, key, "{error}");
             assert!(error.allowed.contains(allowed), "{allowed:?} is not in {error}");
         }
     }
+}
+
+/// Two processors, and memory for a budget of 64 MiB and a quarter of that to retain.
+fn machine() -> Resources {
+    Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 256 << 20 }
 }
 
 fn token(token: &str, device: Option<&str>) -> TokenConfig {

@@ -1,11 +1,14 @@
 //! What values are allowed, and why.
 
+mod auth;
+mod classes;
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, ConnectionConfig, TokenConfig};
-use crate::threads;
+use super::{Config, ConnectionConfig};
+use crate::Resources;
 
 /// A value that is not allowed: the operator's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,18 +29,21 @@ impl Config {
     ///
     /// Errors: the first key at fault.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.validate_for(threads::processors().len())
+        self.validate_for(&Resources::detect())
     }
 
-    pub(super) fn validate_for(&self, processors: usize) -> Result<(), ConfigError> {
+    pub(super) fn validate_for(&self, resources: &Resources) -> Result<(), ConfigError> {
         self.check_listen()?;
         self.check_auth()?;
         self.check_admin()?;
-        self.check_threads(processors)?;
+        self.check_threads(resources.processors.len())?;
+        self.check_memory(resources)?;
         self.check_limits()?;
+        self.check_rates()?;
         self.check_times()?;
         self.check_watermarks()?;
-        self.check_tcp()
+        self.check_tcp()?;
+        self.check_classes(self.retention_bytes(resources))
     }
 
     fn check_listen(&self) -> Result<(), ConfigError> {
@@ -45,62 +51,33 @@ impl Config {
             return Err(error("listen.tcp", "[]", "at least one address"));
         }
         // The kernel keeps the backlog in 32 bits and caps it with somaxconn; above 16 bits old ones wrap.
-        within("listen.accept_backlog", self.listen.accept_backlog, 1..=65_535)
+        within("listen.accept_backlog", self.listen.accept_backlog, 1..=65_535)?;
+        self.check_proxy_networks()
     }
 
-    fn check_auth(&self) -> Result<(), ConfigError> {
-        let exposed = self.listen.tcp.iter().find(|addr| !addr.ip().is_loopback());
-        if let (Some(true), Some(addr)) = (self.auth.anonymous, exposed) {
-            let allowed = format!(
-                "true only while every address of listen.tcp is on loopback, and {addr} is not: \
-                 set auth.tokens and leave auth.anonymous out, or listen on 127.0.0.1 or [::1]"
-            );
-            return Err(error("auth.anonymous", "true", allowed));
+    fn check_proxy_networks(&self) -> Result<(), ConfigError> {
+        let networks = &self.listen.proxy_networks;
+        if networks.len() > NETWORKS_MAX {
+            let value = format!("({} networks)", networks.len());
+            let allowed = format!("at most {NETWORKS_MAX}: every accept looks through them");
+            return Err(error("listen.proxy_networks", value, allowed));
         }
-        if self.auth.tokens.is_empty() && !self.auth.admits_anonymous(&self.listen.tcp) {
-            let allowed = match exposed {
-                Some(addr) => format!(
-                    "at least one token, since {addr} of listen.tcp is not on loopback; set [[auth.tokens]]"
-                ),
-                None => "at least one token while auth.anonymous is false".to_owned(),
-            };
-            let depends_on = match exposed {
-                Some(_) => &["listen.tcp"],
-                None => &["auth.anonymous"],
-            };
-            return Err(ConfigError { depends_on, ..error("auth.tokens", "[]", allowed) });
-        }
-        for (index, token) in self.auth.tokens.iter().enumerate() {
-            self.check_token(index, token)?;
+        for (index, network) in networks.iter().enumerate() {
+            let key = format!("listen.proxy_networks[{index}]");
+            if network.prefix_len() == 0 {
+                let allowed = "the networks of your proxies only: all the world is in this one, and anyone could \
+                               claim any address in a PROXY header";
+                return Err(error(&key, format_args!("\"{network}\""), allowed));
+            }
+            if network.trunc() != *network {
+                let allowed = format!(
+                    "\"{}\", or a longer prefix: the address has bits beyond the prefix",
+                    network.trunc()
+                );
+                return Err(error(&key, format_args!("\"{network}\""), allowed));
+            }
         }
         Ok(())
-    }
-
-    fn check_token(&self, index: usize, token: &TokenConfig) -> Result<(), ConfigError> {
-        let key = format!("auth.tokens[{index}].token");
-        let bytes = token.token.len();
-        if bytes == 0 || bytes > TOKEN_BYTES_MAX {
-            let allowed = format!("1 to {TOKEN_BYTES_MAX} bytes");
-            return Err(error(&key, format_args!("({bytes} bytes)"), allowed));
-        }
-        if self.auth.tokens[..index].iter().any(|earlier| earlier.token == token.token) {
-            return Err(error(&key, "(hidden)", "a token that does not stand there already"));
-        }
-        let limit = self.limits.device_id_bytes_max;
-        match &token.device {
-            Some(device)
-                if device.is_empty()
-                    || device.len() > limit
-                    || device.contains(char::is_control) =>
-            {
-                let allowed = format!(
-                    "1 to {limit} bytes (limits.device_id_bytes_max) without control characters, or absent"
-                );
-                let key = format!("auth.tokens[{index}].device");
-                Err(error(&key, format_args!("{device:?}"), allowed))
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     fn check_admin(&self) -> Result<(), ConfigError> {
@@ -130,14 +107,36 @@ impl Config {
         let max = (processors * 4).min(SHARDS_MAX);
         within("threads.shards", self.threads.shards, 0..=max)?;
         within("threads.front", self.threads.front, 0..=max)?;
+        Ok(())
+    }
+
+    fn check_memory(&self, resources: &Resources) -> Result<(), ConfigError> {
+        let memory = &self.memory;
         let min = BUDGET_BYTES_MIN.max(self.connection.high_watermark_bytes.saturating_mul(2));
-        if self.memory.budget_bytes != 0 && self.memory.budget_bytes < min {
+        if memory.budget_bytes != 0 && memory.budget_bytes < min {
             let allowed = format!(
                 "0 (a quarter of the memory), or at least {min}: 1 MiB, and two stalled connections' worth"
             );
-            return Err(error("memory.budget_bytes", self.memory.budget_bytes, allowed));
+            return Err(error("memory.budget_bytes", memory.budget_bytes, allowed));
+        }
+        let budget = resources.budget_bytes(memory);
+        if memory.retention_bytes > budget {
+            let allowed = format!(
+                "0 (a quarter of the budget) to {budget}, the budget (memory.budget_bytes) that it is a part of"
+            );
+            let depends_on = &["memory.budget_bytes"];
+            let error = error("memory.retention_bytes", memory.retention_bytes, allowed);
+            return Err(ConfigError { depends_on, ..error });
         }
         Ok(())
+    }
+
+    /// What all topics together may retain.
+    fn retention_bytes(&self, resources: &Resources) -> usize {
+        match self.memory.retention_bytes {
+            0 => resources.budget_bytes(&self.memory) / 4,
+            bytes => bytes,
+        }
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
@@ -158,7 +157,22 @@ impl Config {
         within("limits.topic_bytes_max", limits.topic_bytes_max, 1..=1_024)?;
         within("limits.device_id_bytes_max", limits.device_id_bytes_max, 1..=1_024)?;
         // Below 1 KiB no Hello with a signed token fits; above 16 MiB one frame is a file, not a message.
-        within("limits.frame_bytes_max", limits.frame_bytes_max, 1_024..=16 * 1024 * 1024)
+        within("limits.frame_bytes_max", limits.frame_bytes_max, 1_024..=16 * 1024 * 1024)?;
+        // Each key that a shard keeps holds a message; a topic with more of them wants to be several.
+        within("limits.conflation_keys_max", limits.conflation_keys_max, 1..=1_048_576)
+    }
+
+    fn check_rates(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let key = "limits.connections_per_source_max";
+        within(key, limits.connections_per_source_max, 0..=CONNECTIONS_MAX)?;
+        let key = "limits.connects_per_source_per_second";
+        within(key, limits.connects_per_source_per_second, 0..=RATE_MAX)?;
+        // Without a burst not even the first would get in.
+        let key = "limits.connects_per_source_burst";
+        within(key, limits.connects_per_source_burst, 1..=RATE_MAX)?;
+        within("limits.publishes_per_second", limits.publishes_per_second, 0..=RATE_MAX)?;
+        within("limits.publish_burst", limits.publish_burst, 1..=RATE_MAX)
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
@@ -181,7 +195,7 @@ impl Config {
         )?;
         within_time("connection.heartbeat_min", heartbeat_min, 2 * TICK, HOUR, "")?;
         let why = ", not below connection.heartbeat_min";
-        within_time("connection.heartbeat_max", heartbeat_max, heartbeat_min, 24 * HOUR, why)
+        within_time("connection.heartbeat_max", heartbeat_max, heartbeat_min, DAY, why)
             .map_err(|error| ConfigError { depends_on: &["connection.heartbeat_min"], ..error })?;
         let why = ", the bounds heartbeat_min and heartbeat_max";
         let depends_on: &[_] = if heartbeat < heartbeat_min {
@@ -218,7 +232,7 @@ impl Config {
         within("tcp.recv_buffer_bytes", tcp.recv_buffer_bytes, 4_096..=BUFFER_BYTES_MAX)?;
         let above = self.connection.stall_timeout + Duration::from_millis(1);
         let why = ": above connection.stall_timeout, or the kernel kills a stalled connection without a reason";
-        within_time("tcp.user_timeout", tcp.user_timeout, above, 24 * HOUR, why)
+        within_time("tcp.user_timeout", tcp.user_timeout, above, DAY, why)
             .map_err(|error| ConfigError { depends_on: &["connection.stall_timeout"], ..error })
     }
 }
@@ -258,6 +272,10 @@ const TOKEN_BYTES_MAX: usize = 4_096;
 const SHARDS_MAX: usize = 256;
 /// A shard numbers its connections, and the router its topics, in 24 bits.
 const CONNECTIONS_MAX: usize = 1 << 24;
+/// Every accept looks through the networks of proxies.
+const NETWORKS_MAX: usize = 256;
+/// A second, as buckets count: more than one machine takes in.
+const RATE_MAX: u32 = 1_000_000;
 /// Below this a handful of messages on their way is too much.
 const BUDGET_BYTES_MIN: usize = 1024 * 1024;
 /// One connection that may hold more than this is no connection to a device.
@@ -266,3 +284,7 @@ const WATERMARK_BYTES_MAX: usize = 256 * 1024 * 1024;
 const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 const TICK: Duration = weir_engine::TICK;
 const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests;
