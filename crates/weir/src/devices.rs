@@ -4,8 +4,6 @@
 //! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
 //! still there when the connection wants to enter.
 
-mod slab;
-
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use hashbrown::HashTable;
 use weir_engine::{ConnId, DeviceRef};
 
-use slab::Slab;
+use crate::slab::Slab;
 
 /// All devices.
 ///

@@ -18,6 +18,7 @@ mod publish;
 mod reports;
 mod router;
 mod session;
+mod slab;
 mod threads;
 mod tickets;
 

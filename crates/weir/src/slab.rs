@@ -5,7 +5,7 @@
 /// Shape: chunks of [`CHUNK`] places, so that growing copies nothing; free places are chained through themselves.
 /// Cost: insert, look-up and remove are O(1). Chunks are kept.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Place<T>>>,
     /// Head of the chain of free places; `NONE`: all are in use.
     free: u32,
@@ -18,7 +18,7 @@ enum Place<T> {
 }
 
 impl<T> Slab<T> {
-    pub(super) fn insert(&mut self, value: T) -> u32 {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
         if self.free != NONE {
             let slot = self.free;
             let place = self.place_mut(slot).expect("the chain holds places that exist");
@@ -37,7 +37,14 @@ impl<T> Slab<T> {
         slot
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+    /// Places that exist, in use or free.
+    pub(crate) fn places(&self) -> u32 {
+        let before = self.chunks.len().saturating_sub(1) * CHUNK;
+        let places = before + self.chunks.last().map_or(0, Vec::len);
+        u32::try_from(places).expect("places are numbered in 32 bits")
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         let slot = slot as usize;
         match self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)? {
             Place::Used(value) => Some(value),
@@ -45,14 +52,14 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         match self.place_mut(slot)? {
             Place::Used(value) => Some(value),
             Place::Free { .. } => None,
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32) {
+    pub(crate) fn remove(&mut self, slot: u32) {
         let next = self.free;
         if let Some(place @ Place::Used(_)) = self.place_mut(slot) {
             *place = Place::Free { next };
@@ -98,6 +105,7 @@ mod tests {
                     twin.remove(&number);
                 }
             }
+            prop_assert!(twin.keys().all(|slot| *slot < slab.places()));
             for slot in 0..1500 {
                 prop_assert_eq!(slab.get(slot), twin.get(&slot));
             }
