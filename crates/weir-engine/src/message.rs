@@ -158,6 +158,13 @@ impl Item {
         }
     }
 
+    pub(crate) fn is_tick(&self) -> bool {
+        match self {
+            Item::Message(message) => message.is_tick(),
+            Item::Frame(_) => false,
+        }
+    }
+
     pub(crate) fn is_expired(&self, now: Nanos) -> bool {
         match self {
             Item::Message(message) => message.is_expired(now),

@@ -17,6 +17,9 @@ pub(crate) struct Outbox {
     sent: usize,
     bytes: usize,
     own_bytes: usize,
+    /// What the last tick or stretch added, and what has been added behind it.
+    grace_bytes: usize,
+    bytes_behind: usize,
     /// What the shard's lease holds for this outbox.
     pub(crate) charged: usize,
     /// When the high watermark was crossed, while it has not recovered.
@@ -50,6 +53,13 @@ impl Outbox {
         self.bytes
     }
 
+    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or stretch, so that no
+    /// single one stalls a connection that took all before it.
+    pub(crate) fn bytes_counted(&self) -> usize {
+        let grace = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
+        self.bytes - grace
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
@@ -71,10 +81,20 @@ impl Outbox {
     /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
     pub(crate) fn push(&mut self, item: Item, sent: usize) {
         debug_assert!(sent == 0 || self.items.is_empty(), "only the first item can be partly sent");
-        self.bytes += item.bytes().len() - sent;
+        let bytes = item.bytes().len() - sent;
+        self.bytes += bytes;
+        self.bytes_behind += bytes;
+        if item.is_tick() {
+            self.grant_grace(bytes);
+        }
         self.own_bytes += item.own_bytes();
         self.sent += sent;
         self.items.push_back(item);
+    }
+
+    /// The last `bytes` that were added are those of one tick or one stretch; those of the one before count from now.
+    pub(crate) fn grant_grace(&mut self, bytes: usize) {
+        (self.grace_bytes, self.bytes_behind) = (bytes, 0);
     }
 
     /// The first item while no byte of it is sent.
@@ -101,6 +121,7 @@ impl Outbox {
             self.own_bytes -= item.own_bytes();
             dropped += 1;
         }
+        (self.grace_bytes, self.bytes_behind) = (0, self.bytes);
         self.items.shrink_to(keep + 1);
         dropped
     }
@@ -168,7 +189,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::budget::Budget;
-    use crate::message::Message;
+    use crate::message::{Message, TopicMessage};
 
     fn frame(byte: u8, bytes: usize) -> Item {
         Item::Frame(vec![byte; bytes].into_boxed_slice())
@@ -226,6 +247,31 @@ mod tests {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
         assert_eq!(outbox.gather(&mut bufs, Nanos(6)), 3, "what is begun is finished");
         assert_eq!(outbox.gather(&mut bufs, Nanos(7)), 2);
+    }
+
+    #[test]
+    fn a_tick_counts_from_the_next_one_on() {
+        let budget = Budget::new(10_000);
+        let tick = |bytes| {
+            let topic = TopicMessage { is_tick: true, ..TopicMessage::default() };
+            let message = Message::of_topic(&budget, vec![1; bytes], Nanos(0), None, topic);
+            Item::Message(message.expect("the budget has room"))
+        };
+        let mut outbox = Outbox::default();
+        outbox.push(frame(1, 10), 0);
+        outbox.push(tick(100), 0);
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (110, 10));
+        outbox.push(frame(2, 3), 0);
+        assert_eq!(outbox.bytes_counted(), 13);
+        outbox.advance(50, |_| ());
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (63, 3));
+        outbox.push(tick(100), 0);
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (163, 63));
+        outbox.advance(61, |_| ());
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (102, 2));
+        outbox.advance(102, |_| ());
+        outbox.push(frame(3, 4), 0);
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (4, 4));
     }
 
     #[test]

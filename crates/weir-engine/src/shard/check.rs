@@ -166,7 +166,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         ensure!(!is_stalled || entry.state == State::Open, "stalled and not open");
         if entry.state == State::Open && !entry.flags.to_flush {
             let bytes = outbox.bytes();
-            let is_high = bytes > self.settings.high_watermark_bytes;
+            let is_high = outbox.bytes_counted() > self.settings.high_watermark_bytes;
             ensure!(is_stalled || !is_high, "{bytes} bytes wait and it is not stalled");
             let is_low = bytes <= self.settings.low_watermark_bytes;
             ensure!(!is_stalled || !is_low, "{bytes} bytes wait and it is stalled");

@@ -250,11 +250,11 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
     fn check_watermarks(&mut self, slot: u32) {
         let Some(outbox) = &self.table[slot].outbox else { return };
-        let (bytes, is_stalled) = (outbox.bytes(), outbox.stalled_since.is_some());
-        if is_stalled && bytes <= self.settings.low_watermark_bytes {
+        let is_stalled = outbox.stalled_since.is_some();
+        if is_stalled && outbox.bytes() <= self.settings.low_watermark_bytes {
             self.end_stall(slot);
         } else if !is_stalled
-            && bytes > self.settings.high_watermark_bytes
+            && outbox.bytes_counted() > self.settings.high_watermark_bytes
             && self.table[slot].state == State::Open
         {
             self.begin_stall(slot);
