@@ -185,7 +185,8 @@ pub struct ConnectionInfo {
     pub origin: Origin,
     /// Bytes that wait for the socket.
     pub queued_bytes: usize,
-    /// How long it has been above the high watermark, if it is.
+    /// How long it has been above the high watermark, if it is; else, while it lags behind a conflating topic, how long
+    /// its socket has taken nothing.
     pub stalled: Option<Duration>,
     /// Topics it is in.
     pub topics: Vec<TopicId>,

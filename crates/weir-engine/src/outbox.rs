@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use crate::id::TopicId;
 use crate::message::Item;
 use crate::time::Nanos;
 
 /// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
 ///
-/// Shape: items in order, of which the first may be sent in part. Exists only while something waits.
+/// Shape: items in order, of which the first may be sent in part. Exists only while something waits, or while the
+/// connection lags behind a topic.
 /// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first item's bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -26,9 +28,25 @@ pub(crate) struct Outbox {
     pub(crate) stalled_since: Option<Nanos>,
     /// Neighbours in the list of stalled connections, longest-stalled first.
     pub(crate) links: Links,
+    /// The topics that the connection lags behind; the first is the next to catch up with.
+    pub(crate) lags: Vec<Lag>,
+    /// When the socket last took bytes; before it has taken any, when the connection began to lag.
+    pub(crate) taken_at: Nanos,
+    /// Neighbours in the list of connections that lag, longest-lagging first.
+    pub(crate) lag_links: Links,
 }
 
-/// A connection's place in the list of the stalled.
+/// Where a connection stands in a topic that it lags behind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lag {
+    pub(crate) topic: TopicId,
+    /// Offset from which on it has still to get messages.
+    pub(crate) next: u64,
+    /// Offset of the last message that a walk has brought it.
+    pub(crate) seen: u64,
+}
+
+/// A connection's place in a list of connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Links {
     pub(crate) previous: u32,
@@ -68,6 +86,11 @@ impl Outbox {
         self.items.is_empty()
     }
 
+    /// Since when it is above the high watermark or, while it lags behind a topic, the socket has taken nothing.
+    pub(crate) fn stuck_since(&self) -> Option<Nanos> {
+        self.stalled_since.or_else(|| (!self.lags.is_empty()).then_some(self.taken_at))
+    }
+
     /// Whether the first item is partly sent.
     pub(crate) fn has_remainder(&self) -> bool {
         self.sent > 0
@@ -75,7 +98,8 @@ impl Outbox {
 
     /// Bytes that this outbox occupies; shared messages have paid for themselves.
     pub(crate) fn footprint(&self) -> usize {
-        size_of::<Outbox>() + self.items.capacity() * size_of::<Item>() + self.own_bytes
+        let lags = self.lags.capacity() * size_of::<Lag>();
+        size_of::<Outbox>() + self.items.capacity() * size_of::<Item>() + lags + self.own_bytes
     }
 
     /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
@@ -161,7 +185,7 @@ impl Outbox {
 
     /// Whether it is small enough to keep for the next connection.
     pub(crate) fn is_worth_keeping(&self) -> bool {
-        self.items.capacity() <= KEPT_ITEMS_MAX
+        self.items.capacity() <= KEPT_ITEMS_MAX && self.lags.capacity() <= KEPT_ITEMS_MAX
     }
 }
 
@@ -178,7 +202,8 @@ impl Outbox {
         let all: usize = self.items.iter().map(|item| item.bytes().len()).sum();
         let own: usize = self.items.iter().map(Item::own_bytes).sum();
         let first = self.items.front().map_or(0, |item| item.bytes().len());
-        if all != self.bytes + self.sent || own != self.own_bytes || self.sent >= first {
+        let is_sent = self.sent > 0 && self.sent >= first;
+        if all != self.bytes + self.sent || own != self.own_bytes || is_sent {
             return Err(format!("the outbox holds {all} bytes, {own} of its own"));
         }
         Ok(())

@@ -1,10 +1,13 @@
 //! What must hold of a shard between two turns, recomputed from its tables; and looks into it for the simulator.
 
+use std::collections::BTreeMap;
+
+use super::list::SlotList;
 use super::{NO_SLOT, Shard};
 use crate::command::{Front, Report};
 use crate::id::{ConnId, TopicId};
 use crate::net::Net;
-use crate::outbox::Outbox;
+use crate::outbox::{Links, Outbox};
 use crate::stats::{Cell, DropRule};
 use crate::table::{Entry, State};
 use crate::time::{Nanos, Tick};
@@ -23,6 +26,8 @@ pub(crate) struct Audit {
 pub(crate) struct Peek<'a> {
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) stalled_since: Option<Nanos>,
+    /// When the socket of one that lags last took bytes.
+    pub(crate) taken_at: Option<Nanos>,
     pub(crate) is_held_back: bool,
     pub(crate) topics: Vec<TopicId>,
 }
@@ -39,6 +44,9 @@ struct Sums {
     memberships: usize,
     timers: usize,
     stalled: usize,
+    /// Connections that lag, and how many do behind each topic.
+    lagging: usize,
+    lags: BTreeMap<TopicId, usize>,
 }
 
 /// Fails with a message unless the condition holds.
@@ -65,6 +73,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         Some(Peek {
             outbox: entry.outbox.as_deref(),
             stalled_since: entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since),
+            taken_at: entry
+                .outbox
+                .as_ref()
+                .and_then(|outbox| (!outbox.lags.is_empty()).then_some(outbox.taken_at)),
             is_held_back: entry.flags.held_back || !entry.flags.welcomed,
             topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
         })
@@ -91,8 +103,11 @@ impl<N: Net, F: Front> Shard<N, F> {
                 format!("slot {slot}: {what}: {state:?} {reason} {flags:?} {timer:?} {outbox:?}")
             })?;
         }
+        sums.bytes_held += self.latest.charged();
         self.check_sums(&sums)?;
+        self.latest.check(&sums.lags)?;
         self.check_stalled(&sums)?;
+        self.check_lagging(&sums)?;
         self.check_credits()?;
         let walks = |topic| self.fanouts.walks_over(topic);
         self.topics.check(walks)
@@ -132,6 +147,12 @@ impl<N: Net, F: Front> Shard<N, F> {
             sums.items += outbox.len() as u64;
             sums.bytes_held += outbox.charged;
             sums.stalled += usize::from(outbox.stalled_since.is_some());
+            sums.lagging += usize::from(!outbox.lags.is_empty());
+            for lag in &outbox.lags {
+                let is_in = entry.memberships.find(lag.topic).is_some();
+                ensure!(is_in, "lags behind {:?} and is not in it", lag.topic);
+                *sums.lags.entry(lag.topic).or_default() += 1;
+            }
         }
         sums.bytes_held += entry.partial.as_ref().map_or(0, |block| block.footprint());
         for (at, membership) in entry.memberships.iter().enumerate() {
@@ -162,6 +183,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn check_outbox(&self, entry: &Entry<N::Socket>, outbox: &Outbox) -> Result<(), String> {
         outbox.check()?;
         ensure!(outbox.charged == outbox.footprint(), "charged otherwise than occupied");
+        let is_needed = !outbox.is_empty() || !outbox.lags.is_empty();
+        ensure!(is_needed, "an outbox for nothing");
         let is_stalled = outbox.stalled_since.is_some();
         ensure!(!is_stalled || entry.state == State::Open, "stalled and not open");
         if entry.state == State::Open && !entry.flags.to_flush {
@@ -201,21 +224,34 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn check_stalled(&self, sums: &Sums) -> Result<(), String> {
-        ensure!(
-            sums.stalled == self.stalled.len,
-            "{} listed as stalled: {sums:?}",
-            self.stalled.len
-        );
-        let (mut slot, mut previous, mut since) = (self.stalled.first, NO_SLOT, Nanos(0));
-        for _ in 0..self.stalled.len {
+        let since = |outbox: &Outbox| outbox.stalled_since.unwrap_or_default();
+        self.check_list(&self.stalled, sums.stalled, |outbox| (outbox.links, since(outbox)))
+            .map_err(|what| format!("the list of the stalled: {what}: {sums:?}"))
+    }
+
+    fn check_lagging(&self, sums: &Sums) -> Result<(), String> {
+        self.check_list(&self.lagging, sums.lagging, |outbox| (outbox.lag_links, Nanos(0)))
+            .map_err(|what| format!("the list of those that lag: {what}: {sums:?}"))
+    }
+
+    /// Walks a list of `len` connections; `look` gives the links of one, and since when it is in the list.
+    fn check_list(
+        &self,
+        list: &SlotList,
+        len: usize,
+        look: impl Fn(&Outbox) -> (Links, Nanos),
+    ) -> Result<(), String> {
+        ensure!(len == list.len, "{} are listed", list.len);
+        let (mut slot, mut previous, mut since) = (list.first, NO_SLOT, Nanos(0));
+        for _ in 0..list.len {
             let outbox = self.table.get(slot).and_then(|entry| entry.outbox.as_ref());
-            let Some(outbox) = outbox else { return Err(format!("slot {slot} is not stalled")) };
-            let at = outbox.stalled_since.unwrap_or_default();
-            ensure!(outbox.links.previous == previous, "slot {slot}: broken list of the stalled");
-            ensure!(at >= since, "slot {slot}: stalled before the one before it");
-            (previous, slot, since) = (slot, outbox.links.next, at);
+            let Some(outbox) = outbox else { return Err(format!("slot {slot} has no outbox")) };
+            let (links, at) = look(outbox);
+            ensure!(links.previous == previous, "slot {slot}: broken");
+            ensure!(at >= since, "slot {slot}: older than the one before it");
+            (previous, slot, since) = (slot, links.next, at);
         }
-        ensure!(slot == NO_SLOT && previous == self.stalled.last, "the list does not end");
+        ensure!(slot == NO_SLOT && previous == list.last, "it does not end");
         Ok(())
     }
 

@@ -29,7 +29,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Ends an open connection.
     ///
     /// Its memberships end at once and the front is told; what waits is dropped and counted, but for a remainder that
-    /// is committed (and, when the server drains or the device is replaced, what was queued before). Then `Goodbye`
+    /// is committed (and, when the server drains or the device is replaced, what was queued before: not what it lags
+    /// behind, which no queue holds). Then `Goodbye`
     /// leaves, and the socket lingers until the peer has ended too, at most `linger_timeout`.
     pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
         if self.table[slot].state != State::Open {
@@ -46,6 +47,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(block) = self.table[slot].partial.take() {
             self.drop_block(block);
         }
+        self.end_lags(slot);
         if self.is_stalled(slot) {
             self.end_stall(slot);
         }

@@ -167,6 +167,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let left = slot.and_then(|slot| Some((slot, self.table[slot].memberships.find(topic)?)));
         if let Some((slot, at)) = left {
             self.topics.leave(&mut self.table, slot, at);
+            self.end_lag(slot, topic);
         }
         if let Some(slot) = slot {
             self.send_item(slot, &Item::Frame(reply));

@@ -69,6 +69,16 @@ enum Walk {
     },
 }
 
+impl Walk {
+    /// The topic; `TopicId::NONE` of a broadcast.
+    fn topic(self) -> TopicId {
+        match self {
+            Walk::Topic(topic) => topic,
+            Walk::All { .. } => TopicId::NONE,
+        }
+    }
+}
+
 impl Fanouts {
     pub(super) fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || !self.touched.is_empty()
@@ -164,7 +174,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             if let Some(slot) = self.at(job.walk, cursor) {
                 sends += 1;
-                delivered += u64::from(self.deliver(slot, &job.message));
+                delivered += u64::from(self.deliver(slot, job.walk.topic(), &job.message));
             }
         }
         let now = self.net.now();
@@ -197,7 +207,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 share -= 1;
                 if let Some(slot) = self.at(job.walk, cursor)
-                    && self.gather(slot, &job.message)
+                    && self.gather(slot, job.walk.topic(), &job.message)
                 {
                     self.fanouts.touched.push(slot);
                 }

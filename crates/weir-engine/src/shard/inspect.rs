@@ -62,7 +62,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             heartbeat: duration_of(entry.heartbeat),
             queued_bytes: outbox.map_or(0, |outbox| outbox.bytes()),
             stalled: outbox
-                .and_then(|outbox| outbox.stalled_since)
+                .and_then(|outbox| outbox.stuck_since())
                 .map(|since| self.now.since(since)),
             topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
         }

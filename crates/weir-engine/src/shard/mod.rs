@@ -2,7 +2,7 @@
 //!
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
 //! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
-//! `commands` (what the front asks), `fanout` (one message to many), `inspect` (looking).
+//! `commands` (what the front asks), `fanout` (one message to many), `latest` (conflation), `inspect` (looking).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
@@ -10,6 +10,8 @@ mod close;
 mod commands;
 mod fanout;
 mod inspect;
+mod latest;
+mod list;
 mod read;
 mod write;
 
@@ -33,6 +35,8 @@ use crate::topics::Topics;
 use crate::wheel::Wheel;
 use close::Draining;
 use fanout::Fanouts;
+use latest::Latest;
+use list::SlotList;
 
 /// A shard: connections, who is in which topic, what waits, and the loop that serves them.
 ///
@@ -57,7 +61,11 @@ pub(crate) struct Shard<N: Net, F> {
     /// Outboxes that wait for a connection that needs one.
     #[expect(clippy::vec_box, reason = "they move into entries as boxes")]
     spare_outboxes: Vec<Box<Outbox>>,
-    stalled: StalledList,
+    /// The connections above the high watermark, longest-stalled first.
+    stalled: SlotList,
+    /// The connections that lag behind a topic, longest-lagging first.
+    lagging: SlotList,
+    latest: Latest,
     fanouts: Fanouts,
     draining: Option<Draining>,
 
@@ -107,13 +115,6 @@ pub(crate) struct Slices {
     pub(crate) touched: usize,
 }
 
-/// The connections above the high watermark, longest-stalled first: a list through their outboxes.
-struct StalledList {
-    first: u32,
-    last: u32,
-    len: usize,
-}
-
 const NO_SLOT: u32 = u32::MAX;
 
 const SLICES: Slices = Slices { commands: 512, sends: 256, steps: 4096, touched: 32 * 1024 };
@@ -156,7 +157,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             lease: Lease::new(budget),
             pool: Pool::default(),
             spare_outboxes: Vec::new(),
-            stalled: StalledList { first: NO_SLOT, last: NO_SLOT, len: 0 },
+            stalled: SlotList::new(|outbox| &mut outbox.links),
+            lagging: SlotList::new(|outbox| &mut outbox.lag_links),
+            latest: Latest::default(),
             fanouts: Fanouts::default(),
             draining: None,
             backlog: VecDeque::new(),
@@ -295,7 +298,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let has_more = if reason == CloseReason::Stalled {
             self.flush(slot);
             // Who has recovered is read from next, and looked at again then.
-            !self.is_stalled(slot)
+            !self.is_stalled(slot) && !self.is_lagging(slot)
         } else {
             self.read_open(slot)
         };
@@ -318,6 +321,20 @@ impl<N: Net, F: Front> Shard<N, F> {
             let end = Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1));
             return (end, CloseReason::Stalled);
         }
+        let next = self.next_deadline_of_listener(slot);
+        match entry.outbox.as_ref().filter(|outbox| !outbox.lags.is_empty()) {
+            Some(outbox) => {
+                let taken_at = Tick::at(self.started, outbox.taken_at);
+                let end = taken_at.plus(self.limits.stall.saturating_add(1));
+                next.min((end, CloseReason::Stalled))
+            }
+            None => next,
+        }
+    }
+
+    /// The same of a connection that is not above the high watermark, whatever it lags behind.
+    fn next_deadline_of_listener(&self, slot: u32) -> (Tick, CloseReason) {
+        let entry = &self.table[slot];
         let silence = entry.heartbeat.saturating_mul(2);
         if entry.flags.held_back || !entry.flags.welcomed {
             return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
@@ -448,6 +465,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn is_planted_leak(&self) -> bool {
         self.plant == Some(crate::sim::Plant::LeakedBudget)
     }
+
+    fn is_planted_older_kept(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::OlderKept)
+    }
 }
 
 #[cfg(not(any(test, feature = "sim")))]
@@ -473,6 +494,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     const fn is_planted_leak(&self) -> bool {
+        false
+    }
+
+    const fn is_planted_older_kept(&self) -> bool {
         false
     }
 

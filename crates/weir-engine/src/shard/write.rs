@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use weir_wire::CloseReason;
 
-use super::{NO_SLOT, Shard};
+use super::Shard;
 use crate::command::Front;
+use crate::id::{SlowPolicy, TopicId};
 use crate::message::{Item, Message};
 use crate::net::Net;
-use crate::outbox::{GATHER_MAX, Links};
+use crate::outbox::GATHER_MAX;
 use crate::stats::DropRule;
 use crate::table::State;
 
@@ -17,33 +18,53 @@ use crate::table::State;
 const SPARE_OUTBOXES_MAX: usize = 4096;
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Sends a shared message to one open connection; the hot path of every fan-out. Whether the kernel took all.
-    pub(super) fn deliver(&mut self, slot: u32, message: &Arc<Message>) -> bool {
-        self.note_accepted();
+    /// Sends a shared message of `topic` (`NONE`: of no topic) to one open connection; the hot path of every fan-out.
+    /// Whether the kernel took all.
+    pub(super) fn deliver(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> bool {
         let entry = &self.table[slot];
         if entry.outbox.is_some() {
-            self.queue(slot, Item::Message(Arc::clone(message)), 0);
+            self.deliver_behind(slot, topic, message);
             return false;
         }
         if message.is_expired(self.now) {
+            self.note_accepted();
             self.count_dropped(DropRule::Expired, 1);
             return false;
         }
         let frame = message.frame();
         match self.send(slot, &[IoSlice::new(frame)]) {
             Ok(sent) if sent == frame.len() => {
+                self.note_accepted();
                 self.note_sent(1);
                 self.stats.delivered.add(1);
                 true
             }
+            Ok(0) if conflates(topic, message) => {
+                self.lag(slot, topic, message);
+                false
+            }
             Ok(sent) => {
+                self.note_accepted();
                 self.queue(slot, Item::Message(Arc::clone(message)), sent);
                 false
             }
             Err(error) => {
+                self.note_accepted();
                 self.count_dropped(DropRule::Closed, 1);
                 self.fail(slot, &error);
                 false
+            }
+        }
+    }
+
+    /// The same for a connection that something waits for: what becomes of the message is its topic's policy.
+    fn deliver_behind(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+        match message.slow() {
+            SlowPolicy::Drop if self.is_stalled(slot) => self.count_dropped(DropRule::Slow, 1),
+            SlowPolicy::Conflate if conflates(topic, message) => self.lag(slot, topic, message),
+            SlowPolicy::Close | SlowPolicy::Drop | SlowPolicy::Conflate => {
+                self.note_accepted();
+                self.queue(slot, Item::Message(Arc::clone(message)), 0);
             }
         }
     }
@@ -69,7 +90,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
         match item {
             Item::Message(message) => {
-                if self.deliver(slot, message) {
+                if self.deliver(slot, TopicId::NONE, message) {
                     self.stats.lag.record(self.net.now().since(message.accepted_at()), 1);
                 }
             }
@@ -78,7 +99,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// One send; what the socket refuses is 0 bytes.
-    fn send(&mut self, slot: u32, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(super) fn send(&mut self, slot: u32, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
         loop {
             match self.net.send(socket, bufs) {
@@ -121,19 +142,33 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
     /// Whether the connection is new to the gathering.
-    pub(super) fn gather(&mut self, slot: u32, message: &Arc<Message>) -> bool {
-        self.note_accepted();
-        let is_waiting = self.table[slot].outbox.is_some();
-        let is_listed = self.table[slot].flags.to_flush;
-        if is_waiting && !is_listed {
-            self.queue(slot, Item::Message(Arc::clone(message)), 0);
+    pub(super) fn gather(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> bool {
+        if conflates(topic, message) && self.has_gathered_enough(slot) {
+            self.flush_gathered(slot);
+        }
+        if self.table[slot].state != State::Open {
             return false;
         }
+        let is_waiting = self.table[slot].outbox.is_some();
+        let is_listed = self.table[slot].flags.to_flush;
+        if is_waiting && (!is_listed || self.is_stalled(slot) || self.is_lagging(slot)) {
+            self.deliver_behind(slot, topic, message);
+            return false;
+        }
+        self.note_accepted();
         if !self.push(slot, Item::Message(Arc::clone(message)), 0) {
             return false;
         }
         self.table[slot].flags.to_flush = true;
         !is_listed
+    }
+
+    /// Whether so much is gathered for a connection that one of its conflating topics must first see whether it keeps
+    /// up: what is gathered is not conflated any more.
+    fn has_gathered_enough(&self, slot: u32) -> bool {
+        let entry = &self.table[slot];
+        let bytes = entry.outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+        entry.flags.to_flush && bytes > self.settings.low_watermark_bytes
     }
 
     /// Flushes what a gathered fan-out has put together for a connection.
@@ -154,9 +189,21 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends what waits until all is gone or the socket refuses.
+    /// Sends what waits, and then what the connection lags behind, until all is gone or the socket refuses.
     pub(super) fn flush(&mut self, slot: u32) {
-        while let Some(outbox) = &self.table[slot].outbox {
+        if self.flush_queue(slot) {
+            self.catch_up(slot);
+        }
+        if self.table[slot].outbox.is_some() {
+            self.check_watermarks(slot);
+        }
+    }
+
+    /// Sends what waits; whether all is gone.
+    fn flush_queue(&mut self, slot: u32) -> bool {
+        while let Some(outbox) =
+            self.table[slot].outbox.as_ref().filter(|outbox| !outbox.is_empty())
+        {
             let expired = outbox.uncommitted().is_some_and(|item| item.is_expired(self.now));
             if expired {
                 self.drop_first(slot);
@@ -170,24 +217,28 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(error) => return self.fail(slot, &error),
+                Err(error) => {
+                    self.fail(slot, &error);
+                    return false;
+                }
             };
             self.stats.sent_bytes.add(sent as u64);
             self.advance(slot, sent);
             if sent < bytes {
                 self.stats.sends_refused.add(1);
-                break;
+                return false;
             }
         }
-        if self.table[slot].outbox.is_some() {
-            self.check_watermarks(slot);
-        }
+        true
     }
 
     /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
     fn advance(&mut self, slot: u32, sent: usize) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let (stats, now) = (&self.stats, self.now);
+        if sent > 0 {
+            outbox.taken_at = now;
+        }
         let mut done = 0;
         outbox.advance(sent, |item| {
             done += 1;
@@ -197,9 +248,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 stats.lag.record(now.since(message.accepted_at()), 1);
             }
         });
-        let is_empty = outbox.is_empty();
+        let is_over = outbox.is_empty() && outbox.lags.is_empty();
         self.note_sent(done);
-        if is_empty {
+        if is_over {
             self.release_outbox(slot);
         } else {
             self.account(slot);
@@ -210,10 +261,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn drop_first(&mut self, slot: u32) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = usize::from(outbox.pop().is_some());
-        let is_empty = outbox.is_empty();
+        let is_over = outbox.is_empty() && outbox.lags.is_empty();
         self.stats.queued_items.set(self.stats.queued_items.get() - dropped as u64);
         self.count_dropped(DropRule::Expired, dropped);
-        if is_empty {
+        if is_over {
             self.release_outbox(slot);
         } else {
             self.account(slot);
@@ -230,6 +281,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_stall(slot);
         }
         let Some(mut outbox) = self.table[slot].outbox.take() else { return };
+        debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
         if !self.is_planted_leak() {
             self.lease.give(outbox.charged);
@@ -262,18 +314,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn begin_stall(&mut self, slot: u32) {
-        let last = std::mem::replace(&mut self.stalled.last, slot);
-        if last == NO_SLOT {
-            self.stalled.first = slot;
-        } else if let Some(outbox) = &mut self.table[last].outbox {
-            outbox.links.next = slot;
-        }
-        let now = self.now;
-        if let Some(outbox) = &mut self.table[slot].outbox {
-            outbox.stalled_since = Some(now);
-            outbox.links = Links { previous: last, next: NO_SLOT };
-        }
-        self.stalled.len += 1;
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        outbox.stalled_since = Some(self.now);
+        self.stalled.append(&mut self.table, slot);
         self.arm(slot, self.tick().plus(self.limits.stall.saturating_add(1)));
     }
 
@@ -281,18 +324,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn end_stall(&mut self, slot: u32) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let Some(since) = outbox.stalled_since.take() else { return };
-        let Links { previous, next } = std::mem::take(&mut outbox.links);
-        if previous == NO_SLOT {
-            self.stalled.first = next;
-        } else if let Some(outbox) = &mut self.table[previous].outbox {
-            outbox.links.next = next;
-        }
-        if next == NO_SLOT {
-            self.stalled.last = previous;
-        } else if let Some(outbox) = &mut self.table[next].outbox {
-            outbox.links.previous = previous;
-        }
-        self.stalled.len -= 1;
+        self.stalled.remove(&mut self.table, slot);
         let lasted = self.now.since(since);
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
@@ -336,21 +368,36 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes bytes from the budget; if there are none, the longest-stalled connections give way.
+    /// Takes bytes from the budget; if there are none, the longest-stalled connections give way, and then those that
+    /// lag the longest.
     pub(super) fn charge(&mut self, bytes: usize) -> bool {
         while !self.lease.take(bytes) {
-            if self.stalled.first == NO_SLOT {
-                return false;
-            }
-            self.close(self.stalled.first, CloseReason::BudgetExhausted);
+            let Some(slot) = self.first_to_give_way() else { return false };
+            self.close(slot, CloseReason::BudgetExhausted);
         }
         true
     }
 
-    /// When little is left of the budget the longest-stalled gives way, one a turn, so that messages still find room.
+    fn first_to_give_way(&self) -> Option<u32> {
+        self.stalled.first().or_else(|| self.lagging.first())
+    }
+
+    /// When little is left of the budget the longest-stalled gives way, one a turn, so that messages still find room;
+    /// one that lags only if much of the budget is what is kept for those.
     pub(super) fn relieve_budget(&mut self) {
-        if self.stalled.first != NO_SLOT && self.lease.budget().is_tight() {
-            self.close(self.stalled.first, CloseReason::BudgetExhausted);
+        let budget = self.lease.budget();
+        if !budget.is_tight() {
+            return;
+        }
+        let is_store_large = self.latest.bytes() > budget.bytes_max() / 16;
+        let lagging = self.lagging.first().filter(|_| is_store_large);
+        if let Some(slot) = self.stalled.first().or(lagging) {
+            self.close(slot, CloseReason::BudgetExhausted);
         }
     }
+}
+
+/// Whether a connection that something waits for is to lag behind a message's topic.
+fn conflates(topic: TopicId, message: &Message) -> bool {
+    message.slow() == SlowPolicy::Conflate && topic != TopicId::NONE
 }

@@ -68,15 +68,18 @@ pub enum Plant {
     LeakedBudget,
     /// Timers of some slots never fire.
     DeafTimer,
+    /// Conflation keeps the older message of a key.
+    OlderKept,
 }
 
 impl Plant {
     /// Every planted bug.
-    pub const ALL: [Plant; 5] = [
+    pub const ALL: [Plant; 6] = [
         Plant::LostRemainder,
         Plant::SkippedSubscriber,
         Plant::StaleSlot,
         Plant::LeakedBudget,
         Plant::DeafTimer,
+        Plant::OlderKept,
     ];
 }

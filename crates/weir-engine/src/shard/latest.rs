@@ -1,0 +1,403 @@
+//! Conflation: connections that lag behind a topic, and the newest messages that they will get of it.
+//!
+//! As soon as anything waits for a connection, what a conflating topic sends is not queued for it: the connection *lags*.
+//! Its outbox notes which offsets it has still to get, and the shard keeps the newest message of each key for all who
+//! lag behind the topic. When the socket takes bytes and the queue is empty, they leave in the order of their offsets.
+//!
+//! A connection gets no message from the store that no walk has brought it yet: what it may get ends with the last
+//! message that it met, and what a walk brings it later lies behind that. So a message reaches it either from the store
+//! or from its walk, however far the walks of the topic's messages are for others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use weir_wire::CloseReason;
+
+use super::Shard;
+use crate::command::Front;
+use crate::id::TopicId;
+use crate::message::{Item, Message};
+use crate::net::Net;
+use crate::outbox::{GATHER_MAX, Lag};
+use crate::stats::DropRule;
+use crate::table::State;
+use crate::time::Nanos;
+
+/// The newest messages of the topics that somebody lags behind.
+///
+/// Shape: nothing for a topic that nobody lags behind; else at most `conflation_keys_max` messages, by reference.
+#[derive(Debug, Default)]
+pub(super) struct Latest {
+    topics: BTreeMap<TopicId, Store>,
+    /// Bytes of the messages in all stores, which have paid for themselves.
+    bytes: usize,
+    /// What one send gathers; kept for its room.
+    batch: Vec<Arc<Message>>,
+}
+
+/// The newest messages of one topic.
+///
+/// Invariant: of each key at most one message; `by_key` has the offsets of those with a key.
+#[derive(Debug, Default)]
+struct Store {
+    lagging: usize,
+    /// Offset of the last message that was entered: the next who meets it in the same walk need not enter it.
+    met: Option<u64>,
+    by_offset: BTreeMap<u64, Arc<Message>>,
+    by_key: HashMap<Key, u64>,
+    bytes: usize,
+    /// What the shard's lease holds for it.
+    charged: usize,
+}
+
+/// A message that stands for its key.
+#[derive(Debug)]
+struct Key(Arc<Message>);
+
+/// What a store, and what a message in it, occupies: tree and table nodes with the room that they leave free.
+const STORE_BYTES: usize = 256;
+const NODE_BYTES: usize = 80;
+
+/// One send of a connection that catches up gathers little more than this, so that what the kernel holds is not stale
+/// before the rest is asked for: as much as `TCP_NOTSENT_LOWAT` by default.
+const BATCH_BYTES: usize = 16 * 1024;
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key().hash(state);
+    }
+}
+
+impl Store {
+    fn footprint(&self) -> usize {
+        STORE_BYTES + self.by_offset.len() * NODE_BYTES
+    }
+
+    /// Enters a message unless it, or a newer one of its key, is there; returns how many it replaced.
+    ///
+    /// Those who meet it later, in a walk that is behind, enter it once more; that changes nothing.
+    fn enter(&mut self, message: &Arc<Message>, messages_max: usize, keeps_older: bool) -> usize {
+        let offset = message.offset();
+        let mut replaced = 0;
+        if !message.key().is_empty() {
+            let key = Key(Arc::clone(message));
+            if let Some(before) = self.by_key.get(&key).copied() {
+                if before >= offset || keeps_older {
+                    return 0;
+                }
+                self.remove(before);
+                // The key's old message must not stay alive for its bytes.
+                self.by_key.remove(&key);
+                replaced = 1;
+            }
+            self.by_key.insert(key, offset);
+        }
+        self.remove(offset);
+        self.bytes += message.frame().len();
+        self.by_offset.insert(offset, Arc::clone(message));
+        while self.by_offset.len() > messages_max
+            && let Some(oldest) = self.by_offset.keys().next().copied()
+            && let Some(oldest) = self.remove(oldest)
+        {
+            if !oldest.key().is_empty() {
+                self.by_key.remove(&Key(oldest));
+            }
+            replaced += 1;
+        }
+        replaced
+    }
+
+    fn remove(&mut self, offset: u64) -> Option<Arc<Message>> {
+        let message = self.by_offset.remove(&offset)?;
+        self.bytes -= message.frame().len();
+        Some(message)
+    }
+
+    /// Puts what `lag` gets next into `batch`, up to the first message whose time has passed. If that comes first it is
+    /// passed over, and its offset returned.
+    fn gather(&self, lag: &Lag, now: Nanos, batch: &mut Vec<Arc<Message>>) -> Option<u64> {
+        if lag.next > lag.seen {
+            return None;
+        }
+        let mut bytes = 0;
+        for (offset, message) in self.by_offset.range(lag.next..=lag.seen) {
+            if message.is_expired(now) {
+                return batch.is_empty().then_some(*offset);
+            }
+            batch.push(Arc::clone(message));
+            bytes += message.frame().len();
+            if batch.len() == GATHER_MAX || bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        None
+    }
+}
+
+impl Latest {
+    /// Bytes of the messages in all stores.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Latest {
+    /// What the stores have taken from the lease.
+    pub(super) fn charged(&self) -> usize {
+        self.topics.values().map(|store| store.charged).sum()
+    }
+
+    /// Looks for contradictions; `lagging` has how many lag behind each topic.
+    pub(super) fn check(&self, lagging: &BTreeMap<TopicId, usize>) -> Result<(), String> {
+        let stores: BTreeMap<TopicId, usize> =
+            self.topics.iter().map(|(topic, store)| (*topic, store.lagging)).collect();
+        if stores != *lagging {
+            return Err(format!("the stores count {stores:?} who lag, there are {lagging:?}"));
+        }
+        let bytes: usize = self.topics.values().map(|store| store.bytes).sum();
+        if bytes != self.bytes {
+            return Err(format!("the stores hold {bytes} bytes, {} are counted", self.bytes));
+        }
+        self.topics.iter().try_for_each(|(topic, store)| {
+            store.check().map_err(|what| format!("store of {topic:?}: {what}"))
+        })
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Store {
+    fn check(&self) -> Result<(), String> {
+        if self.charged != self.footprint() {
+            return Err(format!("charged {} of {}", self.charged, self.footprint()));
+        }
+        let bytes: usize = self.by_offset.values().map(|message| message.frame().len()).sum();
+        let keys = self.by_offset.values().filter(|message| !message.key().is_empty()).count();
+        let is_agreed = self.by_key.iter().all(|(key, offset)| {
+            self.by_offset.get(offset).is_some_and(|message| Arc::ptr_eq(message, &key.0))
+        });
+        if bytes != self.bytes || keys != self.by_key.len() || !is_agreed {
+            return Err(format!("keys and messages disagree: {self:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// What came of one attempt to let a connection catch up.
+enum Progress {
+    /// The socket took all that was offered, or there is more to see to.
+    GoOn,
+    /// The socket refuses, the connection has ended, or nothing is owed.
+    Stop,
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn is_lagging(&self, slot: u32) -> bool {
+        self.table[slot].outbox.as_ref().is_some_and(|outbox| !outbox.lags.is_empty())
+    }
+
+    /// A message of a conflating topic for a connection that something waits for: it is kept in the store, and the
+    /// connection notes that it is to get it, or a newer one of its key.
+    pub(super) fn lag(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+        let spare = &mut self.spare_outboxes;
+        let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
+        let seen = message.offset();
+        if let Some(lag) = outbox.lags.iter_mut().find(|lag| lag.topic == topic) {
+            lag.seen = lag.seen.max(seen);
+            return self.remember(slot, topic, message);
+        }
+        let next = message.singles().first().map_or(seen, |single| single.offset());
+        let is_first = outbox.lags.is_empty();
+        outbox.lags.push(Lag { topic, next, seen });
+        if is_first {
+            outbox.taken_at = self.now;
+            self.lagging.append(&mut self.table, slot);
+        }
+        self.latest.topics.entry(topic).or_default().lagging += 1;
+        self.arm_next(slot);
+        if self.account(slot) {
+            self.remember(slot, topic, message);
+        } else {
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+    }
+
+    /// Enters a message, of a tick its single ones, into the store of a topic; `slot` needs it.
+    fn remember(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+        let keeps_older = self.is_planted_older_kept();
+        let messages_max = self.settings.conflation_keys_max;
+        let Some(store) = self.latest.topics.get_mut(&topic) else { return };
+        if store.met.replace(message.offset()) == Some(message.offset()) {
+            return;
+        }
+        let (mut replaced, bytes_before) = (0, store.bytes);
+        if message.singles().is_empty() {
+            replaced += store.enter(message, messages_max, keeps_older);
+        }
+        for single in message.singles() {
+            replaced += store.enter(single, messages_max, keeps_older);
+        }
+        self.latest.bytes = self.latest.bytes + store.bytes - bytes_before;
+        self.count_dropped(DropRule::Conflated, replaced);
+        if !self.account_store(topic) {
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+    }
+
+    /// Brings what the lease holds for a store in line with what it occupies; `false` if the budget has no room.
+    fn account_store(&mut self, topic: TopicId) -> bool {
+        let Some(store) = self.latest.topics.get_mut(&topic) else { return true };
+        let (occupied, charged) = (store.footprint(), store.charged);
+        if occupied <= charged {
+            store.charged = occupied;
+            self.lease.give(charged - occupied);
+            return true;
+        }
+        let missing = occupied - charged;
+        if !self.charge(missing) {
+            return false;
+        }
+        match self.latest.topics.get_mut(&topic) {
+            Some(store) => store.charged += missing,
+            // Making room ended all who lagged behind it.
+            None => self.lease.give(missing),
+        }
+        true
+    }
+
+    /// Sends what a lagging connection has still to get, its queue being empty, until it has caught up or the socket
+    /// refuses.
+    pub(super) fn catch_up(&mut self, slot: u32) {
+        while self.table[slot].state == State::Open
+            && let Some(lag) = self.first_lag(slot).copied()
+        {
+            let mut batch = std::mem::take(&mut self.latest.batch);
+            let store = self.latest.topics.get(&lag.topic);
+            let expired = store.and_then(|store| store.gather(&lag, self.now, &mut batch));
+            let progress = match expired {
+                Some(offset) => {
+                    if let Some(lag) = self.first_lag(slot) {
+                        lag.next = offset + 1;
+                    }
+                    self.note_accepted();
+                    self.count_dropped(DropRule::Expired, 1);
+                    Progress::GoOn
+                }
+                None if batch.is_empty() => {
+                    self.end_lag(slot, lag.topic);
+                    Progress::GoOn
+                }
+                None => self.send_batch(slot, &batch),
+            };
+            batch.clear();
+            self.latest.batch = batch;
+            if matches!(progress, Progress::Stop) {
+                return;
+            }
+        }
+    }
+
+    fn first_lag(&mut self, slot: u32) -> Option<&mut Lag> {
+        self.table[slot].outbox.as_mut()?.lags.first_mut()
+    }
+
+    /// Offers messages of the topic that is first in turn to the socket. Of what it takes in part the rest is queued:
+    /// that message is committed; those behind it may still be replaced.
+    fn send_batch(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        for (buf, message) in bufs.iter_mut().zip(batch) {
+            *buf = IoSlice::new(message.frame());
+        }
+        let bytes: usize = batch.iter().map(|message| message.frame().len()).sum();
+        let mut sent = match self.send(slot, &bufs[..batch.len()]) {
+            Ok(sent) => sent,
+            Err(error) => {
+                self.fail(slot, &error);
+                return Progress::Stop;
+            }
+        };
+        let progress = if sent < bytes { Progress::Stop } else { Progress::GoOn };
+        let mut next = None;
+        for message in batch {
+            if sent == 0 {
+                break;
+            }
+            next = Some(message.offset() + 1);
+            self.note_accepted();
+            let whole = message.frame().len();
+            if sent < whole {
+                self.push(slot, Item::Message(Arc::clone(message)), sent);
+                break;
+            }
+            sent -= whole;
+            self.note_sent(1);
+            self.stats.delivered.add(1);
+            self.stats.lag.record(self.now.since(message.accepted_at()), 1);
+        }
+        if let (Some(next), Some(outbox)) = (next, &mut self.table[slot].outbox)
+            && let Some(lag) = outbox.lags.first_mut()
+        {
+            lag.next = next;
+            outbox.taken_at = self.now;
+            // The other topics have their turn, so that a busy one starves none.
+            outbox.lags.rotate_left(1);
+        }
+        progress
+    }
+
+    /// A connection has caught up with a topic, or leaves it: it is live there. Without anything left to get or waiting
+    /// it has no outbox.
+    pub(super) fn end_lag(&mut self, slot: u32, topic: TopicId) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let Some(at) = outbox.lags.iter().position(|lag| lag.topic == topic) else { return };
+        outbox.lags.remove(at);
+        let is_live = outbox.lags.is_empty();
+        let is_empty = outbox.is_empty();
+        self.leave_store(topic);
+        if is_live {
+            self.lagging.remove(&mut self.table, slot);
+            if is_empty {
+                self.release_outbox(slot);
+            }
+        }
+    }
+
+    /// The connection ends: it gets nothing more of what it has not met the beginning of.
+    pub(super) fn end_lags(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let lags = std::mem::take(&mut outbox.lags);
+        if lags.is_empty() {
+            return;
+        }
+        if self.table[slot].reason == CloseReason::Stalled && !self.is_stalled(slot) {
+            let since = self.table[slot].outbox.as_ref().map_or(self.now, |outbox| outbox.taken_at);
+            self.stats.stall_closed.record(self.now.since(since), 1);
+        }
+        for lag in lags {
+            self.leave_store(lag.topic);
+        }
+        self.lagging.remove(&mut self.table, slot);
+        self.account(slot);
+    }
+
+    /// One less lags behind a topic; with the last one its store goes.
+    fn leave_store(&mut self, topic: TopicId) {
+        let Some(store) = self.latest.topics.get_mut(&topic) else { return };
+        store.lagging -= 1;
+        if store.lagging == 0 {
+            self.latest.bytes -= store.bytes;
+            self.lease.give(store.charged);
+            self.latest.topics.remove(&topic);
+        }
+    }
+}
