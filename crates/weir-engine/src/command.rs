@@ -22,7 +22,7 @@ pub enum Command<S> {
     /// Queue something for one connection. Dropped and counted if the connection has gone.
     Send(ConnId, Item),
     /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in it already, only the
-    /// reply is queued. Unless a membership was made, [`Report::NotEntered`] gives the count back.
+    /// reply is queued; if it is resuming it, an `Error` is. Unless a membership was made, [`Report::NotEntered`] gives the count back.
     Subscribe {
         /// The connection.
         conn: ConnId,
@@ -31,7 +31,8 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
-    /// Take a connection out of a topic and queue `reply` (`Unsubscribed`). [`Report::Left`] follows if it was in it.
+    /// Take a connection out of a topic, or call off that it resumes it, and queue `reply` (`Unsubscribed`).
+    /// [`Report::Left`] follows if it was in it.
     Unsubscribe {
         /// The connection.
         conn: ConnId,
@@ -48,7 +49,7 @@ pub enum Command<S> {
     Broadcast(Arc<Message>),
     /// Close one connection, behind what is queued for it in this lane.
     Evict(ConnId, CloseReason),
-    /// Forget a topic that has no member left. Answered with [`Report::Retired`].
+    /// Forget a topic that has no member left; resumes of it are over without a word. Answered with [`Report::Retired`].
     Retire(TopicId),
     /// Close all connections with `Goodbye`, spread evenly over `over`, each told to come back after a delay drawn
     /// from `retry_after_ms`. Answered with [`Report::Drained`] when the last socket is closed.
@@ -220,8 +221,8 @@ pub enum Report {
         /// The frame's body.
         body: Box<[u8]>,
     },
-    /// A membership asked for was not made: the connection had gone, was in the topic already, or is in
-    /// `topics_per_connection_max` (it has been told so).
+    /// A membership asked for was not made: the connection had gone, was in the topic already, resumes it, is in
+    /// `topics_per_connection_max` (it has been told so), or the resume that ends with it had ended before.
     NotEntered {
         /// The topic whose count goes down.
         topic: TopicId,

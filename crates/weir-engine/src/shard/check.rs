@@ -103,7 +103,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 format!("slot {slot}: {what}: {state:?} {reason} {flags:?} {timer:?} {outbox:?}")
             })?;
         }
-        sums.bytes_held += self.latest.charged();
+        sums.bytes_held += self.latest.charged() + self.resumes.charged();
+        self.check_resumes()?;
         self.check_sums(&sums)?;
         self.latest.check(&sums.lags)?;
         self.check_stalled(&sums)?;
@@ -220,6 +221,19 @@ impl<N: Net, F: Front> Shard<N, F> {
             "{accepted} items accepted; {sent} sent, {closed} dropped at closing, {expired} expired, {} queued",
             sums.items
         );
+        Ok(())
+    }
+
+    fn check_resumes(&self) -> Result<(), String> {
+        for (slot, topic, is_asked) in self.resumes.iter() {
+            let entry = &self.table[slot];
+            ensure!(entry.state == State::Open, "slot {slot} resumes {topic:?} and is not open");
+            let is_in = entry.memberships.find(topic).is_some();
+            ensure!(!is_in, "slot {slot} resumes {topic:?} and is in it");
+            let waiting = entry.outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+            let has_room = waiting <= self.settings.low_watermark_bytes;
+            ensure!(is_asked || !has_room, "slot {slot}: nobody asks for more of {topic:?}");
+        }
         Ok(())
     }
 

@@ -48,6 +48,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.drop_block(block);
         }
         self.end_lags(slot);
+        self.end_resumes(slot);
         if self.is_stalled(slot) {
             self.end_stall(slot);
         }

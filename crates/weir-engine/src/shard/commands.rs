@@ -1,11 +1,10 @@
 //! What the front asks of a shard.
 
-use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
+use weir_wire::{CloseReason, ProstMessage, frame, v1};
 
 use super::fanout::Behind;
-use super::read::error_item;
 use super::{Shard, key_of};
-use crate::command::{Adoption, Command, Front, Report, Stretch, Urgent};
+use crate::command::{Adoption, Command, Front, Report, Urgent};
 use crate::id::{ConnId, TopicId};
 use crate::message::Item;
 use crate::net::Net;
@@ -52,6 +51,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
             Command::Broadcast(message) => return self.begin_broadcast(message),
             Command::Retire(topic) => {
+                self.end_resumes_of(topic);
                 self.topics.retire(topic);
                 return self.report(Report::Retired { topic }, true);
             }
@@ -127,38 +127,11 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.send_item(slot, &Item::Frame(reply));
             return self.report(Report::NotEntered { topic }, true);
         }
-        let limit = self.settings.topics_per_connection_max;
-        if memberships.len() >= limit {
-            self.stats.subscriptions_refused.add(1);
-            let message = format!(
-                "connection is in {limit} topics already, the limit of limits.topics_per_connection_max"
-            );
-            self.send_item(
-                slot,
-                &error_item(ErrorCode::TooManyTopics, &topic_of(&reply), &message),
-            );
+        if self.refuses_topic(slot, topic, &reply) {
             return self.report(Report::NotEntered { topic }, true);
         }
         self.topics.join(&mut self.table, slot, topic);
         self.send_item(slot, &Item::Frame(reply));
-        self.inbox.return_credit();
-    }
-
-    /// Queues a part of what was missed.
-    fn resume(&mut self, stretch: Stretch) {
-        let Stretch { conn, topic, begin, messages, is_last, .. } = stretch;
-        let Some(slot) = self.find(conn) else {
-            return self.report(Report::NotEntered { topic }, true);
-        };
-        if let Some(begin) = begin {
-            self.send_item(slot, &Item::Frame(begin.reply));
-        }
-        for message in messages {
-            self.send_item(slot, &Item::Message(message));
-        }
-        if is_last {
-            self.topics.join(&mut self.table, slot, topic);
-        }
         self.inbox.return_credit();
     }
 
@@ -170,6 +143,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_lag(slot, topic);
         }
         if let Some(slot) = slot {
+            self.end_resume(slot, topic);
             self.send_item(slot, &Item::Frame(reply));
         }
         match left {
@@ -180,7 +154,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 /// The name in a `Subscribed` frame: shards know no names, and this one is needed only where the frame is not sent.
-fn topic_of(subscribed: &[u8]) -> String {
+pub(super) fn topic_of(subscribed: &[u8]) -> String {
     let body = frame::decode(subscribed, usize::MAX).ok().flatten().map(|(body, _)| body);
     let message = body.and_then(|body| v1::ServerMessage::decode(body).ok());
     match message.and_then(|message| message.kind) {

@@ -2,7 +2,8 @@
 //!
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
 //! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
-//! `commands` (what the front asks), `fanout` (one message to many), `latest` (conflation), `inspect` (looking).
+//! `commands` (what the front asks), `fanout` (one message to many), `latest` (conflation), `resume` (what was
+//! missed), `inspect` (looking).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
@@ -13,6 +14,7 @@ mod inspect;
 mod latest;
 mod list;
 mod read;
+mod resume;
 mod write;
 
 use std::collections::VecDeque;
@@ -37,6 +39,7 @@ use close::Draining;
 use fanout::Fanouts;
 use latest::Latest;
 use list::SlotList;
+use resume::Resumes;
 
 /// A shard: connections, who is in which topic, what waits, and the loop that serves them.
 ///
@@ -66,11 +69,12 @@ pub(crate) struct Shard<N: Net, F> {
     /// The connections that lag behind a topic, longest-lagging first.
     lagging: SlotList,
     latest: Latest,
+    resumes: Resumes,
     fanouts: Fanouts,
     draining: Option<Draining>,
 
     /// Reports that the front had no room for, oldest first, and whether a command's credit returns with it.
-    /// Bounded: one for each command in the lane and one for each entry.
+    /// Bounded: one for each command in the lane, one for each entry and one for each running resume.
     backlog: VecDeque<(Report, bool)>,
     /// Connections to read from again though no edge will announce it.
     to_read: Vec<u32>,
@@ -160,6 +164,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             stalled: SlotList::new(|outbox| &mut outbox.links),
             lagging: SlotList::new(|outbox| &mut outbox.lag_links),
             latest: Latest::default(),
+            resumes: Resumes::default(),
             fanouts: Fanouts::default(),
             draining: None,
             backlog: VecDeque::new(),
@@ -466,6 +471,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.plant == Some(crate::sim::Plant::LeakedBudget)
     }
 
+    fn is_planted_short_resume(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::ShortResume)
+    }
+
     fn is_planted_older_kept(&self) -> bool {
         self.plant == Some(crate::sim::Plant::OlderKept)
     }
@@ -494,6 +503,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     const fn is_planted_leak(&self) -> bool {
+        false
+    }
+
+    const fn is_planted_short_resume(&self) -> bool {
         false
     }
 

@@ -197,6 +197,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].outbox.is_some() {
             self.check_watermarks(slot);
         }
+        self.ask_for_more(slot);
     }
 
     /// Sends what waits; whether all is gone.
@@ -300,7 +301,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
-    fn check_watermarks(&mut self, slot: u32) {
+    pub(super) fn check_watermarks(&mut self, slot: u32) {
         let Some(outbox) = &self.table[slot].outbox else { return };
         let is_stalled = outbox.stalled_since.is_some();
         if is_stalled && outbox.bytes() <= self.settings.low_watermark_bytes {

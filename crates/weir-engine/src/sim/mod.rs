@@ -70,16 +70,19 @@ pub enum Plant {
     DeafTimer,
     /// Conflation keeps the older message of a key.
     OlderKept,
+    /// A part of a resume comes without its last message.
+    ShortResume,
 }
 
 impl Plant {
     /// Every planted bug.
-    pub const ALL: [Plant; 6] = [
+    pub const ALL: [Plant; 7] = [
         Plant::LostRemainder,
         Plant::SkippedSubscriber,
         Plant::StaleSlot,
         Plant::LeakedBudget,
         Plant::DeafTimer,
         Plant::OlderKept,
+        Plant::ShortResume,
     ];
 }

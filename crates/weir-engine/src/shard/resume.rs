@@ -1,0 +1,233 @@
+//! Resuming: what a connection has missed of a topic, part by part, and its membership with the last part.
+//!
+//! ```text
+//! ──first part──► running ──part──► running ──last part──► member
+//!                    │ at most the low watermark waits: the next part is asked for, once
+//!                    └──unsubscribe, end of the connection, topic retired──► over: parts that still come are let go of
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_wire::{CloseReason, ErrorCode};
+
+use super::Shard;
+use super::commands::topic_of;
+use super::read::error_item;
+use crate::command::{Front, Report, Stretch, StretchBegin};
+use crate::id::TopicId;
+use crate::message::{Item, Message};
+use crate::net::Net;
+use crate::table::State;
+
+/// The resumes of a shard that have begun and have not had their last part, by connection and topic.
+///
+/// Shape: a tree node each while it runs; a connection's entry knows nothing of them.
+/// Limits: `topics_per_connection_max` counts them with the memberships.
+/// Cost: one look at an empty tree a flush while nobody resumes.
+#[derive(Debug, Default)]
+pub(super) struct Resumes {
+    running: BTreeMap<(u32, TopicId), Running>,
+}
+
+/// One resume.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    /// From the front.
+    number: u32,
+    /// Offset up to which its parts have come.
+    after: u64,
+    /// The next part has been asked for.
+    is_asked: bool,
+}
+
+/// What a running resume occupies, with the room that a tree node leaves free.
+const RESUME_BYTES: usize = 64;
+
+impl Resumes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whether the connection at `slot` resumes `topic`.
+    pub(super) fn is_running(&self, slot: u32, topic: TopicId) -> bool {
+        self.running.contains_key(&(slot, topic))
+    }
+
+    /// How many topics the connection at `slot` resumes.
+    pub(super) fn count(&self, slot: u32) -> usize {
+        if self.is_empty() { 0 } else { self.of(slot).count() }
+    }
+
+    fn first_of(&self, slot: u32) -> Option<TopicId> {
+        if self.is_empty() { None } else { self.of(slot).next().map(|((_, topic), _)| *topic) }
+    }
+
+    fn of(&self, slot: u32) -> impl Iterator<Item = (&(u32, TopicId), &Running)> {
+        self.running.range((slot, TopicId(0))..=(slot, TopicId(u32::MAX)))
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Resumes {
+    /// What the running resumes have taken from the lease.
+    pub(super) fn charged(&self) -> usize {
+        self.running.len() * RESUME_BYTES
+    }
+
+    /// Slots and topics of the running resumes, and whether their next part has been asked for.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, TopicId, bool)> {
+        self.running.iter().map(|((slot, topic), running)| (*slot, *topic, running.is_asked))
+    }
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// Queues a part of what a connection has missed; the last part enters it.
+    pub(super) fn resume(&mut self, stretch: Stretch) {
+        let Stretch { conn, topic, resume, begin, messages, after, is_last } = stretch;
+        let slot = self.find(conn).filter(|slot| match begin {
+            Some(begin) => self.begin_resume(*slot, topic, begin),
+            None => {
+                let running = self.resumes.running.get(&(*slot, topic));
+                running.is_some_and(|running| running.number == resume)
+            }
+        });
+        let is_entered = slot.is_some_and(|slot| {
+            self.queue_stretch(slot, &messages);
+            if is_last {
+                self.end_resume(slot, topic);
+            }
+            let is_open = self.table[slot].state == State::Open;
+            if is_open && is_last {
+                self.topics.join(&mut self.table, slot, topic);
+            } else if is_open {
+                self.go_on_with_resume(
+                    slot,
+                    topic,
+                    Running { number: resume, after, is_asked: false },
+                );
+            }
+            is_open
+        });
+        if is_last && !is_entered {
+            return self.report(Report::NotEntered { topic }, true);
+        }
+        self.inbox.return_credit();
+    }
+
+    /// Answers the beginning of a resume; whether it may go on.
+    fn begin_resume(&mut self, slot: u32, topic: TopicId, begin: StretchBegin) -> bool {
+        if self.table[slot].memberships.find(topic).is_some() {
+            self.send_item(slot, &Item::Frame(begin.reply_if_member));
+            return false;
+        }
+        if self.refuses_topic(slot, topic, &begin.reply) {
+            return false;
+        }
+        self.send_item(slot, &Item::Frame(begin.reply));
+        self.table[slot].state == State::Open
+    }
+
+    /// Tells a connection that may not begin with a topic why; `reply` is what would have answered it.
+    pub(super) fn refuses_topic(&mut self, slot: u32, topic: TopicId, reply: &[u8]) -> bool {
+        if self.resumes.is_running(slot, topic) {
+            let message = "connection is resuming this topic; unsubscribe from it first";
+            self.send_item(slot, &error_item(ErrorCode::Busy, &topic_of(reply), message));
+            return true;
+        }
+        let limit = self.settings.topics_per_connection_max;
+        if self.table[slot].memberships.len() + self.resumes.count(slot) >= limit {
+            self.stats.subscriptions_refused.add(1);
+            let message = format!(
+                "connection is in {limit} topics already, the limit of limits.topics_per_connection_max"
+            );
+            self.send_item(slot, &error_item(ErrorCode::TooManyTopics, &topic_of(reply), &message));
+            return true;
+        }
+        false
+    }
+
+    /// Queues the messages of a part, and sends them together unless something waits already. Together they count
+    /// towards the high watermark from the next part on.
+    fn queue_stretch(&mut self, slot: u32, messages: &[Arc<Message>]) {
+        let is_waiting = self.table[slot].outbox.is_some();
+        let kept =
+            messages.len() - usize::from(self.is_planted_short_resume() && messages.len() > 1);
+        let mut bytes = 0;
+        for message in &messages[..kept] {
+            if self.table[slot].state != State::Open {
+                return;
+            }
+            self.note_accepted();
+            bytes += message.frame().len();
+            self.push(slot, Item::Message(Arc::clone(message)), 0);
+        }
+        if bytes == 0 || self.table[slot].state != State::Open {
+            return;
+        }
+        if let Some(outbox) = &mut self.table[slot].outbox {
+            outbox.grant_grace(bytes);
+        }
+        if !is_waiting {
+            self.flush(slot);
+        } else if !self.table[slot].flags.to_flush {
+            self.check_watermarks(slot);
+        }
+    }
+
+    /// Notes how far a resume has come, and asks for the next part if there is room for it.
+    fn go_on_with_resume(&mut self, slot: u32, topic: TopicId, running: Running) {
+        if !self.resumes.is_running(slot, topic) {
+            if !self.charge(RESUME_BYTES) {
+                return self.close(slot, CloseReason::BudgetExhausted);
+            }
+            if self.table[slot].state != State::Open {
+                // Making room ended this very connection.
+                return self.lease.give(RESUME_BYTES);
+            }
+        }
+        self.resumes.running.insert((slot, topic), running);
+        self.ask_for_more(slot);
+    }
+
+    /// Asks for the next parts of what the connection resumes, if no more than the low watermark waits for it.
+    pub(super) fn ask_for_more(&mut self, slot: u32) {
+        if self.resumes.is_empty() || self.table[slot].state != State::Open {
+            return;
+        }
+        let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+        if waiting > self.settings.low_watermark_bytes {
+            return;
+        }
+        let conn = self.table.id(self.index, slot);
+        let all = (slot, TopicId(0))..=(slot, TopicId(u32::MAX));
+        while let Some((key, running)) =
+            self.resumes.running.range_mut(all.clone()).find(|(_, running)| !running.is_asked)
+        {
+            running.is_asked = true;
+            let (topic, resume, after) = (key.1, running.number, running.after);
+            self.report(Report::ResumeNext { conn, topic, resume, after }, false);
+        }
+    }
+
+    /// A resume has had its last part, or is called off.
+    pub(super) fn end_resume(&mut self, slot: u32, topic: TopicId) {
+        if self.resumes.running.remove(&(slot, topic)).is_some() {
+            self.lease.give(RESUME_BYTES);
+        }
+    }
+
+    /// The connection ends, and with it what it resumes.
+    pub(super) fn end_resumes(&mut self, slot: u32) {
+        while let Some(topic) = self.resumes.first_of(slot) {
+            self.end_resume(slot, topic);
+        }
+    }
+
+    /// A topic is retired: nobody resumes it any more, as the front has said to those who did.
+    pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
+        let before = self.resumes.running.len();
+        self.resumes.running.retain(|(_, other), _| *other != topic);
+        self.lease.give((before - self.resumes.running.len()) * RESUME_BYTES);
+    }
+}
