@@ -5,4 +5,6 @@
 mod ends;
 mod fanout;
 mod lane;
+mod resume;
+mod slow;
 mod stage;

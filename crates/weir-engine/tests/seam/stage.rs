@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use weir_engine::sim::{PeerId, Reports, SimShard};
 use weir_engine::{
-    Adoption, Budget, Command, ConnId, DeviceRef, Item, Message, Nanos, Net, Origin, Priority,
-    Report, ShardSettings, TopicId, Urgent,
+    Adoption, Budget, Command, ConnId, DeviceRef, Inspect, InspectWhat, Item, Message, Nanos, Net,
+    Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin, TopicId,
+    TopicMessage, Urgent,
 };
 use weir_wire::{CloseReason, ProstMessage, frame, hot, v1};
 
@@ -108,6 +109,46 @@ impl Stage {
         self.shard.push(Command::Publish(TopicId(topic), message));
     }
 
+    /// Publishes a message of which more is said.
+    pub(crate) fn post(&mut self, topic: u32, text: &str, of_topic: TopicMessage) {
+        let message = self.message_of(text, of_topic);
+        self.shard.push(Command::Publish(TopicId(topic), message));
+    }
+
+    /// Publishes to a conflating topic; what stands before `=` is the key.
+    pub(crate) fn conflate(&mut self, topic: u32, offset: u64, text: &str) {
+        self.post(topic, text, conflating(offset, text));
+    }
+
+    /// Publishes a tick of a conflating topic, whose text is that of its single messages, which begin at `offset`.
+    pub(crate) fn conflate_tick(&mut self, topic: u32, offset: u64, texts: &[&str]) {
+        let singles: Vec<_> = (offset..)
+            .zip(texts)
+            .map(|(offset, text)| self.message_of(text, conflating(offset, text)))
+            .collect();
+        let last = offset + singles.len() as u64 - 1;
+        let tick = TopicMessage { is_tick: true, singles: singles.into(), ..conflating(last, "") };
+        self.post(topic, &texts.join(","), tick);
+    }
+
+    /// Resumes a topic: the part `texts`, which begins with `begin` if it is not empty.
+    pub(crate) fn resume(&mut self, device: Device, topic: u32, part: Part<'_>) {
+        let begin = (!part.begin.is_empty()).then(|| StretchBegin {
+            reply: said(part.begin).into(),
+            reply_if_member: said("is member").into(),
+        });
+        let messages = part.texts.iter().map(|text| self.message(text)).collect();
+        self.shard.push(Command::Resume(Box::new(Stretch {
+            conn: device.conn,
+            topic: TopicId(topic),
+            resume: part.number,
+            begin,
+            messages,
+            after: part.after,
+            is_last: part.is_last,
+        })));
+    }
+
     pub(crate) fn broadcast(&mut self, text: &str) {
         let message = self.message(text);
         self.shard.push(Command::Broadcast(message));
@@ -132,8 +173,36 @@ impl Stage {
     }
 
     fn message(&mut self, text: &str) -> Arc<Message> {
+        self.message_of(text, TopicMessage::default())
+    }
+
+    fn message_of(&mut self, text: &str, of_topic: TopicMessage) -> Arc<Message> {
         let now: Nanos = self.shard.net().now();
-        Message::new(self.shard.budget(), said(text), now, None).expect("the budget is ample")
+        let budget = self.shard.budget();
+        Message::of_topic(budget, said(text), now, None, of_topic).expect("the budget is ample")
+    }
+
+    /// What a device reads while the shard goes on, until nothing comes any more, in words.
+    pub(crate) fn heard_slowly(&mut self, device: Device) -> Vec<String> {
+        let mut bytes = Vec::new();
+        loop {
+            let read = self.shard.peer_read(device.peer);
+            if read.is_empty() {
+                return understood_all(&bytes);
+            }
+            bytes.extend(read);
+            self.settle();
+        }
+    }
+
+    /// How long a device has been stuck, as an operator sees it.
+    pub(crate) fn stalled_for(&mut self, device: Device) -> Option<Duration> {
+        let (sender, page) = std::sync::mpsc::sync_channel(1);
+        let reply = Box::new(move |page| sender.send(page).expect("somebody waits for the page"));
+        let what = InspectWhat::One(device.conn);
+        self.shard.push_urgent(Urgent::Inspect(Inspect { what, reply }));
+        self.settle();
+        page.recv().expect("a page comes").connections[0].stalled
     }
 
     /// Lets the shard do all that there is to do, and holds its tables against themselves.
@@ -144,15 +213,7 @@ impl Stage {
 
     /// What a device has read since the last time, in words.
     pub(crate) fn heard(&mut self, device: Device) -> Vec<String> {
-        let bytes = self.shard.peer_read(device.peer);
-        let mut rest = &bytes[..];
-        let mut heard = Vec::new();
-        while let Some((body, used)) = frame::decode(rest, usize::MAX).expect("frames") {
-            heard.push(understood(body));
-            rest = &rest[used..];
-        }
-        assert!(rest.is_empty(), "a frame is cut");
-        heard
+        understood_all(&self.shard.peer_read(device.peer))
     }
 
     /// What the shard has reported since the last time, in words.
@@ -165,9 +226,42 @@ impl Stage {
 
 /// A frame whose body is a text that no message of the protocol is.
 pub(crate) fn said(text: &str) -> Vec<u8> {
-    let mut frame = vec![u8::try_from(text.len() + 1).expect("a short text"), TEXT];
+    let mut frame = Vec::new();
+    let mut rest = text.len() + 1;
+    while rest > 0x7f {
+        frame.push(u8::try_from(rest & 0x7f).expect("seven bits") | 0x80);
+        rest >>= 7;
+    }
+    frame.extend([u8::try_from(rest).expect("seven bits"), TEXT]);
     frame.extend_from_slice(text.as_bytes());
     frame
+}
+
+/// What is said of a message to a conflating topic, of a short text.
+fn conflating(offset: u64, text: &str) -> TopicMessage {
+    let key = text.split_once('=').map_or(0, |(key, _)| u32::try_from(key.len()).expect("short"));
+    TopicMessage { slow: SlowPolicy::Conflate, offset, key: 2..2 + key, ..TopicMessage::default() }
+}
+
+/// A part of a resume.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) number: u32,
+    pub(crate) begin: &'a str,
+    pub(crate) texts: &'a [&'a str],
+    pub(crate) after: u64,
+    pub(crate) is_last: bool,
+}
+
+fn understood_all(bytes: &[u8]) -> Vec<String> {
+    let mut rest = bytes;
+    let mut heard = Vec::new();
+    while let Some((body, used)) = frame::decode(rest, usize::MAX).expect("frames") {
+        heard.push(understood(body));
+        rest = &rest[used..];
+    }
+    assert!(rest.is_empty(), "a frame is cut");
+    heard
 }
 
 const TEXT: u8 = 0xf9;

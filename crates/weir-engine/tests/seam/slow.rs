@@ -1,0 +1,270 @@
+//! Connections that do not keep up: what becomes of what is published meanwhile, by the policy of its topic.
+
+use std::time::Duration;
+
+use weir_engine::{DropRule, ShardSettings, SlowPolicy, TopicMessage};
+
+use crate::stage::{Device, Stage};
+
+/// Marks of a hundred and two hundred bytes.
+fn low_marks() -> ShardSettings {
+    ShardSettings {
+        low_watermark_bytes: 100,
+        high_watermark_bytes: 200,
+        stall_timeout: Duration::from_secs(2),
+        ..ShardSettings::default()
+    }
+}
+
+/// A member of topic 1 whose kernel holds `capacity` bytes.
+fn slow_member(stage: &mut Stage, capacity: usize) -> Device {
+    let device = stage.members(1, 1)[0];
+    stage.shard.net().set_send_buffer(device.peer, capacity, capacity / 2);
+    device
+}
+
+fn dropped(stage: &Stage, rule: DropRule) -> u64 {
+    stage.shard.stats().dropped[rule as usize].get()
+}
+
+/// What is begun is finished; of what follows the newest of each key comes, in the order of the offsets.
+///
+/// Fails when the older message of a key is kept (`enter` in latest.rs), or what is begun is not committed
+/// (`send_batch`).
+#[test]
+fn a_slow_connection_gets_the_newest_of_each_key_behind_what_was_begun() {
+    let mut stage = Stage::new();
+    let device = slow_member(&mut stage, 6);
+    for (offset, text) in (1..).zip(["a=1", "a=2", "b=1", "c=1", "b=2", "a=3"]) {
+        stage.conflate(1, offset, text);
+        stage.settle();
+    }
+    // The kernel has one whole and a byte of the next: that is committed.
+    assert_eq!(stage.heard_slowly(device), ["a=1", "a=2", "c=1", "b=2", "a=3"]);
+    assert_eq!(dropped(&stage, DropRule::Conflated), 1);
+    stage.conflate(1, 7, "a=4");
+    stage.settle();
+    assert_eq!(stage.heard_slowly(device), ["a=4"]);
+    assert_eq!(stage.shard.stats().queued_bytes.get(), 0, "nothing is kept for who keeps up");
+}
+
+/// The same of ticks, of which the single messages are kept, and of a socket that takes nothing at all.
+///
+/// Fails when the tick itself is kept (`remember`), or is queued whole when the socket refuses it (`deliver`).
+#[test]
+fn of_a_tick_the_single_messages_are_kept() {
+    let mut stage = Stage::new();
+    let device = slow_member(&mut stage, 0);
+    stage.conflate_tick(1, 1, &["a=1", "b=1", "none"]);
+    stage.settle();
+    stage.conflate_tick(1, 4, &["b=2", "c=1"]);
+    stage.settle();
+    assert_eq!(stage.shard.stats().queued_items.get(), 0);
+    stage.shard.net().set_send_buffer(device.peer, 9, 4);
+    stage.settle();
+    assert_eq!(stage.heard_slowly(device), ["a=1", "none", "b=2", "c=1"]);
+    stage.conflate_tick(1, 6, &["b=3", "d=1"]);
+    stage.settle();
+    assert_eq!(stage.heard_slowly(device), ["b=3,d=1"]);
+}
+
+/// A message comes once, from the store or from its walk, though a walk is behind when the socket takes bytes again.
+///
+/// Fails when a connection gets from the store what no walk has brought it (`seen` in `gather` of latest.rs).
+#[test]
+fn what_the_store_has_before_the_walk_comes_once() {
+    let mut stage = Stage::new();
+    let devices = stage.members(1, 40);
+    for device in &devices {
+        stage.shard.net().set_send_buffer(device.peer, 0, 0);
+    }
+    stage.conflate(1, 1, "a=1");
+    stage.settle();
+    stage.shard.cut_turns(512, 10, 10, 1 << 15, 1 << 16);
+    stage.conflate(1, 2, "b=1");
+    stage.shard.turn();
+    for device in &devices {
+        stage.shard.net().set_send_buffer(device.peer, 1000, 500);
+    }
+    stage.shard.turn();
+    assert!(stage.shard.stats().fanouts.get() > 0, "the walk has not ended");
+    stage.conflate(1, 3, "a=2");
+    stage.settle();
+    for device in devices {
+        assert_eq!(stage.heard(device), ["a=1", "b=1", "a=2"]);
+    }
+}
+
+/// Several fan-outs that walk together leave the same: what waits only because they gather is not slowness.
+///
+/// Fails when a gathering counts as waiting (`gather` in write.rs).
+#[test]
+fn gathered_messages_are_not_conflated_for_who_keeps_up() {
+    let mut stage = Stage::new();
+    let quick = stage.members(1, 1)[0];
+    let slow = slow_member(&mut stage, 6);
+    for round in 0..3 {
+        for at in 0..4 {
+            stage.conflate(1, round * 4 + at + 1, &format!("a={at}"));
+        }
+        stage.settle();
+    }
+    assert_eq!(stage.heard(quick), ["a=0", "a=1", "a=2", "a=3"].repeat(3));
+    let heard = stage.heard_slowly(slow);
+    assert_eq!(heard[..4], ["a=0", "a=1", "a=2", "a=3"], "gathered before it was slow");
+    assert_eq!(heard[4..], ["a=3"]);
+}
+
+/// Who lags ends as stalled only when its socket takes nothing at all.
+///
+/// Fails when the clock of a lagging connection runs from the beginning (`taken_at` in `advance` and `send_batch`), or
+/// does not run (`next_deadline`).
+#[test]
+fn who_lags_is_closed_when_its_socket_takes_nothing() {
+    let mut stage = Stage::with_settings(low_marks());
+    let (drips, takes_nothing) = (slow_member(&mut stage, 3), slow_member(&mut stage, 3));
+    let mut bytes = Vec::new();
+    for offset in 1..=100 {
+        stage.conflate(1, offset, &format!("a={offset}"));
+        stage.shard.advance(Duration::from_millis(500));
+        bytes.extend(stage.shard.peer_read(drips.peer));
+        if offset == 3 {
+            let page = stage.stalled_for(takes_nothing).expect("its socket takes nothing");
+            assert!((1000..1600).contains(&page.as_millis()), "{page:?}");
+        }
+    }
+    assert_eq!(stage.reported(), ["closed 1 stalled [1]"]);
+    assert!(bytes.len() > 100, "{} bytes have come in 50 s", bytes.len());
+    assert_eq!(stage.shard.stats().stall_closed.counts().iter().sum::<u64>(), 1);
+}
+
+/// Who leaves a topic gets nothing of it behind the answer, nor does who is evicted.
+///
+/// Fails when leaving does not end the lag (`unsubscribe`, `close`): the tables disagree then.
+#[test]
+fn leaving_ends_what_was_owed() {
+    for evicted in [false, true] {
+        let mut stage = Stage::new();
+        let device = slow_member(&mut stage, 2);
+        stage.subscribe(device, 2, "in");
+        stage.settle();
+        for (offset, text) in (1..).zip(["a=1", "b=1", "c=1"]) {
+            stage.conflate(1, offset, text);
+            stage.conflate(2, offset, text);
+            stage.settle();
+        }
+        if evicted {
+            stage.evict(device);
+        } else {
+            stage.unsubscribe(device, 1, "out");
+        }
+        stage.settle();
+        let heard = stage.heard_slowly(device);
+        if evicted {
+            assert_eq!(heard, ["in", "goodbye replaced"]);
+        } else {
+            assert_eq!(heard, ["in", "out", "a=1", "b=1", "c=1"]);
+        }
+    }
+}
+
+/// Of more keys than are kept the oldest message falls out, and everything is given back at the end.
+///
+/// Fails when the number of messages kept is not bounded (`enter`).
+#[test]
+fn no_more_messages_are_kept_than_the_limit_says() {
+    let settings = ShardSettings { conflation_keys_max: 3, ..ShardSettings::default() };
+    let mut stage = Stage::with_settings(settings);
+    let device = slow_member(&mut stage, 0);
+    for (offset, text) in (1..).zip(["a=1", "none", "b=1", "c=1", "a=2"]) {
+        stage.conflate(1, offset, text);
+        stage.settle();
+    }
+    assert_eq!(dropped(&stage, DropRule::Conflated), 2);
+    stage.shard.net().set_send_buffer(device.peer, 100, 50);
+    stage.settle();
+    assert_eq!(stage.heard_slowly(device), ["b=1", "c=1", "a=2"]);
+    assert_eq!(stage.shard.budget().used(), 0);
+}
+
+/// Two topics that lag have their turns.
+///
+/// Fails when the first is served until it has caught up (`rotate_left` in `send_batch`).
+#[test]
+fn a_busy_topic_does_not_starve_another() {
+    let mut stage = Stage::new();
+    let device = slow_member(&mut stage, 0);
+    stage.shard.net().set_send_buffer(device.peer, 100, 50);
+    stage.subscribe(device, 2, "in");
+    stage.settle();
+    stage.heard(device);
+    stage.shard.net().set_send_buffer(device.peer, 0, 0);
+    stage.conflate(1, 1, "busy");
+    stage.conflate(2, 1, "other");
+    stage.settle();
+    stage.shard.net().set_send_buffer(device.peer, 6, 3);
+    let mut bytes = Vec::new();
+    for offset in 2..20 {
+        stage.conflate(1, offset, "busy");
+        stage.settle();
+        bytes.extend(stage.shard.peer_read(device.peer));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("other"), "{text}");
+}
+
+/// Above the high watermark messages are skipped, down to the low one; what was queued comes.
+///
+/// Fails when a recovery is not waited for (`deliver_behind` in write.rs).
+#[test]
+fn a_dropping_topic_is_skipped_from_the_high_mark_to_the_low_one() {
+    let mut stage = Stage::with_settings(low_marks());
+    let device = slow_member(&mut stage, 30);
+    let drop = |offset| TopicMessage { slow: SlowPolicy::Drop, offset, ..Default::default() };
+    let text = |number: u64| format!("{number:028}");
+    // 30 bytes each: one in the kernel, seven more wait above the mark, of which five are left at the low one.
+    for number in 1..=12 {
+        stage.post(1, &text(number), drop(number));
+        stage.settle();
+    }
+    assert_eq!(stage.shard.stats().stalled.get(), 1);
+    assert_eq!(dropped(&stage, DropRule::Slow), 4);
+    let mut heard = stage.heard(device);
+    stage.settle();
+    stage.post(1, &text(13), drop(13));
+    stage.settle();
+    assert_eq!(dropped(&stage, DropRule::Slow), 5, "between the marks it goes on being skipped");
+    for _ in 0..4 {
+        heard.extend(stage.heard(device));
+        stage.settle();
+    }
+    assert_eq!(stage.shard.stats().stalled.get(), 0);
+    stage.post(1, &text(14), drop(14));
+    stage.settle();
+    heard.extend(stage.heard_slowly(device));
+    let numbers = (1..=8).chain([14]);
+    assert_eq!(heard, numbers.map(text).collect::<Vec<_>>());
+}
+
+/// A tick larger than the high watermark stalls nobody who took the one before it.
+///
+/// Fails when a tick counts as it is queued (`bytes_counted` in outbox.rs).
+#[test]
+fn a_large_tick_stalls_nobody_who_keeps_up() {
+    let mut stage = Stage::with_settings(low_marks());
+    let device = slow_member(&mut stage, 30);
+    let tick = || TopicMessage { is_tick: true, ..TopicMessage::default() };
+    let text = "x".repeat(1000);
+    for _ in 0..3 {
+        stage.post(1, &text, tick());
+        stage.settle();
+        assert_eq!(stage.shard.stats().stalled.get(), 0);
+        assert_eq!(stage.heard_slowly(device), [&text[..]]);
+    }
+    stage.post(1, &text, tick());
+    stage.settle();
+    stage.post(1, &text, tick());
+    stage.settle();
+    assert_eq!(stage.shard.stats().stalled.get(), 1, "it has not taken the one before");
+    assert_eq!(stage.heard_slowly(device), [&text[..]; 2]);
+}
