@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::id::Priority;
 use crate::time::Nanos;
 
 /// The network under a shard.
@@ -20,11 +21,24 @@ pub trait Net {
     fn now(&self) -> Nanos;
 
     /// Takes over an offered socket; its readiness is reported under `key` from now on.
-    fn adopt(&mut self, offer: Self::Offer, key: u64) -> io::Result<Self::Socket>;
+    fn adopt(
+        &mut self,
+        offer: Self::Offer,
+        key: u64,
+        priority: Priority,
+    ) -> io::Result<Self::Socket>;
 
-    /// Waits for readiness and appends it to `ready`; returns early when the bell rings. `None`: for as long as it
-    /// takes.
-    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()>;
+    /// Waits for readiness and appends it to `ready`: that of high priority, then that of at most `count_max` others.
+    /// Returns early when the bell rings. `None`: for as long as it takes.
+    fn wait(
+        &mut self,
+        ready: &mut Vec<Ready>,
+        timeout: Option<Duration>,
+        count_max: usize,
+    ) -> io::Result<()>;
+
+    /// Appends the readiness of sockets of high priority, without waiting.
+    fn poll_high(&mut self, ready: &mut Vec<Ready>) -> io::Result<()>;
 
     /// Reads into `buf`; 0 is the peer's end.
     fn recv(&mut self, socket: &Self::Socket, buf: &mut [u8]) -> io::Result<usize>;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
+use crate::id::Priority;
+
 /// A number that one thread writes and others read.
 ///
 /// Cost: a load and a store, without a locked instruction; a reader may see it a moment late.
@@ -160,8 +162,9 @@ pub struct ShardStats {
     pub turns: Cell,
     /// Length of a turn, waiting not counted.
     pub turn: Durations,
-    /// From a message's acceptance to its send, one value for each send batch, weighted by its sends.
-    pub lag: Durations,
+    /// From a message's acceptance to its send, by [`Priority`] of the connection; one value for each send batch,
+    /// weighted by its sends.
+    pub lag: [Durations; Priority::COUNT],
     /// From a fan-out's first send to its last.
     pub fanout: Durations,
     /// From the crossing of the high watermark to the return below the low one.

@@ -75,6 +75,8 @@ pub(crate) struct Flags {
     pub(crate) ended: bool,
     /// In the list of connections that a gathered fan-out will flush.
     pub(crate) to_flush: bool,
+    /// While `to_flush`: the rank of the fan-outs whose list that is.
+    pub(crate) flush_rank: u8,
     /// The front has taken the report of the end.
     pub(crate) reported: bool,
     /// Our side of the stream has been ended.
@@ -91,14 +93,36 @@ pub(crate) struct Table<S> {
     entries: Chunks<Entry<S>>,
     free: Vec<u32>,
     in_use: usize,
+    /// Of those, how many are of each priority.
+    by_priority: [u32; Priority::COUNT],
     entries_max: usize,
     welcomes: u32,
+}
+
+/// Who a connection is, as the front says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) device: DeviceRef,
+    pub(crate) origin: Origin,
+    pub(crate) priority: Priority,
 }
 
 impl<S> Table<S> {
     pub(crate) fn new(entries_max: usize) -> Self {
         let entries_max = entries_max.min(ConnId::SLOTS_MAX);
-        Self { entries: Chunks::new(), free: Vec::new(), in_use: 0, entries_max, welcomes: 0 }
+        Self {
+            entries: Chunks::new(),
+            free: Vec::new(),
+            in_use: 0,
+            by_priority: [0; Priority::COUNT],
+            entries_max,
+            welcomes: 0,
+        }
+    }
+
+    /// Whether an entry in use is, or was before it was closed, a connection of this priority.
+    pub(crate) fn has(&self, priority: Priority) -> bool {
+        self.by_priority[priority.index()] > 0
     }
 
     /// Entries in use.
@@ -133,17 +157,12 @@ impl<S> Table<S> {
     }
 
     /// Makes a reserved slot an open connection.
-    pub(crate) fn open(
-        &mut self,
-        slot: u32,
-        socket: S,
-        device: DeviceRef,
-        heartbeat: u32,
-        now: Tick,
-    ) {
+    pub(crate) fn open(&mut self, slot: u32, socket: S, holder: Holder, heartbeat: u32, now: Tick) {
+        let Holder { device, origin, priority } = holder;
+        self.by_priority[priority.index()] += 1;
         let entry = &mut self.entries[slot];
         entry.socket = Some(socket);
-        entry.device = device;
+        (entry.device, entry.origin, entry.priority) = (device, origin, priority);
         entry.adopted_at = now;
         entry.heard_at = now;
         entry.heartbeat = heartbeat;
@@ -167,6 +186,9 @@ impl<S> Table<S> {
         let entry = &mut self.entries[slot];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
         debug_assert!(!entry.timer.is_armed() && entry.memberships.len() == 0);
+        if entry.state != State::Free {
+            self.by_priority[entry.priority.index()] -= 1;
+        }
         entry.state = State::Free;
         entry.generation = entry.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
         self.free.push(slot);
@@ -201,6 +223,11 @@ impl<S> Table<S> {
 
 #[cfg(any(test, feature = "sim"))]
 impl<S> Table<S> {
+    /// Entries in use of each priority.
+    pub(crate) fn by_priority(&self) -> [u32; Priority::COUNT] {
+        self.by_priority
+    }
+
     /// Looks for contradictions in the list of free slots; returns the slot from which on none was ever used.
     pub(crate) fn check_free_list(&self) -> Result<u32, String> {
         let slots = self.slots();
@@ -244,6 +271,10 @@ impl<S> Timed for Table<S> {
 impl<S> Members for Table<S> {
     fn memberships(&mut self, slot: u32) -> &mut Memberships {
         &mut self.entries[slot].memberships
+    }
+
+    fn priority(&self, slot: u32) -> Priority {
+        self.entries[slot].priority
     }
 }
 

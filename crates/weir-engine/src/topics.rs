@@ -1,7 +1,7 @@
 //! Who is in which topic, on one shard: dense vectors to walk, positions kept on both sides.
 
 use crate::chunks::Chunks;
-use crate::id::TopicId;
+use crate::id::{Priority, TopicId};
 
 /// A connection's membership in a topic, kept in its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Member {
     }
 }
 
-/// The members of one topic.
+/// The members of one topic that are of one priority.
 #[derive(Debug, Default)]
 struct Topic {
     members: Vec<Member>,
@@ -109,26 +109,34 @@ struct Topic {
     tombstones: u32,
 }
 
-/// The topics of one shard, indexed by `TopicId`.
+/// The topics of one shard, indexed by `TopicId`: who is in them, by the priority of the connections.
 ///
-/// Shape: 8 bytes a membership here, 8 in the connection's entry, 32 a topic.
+/// Shape: 8 bytes a membership here, 8 in the connection's entry, 32 a topic and priority that it has had members of.
 /// Cost: join, leave O(1) (a walk turns leaving into a tombstone, swept in one pass when the last walk ends).
 #[derive(Debug)]
 pub(crate) struct Topics {
-    topics: Chunks<Topic>,
+    /// Few connections are of another than normal priority: their tables have chunks where those few are.
+    by_priority: [Chunks<Topic, TOPIC_CHUNK>; Priority::COUNT],
     memberships: usize,
-    /// Topics whose vector is not empty.
+    /// Topics of which a vector is not empty.
     with_members: usize,
 }
 
-/// Where the topics find the memberships of an entry.
+/// Topics a chunk: 4 KiB.
+const TOPIC_CHUNK: usize = 128;
+
+/// Where the topics find what they must know of an entry.
 pub(crate) trait Members {
     fn memberships(&mut self, slot: u32) -> &mut Memberships;
+
+    /// Never changes while the connection is in a topic.
+    fn priority(&self, slot: u32) -> Priority;
 }
 
 impl Topics {
     pub(crate) const fn new() -> Self {
-        Self { topics: Chunks::new(), memberships: 0, with_members: 0 }
+        let by_priority = [Chunks::new(), Chunks::new(), Chunks::new()];
+        Self { by_priority, memberships: 0, with_members: 0 }
     }
 
     pub(crate) fn memberships(&self) -> usize {
@@ -140,24 +148,43 @@ impl Topics {
         self.with_members
     }
 
-    /// Length of the topic's vector: where a walk that begins now ends.
-    pub(crate) fn end(&self, topic: TopicId) -> u32 {
-        self.topics.get(topic.0).map_or(0, |topic| index(topic.members.len()))
+    /// Length of a vector of the topic: where a walk over it that begins now ends.
+    pub(crate) fn end(&self, priority: Priority, id: TopicId) -> u32 {
+        let topic = self.by_priority[priority.index()].get(id.0);
+        topic.map_or(0, |topic| index(topic.members.len()))
     }
 
-    pub(crate) fn member(&self, topic: TopicId, position: u32) -> Option<Member> {
-        self.topics.get(topic.0).and_then(|topic| topic.members.get(position as usize)).copied()
+    /// Who stands at `position` of a vector of the topic.
+    pub(crate) fn member(&self, priority: Priority, id: TopicId, position: u32) -> Option<Member> {
+        let topic = self.by_priority[priority.index()].get(id.0)?;
+        topic.members.get(position as usize).copied()
+    }
+
+    /// Length of all vectors of the topic, as if they stood one behind the other.
+    pub(crate) fn end_of_all(&self, id: TopicId) -> u32 {
+        Priority::ALL.iter().map(|priority| self.end(*priority, id)).sum()
+    }
+
+    /// Who stands at `position` of all vectors of the topic, as if they stood one behind the other.
+    pub(crate) fn member_of_all(&self, id: TopicId, position: u32) -> Option<Member> {
+        let mut position = position;
+        for priority in Priority::ALL {
+            let end = self.end(priority, id);
+            if position < end {
+                return self.member(priority, id, position);
+            }
+            position -= end;
+        }
+        None
     }
 
     /// Enters the connection at `slot` into a topic that it is not in.
     pub(crate) fn join(&mut self, entries: &mut impl Members, slot: u32, topic: TopicId) {
-        while self.topics.len() <= topic.0 {
-            self.topics.grow(Topic::default);
-        }
+        self.with_members += usize::from(!self.is_listed(topic));
+        let table = &mut self.by_priority[entries.priority(slot).index()];
+        let members = &mut table.get_or_add(topic.0, Topic::default).members;
         let memberships = entries.memberships(slot);
         debug_assert!(memberships.find(topic).is_none(), "joins a topic once");
-        let members = &mut self.topics[topic.0].members;
-        self.with_members += usize::from(members.is_empty());
         let member = Member { slot, index: index(memberships.len()) };
         memberships.push(Membership { topic, position: index(members.len()) });
         members.push(member);
@@ -166,43 +193,50 @@ impl Topics {
 
     /// Takes the connection at `slot` out of the topic of its membership `at`.
     pub(crate) fn leave(&mut self, entries: &mut impl Members, slot: u32, at: usize) -> TopicId {
+        let table = &mut self.by_priority[entries.priority(slot).index()];
         let memberships = entries.memberships(slot);
         let left = memberships.swap_remove(at);
         let moved = memberships.iter().nth(at).copied();
         if let Some(moved) = moved {
-            self.topics[moved.topic.0].members[moved.position as usize].index = index(at);
+            table[moved.topic.0].members[moved.position as usize].index = index(at);
         }
-        let topic = &mut self.topics[left.topic.0];
+        let topic = &mut table[left.topic.0];
         if topic.walkers > 0 {
             topic.members[left.position as usize].slot = TOMBSTONE;
             topic.tombstones += 1;
         } else {
             topic.members.swap_remove(left.position as usize);
-            self.with_members -= usize::from(topic.members.is_empty());
             if let Some(moved) = topic.members.get(left.position as usize) {
                 entries.memberships(moved.slot).get_mut(moved.index as usize).position =
                     left.position;
             }
+            self.with_members -= usize::from(!self.is_listed(left.topic));
         }
         self.memberships -= 1;
         left.topic
     }
 
-    /// A walk over the topic begins.
-    pub(crate) fn begin_walk(&mut self, topic: TopicId) {
-        self.topics[topic.0].walkers += 1;
+    /// Whether a vector of the topic is not empty.
+    fn is_listed(&self, id: TopicId) -> bool {
+        let is_listed = |topic: &Topic| !topic.members.is_empty();
+        self.by_priority.iter().any(|table| table.get(id.0).is_some_and(is_listed))
     }
 
-    /// A walk has ended; the last one sweeps the tombstones.
-    pub(crate) fn end_walk(&mut self, entries: &mut impl Members, id: TopicId) {
-        let topic = &mut self.topics[id.0];
+    /// A walk over a vector of the topic begins.
+    pub(crate) fn begin_walk(&mut self, priority: Priority, id: TopicId) {
+        self.by_priority[priority.index()][id.0].walkers += 1;
+    }
+
+    /// A walk has ended; the last one over a vector sweeps the tombstones.
+    pub(crate) fn end_walk(&mut self, entries: &mut impl Members, priority: Priority, id: TopicId) {
+        let topic = &mut self.by_priority[priority.index()][id.0];
         topic.walkers -= 1;
         if topic.walkers > 0 || topic.tombstones == 0 {
             return;
         }
         if topic.tombstones as usize == topic.members.len() {
             *topic = Topic::default();
-            self.with_members -= 1;
+            self.with_members -= usize::from(!self.is_listed(id));
             return;
         }
         topic.tombstones = 0;
@@ -217,18 +251,17 @@ impl Topics {
         });
     }
 
-    /// Gives back the memory of a topic without members, or lets the last walk over it do so.
+    /// Gives back the memory of a topic without members, or lets the last walk over a vector do so.
     pub(crate) fn retire(&mut self, id: TopicId) {
-        if self.topics.get(id.0).is_none() {
-            return;
-        }
-        let topic = &mut self.topics[id.0];
-        debug_assert!(
-            topic.members.len() == topic.tombstones as usize,
-            "a topic is retired when nobody is left in it"
-        );
-        if topic.walkers == 0 {
-            *topic = Topic::default();
+        for table in &mut self.by_priority {
+            let Some(topic) = table.get_mut(id.0) else { continue };
+            debug_assert!(
+                topic.members.len() == topic.tombstones as usize,
+                "a topic is retired when nobody is left in it"
+            );
+            if topic.walkers == 0 {
+                *topic = Topic::default();
+            }
         }
     }
 }
@@ -243,27 +276,42 @@ impl Member {
 
 #[cfg(any(test, feature = "sim"))]
 impl Topics {
-    /// Looks for contradictions; `walks` says how many walks over a topic run.
-    pub(crate) fn check(&self, walks: impl Fn(TopicId) -> usize) -> Result<(), String> {
+    /// Looks for contradictions; `walks` says how many walks over a vector of a topic run.
+    pub(crate) fn check(&self, walks: impl Fn(Priority, TopicId) -> usize) -> Result<(), String> {
         let mut memberships = 0;
-        for id in 0..self.topics.len() {
-            let topic = &self.topics[id];
-            if topic.members.is_empty() && topic.walkers == 0 {
-                continue;
+        let ends = self.by_priority.iter().map(Chunks::len);
+        let ids = 0..ends.max().unwrap_or(0);
+        let listed = ids.clone().filter(|id| self.is_listed(TopicId(*id))).count();
+        if listed != self.with_members {
+            return Err(format!("{listed} topics have a list, {} are counted", self.with_members));
+        }
+        for id in ids {
+            for priority in Priority::ALL {
+                let Some(topic) = self.by_priority[priority.index()].get(id) else { continue };
+                memberships += topic.check(walks(priority, TopicId(id))).map_err(|what| {
+                    format!("topic {id}, {}: {what}: {topic:?}", priority.name())
+                })?;
             }
-            let left = topic.members.iter().filter(|member| member.present().is_none()).count();
-            if left != topic.tombstones as usize || (left > 0 && topic.walkers == 0) {
-                return Err(format!("topic {id}: {left} tombstones: {topic:?}"));
-            }
-            if topic.walkers as usize != walks(TopicId(id)) {
-                return Err(format!("topic {id}: {} walks run", walks(TopicId(id))));
-            }
-            memberships += topic.members.len() - left;
         }
         if memberships != self.memberships {
             return Err(format!("{memberships} members, {} memberships", self.memberships));
         }
         Ok(())
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Topic {
+    /// How many are in the vector.
+    fn check(&self, walks: usize) -> Result<usize, String> {
+        let left = self.members.iter().filter(|member| member.present().is_none()).count();
+        if left != self.tombstones as usize || (left > 0 && self.walkers == 0) {
+            return Err(format!("{left} tombstones"));
+        }
+        if self.walkers as usize != walks {
+            return Err(format!("{walks} walks run"));
+        }
+        Ok(self.members.len() - left)
     }
 }
 
@@ -283,31 +331,44 @@ mod tests {
         fn memberships(&mut self, slot: u32) -> &mut Memberships {
             &mut self[slot as usize]
         }
+
+        fn priority(&self, slot: u32) -> Priority {
+            priority_of(slot)
+        }
     }
 
     const SLOTS: u32 = 12;
-    const TOPICS: u32 = 5;
+    /// Topics lie in two chunks, and one between them is skipped.
+    const TOPICS: [TopicId; 5] = [TopicId(0), TopicId(1), TopicId(2), TopicId(300), TopicId(301)];
 
-    fn check(topics: &Topics, entries: &[Memberships], twin: &BTreeMap<u32, BTreeSet<u32>>) {
-        let mut memberships = 0;
-        for id in 0..TOPICS {
-            let present: BTreeSet<u32> = (0..topics.end(TopicId(id)))
-                .filter_map(|position| {
-                    topics.member(TopicId(id), position).and_then(Member::present)
-                })
-                .collect();
+    fn priority_of(slot: u32) -> Priority {
+        Priority::ALL[slot as usize % Priority::COUNT]
+    }
+
+    fn check(topics: &Topics, entries: &[Memberships], twin: &BTreeMap<TopicId, BTreeSet<u32>>) {
+        for id in TOPICS {
+            let mut present = BTreeSet::new();
+            for priority in Priority::ALL {
+                let positions = 0..topics.end(priority, id);
+                let members = positions.map(|position| topics.member(priority, id, position));
+                let slots: Vec<u32> = members.flatten().filter_map(Member::present).collect();
+                assert!(slots.iter().all(|slot| priority_of(*slot) == priority));
+                present.extend(slots);
+            }
+            let all = (0..topics.end_of_all(id)).map(|at| topics.member_of_all(id, at));
+            let all: Vec<u32> = all.flatten().filter_map(Member::present).collect();
+            assert!(all.is_sorted_by_key(|slot| priority_of(*slot)));
+            assert_eq!(all.into_iter().collect::<BTreeSet<u32>>(), present);
             assert_eq!(&present, twin.get(&id).unwrap_or(&BTreeSet::new()));
-            memberships += present.len();
+            assert!(topics.member_of_all(id, topics.end_of_all(id)).is_none());
         }
-        let lists = (0..TOPICS).filter(|id| topics.end(TopicId(*id)) > 0).count();
-        assert_eq!(topics.with_members(), lists);
-        assert_eq!(topics.memberships(), memberships);
-        for (slot, entry) in entries.iter().enumerate() {
+        assert_eq!(topics.memberships(), twin.values().map(BTreeSet::len).sum::<usize>());
+        for (slot, entry) in (0..).zip(entries) {
             for (at, membership) in entry.iter().enumerate() {
                 let member = topics
-                    .member(membership.topic, membership.position)
+                    .member(priority_of(slot), membership.topic, membership.position)
                     .expect("position is valid");
-                assert_eq!((member.slot as usize, member.index as usize), (slot, at));
+                assert!(member.is(slot, at));
             }
         }
     }
@@ -315,57 +376,73 @@ mod tests {
     proptest! {
         #[test]
         fn both_sides_agree_with_sets(
-            steps in proptest::collection::vec((0..4u8, 0..SLOTS, 0..TOPICS), 1..300),
+            steps in proptest::collection::vec((0..4u8, 0..SLOTS, 0..TOPICS.len()), 1..300),
         ) {
             let mut entries: Vec<Memberships> = (0..SLOTS).map(|_| Memberships::NONE).collect();
             let mut topics = Topics::new();
-            let mut twin: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+            let mut twin: BTreeMap<TopicId, BTreeSet<u32>> = BTreeMap::new();
             let mut walks = Vec::new();
-            for (kind, slot, id) in steps {
-                let topic = TopicId(id);
+            for (kind, slot, at) in steps {
+                let (topic, priority) = (TOPICS[at], priority_of(slot));
                 match kind {
                     0 | 1 => match entries[slot as usize].find(topic) {
                         None => {
                             topics.join(&mut entries, slot, topic);
-                            twin.entry(id).or_default().insert(slot);
+                            twin.entry(topic).or_default().insert(slot);
                         }
                         Some(at) => {
                             prop_assert_eq!(topics.leave(&mut entries, slot, at), topic);
-                            twin.entry(id).or_default().remove(&slot);
+                            twin.entry(topic).or_default().remove(&slot);
                         }
                     },
                     2 => {
-                        if topics.topics.len() > id {
-                            topics.begin_walk(topic);
-                            walks.push(topic);
+                        if topics.end(priority, topic) > 0 {
+                            topics.begin_walk(priority, topic);
+                            walks.push((priority, topic));
                         }
                     }
                     _ => {
-                        if let Some(topic) = walks.pop() {
-                            topics.end_walk(&mut entries, topic);
+                        if let Some((priority, topic)) = walks.pop() {
+                            topics.end_walk(&mut entries, priority, topic);
                         }
                     }
                 }
                 check(&topics, &entries, &twin);
+                let running = |priority, id| walks.iter().filter(|walk| **walk == (priority, id)).count();
+                prop_assert_eq!(topics.check(running), Ok(()));
             }
         }
     }
 
     #[test]
     fn a_topic_retired_under_a_walk_starts_anew_when_the_walk_ends() {
-        let mut entries: Vec<Memberships> = (0..3).map(|_| Memberships::NONE).collect();
+        let mut entries: Vec<Memberships> = (0..6).map(|_| Memberships::NONE).collect();
         let mut topics = Topics::new();
-        let topic = TopicId(1);
+        let (topic, high) = (TopicId(1), Priority::High);
         topics.join(&mut entries, 0, topic);
-        topics.begin_walk(topic);
+        topics.begin_walk(high, topic);
         topics.leave(&mut entries, 0, 0);
         topics.retire(topic);
-        topics.join(&mut entries, 2, topic);
-        topics.end_walk(&mut entries, topic);
-        assert_eq!(topics.end(topic), 1, "the tombstone is swept, the newcomer stays");
-        topics.leave(&mut entries, 2, 0);
+        topics.join(&mut entries, 3, topic);
+        topics.join(&mut entries, 4, topic);
+        topics.end_walk(&mut entries, high, topic);
+        assert_eq!(topics.end(high, topic), 1, "the tombstone is swept, the newcomer stays");
+        assert_eq!((topics.end_of_all(topic), topics.with_members()), (2, 1));
+        topics.leave(&mut entries, 3, 0);
+        topics.leave(&mut entries, 4, 0);
         topics.retire(topic);
-        assert_eq!((topics.end(topic), topics.memberships()), (0, 0));
+        let left = (topics.end_of_all(topic), topics.memberships(), topics.with_members());
+        assert_eq!(left, (0, 0, 0));
+    }
+
+    #[test]
+    fn a_lone_member_of_a_high_topic_id_costs_little() {
+        let mut entries: Vec<Memberships> = vec![Memberships::NONE];
+        let mut topics = Topics::new();
+        topics.join(&mut entries, 0, TopicId(1_000_000));
+        let table = &topics.by_priority[Priority::High.index()];
+        let chunks = (0..table.len()).step_by(TOPIC_CHUNK);
+        assert_eq!(chunks.filter(|at| table.get(*at).is_some()).count(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::list::SlotList;
 use super::{NO_SLOT, Shard};
 use crate::command::{Front, Report};
-use crate::id::{ConnId, TopicId};
+use crate::id::{ConnId, Priority, TopicId};
 use crate::net::Net;
 use crate::outbox::{Links, Outbox};
 use crate::stats::{Cell, DropRule};
@@ -47,6 +47,7 @@ struct Sums {
     /// Connections that lag, and how many do behind each topic.
     lagging: usize,
     lags: BTreeMap<TopicId, usize>,
+    by_priority: [u32; Priority::COUNT],
 }
 
 /// Fails with a message unless the condition holds.
@@ -110,7 +111,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.check_stalled(&sums)?;
         self.check_lagging(&sums)?;
         self.check_credits()?;
-        let walks = |topic| self.fanouts.walks_over(topic);
+        let walks = |priority, topic| self.fanouts.walks_over(priority, topic);
         self.topics.check(walks)
     }
 
@@ -133,6 +134,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return Ok(());
         }
         sums.in_use += 1;
+        sums.by_priority[entry.priority.index()] += 1;
         sums.open += u64::from(state == State::Open);
         sums.lingering += u64::from(state == State::Closing);
         sums.unreported += usize::from(state != State::Open && !entry.flags.reported);
@@ -157,7 +159,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         sums.bytes_held += entry.partial.as_ref().map_or(0, |block| block.footprint());
         for (at, membership) in entry.memberships.iter().enumerate() {
-            let member = self.topics.member(membership.topic, membership.position);
+            let member = self.topics.member(entry.priority, membership.topic, membership.position);
             let is_agreed = member.is_some_and(|member| member.is(slot, at));
             ensure!(is_agreed, "{membership:?} is not what the topic says: {member:?}");
         }
@@ -201,6 +203,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn check_sums(&self, sums: &Sums) -> Result<(), String> {
         let stats = &self.stats;
         ensure!(sums.in_use == self.table.in_use(), "entries: {sums:?}");
+        let by_priority = self.table.by_priority();
+        ensure!(sums.by_priority == by_priority, "{by_priority:?} entries by priority: {sums:?}");
         ensure!(sums.open == stats.connections.get(), "open connections: {sums:?}");
         ensure!(sums.lingering == stats.lingering.get(), "lingering: {sums:?}");
         ensure!(sums.items == stats.queued_items.get(), "items: {sums:?}");

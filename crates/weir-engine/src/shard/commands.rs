@@ -9,7 +9,7 @@ use crate::id::{ConnId, TopicId};
 use crate::message::Item;
 use crate::net::Net;
 use crate::stats::DropRule;
-use crate::table::State;
+use crate::table::{Holder, State};
 use crate::time::{TICK, ticks};
 
 /// Urgent requests taken in a turn: each may look at some thousand connections.
@@ -87,7 +87,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let slot = self.table.reserve();
         let key = key_of(self.table.id(self.index, slot).generation(), slot);
-        let socket = match self.net.adopt(socket, key) {
+        let socket = match self.net.adopt(socket, key, priority) {
             Ok(socket) => socket,
             Err(_) => {
                 self.table.release(slot);
@@ -97,8 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         let now = self.tick();
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
-        self.table.open(slot, socket, device, heartbeat, now);
-        (self.table[slot].priority, self.table[slot].origin) = (priority, origin);
+        self.table.open(slot, socket, Holder { device, origin, priority }, heartbeat, now);
         self.stats.adopted.add(1);
         self.stats.connections.add(1);
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));

@@ -24,8 +24,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             InspectWhat::Topic { topic, cursor, limit } => {
                 let slot_at =
-                    |position| self.topics.member(topic, position).and_then(Member::present);
-                self.page(cursor, self.topics.end(topic), limit, slot_at)
+                    |position| self.topics.member_of_all(topic, position).and_then(Member::present);
+                self.page(cursor, self.topics.end_of_all(topic), limit, slot_at)
             }
         };
         (inspect.reply)(page);

@@ -342,7 +342,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             sent -= whole;
             self.note_sent(1);
             self.stats.delivered.add(1);
-            self.stats.lag.record(self.now.since(message.accepted_at()), 1);
+            self.stats.lag[self.table[slot].priority.index()]
+                .record(self.now.since(message.accepted_at()), 1);
         }
         if let (Some(next), Some(outbox)) = (next, &mut self.table[slot].outbox)
             && let Some(lag) = outbox.lags.first_mut()

@@ -25,6 +25,7 @@ use weir_wire::CloseReason;
 
 use crate::budget::{Budget, Lease};
 use crate::command::{Front, Report};
+use crate::id::Priority;
 use crate::mailbox::Inbox;
 use crate::net::{Net, Ready};
 use crate::outbox::Outbox;
@@ -87,6 +88,8 @@ pub(crate) struct Shard<N: Net, F> {
     /// The clock as of this turn.
     now: Nanos,
     ready: Vec<Ready>,
+    /// What connections of high priority are ready for in the middle of a turn.
+    ready_high: Vec<Ready>,
     due: Vec<u32>,
     /// The shard's one receive buffer.
     recv_buf: Box<[u8]>,
@@ -111,6 +114,8 @@ struct Limits {
 pub(crate) struct Slices {
     /// Commands taken: a full lane takes a few turns.
     pub(crate) commands: usize,
+    /// Sockets that are looked at because they are ready, those of high priority not counted.
+    pub(crate) events: usize,
     /// Sends of fan-outs: some 2 ms, so that a ping never waits longer behind one.
     pub(crate) sends: usize,
     /// Entries that walks look at and, when gathering, put a message each: some 0.5 ms.
@@ -121,7 +126,11 @@ pub(crate) struct Slices {
 
 const NO_SLOT: u32 = u32::MAX;
 
-const SLICES: Slices = Slices { commands: 512, sends: 256, steps: 4096, touched: 32 * 1024 };
+const SLICES: Slices =
+    Slices { commands: 512, events: 256, sends: 256, steps: 4096, touched: 32 * 1024 };
+
+/// After so many ready sockets those of high priority are looked at again: some 0.5 ms.
+const EVENTS_BESIDE_HIGH: usize = 64;
 
 /// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
 const RECV_BYTES: usize = 64 * 1024;
@@ -174,6 +183,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             started,
             now: started,
             ready: Vec::new(),
+            ready_high: Vec::new(),
             due: Vec::new(),
             recv_buf: vec![0; RECV_BYTES].into_boxed_slice(),
             replies: Vec::new(),
@@ -195,7 +205,8 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One turn: wait, read and write what is ready, take commands, go on with fan-outs, see to deadlines.
     ///
-    /// A fan-out does a bounded part of its work in a turn, so that a huge one never delays a ping.
+    /// A fan-out does a bounded part of its work in a turn, so that a huge one never delays a ping. Connections of high
+    /// priority go first at every station, and are looked at between the stations that may take long.
     pub(crate) fn turn(&mut self) {
         self.wait();
         let began = self.now;
@@ -204,6 +215,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.pass_backlog();
         self.take_commands();
         self.read_again();
+        self.look_at_high();
         self.go_on_with_fanouts();
         self.relieve_budget();
         self.go_on_draining();
@@ -214,9 +226,19 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn wait(&mut self) {
-        let timeout = self.patience();
+        let mut timeout = self.patience();
         self.ready.clear();
-        if let Err(error) = self.net.wait(&mut self.ready, timeout) {
+        let has_high = self.table.has(Priority::High);
+        let mut waited = Ok(());
+        if has_high {
+            waited = self.net.poll_high(&mut self.ready);
+        }
+        if !self.ready.is_empty() {
+            timeout = Some(Duration::ZERO);
+        }
+        if let Err(error) =
+            waited.and_then(|()| self.net.wait(&mut self.ready, timeout, self.slices.events))
+        {
             // Only a fault of ours can end here (a bad descriptor, bad memory); going on would spin.
             panic!("waiting for readiness failed: {error}");
         }
@@ -240,19 +262,41 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn handle_ready(&mut self) {
         let ready = std::mem::take(&mut self.ready);
-        for event in &ready {
-            let Some(slot) = self.slot_of(event.key) else { continue };
-            if event.ended {
-                self.table[slot].flags.ended = true;
+        for (index, event) in ready.iter().enumerate() {
+            if index > 0 && index.is_multiple_of(EVENTS_BESIDE_HIGH) {
+                self.look_at_high();
             }
-            if event.writable {
-                self.handle_writable(slot);
-            }
-            if event.readable || event.ended {
-                self.handle_readable(slot);
-            }
+            self.handle_event(*event);
         }
         self.ready = ready;
+    }
+
+    /// In the middle of a turn: serves connections of high priority that are ready by now.
+    fn look_at_high(&mut self) {
+        if !self.table.has(Priority::High) {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready_high);
+        if let Err(error) = self.net.poll_high(&mut ready) {
+            panic!("looking at readiness failed: {error}");
+        }
+        for event in ready.drain(..) {
+            self.handle_event(event);
+        }
+        self.ready_high = ready;
+    }
+
+    fn handle_event(&mut self, event: Ready) {
+        let Some(slot) = self.slot_of(event.key) else { return };
+        if event.ended {
+            self.table[slot].flags.ended = true;
+        }
+        if event.writable {
+            self.handle_writable(slot);
+        }
+        if event.readable || event.ended {
+            self.handle_readable(slot);
+        }
     }
 
     /// The slot that a readiness key names, if it still has the socket that it was made for.

@@ -7,6 +7,7 @@ use weir_wire::{CloseReason, ErrorCode, WireError, frame, v1};
 
 use super::Shard;
 use crate::command::{Front, Report};
+use crate::id::Priority;
 use crate::message::Item;
 use crate::net::Net;
 use crate::pool::Block;
@@ -115,43 +116,66 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Reads again from those that no edge will announce.
+    /// Reads again from those that no edge will announce, those of high priority first.
     pub(super) fn read_again(&mut self) {
         self.offer_held_back();
         let mut slots = std::mem::take(&mut self.to_read);
-        for slot in slots.drain(..) {
-            if std::mem::replace(&mut self.table[slot].flags.to_read, false) {
-                self.handle_readable(slot);
+        for priority in Priority::ALL {
+            if !self.table.has(priority) {
+                continue;
+            }
+            for slot in &slots {
+                let entry = &mut self.table[*slot];
+                if entry.priority == priority && std::mem::replace(&mut entry.flags.to_read, false)
+                {
+                    self.handle_readable(*slot);
+                }
             }
         }
+        slots.clear();
         std::mem::swap(&mut slots, &mut self.to_read);
         self.to_read.append(&mut slots);
     }
 
-    /// Offers what was held back to the front once more, in turn, until it has no room again.
+    /// Offers what was held back to the front once more, in turn by priority, until it has no room again.
     fn offer_held_back(&mut self) {
-        if !self.backlog.is_empty() {
+        if !self.backlog.is_empty() || self.held_back.is_empty() {
             return;
         }
         let mut slots = std::mem::take(&mut self.held_back);
-        let mut rest = slots.drain(..);
-        for slot in rest.by_ref() {
-            let entry = &mut self.table[slot];
-            if !std::mem::replace(&mut entry.flags.held_back, false) {
+        'offers: for priority in Priority::ALL {
+            if !self.table.has(priority) {
                 continue;
             }
-            let Some(block) = entry.partial.take() else { continue };
-            self.consume(slot, block.filled());
-            self.drop_block(block);
-            if self.table[slot].flags.held_back {
-                break;
-            }
-            if self.table[slot].state == State::Open {
-                self.list_to_read(slot);
-                self.arm_next(slot);
+            for slot in &slots {
+                if self.table[*slot].priority == priority && !self.offer_held_back_of(*slot) {
+                    break 'offers;
+                }
             }
         }
-        self.held_back.extend(rest);
+        // Who was refused is listed anew.
+        let refused = self.held_back.last().copied();
+        slots.retain(|slot| Some(*slot) != refused && self.table[*slot].flags.held_back);
+        self.held_back.append(&mut slots);
+    }
+
+    /// Whether the front may have room for more.
+    fn offer_held_back_of(&mut self, slot: u32) -> bool {
+        let entry = &mut self.table[slot];
+        if !std::mem::replace(&mut entry.flags.held_back, false) {
+            return true;
+        }
+        let Some(block) = entry.partial.take() else { return true };
+        self.consume(slot, block.filled());
+        self.drop_block(block);
+        if self.table[slot].flags.held_back {
+            return false;
+        }
+        if self.table[slot].state == State::Open {
+            self.list_to_read(slot);
+            self.arm_next(slot);
+        }
+        true
     }
 
     /// Takes what came before the connection was welcomed, and reads on.

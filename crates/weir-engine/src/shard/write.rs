@@ -91,7 +91,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         match item {
             Item::Message(message) => {
                 if self.deliver(slot, TopicId::NONE, message) {
-                    self.stats.lag.record(self.net.now().since(message.accepted_at()), 1);
+                    let lag = &self.stats.lag[self.table[slot].priority.index()];
+                    lag.record(self.net.now().since(message.accepted_at()), 1);
                 }
             }
             Item::Frame(frame) => self.send_bytes(slot, frame),
@@ -235,6 +236,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
     fn advance(&mut self, slot: u32, sent: usize) {
+        let priority = self.table[slot].priority;
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let (stats, now) = (&self.stats, self.now);
         if sent > 0 {
@@ -246,7 +248,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             stats.queued_items.set(stats.queued_items.get() - 1);
             if let Item::Message(message) = item {
                 stats.delivered.add(1);
-                stats.lag.record(now.since(message.accepted_at()), 1);
+                stats.lag[priority.index()].record(now.since(message.accepted_at()), 1);
             }
         });
         let is_over = outbox.is_empty() && outbox.lags.is_empty();

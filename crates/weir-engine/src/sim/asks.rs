@@ -7,10 +7,10 @@ use weir_wire::CloseReason;
 
 use super::driver::Run;
 use super::fault::Fault;
-use super::twin::{Conn, Direct, DirectWhat, Incoming, Outgoing, Phase, Reading};
+use super::twin::{Conn, Direct, DirectWhat, Incoming, Outgoing, Phase, Reading, priority_of};
 use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
 use crate::id::{DeviceRef, Origin, Priority, TopicId};
-use crate::message::{Item, Message};
+use crate::message::{Item, Message, TopicMessage};
 
 impl Run {
     /// The front does something, or something befalls it.
@@ -74,7 +74,8 @@ impl Run {
             conn.ahead = bytes as u64;
         }
         let device = device_of(index);
-        let (priority, origin) = (Priority::Normal, Origin::default());
+        let priority = [Priority::Normal, self.drawn_priority()][self.dice.index(2)];
+        let origin = Origin::default();
         let ticket = index as u64;
         let adoption = Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead };
         self.conns.push(conn);
@@ -85,6 +86,10 @@ impl Run {
         } else {
             self.conns[index].phase = Phase::Over;
         }
+    }
+
+    fn drawn_priority(&mut self) -> Priority {
+        Priority::ALL[self.dice.index(Priority::COUNT)]
     }
 
     fn draw_buffers(&mut self) -> (usize, usize) {
@@ -164,7 +169,9 @@ impl Run {
             let ttl_ms = [0, 1, 150, 900][self.dice.index(4)];
             now.after(Duration::from_millis(ttl_ms))
         });
-        let message = Message::new(self.shard.budget(), frame.clone(), now, expires_at)?;
+        let of_topic = TopicMessage { priority: priority_of(topic), ..TopicMessage::default() };
+        let message =
+            Message::of_topic(self.shard.budget(), frame.clone(), now, expires_at, of_topic)?;
         Some((message, self.book.enter(frame, true, expires_at, topic)))
     }
 

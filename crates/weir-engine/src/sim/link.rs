@@ -44,6 +44,7 @@ pub(crate) enum Owner {
 pub(crate) struct Link {
     pub(crate) owner: Owner,
     pub(crate) key: u64,
+    pub(crate) is_high: bool,
 
     /// From the peer, not yet read by the shard.
     pub(crate) inbound: VecDeque<u8>,
@@ -86,6 +87,7 @@ impl Link {
         Self {
             owner: Owner::Offered(offer),
             key: 0,
+            is_high: false,
             inbound: VecDeque::new(),
             consumed: 0,
             is_ended: false,

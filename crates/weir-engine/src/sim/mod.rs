@@ -8,7 +8,9 @@
 //! ```
 //! use std::time::Duration;
 //! use weir_engine::sim::{Reports, SimShard};
-//! use weir_engine::{Adoption, Budget, Command, DeviceRef, Report, ShardSettings};
+//! use weir_engine::{
+//!     Adoption, Budget, Command, DeviceRef, Origin, Priority, Report, ShardSettings,
+//! };
 //!
 //! let budget = Budget::new(1 << 20);
 //! let mut shard = SimShard::new(0, ShardSettings::default(), budget, Reports::default(), 1);
@@ -18,6 +20,8 @@
 //!     ticket: 7,
 //!     device: DeviceRef(0),
 //!     heartbeat: Duration::from_secs(60),
+//!     priority: Priority::Normal,
+//!     origin: Origin::default(),
 //!     read_ahead: Vec::new(),
 //! };
 //! shard.push(Command::Adopt(Box::new(adoption)));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::dice::Dice;
 use super::fault::{Fault, Faults};
 use super::link::{Link, Owner, PeerId, PeerView};
+use crate::id::Priority;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
 
@@ -269,8 +270,8 @@ impl<O: Offer> SimNet<O> {
     }
 
     /// Announces the edges that are due, in an order of chance.
-    fn announce(&mut self, ready: &mut Vec<Ready>) {
-        let mut count = self.edges.len();
+    fn announce(&mut self, ready: &mut Vec<Ready>, count_max: usize) {
+        let mut count = self.edges.len().min(count_max);
         if count > 1 && self.dice.chance(self.faults.short_wait) {
             self.faults.note(Fault::ShortWait);
             count = self.dice.between(1, 2) as usize;
@@ -376,7 +377,7 @@ impl<O: Offer> Net for SimNet<O> {
         self.now
     }
 
-    fn adopt(&mut self, offer: O, key: u64) -> io::Result<SimSocket> {
+    fn adopt(&mut self, offer: O, key: u64, priority: Priority) -> io::Result<SimSocket> {
         let index = self
             .offers
             .remove(&offer.number())
@@ -389,11 +390,17 @@ impl<O: Offer> Net for SimNet<O> {
         }
         link.owner = Owner::Shard;
         link.key = key;
+        link.is_high = priority == Priority::High;
         self.raise(index);
         Ok(SimSocket(index))
     }
 
-    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        ready: &mut Vec<Ready>,
+        timeout: Option<Duration>,
+        count_max: usize,
+    ) -> io::Result<()> {
         self.was_idle = false;
         if self.is_interrupted() {
             return Ok(());
@@ -408,7 +415,19 @@ impl<O: Offer> Net for SimNet<O> {
                 self.now = self.now.max(until.min(self.wait_until));
             }
         }
-        self.announce(ready);
+        self.poll_high(ready)?;
+        self.announce(ready, count_max);
+        Ok(())
+    }
+
+    fn poll_high(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let is_high = |links: &[Link], index: u32| links[index as usize].is_high;
+        for at in (0..self.edges.len()).rev() {
+            if is_high(&self.links, self.edges[at]) {
+                let index = self.edges.swap_remove(at);
+                self.announce_one(index, ready);
+            }
+        }
         Ok(())
     }
 

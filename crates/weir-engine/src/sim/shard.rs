@@ -97,7 +97,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.plant(plant);
     }
 
-    /// Makes a turn do less at once: commands taken, sends of a fan-out, entries that it looks at, connections gathered for,
+    /// Makes a turn do less at once: commands taken (and events of readiness), sends of a fan-out, entries that it looks at, connections gathered for,
     /// and bytes in one read. So a few connections make the fan-outs that otherwise take a hundred thousand.
     pub fn cut_turns(
         &mut self,
@@ -107,7 +107,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         touched: usize,
         recv_bytes: usize,
     ) {
-        let slices = Slices { commands, sends, steps, touched };
+        let slices = Slices { commands, events: commands, sends, steps, touched };
         self.shard.cut_turns(slices, recv_bytes);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, frame, v1};
 
 use super::link::PeerId;
-use crate::id::ConnId;
+use crate::id::{ConnId, Priority};
 use crate::time::Nanos;
 
 /// Everything that was ever sent, by number, and the sums over it.
@@ -71,6 +71,11 @@ impl Book {
     fn is_expired(&self, number: u32, now: Nanos) -> bool {
         self.sent(number).expires_at.is_some_and(|at| at <= now)
     }
+}
+
+/// The priority of a topic's messages, and of those that have no topic.
+pub(crate) fn priority_of(topic: Option<usize>) -> Priority {
+    topic.map_or(Priority::Normal, |topic| Priority::ALL[topic % Priority::COUNT])
 }
 
 /// Puts a length in front of a body.
@@ -249,10 +254,18 @@ impl Outgoing {
         if let Some(direct) = self.directs.iter().find(is_early) {
             return Err(format!("message {number} overtook {direct:?}"));
         }
-        while let Some(expected) = self.pushes.pop_front() {
+        let mut at = 0;
+        while let Some(expected) = self.pushes.get(at).copied() {
             if expected == number {
+                self.pushes.remove(at);
                 return Ok(());
             }
+            // What is of lower priority may be overtaken.
+            if priority_of(book.sent(expected).topic) > priority_of(book.sent(number).topic) {
+                at += 1;
+                continue;
+            }
+            self.pushes.remove(at);
             if self.has_left(expected, book) {
                 continue;
             }

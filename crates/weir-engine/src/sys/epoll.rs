@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, getpeername, recv, send, sendmsg,
     shutdown, sockopt,
 };
 
+use crate::id::Priority;
 use crate::mailbox::Bell;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
@@ -22,10 +24,15 @@ use crate::time::Nanos;
 ///
 /// Sockets are registered once, edge-triggered for reading and writing, and never touched again until they close:
 /// a stall costs no syscall beyond the send that was refused.
+///
+/// Those of high priority are in an epoll of their own, which can be looked at alone however many others are ready; it
+/// is registered with the other one, level-triggered, so that it ends a wait.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
+    high: OwnedFd,
     bell: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
+    events_high: Vec<epoll::Event>,
 }
 
 /// A socket of this shard, closed by it alone: it cannot leave the thread.
@@ -35,23 +42,49 @@ pub(crate) struct Socket {
     _stays_on_its_shard: PhantomData<*const ()>,
 }
 
-/// Events taken from one wait.
-const EVENTS_MAX: usize = 1024;
-/// The key of the bell; no slot has it.
+/// Events taken from one look at the sockets of high priority.
+const HIGH_EVENTS_MAX: usize = 256;
+/// The keys of the bell and of the epoll for high priority; no slot has them.
 const BELL_KEY: u64 = u64::MAX;
+const HIGH_KEY: u64 = u64::MAX - 1;
+/// What sockets are registered for.
+const SOCKET_FLAGS: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 impl Epoll {
     /// An epoll for the calling thread that listens to `bell`.
     pub(crate) fn new(bell: Arc<OwnedFd>) -> io::Result<Epoll> {
-        use epoll::EventFlags;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &*bell,
-            epoll::EventData::new_u64(BELL_KEY),
-            EventFlags::IN | EventFlags::ET,
-        )?;
-        Ok(Epoll { epoll, bell, events: Vec::with_capacity(EVENTS_MAX) })
+        let high = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edge = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(BELL_KEY), edge)?;
+        epoll::add(&epoll, &high, epoll::EventData::new_u64(HIGH_KEY), EventFlags::IN)?;
+        Ok(Epoll { epoll, high, bell, events: Vec::new(), events_high: Vec::new() })
+    }
+}
+
+/// One wait, for at most `count_max` events.
+fn look(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<&Timespec>,
+    count_max: usize,
+) -> io::Result<()> {
+    events.clear();
+    events.reserve(count_max);
+    match epoll::wait(epoll, spare_capacity(events), timeout) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn ready_of(event: epoll::Event) -> Ready {
+    let flags = event.flags;
+    Ready {
+        key: event.data.u64(),
+        readable: flags.contains(EventFlags::IN),
+        writable: flags.contains(EventFlags::OUT),
+        ended: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
     }
 }
 
@@ -74,37 +107,45 @@ impl Net for Epoll {
         Nanos::now()
     }
 
-    fn adopt(&mut self, offer: OwnedFd, key: u64) -> io::Result<Socket> {
-        use epoll::EventFlags;
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, &offer, epoll::EventData::new_u64(key), flags)?;
+    fn adopt(&mut self, offer: OwnedFd, key: u64, priority: Priority) -> io::Result<Socket> {
+        let epoll = match priority {
+            Priority::High => &self.high,
+            Priority::Normal | Priority::Low => &self.epoll,
+        };
+        epoll::add(epoll, &offer, epoll::EventData::new_u64(key), SOCKET_FLAGS)?;
         Ok(Socket { fd: offer, _stays_on_its_shard: PhantomData })
     }
 
-    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
-        use epoll::EventFlags;
+    fn wait(
+        &mut self,
+        ready: &mut Vec<Ready>,
+        timeout: Option<Duration>,
+        count_max: usize,
+    ) -> io::Result<()> {
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(MAX_WAIT));
-        self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        look(&self.epoll, &mut self.events, timeout.as_ref(), count_max)?;
+        let mut events = std::mem::take(&mut self.events);
+        if events.iter().any(|event| event.data.u64() == HIGH_KEY) {
+            self.poll_high(ready)?;
         }
-        for event in &self.events {
-            let flags = event.flags;
-            let key = event.data.u64();
-            if key == BELL_KEY {
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&*self.bell, &mut count);
-                continue;
+        for event in events.drain(..) {
+            match event.data.u64() {
+                BELL_KEY => {
+                    let mut count = [0; 8];
+                    let _ = rustix::io::read(&*self.bell, &mut count);
+                }
+                HIGH_KEY => {}
+                _ => ready.push(ready_of(event)),
             }
-            ready.push(Ready {
-                key,
-                readable: flags.contains(EventFlags::IN),
-                writable: flags.contains(EventFlags::OUT),
-                ended: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
-            });
         }
+        self.events = events;
+        Ok(())
+    }
+
+    fn poll_high(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        look(&self.high, &mut self.events_high, Some(&now), HIGH_EVENTS_MAX)?;
+        ready.extend(self.events_high.drain(..).map(ready_of));
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 mod ends;
 mod look;
+mod priority;
 mod read;
 mod rig;
 mod topics;

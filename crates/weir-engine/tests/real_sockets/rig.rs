@@ -87,7 +87,7 @@ impl Rig {
                 ticket: self.ticket,
                 device: DeviceRef(u32::try_from(self.ticket).expect("few connections")),
                 heartbeat: rest.heartbeat,
-                priority: Priority::Normal,
+                priority: rest.priority,
                 origin: Origin::default(),
                 read_ahead: rest.read_ahead.to_vec(),
             })),
@@ -221,6 +221,13 @@ impl Rig {
 
     /// Holds a shard's thread up until the answer is dropped, so that what is pushed meanwhile is met all at once.
     pub(crate) fn hold_up(&self, shard: usize) -> SyncSender<()> {
+        let (release, entered) = self.ask_to_hold_up(shard);
+        entered.recv_timeout(PATIENCE).expect("the shard takes the request");
+        release
+    }
+
+    /// The same, without waiting for it: the second channel tells when it has come to it.
+    pub(crate) fn ask_to_hold_up(&self, shard: usize) -> (SyncSender<()>, Receiver<()>) {
         let (release, released) = sync_channel::<()>(1);
         let (sender, entered) = sync_channel(1);
         let reply = Box::new(move |_| {
@@ -230,8 +237,7 @@ impl Rig {
         let what = InspectWhat::All { cursor: 0, limit: 0 };
         let sent = self.engine.mailbox(shard).try_urgent(Urgent::Inspect(Inspect { what, reply }));
         assert!(sent.is_ok(), "the reserved lane has room");
-        entered.recv_timeout(PATIENCE).expect("the shard takes the request");
-        release
+        (release, entered)
     }
 }
 
@@ -239,12 +245,13 @@ impl Rig {
 #[derive(Clone, Copy)]
 pub(crate) struct Rest<'a> {
     pub(crate) heartbeat: Duration,
+    pub(crate) priority: Priority,
     pub(crate) read_ahead: &'a [u8],
 }
 
 impl Default for Rest<'_> {
     fn default() -> Self {
-        Rest { heartbeat: NEVER, read_ahead: &[] }
+        Rest { heartbeat: NEVER, priority: Priority::Normal, read_ahead: &[] }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_engine::{Command, ConnId, Message, Report, ShardSettings, TopicId};
+use weir_engine::{Command, ConnId, Message, Priority, Report, ShardSettings, TopicId};
 use weir_wire::CloseReason;
 use weir_wire::v1;
 use weir_wire::v1::server_message::Kind;
@@ -35,7 +35,9 @@ fn a_topic_reaches_a_thousand() {
         rig.wait_until_at_rest();
         let delivered = (0..shards).map(|shard| rig.stats(shard).delivered.get());
         assert_eq!(delivered.sum::<u64>(), 5000);
-        let lags = (0..shards).map(|shard| rig.stats(shard).lag.counts().iter().sum::<u64>());
+        let lags = (0..shards).map(|shard| {
+            rig.stats(shard).lag[Priority::Normal.index()].counts().iter().sum::<u64>()
+        });
         assert_eq!(lags.sum::<u64>(), 5000);
     }
 }

@@ -64,7 +64,7 @@ fn a_broadcast_passes_over_whoever_is_adopted_later() {
 
 /// What several fan-outs owe a connection leaves in one send, in the order of the lane.
 ///
-/// Fails when each job walks directly (`go_on_with_fanouts`).
+/// Fails when each walk sends as it goes (`go_on_with_rank`).
 #[test]
 fn fan_outs_that_wait_together_leave_in_one_send_each() {
     let mut stage = Stage::new();
@@ -109,7 +109,7 @@ fn messages_in_every_turn_are_delivered_meanwhile() {
 /// A ping is answered within the next slice of sends, whatever is being fanned out.
 ///
 /// Fails when a walk does not end its turn (`sends` in `Slices`); and, for the gathered ones, when an edge does not
-/// flush what was gathered for its connection (`handle_ready`), as the answer stands behind that.
+/// flush what was gathered for its connection (`handle_event`), as the answer stands behind that.
 #[test]
 fn a_ping_does_not_wait_behind_a_huge_fan_out() {
     for messages in [1, 3] {

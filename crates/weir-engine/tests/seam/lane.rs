@@ -74,7 +74,7 @@ fn nothing_comes_behind_unsubscribed() {
 
 /// A credit returns when the fan-out ends, and not before.
 ///
-/// Fails when the credit is returned as the message is dequeued (`begin_topic_fanout`).
+/// Fails when the credit is returned as the message is dequeued (`begin_fanout`).
 #[test]
 fn a_credit_is_out_until_its_fan_out_has_ended() {
     let settings = ShardSettings { lane_capacity: 2, ..ShardSettings::default() };

@@ -5,6 +5,7 @@
 mod ends;
 mod fanout;
 mod lane;
+mod priority;
 mod resume;
 mod slow;
 mod stage;

@@ -41,6 +41,10 @@ impl Stage {
 
     /// Pushes an adoption; the device says `ahead` with it.
     pub(crate) fn offer(&mut self, ahead: &[u8]) -> (PeerId, u64) {
+        self.offer_of(Priority::Normal, ahead)
+    }
+
+    fn offer_of(&mut self, priority: Priority, ahead: &[u8]) -> (PeerId, u64) {
         let (peer, socket) = self.shard.connect();
         self.tickets += 1;
         let adoption = Adoption {
@@ -48,7 +52,7 @@ impl Stage {
             ticket: self.tickets,
             device: DeviceRef(peer.number()),
             heartbeat: Duration::from_secs(60),
-            priority: Priority::Normal,
+            priority,
             origin: Origin::default(),
             read_ahead: ahead.to_vec(),
         };
@@ -58,7 +62,12 @@ impl Stage {
 
     /// A connection that is adopted by the time this returns; everything else goes on meanwhile.
     pub(crate) fn join(&mut self) -> Device {
-        let (peer, wanted) = self.offer(&[]);
+        self.join_of(Priority::Normal)
+    }
+
+    /// The same, of some priority.
+    pub(crate) fn join_of(&mut self, priority: Priority) -> Device {
+        let (peer, wanted) = self.offer_of(priority, &[]);
         for _ in 0..10_000 {
             self.shard.turn();
             for report in self.shard.front_mut().take() {
@@ -147,6 +156,15 @@ impl Stage {
             after: part.after,
             is_last: part.is_last,
         })));
+    }
+
+    /// A message to a topic whose messages are of some priority.
+    pub(crate) fn publish_of(&mut self, priority: Priority, topic: u32, text: &str) {
+        let now = self.shard.net().now();
+        let of_topic = TopicMessage { priority, ..TopicMessage::default() };
+        let message = Message::of_topic(self.shard.budget(), said(text), now, None, of_topic);
+        let message = message.expect("the budget is ample");
+        self.shard.push(Command::Publish(TopicId(topic), message));
     }
 
     pub(crate) fn broadcast(&mut self, text: &str) {

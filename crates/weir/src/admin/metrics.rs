@@ -11,7 +11,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
-use weir_engine::{Cell, DropRule, Durations, ShardStats};
+use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats};
 use weir_wire::CloseReason;
 
 use self::families::{Families, Histogram};
@@ -233,10 +233,12 @@ impl Gateway {
     }
 
     fn times(&self, to: &mut Families<'_>) -> fmt::Result {
-        to.histogram(
+        let lags = Priority::ALL
+            .map(|priority| (priority, self.durations(|shard| &shard.lag[priority.index()])));
+        to.histograms(
             "weir_delivery_lag",
-            "From a message's acceptance to its send, weighted by the sends of a batch.",
-            &self.durations(|shard| &shard.lag),
+            "From a message's acceptance to its send, weighted by the sends of a batch, by the connections' priority.",
+            lags.each_ref().map(|(priority, times)| ([("priority", priority.name())], times)),
         )?;
         to.histogram(
             "weir_fanout_duration",
