@@ -111,6 +111,8 @@ pub struct Adoption<S> {
     pub priority: Priority,
     /// Given back with what it sends and with its end.
     pub origin: Origin,
+    /// Whether `publishes_per_second` holds for it.
+    pub publish_limited: bool,
     /// Bytes already read behind `Hello`; they count as read once the connection is welcomed.
     pub read_ahead: Vec<u8>,
 }

@@ -154,6 +154,8 @@ pub struct ShardStats {
     pub sends_refused: Cell,
     /// Subscriptions refused because the connection was in as many topics as it may be.
     pub subscriptions_refused: Cell,
+    /// `Publish`es refused because they came faster than `publishes_per_second`.
+    pub publishes_rate_limited: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
     /// Connections closed, by [`CloseReason`].

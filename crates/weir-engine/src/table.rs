@@ -6,7 +6,7 @@ use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, Priority};
 use crate::outbox::Outbox;
 use crate::pool::Block;
-use crate::time::Tick;
+use crate::time::{Nanos, Tick};
 use crate::topics::{Members, Memberships};
 use crate::wheel::{Timed, Timer};
 
@@ -27,6 +27,8 @@ pub(crate) struct Entry<S> {
     pub(crate) priority: Priority,
     /// Running number of the welcome: tells a walk over all slots who came later.
     pub(crate) welcomed: u32,
+    /// When all that it has published is within its rate: ahead of now while there is less than a burst to its credit.
+    pub(crate) publish_due: Nanos,
     pub(crate) adopted_at: Tick,
     /// When the last whole frame came; in `Closing`, when closing began.
     pub(crate) heard_at: Tick,
@@ -77,6 +79,8 @@ pub(crate) struct Flags {
     pub(crate) to_flush: bool,
     /// While `to_flush`: the rank of the fan-outs whose list that is.
     pub(crate) flush_rank: u8,
+    /// The limit on its publishes does not hold for it.
+    pub(crate) publishes_freely: bool,
     /// The front has taken the report of the end.
     pub(crate) reported: bool,
     /// Our side of the stream has been ended.
@@ -105,6 +109,7 @@ pub(crate) struct Holder {
     pub(crate) device: DeviceRef,
     pub(crate) origin: Origin,
     pub(crate) priority: Priority,
+    pub(crate) publish_limited: bool,
 }
 
 impl<S> Table<S> {
@@ -158,7 +163,7 @@ impl<S> Table<S> {
 
     /// Makes a reserved slot an open connection.
     pub(crate) fn open(&mut self, slot: u32, socket: S, holder: Holder, heartbeat: u32, now: Tick) {
-        let Holder { device, origin, priority } = holder;
+        let Holder { device, origin, priority, publish_limited } = holder;
         self.by_priority[priority.index()] += 1;
         let entry = &mut self.entries[slot];
         entry.socket = Some(socket);
@@ -167,7 +172,8 @@ impl<S> Table<S> {
         entry.heard_at = now;
         entry.heartbeat = heartbeat;
         entry.state = State::Open;
-        entry.flags = Flags::default();
+        entry.publish_due = Nanos(0);
+        entry.flags = Flags { publishes_freely: !publish_limited, ..Flags::default() };
     }
 
     /// Notes that a connection has been greeted.
@@ -291,6 +297,7 @@ impl<S> Entry<S> {
             origin: Origin::default(),
             priority: Priority::Normal,
             welcomed: 0,
+            publish_due: Nanos(0),
             adopted_at: Tick(0),
             heard_at: Tick(0),
             heartbeat: 0,

@@ -77,7 +77,17 @@ impl Tickets {
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
         let (priority, origin) = (pending.priority, pending.origin);
         inner.pending.insert(ticket, pending);
-        let adoption = Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead };
+        let publish_limited = true;
+        let adoption = Adoption {
+            socket,
+            ticket,
+            device,
+            heartbeat,
+            priority,
+            origin,
+            publish_limited,
+            read_ahead,
+        };
         credit.push(Command::Adopt(Box::new(adoption)));
         Ok(())
     }

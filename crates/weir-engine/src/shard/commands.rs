@@ -80,7 +80,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn adopt(&mut self, adoption: Adoption<N::Offer>) {
-        let Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead } = adoption;
+        let Adoption { socket, ticket, device, heartbeat, priority, origin, .. } = adoption;
+        let Adoption { publish_limited, read_ahead, .. } = adoption;
         if self.table.is_full() {
             let reason = CloseReason::TooManyConnections;
             return self.report(Report::Refused { ticket, reason }, true);
@@ -97,7 +98,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         let now = self.tick();
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
-        self.table.open(slot, socket, Holder { device, origin, priority }, heartbeat, now);
+        let holder = Holder { device, origin, priority, publish_limited };
+        self.table.open(slot, socket, holder, heartbeat, now);
         self.stats.adopted.add(1);
         self.stats.connections.add(1);
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));

@@ -1,9 +1,9 @@
 //! One shard: a loop over readiness, commands, fan-outs and deadlines, and what it owns.
 //!
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
-//! own: `read` (bytes from devices), `write` (bytes to devices and flow control), `close` (ends of connections),
-//! `commands` (what the front asks), `fanout` (one message to many), `latest` (conflation), `resume` (what was
-//! missed), `inspect` (looking).
+//! own: `read` (bytes from devices), `rate` (how fast they publish), `write` (bytes to devices and flow control),
+//! `close` (ends of connections), `commands` (what the front asks), `fanout` (one message to many), `latest`
+//! (conflation), `resume` (what was missed), `inspect` (looking).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
@@ -13,6 +13,7 @@ mod fanout;
 mod inspect;
 mod latest;
 mod list;
+mod rate;
 mod read;
 mod resume;
 mod write;
@@ -40,6 +41,7 @@ use close::Draining;
 use fanout::Fanouts;
 use latest::Latest;
 use list::SlotList;
+use rate::PublishRate;
 use resume::Resumes;
 
 /// A shard: connections, who is in which topic, what waits, and the loop that serves them.
@@ -102,11 +104,12 @@ pub(crate) struct Shard<N: Net, F> {
     audit: check::Audit,
 }
 
-/// Time-outs of the settings, in ticks.
+/// Time-outs of the settings, in ticks, and the rate of publishing.
 struct Limits {
     stall: u32,
     frame: u32,
     linger: u32,
+    publish: Option<PublishRate>,
 }
 
 /// How much of each kind of work a turn does before readiness is looked at again.
@@ -154,6 +157,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             stall: ticks(settings.stall_timeout),
             frame: ticks(settings.frame_timeout),
             linger: ticks(settings.linger_timeout),
+            publish: PublishRate::of(&settings),
         };
         Self {
             index,

@@ -18,10 +18,10 @@ const READS_PER_TURN: usize = 4;
 
 /// Beyond this, frames of unknown kinds go unanswered until the answers are sent: an empty frame is one byte, its
 /// `Error` seventy. Answers to pings are no longer than the pings.
-const REPLIES_BYTES_MAX: usize = 16 * 1024;
+pub(super) const REPLIES_BYTES_MAX: usize = 16 * 1024;
 
 /// What became of a frame.
-enum Handled {
+pub(super) enum Handled {
     /// Done; go on with the next.
     Yes,
     /// The front has no room: keep it and what follows.
@@ -332,24 +332,18 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.stats.pings.add(1);
                 hot::encode_pong_frame(data, &mut self.replies);
             }
-            Ok(FromDevice::Publish | FromDevice::Other) => {
-                if !self.backlog.is_empty() {
-                    return Handled::NoRoom;
-                }
-                let conn = self.table.id(self.index, slot);
-                let (device, origin) = (self.table[slot].device, self.table[slot].origin);
-                if self
-                    .front
-                    .try_report(Report::Received { conn, device, origin, body: body.into() })
-                    .is_err()
-                {
-                    return Handled::NoRoom;
-                }
-            }
+            Ok(FromDevice::Publish) => match self.handle_publish(slot, body) {
+                Handled::Yes => {}
+                outcome @ (Handled::NoRoom | Handled::Closed) => return outcome,
+            },
+            Ok(FromDevice::Other) => match self.pass_on(slot, body) {
+                Handled::Yes => {}
+                outcome @ (Handled::NoRoom | Handled::Closed) => return outcome,
+            },
             Ok(FromDevice::Unknown) if self.replies.len() >= REPLIES_BYTES_MAX => {}
             Ok(FromDevice::Unknown) => {
                 let message = "message of a kind that weir.v1 does not know";
-                encode_error(ErrorCode::UnknownKind, "", message, &mut self.replies);
+                encode_error(ErrorCode::UnknownKind, "", message, 0, &mut self.replies);
             }
             Err(error) => {
                 self.close(slot, reason_of_wire(&error));
@@ -361,8 +355,21 @@ impl<N: Net, F: Front> Shard<N, F> {
         Handled::Yes
     }
 
+    /// Passes a frame on to the front.
+    pub(super) fn pass_on(&mut self, slot: u32, body: &[u8]) -> Handled {
+        if !self.backlog.is_empty() {
+            return Handled::NoRoom;
+        }
+        let conn = self.table.id(self.index, slot);
+        let (device, origin) = (self.table[slot].device, self.table[slot].origin);
+        match self.front.try_report(Report::Received { conn, device, origin, body: body.into() }) {
+            Ok(()) => Handled::Yes,
+            Err(_) => Handled::NoRoom,
+        }
+    }
+
     /// Sends the answers that have gathered.
-    fn send_replies(&mut self, slot: u32) {
+    pub(super) fn send_replies(&mut self, slot: u32) {
         if self.replies.is_empty() {
             return;
         }
@@ -397,12 +404,18 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 /// Appends an `Error` frame to `out`.
-fn encode_error(code: ErrorCode, topic: &str, message: &str, out: &mut Vec<u8>) {
+pub(super) fn encode_error(
+    code: ErrorCode,
+    topic: &str,
+    message: &str,
+    request: u32,
+    out: &mut Vec<u8>,
+) {
     let error = v1::Error {
         code: code.name().into(),
         message: message.into(),
+        request,
         topic: topic.into(),
-        ..v1::Error::default()
     };
     let message = v1::ServerMessage { kind: Some(v1::server_message::Kind::Error(error)) };
     frame::encode(&message, out);
@@ -411,7 +424,7 @@ fn encode_error(code: ErrorCode, topic: &str, message: &str, out: &mut Vec<u8>) 
 /// An `Error` frame as an item.
 pub(super) fn error_item(code: ErrorCode, topic: &str, message: &str) -> Item {
     let mut out = Vec::new();
-    encode_error(code, topic, message, &mut out);
+    encode_error(code, topic, message, 0, &mut out);
     Item::Frame(out.into_boxed_slice())
 }
 

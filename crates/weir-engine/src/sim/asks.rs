@@ -77,7 +77,16 @@ impl Run {
         let priority = [Priority::Normal, self.drawn_priority()][self.dice.index(2)];
         let origin = Origin::default();
         let ticket = index as u64;
-        let adoption = Adoption { socket, ticket, device, heartbeat, priority, origin, read_ahead };
+        let adoption = Adoption {
+            socket,
+            ticket,
+            device,
+            heartbeat,
+            priority,
+            origin,
+            publish_limited: true,
+            read_ahead,
+        };
         self.conns.push(conn);
         let (capacity, low) = self.draw_buffers();
         self.shard.net().set_send_buffer(peer, capacity, low);

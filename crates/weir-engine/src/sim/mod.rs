@@ -22,6 +22,7 @@
 //!     heartbeat: Duration::from_secs(60),
 //!     priority: Priority::Normal,
 //!     origin: Origin::default(),
+//!     publish_limited: true,
 //!     read_ahead: Vec::new(),
 //! };
 //! shard.push(Command::Adopt(Box::new(adoption)));

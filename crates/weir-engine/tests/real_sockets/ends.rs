@@ -204,6 +204,7 @@ fn a_descriptor_that_epoll_refuses_is_reported() {
             heartbeat: PATIENCE,
             priority: Priority::Normal,
             origin: Origin::default(),
+            publish_limited: true,
             read_ahead: Vec::new(),
         })),
     );

@@ -217,3 +217,25 @@ fn pass_until(holds: impl Fn() -> bool) {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn who_publishes_too_fast_is_told_and_then_closed() {
+    let settings =
+        ShardSettings { publishes_per_second: 1, publish_burst: 2, ..ShardSettings::default() };
+    let mut rig = Rig::start(1, &settings);
+    let (mut peer, conn) = rig.device(0);
+    // The rate gives one back a second; twenty at once are too many on any machine.
+    peer.write(&publish(vec![7; 10]).repeat(20));
+    for _ in 0..2 {
+        rig.received(conn);
+    }
+    for _ in 0..2 {
+        let heard = peer.hear();
+        let Heard::Message(Kind::Error(error)) = heard else { panic!("no error: {heard:?}") };
+        assert_eq!(error.code, "rate_limited");
+        assert!(error.message.contains("limits.publishes_per_second"), "{}", error.message);
+    }
+    peer.hear_goodbye(CloseReason::RateLimited);
+    assert_eq!(rig.closed(conn).0, CloseReason::RateLimited);
+    assert!(rig.stats(0).publishes_rate_limited.get() >= 3);
+}

@@ -89,6 +89,7 @@ impl Rig {
                 heartbeat: rest.heartbeat,
                 priority: rest.priority,
                 origin: Origin::default(),
+                publish_limited: true,
                 read_ahead: rest.read_ahead.to_vec(),
             })),
         );

@@ -6,6 +6,7 @@ mod ends;
 mod fanout;
 mod lane;
 mod priority;
+mod rate;
 mod resume;
 mod slow;
 mod stage;

@@ -1,5 +1,6 @@
 //! A shard with devices, and few words to play a scene.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use weir_engine::{
     Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin, TopicId,
     TopicMessage, Urgent,
 };
+use weir_wire::hot::{Payload, Publish};
 use weir_wire::{CloseReason, ProstMessage, frame, hot, v1};
 
 /// Sends of a fan-out in one turn, as the shard is built.
@@ -17,6 +19,8 @@ pub(crate) const SENDS_PER_TURN: usize = 256;
 /// A shard and what it has reported.
 pub(crate) struct Stage {
     pub(crate) shard: SimShard<Reports>,
+    /// Whether the rate of publishing holds for who is adopted from now on.
+    pub(crate) publish_limited: bool,
     reports: Vec<String>,
     tickets: u64,
 }
@@ -36,7 +40,7 @@ impl Stage {
     pub(crate) fn with_settings(settings: ShardSettings) -> Self {
         let budget = Budget::new(64 << 20);
         let shard = SimShard::new(0, settings, budget, Reports::default(), 1);
-        Self { shard, reports: Vec::new(), tickets: 0 }
+        Self { shard, publish_limited: true, reports: Vec::new(), tickets: 0 }
     }
 
     /// Pushes an adoption; the device says `ahead` with it.
@@ -54,6 +58,7 @@ impl Stage {
             heartbeat: Duration::from_secs(60),
             priority,
             origin: Origin::default(),
+            publish_limited: self.publish_limited,
             read_ahead: ahead.to_vec(),
         };
         self.shard.push(Command::Adopt(Box::new(adoption)));
@@ -190,6 +195,17 @@ impl Stage {
         self.shard.peer_write(device.peer, &frame);
     }
 
+    /// Publishes from a device, in one write; their numbers are `requests`.
+    pub(crate) fn publish_from(&mut self, device: Device, requests: RangeInclusive<u32>) {
+        let mut frames = Vec::new();
+        for request in requests {
+            let payload = Payload::Text("");
+            let publish = Publish { topic: "t", payload, content_type: "", key: "", request };
+            publish.encode_frame(&mut frames);
+        }
+        self.shard.peer_write(device.peer, &frames);
+    }
+
     fn message(&mut self, text: &str) -> Arc<Message> {
         self.message_of(text, TopicMessage::default())
     }
@@ -292,6 +308,9 @@ fn understood(body: &[u8]) -> String {
     match v1::ServerMessage::decode(body).expect("a message").kind {
         Some(Kind::Goodbye(goodbye)) => format!("goodbye {}", goodbye.reason),
         Some(Kind::Pong(pong)) => format!("pong {}", String::from_utf8_lossy(&pong.data)),
+        Some(Kind::Error(error)) if error.request > 0 => {
+            format!("error {} to {} of {}", error.code, error.request, error.topic)
+        }
         Some(Kind::Error(error)) => format!("error {}", error.code),
         other => panic!("{other:?}"),
     }

@@ -186,7 +186,12 @@ impl Gateway {
             "Whole frames read from settled connections.",
             self.sum(|shard| &shard.received_frames),
         )?;
-        to.counter("weir_pings", "Pings answered.", self.sum(|shard| &shard.pings))
+        to.counter("weir_pings", "Pings answered.", self.sum(|shard| &shard.pings))?;
+        to.counter(
+            "weir_publishes_rate_limited",
+            "Messages from devices refused because they came faster than limits.publishes_per_second.",
+            self.sum(|shard| &shard.publishes_rate_limited),
+        )
     }
 
     fn memory(&self, to: &mut Families<'_>) -> fmt::Result {

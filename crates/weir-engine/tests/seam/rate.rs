@@ -1,0 +1,105 @@
+//! How fast a connection may publish.
+
+use std::time::Duration;
+
+use weir_engine::ShardSettings;
+
+use crate::stage::Stage;
+
+fn stage() -> Stage {
+    Stage::with_settings(ShardSettings {
+        publishes_per_second: 10,
+        publish_burst: 3,
+        ..ShardSettings::default()
+    })
+}
+
+fn received(stage: &mut Stage) -> usize {
+    let reported = stage.reported();
+    assert!(reported.iter().all(|report| report.starts_with("received")), "{reported:?}");
+    reported.len()
+}
+
+/// What comes too fast is answered here, with its number; what the front gets is within the rate. Time heals.
+///
+/// Fails when a refusal is passed on, or costs nothing (`handle_publish`).
+#[test]
+fn what_is_published_too_fast_is_refused_by_number() {
+    let mut stage = stage();
+    let device = stage.join();
+    stage.publish_from(device, 1..=5);
+    stage.settle();
+    assert_eq!(received(&mut stage), 3);
+    let refused = ["error rate_limited to 4 of t", "error rate_limited to 5 of t"];
+    assert_eq!(stage.heard(device), refused);
+    assert_eq!(stage.shard.stats().publishes_rate_limited.get(), 2);
+    // Two are owed, and one more comes: three tenths of a second.
+    stage.shard.advance(Duration::from_millis(310));
+    stage.publish_from(device, 6..=6);
+    stage.settle();
+    assert_eq!((received(&mut stage), stage.heard(device).len()), (1, 0));
+    stage.shard.advance(Duration::from_secs(60));
+    stage.publish_from(device, 7..=10);
+    stage.settle();
+    assert_eq!(received(&mut stage), 3);
+    assert_eq!(stage.heard(device), ["error rate_limited to 10 of t"]);
+}
+
+/// Who goes on is told of every refusal, and closed; pings do not count.
+///
+/// Fails when the answers wait in vain behind the close (`send_replies` in `handle_publish`).
+#[test]
+fn who_goes_on_publishing_too_fast_is_closed() {
+    let mut stage = stage();
+    let device = stage.join();
+    for _ in 0..100 {
+        stage.ping(device, "");
+    }
+    stage.publish_from(device, 1..=50);
+    stage.settle();
+    let heard = stage.heard(device);
+    let refused: Vec<String> =
+        (4..=6).map(|request| format!("error rate_limited to {request} of t")).collect();
+    assert_eq!(heard[..100], vec!["pong "; 100]);
+    assert_eq!(heard[100..103], refused);
+    assert_eq!(heard[103..], ["goodbye rate_limited"]);
+    let reported = stage.reported();
+    assert_eq!(reported.len(), 4);
+    assert_eq!(reported[3], "closed 0 rate_limited []");
+}
+
+/// A message that the front has no room for is held back, and costs the bucket once.
+///
+/// Fails when the bucket pays before the front has taken the message (`handle_publish`).
+#[test]
+fn what_is_held_back_is_paid_for_once() {
+    let mut stage = stage();
+    let device = stage.join();
+    stage.shard.front_mut().set_room(0);
+    stage.publish_from(device, 1..=4);
+    for _ in 0..50 {
+        stage.shard.turn();
+    }
+    stage.shard.front_mut().set_room(100);
+    stage.shard.advance(Duration::from_millis(20));
+    assert_eq!(received(&mut stage), 3);
+    assert_eq!(stage.heard(device), ["error rate_limited to 4 of t"]);
+}
+
+/// The rate holds for whom the front says, and if there is one.
+#[test]
+fn without_a_limit_everything_is_passed_on() {
+    for (publishes_per_second, publish_limited) in [(10, false), (0, true)] {
+        let mut stage = Stage::with_settings(ShardSettings {
+            publishes_per_second,
+            publish_burst: 1,
+            ..ShardSettings::default()
+        });
+        stage.publish_limited = publish_limited;
+        let device = stage.join();
+        stage.publish_from(device, 1..=1000);
+        stage.settle();
+        assert_eq!(received(&mut stage), 1000);
+        assert!(stage.heard(device).is_empty());
+    }
+}
