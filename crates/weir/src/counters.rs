@@ -20,6 +20,11 @@ pub struct Counters {
     published: [AtomicU64; PublishTarget::ALL.len()],
     refused: [AtomicU64; RefuseCause::ALL.len()],
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
+    ticks: AtomicU64,
+    tick_messages: AtomicU64,
+    tick_conflated: AtomicU64,
+    ticks_deferred: AtomicU64,
+    expired: AtomicU64,
     log_lines_dropped: AtomicU64,
 }
 
@@ -62,6 +67,8 @@ pub enum RefuseCause {
     TopicName,
     /// The topic had as many as its class allows in a second.
     RateLimited,
+    /// The topic's tick had gathered as much as it may.
+    TickFull,
 }
 
 /// Why a subscription was refused.
@@ -112,6 +119,31 @@ impl Counters {
         self.subscribe_refused[cause as usize].load(Ordering::Relaxed)
     }
 
+    /// Ticks that have ended with something to send or to keep.
+    pub fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Messages that have left with their tick.
+    pub fn tick_messages(&self) -> u64 {
+        self.tick_messages.load(Ordering::Relaxed)
+    }
+
+    /// Messages that a newer one of their key replaced within their tick.
+    pub fn tick_conflated(&self) -> u64 {
+        self.tick_conflated.load(Ordering::Relaxed)
+    }
+
+    /// How often a tick could not leave at its end, for want of a credit or of budget, and went on.
+    pub fn ticks_deferred(&self) -> u64 {
+        self.ticks_deferred.load(Ordering::Relaxed)
+    }
+
+    /// Messages that expired within their tick, each as often as there were connections to get it.
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
+    }
+
     /// Log lines dropped, as far as somebody tells.
     pub fn log_lines_dropped(&self) -> u64 {
         self.log_lines_dropped.load(Ordering::Relaxed)
@@ -144,6 +176,23 @@ impl Counters {
 
     pub(crate) fn count_subscribe_refused(&self, cause: SubscribeRefuseCause) {
         self.subscribe_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_tick(&self, messages: usize) {
+        self.ticks.fetch_add(1, Ordering::Relaxed);
+        self.tick_messages.fetch_add(messages as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_tick_conflated(&self) {
+        self.tick_conflated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_tick_deferred(&self) {
+        self.ticks_deferred.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_expired(&self, deliveries: u64) {
+        self.expired.fetch_add(deliveries, Ordering::Relaxed);
     }
 
     /// One more unsettled connection, unless there are `max` already.
@@ -230,12 +279,13 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 5] = [
+    pub const ALL: [RefuseCause; 6] = [
         RefuseCause::Mailbox,
         RefuseCause::Budget,
         RefuseCause::TooLarge,
         RefuseCause::TopicName,
         RefuseCause::RateLimited,
+        RefuseCause::TickFull,
     ];
 
     /// The cause as a metric label.
@@ -246,6 +296,7 @@ impl RefuseCause {
             RefuseCause::TooLarge => "too_large",
             RefuseCause::TopicName => "topic_name",
             RefuseCause::RateLimited => "rate_limited",
+            RefuseCause::TickFull => "tick_full",
         }
     }
 
@@ -256,6 +307,7 @@ impl RefuseCause {
                 RefuseCause::TooLarge
             }
             PublishError::RateLimited { .. } => RefuseCause::RateLimited,
+            PublishError::TickFull { .. } => RefuseCause::TickFull,
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
         }

@@ -62,7 +62,9 @@ impl From<PublishError> for Refusal {
                 ErrorCode::TooLarge
             }
             PublishError::RateLimited { .. } => ErrorCode::RateLimited,
-            PublishError::Busy(_) | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
+            PublishError::TickFull { .. }
+            | PublishError::Busy(_)
+            | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
         };
         Refusal { code, message: error.to_string() }
     }

@@ -29,7 +29,7 @@ pub struct Gateway {
     hub: Arc<Hub>,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
-    /// The janitor.
+    /// The janitors: what sees to topics.
     services: JoinSet<()>,
     /// The admin API, and what ends it when it is told or dropped.
     admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -145,6 +145,15 @@ impl Gateway {
     }
 
     async fn drain(&self, over: Duration) {
+        // What was accepted leaves before the goodbyes.
+        let left = async {
+            while !self.hub.router.end_ticks() {
+                sleep(TICK_INTERVAL).await;
+            }
+        };
+        if timeout(TICK_GRACE, left).await.is_err() {
+            warn!("not all ticks could leave: a mailbox or the byte budget is full");
+        }
         for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes().iter()) {
             tickets.close();
             let drain = Command::Drain {
@@ -332,6 +341,10 @@ fn launch(
         listeners.spawn(listener::run(Arc::clone(&hub), listener));
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
+    for ticker in 0..hub.router.ticker_count() {
+        let hub = Arc::clone(&hub);
+        services.spawn(async move { hub.router.run_ticks(ticker).await });
+    }
     let admin = admin.map(|(_, listener)| {
         let config = hub.config().admin.clone();
         let handle = Handle::new(Arc::clone(&hub));
@@ -357,6 +370,9 @@ async fn retire_topics(hub: Arc<Hub>) {
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
+/// A lane empties within a few turns.
+const TICK_GRACE: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_millis(2);
 const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

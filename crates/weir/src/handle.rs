@@ -176,6 +176,16 @@ pub enum PublishError {
         /// The delay.
         after: Duration,
     },
+    /// The topic's running tick has gathered as many bytes as its class allows: try again after the delay.
+    #[error(
+        "the topic's tick has gathered its limit of {limit} bytes (tick_bytes_max of its class); try again in {after:?}"
+    )]
+    TickFull {
+        /// The limit.
+        limit: usize,
+        /// The rest of the tick.
+        after: Duration,
+    },
     /// A shard's mailbox is full: try again after the delay.
     #[error("a shard's mailbox is full; try again in {0:?}")]
     Busy(Duration),

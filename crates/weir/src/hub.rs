@@ -15,7 +15,7 @@ use crate::devices::Devices;
 use crate::events::OnPublish;
 use crate::handle::{Gauges, TopicInfo};
 use crate::lanes::Lanes;
-use crate::router::{Classes, Router};
+use crate::router::Router;
 use crate::tickets::{Assignments, Tickets};
 
 /// The shared state of a gateway.
@@ -47,8 +47,10 @@ impl Hub {
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
+        let counters = Arc::<Counters>::default();
+        let budget = Arc::clone(engine.budget());
         Arc::new(Hub {
-            router: Router::new(Arc::clone(&lanes), Classes::new(&config), limits),
+            router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
             devices: Devices::new(limits.connections_per_device_max),
             auth: Authenticator::new(&config),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),
@@ -58,7 +60,7 @@ impl Hub {
             drained: Semaphore::new(0),
             engine,
             lanes,
-            counters: Arc::default(),
+            counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             listening: AtomicBool::new(false),
             failed: AtomicBool::new(false),

@@ -113,8 +113,9 @@ impl<'a> Draft<'a> {
         Ok(Draft { hub, push, id, accepted_at, expires_at })
     }
 
-    fn offer(&self) -> Offer {
-        Offer { frame_bytes: self.push.frame_bytes(), accepted_at: self.accepted_at }
+    fn offer(&self) -> Offer<'_> {
+        let frame_bytes = self.push.frame_bytes();
+        Offer { frame_bytes, key: self.push.key, accepted_at: self.accepted_at }
     }
 
     /// Encodes it for whom it is sent to; `None` if the budget is used up.
@@ -150,6 +151,7 @@ impl<'a> Draft<'a> {
             RouteError::RateLimited { per_second, after } => {
                 PublishError::RateLimited { per_second, after }
             }
+            RouteError::TickFull { limit, after } => PublishError::TickFull { limit, after },
         }
     }
 

@@ -4,12 +4,13 @@
 //! shard that has none. What is counted: a membership from the moment its `Subscribe` is pushed until the shard
 //! reports it not made, left, or closed. Each +1 meets exactly one −1.
 //!
-//! Order of locks: a topic's, then its stripe's, then that of the ids. None is held while waiting for anything.
+//! Order of locks: a topic's, then its stripe's or its ticker's, then that of the ids. None is held while waiting for anything.
 
 mod bucket;
 mod classes;
 mod counts;
 mod ids;
+mod tick;
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
@@ -17,18 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Command, ConnId, Credit, Message, Nanos, TopicId};
+use weir_engine::{Budget, Command, ConnId, Credit, Message, Nanos, TopicId};
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
-use crate::config::LimitsConfig;
+use crate::config::Config;
+use crate::counters::Counters;
 use crate::frames;
 use crate::handle::{TopicInfo, TopicNameError};
 use crate::lanes::{self, Lanes};
 use bucket::Bucket;
-pub(crate) use classes::{Class, Classes, Pattern};
+pub(crate) use classes::Class;
+use classes::Classes;
 use counts::ShardCounts;
 use ids::Ids;
 pub(crate) use ids::Retirement;
+use tick::{Tick, Ticker};
 
 /// All topics.
 ///
@@ -41,7 +45,11 @@ pub(crate) struct Router {
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
     classes: Classes,
+    tickers: Box<[Ticker]>,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
     name_bytes_max: usize,
+    frame_bytes_max: usize,
 }
 
 /// One topic, from its first subscriber to its last.
@@ -68,13 +76,16 @@ struct State {
 #[derive(Default)]
 struct Extra {
     bucket: Bucket,
+    tick: Tick,
 }
 
 /// What the router must know of a message before it is made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Offer {
-    /// Length of its frame.
+pub(crate) struct Offer<'a> {
+    /// Length of its frame, at the most.
     pub(crate) frame_bytes: usize,
+    /// Its conflation key, or empty.
+    pub(crate) key: &'a str,
     pub(crate) accepted_at: Nanos,
 }
 
@@ -96,6 +107,8 @@ pub(crate) enum RouteError {
     TooLarge { limit: usize },
     /// The topic has had as many as its class allows in a second.
     RateLimited { per_second: u32, after: Duration },
+    /// The running tick has gathered as much as it may.
+    TickFull { limit: usize, after: Duration },
 }
 
 /// Why a subscription was refused.
@@ -107,14 +120,24 @@ pub(crate) enum SubscribeError {
 }
 
 impl Router {
-    pub(crate) fn new(lanes: Arc<Lanes>, classes: Classes, limits: &LimitsConfig) -> Self {
+    pub(crate) fn new(
+        lanes: Arc<Lanes>,
+        budget: Arc<Budget>,
+        counters: Arc<Counters>,
+        config: &Config,
+    ) -> Self {
+        let classes = Classes::new(config);
         Self {
             lanes,
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
-            ids: Ids::new(limits.topics_max),
+            ids: Ids::new(config.limits.topics_max),
+            tickers: classes.tick_lengths().iter().copied().map(Ticker::new).collect(),
             classes,
-            name_bytes_max: limits.topic_bytes_max,
+            budget,
+            counters,
+            name_bytes_max: config.limits.topic_bytes_max,
+            frame_bytes_max: config.limits.frame_bytes_max,
         }
     }
 
@@ -125,7 +148,7 @@ impl Router {
     pub(crate) fn publish(
         &self,
         name: &str,
-        offer: Offer,
+        offer: Offer<'_>,
         message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
         let Some(topic) = self.find(name) else {
@@ -142,24 +165,28 @@ impl Router {
     /// Takes a message under its topic's lock, or nothing of it.
     fn accept(
         &self,
-        topic: &Topic,
+        topic: &Arc<Topic>,
         state: &mut State,
-        offer: Offer,
+        offer: Offer<'_>,
         message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
     ) -> Result<Routed, RouteError> {
         topic.class.check_length(offer.frame_bytes)?;
         let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
-        let credits = self.credits(&state.counts).ok_or(RouteError::Busy)?;
-        let offset = state.offset + 1;
-        let message = message(&topic.class, offset).ok_or(RouteError::Budget)?;
-        for credit in credits {
-            credit.push(Command::Publish(topic.id, Arc::clone(&message)));
+        match &topic.class.tick {
+            Some(rule) => self.gather(topic, state, (rule, offer), message)?,
+            None => {
+                let credits = self.credits(&state.counts).ok_or(RouteError::Busy)?;
+                let message = message(&topic.class, state.offset + 1).ok_or(RouteError::Budget)?;
+                for credit in credits {
+                    credit.push(Command::Publish(topic.id, Arc::clone(&message)));
+                }
+            }
         }
-        state.offset = offset;
+        state.offset += 1;
         if let Some(extra) = &mut state.extra {
             extra.bucket = bucket;
         }
-        Ok(Routed { offset, connections: state.counts.total() })
+        Ok(Routed { offset: state.offset, connections: state.counts.total() })
     }
 
     /// A credit for each shard that has members, or none: those that are dropped return to their lanes.
@@ -191,7 +218,7 @@ impl Router {
             state.counts.add(conn.shard());
             let reply = Subscribed {
                 topic: name.to_owned(),
-                position: Some(Position { epoch: topic.epoch, offset: state.offset }),
+                position: Some(Position { epoch: topic.epoch, offset: state.sent(&topic.class) }),
                 recovered: false,
             };
             let reply = frames::encode(Kind::Subscribed(reply));
@@ -210,7 +237,8 @@ impl Router {
         if let Some(topic) = self.find(name) {
             let state = topic.lock();
             if !state.ended {
-                let position = Position { epoch: topic.epoch, offset: state.offset };
+                let offset = state.sent(&topic.class);
+                let position = Position { epoch: topic.epoch, offset };
                 let reply = reply(Some(position));
                 credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
                 return;
@@ -341,8 +369,16 @@ impl Router {
 
 impl State {
     fn new(class: &Class) -> State {
-        let extra = class.rate.is_some().then(Box::default);
+        let extra = (class.rate.is_some() || class.tick.is_some()).then(Box::default);
         State { offset: 0, counts: ShardCounts::default(), ended: false, extra }
+    }
+
+    /// Offset of the last message that has left.
+    fn sent(&self, class: &Class) -> u64 {
+        match &self.extra {
+            Some(extra) if class.tick.is_some() => extra.tick.sent(),
+            Some(_) | None => self.offset,
+        }
     }
 
     /// The bucket after one more message.

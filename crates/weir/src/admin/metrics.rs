@@ -148,10 +148,31 @@ impl Gateway {
                 ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
             }),
         )?;
+        self.ticks(to)?;
         to.counter(
             "weir_log_lines_dropped",
             "Log lines dropped because the queue of the log was full.",
             front.log_lines_dropped(),
+        )
+    }
+
+    fn ticks(&self, to: &mut Families<'_>) -> fmt::Result {
+        let front = self.handle.counters();
+        to.counter("weir_ticks", "Ticks that ended with messages.", front.ticks())?;
+        to.counter(
+            "weir_tick_messages",
+            "Messages that left with their tick.",
+            front.tick_messages(),
+        )?;
+        to.counter(
+            "weir_tick_messages_conflated",
+            "Messages that a newer one of their key replaced within their tick.",
+            front.tick_conflated(),
+        )?;
+        to.counter(
+            "weir_ticks_deferred",
+            "Ticks that went on at their end, because a mailbox or the byte budget was full.",
+            front.ticks_deferred(),
         )
     }
 
@@ -165,8 +186,10 @@ impl Gateway {
             "weir_messages_dropped",
             "Messages accepted for a connection and not sent, by rule.",
             DropRule::ALL.map(|rule| {
-                let count = self.sum(|shard| &shard.dropped[rule as usize]);
-                ([("rule", rule.name())], count)
+                let shards = self.sum(|shard| &shard.dropped[rule as usize]);
+                let front = self.handle.counters();
+                let in_ticks = if rule == DropRule::Expired { front.expired() } else { 0 };
+                ([("rule", rule.name())], shards + in_ticks)
             }),
         )?;
         to.counter_in(

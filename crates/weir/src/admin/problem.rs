@@ -36,6 +36,8 @@ pub(super) enum Kind {
     UnknownHost,
     /// More messages than the topic takes.
     RateLimited,
+    /// The topic's tick is full.
+    TickFull,
     /// A shard's mailbox is full.
     MailboxFull,
     /// The byte budget is used up.
@@ -84,6 +86,9 @@ impl Kind {
                 "The topic takes no more messages at the moment",
                 StatusCode::TOO_MANY_REQUESTS,
             ),
+            Kind::TickFull => {
+                ("tick-full", "The topic's tick is full", StatusCode::SERVICE_UNAVAILABLE)
+            }
             Kind::MailboxFull => {
                 ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -163,6 +168,7 @@ impl Problem {
             PublishError::RateLimited { after, .. } => {
                 Self::retry(Kind::RateLimited, after, detail)
             }
+            PublishError::TickFull { after, .. } => Self::retry(Kind::TickFull, after, detail),
             PublishError::Busy(after) => Self::retry(Kind::MailboxFull, after, detail),
             PublishError::BudgetExhausted(after) => {
                 Self::retry(Kind::BudgetExhausted, after, detail)

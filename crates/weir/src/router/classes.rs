@@ -30,8 +30,8 @@ pub(crate) struct Class {
 /// Messages are gathered and leave as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TickRule {
-    /// For how long.
-    pub(super) length: Duration,
+    /// Index of its length among all that there are.
+    pub(super) ticker: usize,
     /// Bytes of their frames.
     pub(super) bytes_max: usize,
     /// Whether only the newest of each key stays.
@@ -57,17 +57,30 @@ pub(super) struct Rate {
 ///
 /// Cost: a look-up tries the patterns one by one; the router does it once for a topic that exists.
 #[derive(Debug)]
-pub(crate) struct Classes {
+pub(super) struct Classes {
     ordered: Box<[Arc<Class>]>,
     default: Arc<Class>,
+    /// Each once.
+    tick_lengths: Vec<Duration>,
 }
 
 impl Classes {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         let frame_bytes_max = config.limits.frame_bytes_max;
         let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
-        let class = |class: &TopicClass| Arc::new(Class::new(class, frame_bytes_max));
-        Self { ordered: config.topic_classes.iter().map(class).collect(), default: class(&default) }
+        let mut tick_lengths = Vec::new();
+        let mut class = |class: &TopicClass| {
+            let ticker = tick_lengths.iter().position(|length| *length == class.tick);
+            let ticker = ticker.unwrap_or_else(|| {
+                if !class.tick.is_zero() {
+                    tick_lengths.push(class.tick);
+                }
+                tick_lengths.len().saturating_sub(1)
+            });
+            Arc::new(Class::new(class, ticker, frame_bytes_max))
+        };
+        let ordered = config.topic_classes.iter().map(&mut class).collect();
+        Self { ordered, default: class(&default), tick_lengths }
     }
 
     /// The first class whose pattern fits the name.
@@ -76,14 +89,14 @@ impl Classes {
         self.ordered.iter().find(fits).unwrap_or(&self.default)
     }
 
-    /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Class> {
-        self.ordered.iter().chain([&self.default]).map(Arc::as_ref)
+    /// How long ticks are.
+    pub(super) fn tick_lengths(&self) -> &[Duration] {
+        &self.tick_lengths
     }
 }
 
 impl Class {
-    fn new(class: &TopicClass, frame_bytes_max: usize) -> Self {
+    fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize) -> Self {
         Self {
             pattern: Pattern::new(&class.pattern),
             publish: class.publish.clone(),
@@ -95,7 +108,7 @@ impl Class {
                 limit => limit.min(frame_bytes_max),
             },
             tick: (!class.tick.is_zero()).then_some(TickRule {
-                length: class.tick,
+                ticker,
                 bytes_max: class.tick_bytes_max,
                 conflation: class.conflation,
             }),
@@ -330,15 +343,15 @@ mod tests {
             tick: Duration::from_millis(tick),
             ..TopicClass::default()
         };
-        let mut config = Config::default();
-        config.topic_classes = vec![class("room/*", 50), class("*", 0), class("room/1", 9)];
+        let topic_classes = vec![class("room/*", 50), class("*", 0), class("room/1", 9)];
+        let mut config = Config { topic_classes, ..Config::default() };
         let classes = Classes::new(&config);
-        assert_eq!(classes.of("room/1").tick.map(|tick| tick.length.as_millis()), Some(50));
+        assert_eq!(classes.tick_lengths(), [50, 9].map(Duration::from_millis));
+        assert_eq!(classes.of("room/1").tick.map(|tick| tick.ticker), Some(0));
         assert_eq!(classes.of("x").tick, None);
         config.topic_classes.truncate(1);
         let classes = Classes::new(&config);
         assert_eq!(classes.of("x").pattern.as_str(), "*");
         assert_eq!(classes.of("x").publish, [Actor::Services]);
-        assert_eq!(classes.iter().count(), 2);
     }
 }

@@ -1,15 +1,17 @@
 //! The router against scripted shards and an obvious twin.
 
+mod ticks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use weir_engine::{Budget, Detached, Mailbox, Nanos};
 use weir_wire::v1::{ServerMessage, server_message};
-use weir_wire::{ProstMessage, frame};
+use weir_wire::{ProstMessage, frame, hot};
 
 use super::*;
-use crate::config::{Config, TopicClass};
+use crate::config::TopicClass;
 
 /// A shard as simple as can be: it carries out one command at a time and checks what it is told.
 struct Shard {
@@ -45,24 +47,55 @@ fn world_of(config: &Config, shards: usize, capacity: usize) -> (Arc<Router>, Ve
         delivered: 0,
     };
     let shards = ends.into_iter().enumerate().map(shard_of).collect();
-    let classes = Classes::new(config);
-    (Arc::new(Router::new(lanes.into(), classes, &config.limits)), shards)
+    let budget = Budget::new(1 << 20);
+    (Arc::new(Router::new(lanes.into(), budget, Arc::default(), config)), shards)
 }
 
-/// A message that carries name, epoch-less offset: what a shard compares with what it knows.
-fn message(budget: &Arc<Budget>, name: &str, offset: u64) -> Option<Arc<Message>> {
-    let frame = [&offset.to_le_bytes()[..], name.as_bytes()].concat();
-    Message::new(budget, frame, Nanos(0), None)
+/// Config with one class.
+fn config_of(class: TopicClass) -> Config {
+    Config { topic_classes: vec![class], ..Config::default() }
 }
 
-const OFFER: Offer = Offer { frame_bytes: 9, accepted_at: Nanos(0) };
+/// A message that carries name and offset: what a shard compares with what it knows.
+fn message(
+    budget: &Arc<Budget>,
+    (name, key): (&str, &str),
+    class: &Class,
+    offset: u64,
+) -> Option<Arc<Message>> {
+    let push = hot::Push {
+        topic: name,
+        payload: hot::Payload::Text("value"),
+        content_type: "",
+        key,
+        message_id: 1,
+        offset,
+        sender: 0,
+    };
+    let mut frame = Vec::new();
+    let key = push.encode_frame(&mut frame);
+    let key = u32::try_from(key.start).unwrap()..u32::try_from(key.end).unwrap();
+    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(offset, key))
+}
+
+const OFFER: Offer<'_> = Offer { frame_bytes: 40, key: "", accepted_at: Nanos(0) };
 
 fn publish(
     router: &Router,
     budget: &Arc<Budget>,
     name: &str,
 ) -> Result<Option<Routed>, RouteError> {
-    router.publish(name, OFFER, |_, offset| message(budget, name, offset))
+    publish_key(router, budget, name, "")
+}
+
+fn publish_key(
+    router: &Router,
+    budget: &Arc<Budget>,
+    name: &str,
+    key: &str,
+) -> Result<Option<Routed>, RouteError> {
+    let offer = Offer { key, ..OFFER };
+    router.publish(name, offer, |class, offset| message(budget, (name, key), class, offset))
 }
 
 /// `false`: there was no credit.
@@ -75,6 +108,30 @@ fn subscribe(router: &Router, conn: ConnId, name: &str) -> bool {
 fn decode(reply: &[u8]) -> server_message::Kind {
     let (body, _) = frame::decode(reply, 1 << 20).unwrap().unwrap();
     ServerMessage::decode(body).unwrap().kind.unwrap()
+}
+
+/// Topic, offset and key of each message in the frames of one.
+fn pushes(mut frames: &[u8]) -> Vec<(String, u64, String)> {
+    let mut pushes = Vec::new();
+    let told = |push: hot::Push<'_>| (push.topic.to_owned(), push.offset, push.key.to_owned());
+    while let Some((body, taken)) = frame::decode(frames, 1 << 20).unwrap() {
+        frames = &frames[taken..];
+        match hot::FromServer::decode(body).unwrap() {
+            hot::FromServer::Push(push) => pushes.push(told(push)),
+            hot::FromServer::Batch(batch) => {
+                let messages = batch.messages().map(|push| told(push.unwrap()));
+                let messages: Vec<_> = messages.collect();
+                let ends = |end: Option<&(String, u64, String)>| end.map(|push| push.1);
+                assert_eq!(ends(messages.first()), Some(batch.first_offset));
+                assert_eq!(ends(messages.last()), Some(batch.last_offset));
+                pushes.extend(messages);
+            }
+            other @ (hot::FromServer::Pong { .. }
+            | hot::FromServer::Other
+            | hot::FromServer::Unknown) => panic!("no message but {other:?}"),
+        }
+    }
+    pushes
 }
 
 impl Shard {
@@ -100,7 +157,7 @@ impl Shard {
                     router.leave(topic, self.index);
                 }
             }
-            Command::Publish(topic, message) => self.deliver(topic, message.frame()),
+            Command::Publish(topic, message) => self.deliver(topic, &message),
             Command::Retire(topic) => {
                 assert!(self.members.keys().all(|(_, other)| *other != topic), "nobody is in it");
                 self.names.remove(&topic).expect("only a shard that knows it is asked");
@@ -118,15 +175,17 @@ impl Shard {
         true
     }
 
-    fn deliver(&mut self, topic: TopicId, frame: &[u8]) {
-        let (offset, name) = frame.split_at(8);
-        let offset = u64::from_le_bytes(offset.try_into().unwrap());
-        assert_eq!(self.names[&topic].as_bytes(), name);
-        for ((_, other), (_, position)) in &mut self.members {
-            if *other == topic {
-                assert_eq!(*position + 1, offset, "no message is missed, none comes twice");
-                *position = offset;
-                self.delivered += 1;
+    fn deliver(&mut self, topic: TopicId, message: &Message) {
+        let pushes = pushes(message.frame());
+        assert_eq!(pushes.last().map(|push| push.1), Some(message.offset()));
+        for (name, offset, _) in pushes {
+            assert_eq!(self.names[&topic], name);
+            for ((_, other), (_, position)) in &mut self.members {
+                if *other == topic {
+                    assert_eq!(*position + 1, offset, "no message is missed, none comes twice");
+                    *position = offset;
+                    self.delivered += 1;
+                }
             }
         }
     }
@@ -146,10 +205,12 @@ impl Shard {
 proptest! {
     /// Counts, offsets and what reaches whom, against a map of counts.
     #[test]
-    fn agrees_with_its_twin(steps in proptest::collection::vec((0u8..8, 0u8..6, 0u8..4), 0..400)) {
+    fn agrees_with_its_twin(steps in proptest::collection::vec((0u8..9, 0u8..6, 0u8..4), 0..400)) {
         let budget = Budget::new(1 << 20);
-        let (router, mut shards) = world(3, 4, 100);
-        let names = ["a", "b", "c", "d"];
+        let tick = Duration::from_secs(1);
+        let class = TopicClass { pattern: "tick/*".to_owned(), tick, ..TopicClass::default() };
+        let (router, mut shards) = world_of(&config_of(class), 3, 4);
+        let names = ["a", "b", "tick/c", "tick/d"];
         let mut counts = BTreeMap::<String, u32>::new();
         let mut offsets = BTreeMap::<String, u64>::new();
         for (what, who, which) in steps {
@@ -189,6 +250,9 @@ proptest! {
                     Err(error) => prop_assert_eq!(error, RouteError::Busy),
                 },
                 5 => shard.close(&router, conn, left),
+                6 => {
+                    router.end_ticks();
+                }
                 _ => {
                     shard.step(&router, left);
                     router.retry_retirements();
@@ -209,7 +273,7 @@ proptest! {
 fn end(router: &Router, shards: &mut [Shard]) {
     let run = |shards: &mut [Shard]| loop {
         let is_idle = !shards.iter_mut().any(|shard| shard.step(router, |_| ()));
-        if router.retry_retirements() && is_idle {
+        if router.retry_retirements() && router.end_ticks() && is_idle {
             break;
         }
     };
@@ -317,19 +381,18 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
 #[test]
 fn a_class_bounds_length_and_rate() {
     let budget = Budget::new(1 << 20);
-    let mut config = Config::default();
-    config.topic_classes = vec![TopicClass {
+    let config = config_of(TopicClass {
         pattern: "t*".to_owned(),
         message_bytes_max: 100,
         publishes_per_second: 10,
         publish_burst: 2,
         ..TopicClass::default()
-    }];
+    });
     let (router, mut shards) = world_of(&config, 1, 100);
     let publish = |frame_bytes, at_ms: u64| {
         let accepted_at = Nanos(at_ms * 1_000_000);
-        let offer = Offer { frame_bytes, accepted_at };
-        router.publish("t", offer, |_, offset| message(&budget, "t", offset))
+        let offer = Offer { frame_bytes, key: "", accepted_at };
+        router.publish("t", offer, |class, offset| message(&budget, ("t", ""), class, offset))
     };
     // Whether anybody is there or not.
     let too_large = Err(RouteError::TooLarge { limit: 100 });

@@ -1,0 +1,315 @@
+//! Ticks: what is published to a topic within one leaves as one.
+//!
+//! A message gets its offset, and is encoded as the frame that it would be alone, when it is accepted. At the tick's
+//! end the frames are copied into one message with as few frames as the limit allows. Ticks of one length end together,
+//! at the multiples of it on the monotonic clock.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use tokio::sync::Notify;
+use tokio::task::coop;
+use tokio::time::sleep;
+use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
+use weir_wire::hot;
+
+use super::classes::TickRule;
+use super::{Class, Offer, RouteError, Router, State, Topic, lock};
+
+/// What a topic's running tick has gathered.
+///
+/// Shape: at rest nothing beside itself.
+#[derive(Default)]
+pub(super) struct Tick {
+    /// By offset; `None`: a newer one of its key has come.
+    messages: Vec<Option<Arc<Message>>>,
+    /// Where the newest message of each key stands.
+    keys: HashTable<u32>,
+    live: usize,
+    /// Of the frames that are live.
+    bytes: usize,
+    /// Offset of the last message that has left.
+    sent: u64,
+    /// Whether the ticker has it on its list.
+    is_listed: bool,
+}
+
+/// Ends the ticks of one length.
+pub(super) struct Ticker {
+    length: Duration,
+    list: Mutex<List>,
+    filled: Notify,
+}
+
+#[derive(Default)]
+struct List {
+    /// Topics whose tick has gathered something.
+    due: VecDeque<Arc<Topic>>,
+    /// Topics taken from it that have not been seen to yet.
+    in_hand: usize,
+}
+
+impl Tick {
+    /// Offset of the last message that has left.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Bytes that would be live with one more message.
+    fn bytes_with(&self, rule: &TickRule, offer: Offer<'_>, hasher: &RandomState) -> usize {
+        let replaced = match rule.conflation {
+            true => self.newest(offer.key.as_bytes(), hasher).map_or(0, frame_bytes),
+            false => 0,
+        };
+        self.bytes - replaced + offer.frame_bytes
+    }
+
+    /// Takes a message; whether it replaces one.
+    fn gather(&mut self, rule: &TickRule, message: Arc<Message>, hasher: &RandomState) -> bool {
+        let mut is_newer = false;
+        if rule.conflation && !message.key().is_empty() {
+            if self.messages.len() > 2 * self.live + SLACK {
+                self.compact(hasher);
+            }
+            is_newer = self.replace(message.key(), hasher);
+        }
+        self.live += 1;
+        self.bytes += frame_bytes(&message);
+        self.messages.push(Some(message));
+        is_newer
+    }
+
+    /// Lets go of the message of this key, if there is one, and notes where the next one will stand.
+    fn replace(&mut self, key: &[u8], hasher: &RandomState) -> bool {
+        let next = u32::try_from(self.messages.len()).expect("a tick is bounded by its bytes");
+        let (messages, hash) = (&mut self.messages, hasher.hash_one(key));
+        match self.keys.find_mut(hash, |index| key_at(messages, *index) == key) {
+            Some(index) => {
+                let old = messages[*index as usize].take();
+                *index = next;
+                self.live -= 1;
+                self.bytes -= old.as_ref().map_or(0, frame_bytes);
+                true
+            }
+            None => {
+                let rehash = |index: &u32| hasher.hash_one(key_at(messages, *index));
+                self.keys.insert_unique(hash, next, rehash);
+                false
+            }
+        }
+    }
+
+    fn newest(&self, key: &[u8], hasher: &RandomState) -> Option<&Arc<Message>> {
+        if key.is_empty() {
+            return None;
+        }
+        let fits = |index: &u32| key_at(&self.messages, *index) == key;
+        let index = self.keys.find(hasher.hash_one(key), fits)?;
+        self.messages[*index as usize].as_ref()
+    }
+
+    /// Closes the gaps that replaced messages have left.
+    fn compact(&mut self, hasher: &RandomState) {
+        self.messages.retain(Option::is_some);
+        self.keys.clear();
+        for (index, message) in (0u32..).zip(self.messages.iter().flatten()) {
+            if !message.key().is_empty() {
+                let rehash = |index: &u32| hasher.hash_one(key_at(&self.messages, *index));
+                self.keys.insert_unique(hasher.hash_one(message.key()), index, rehash);
+            }
+        }
+    }
+
+    /// What it has gathered, without what has expired meanwhile.
+    fn unexpired(&self, now: Nanos) -> Vec<Arc<Message>> {
+        let is_unexpired = |message: &&Arc<Message>| message.expires_at().is_none_or(|at| at > now);
+        self.messages.iter().flatten().filter(is_unexpired).cloned().collect()
+    }
+
+    /// The next one begins.
+    fn begin(&mut self, sent: u64) {
+        *self = Tick { sent, ..Tick::default() };
+    }
+}
+
+impl Ticker {
+    pub(super) fn new(length: Duration) -> Self {
+        Self { length, list: Mutex::default(), filled: Notify::new() }
+    }
+
+    /// How long the tick goes on that `now` falls in.
+    fn rest(&self, now: Nanos) -> Duration {
+        let length = u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(length - now.0 % length)
+    }
+
+    fn list(&self, topic: Arc<Topic>) {
+        lock(&self.list).due.push_back(topic);
+        self.filled.notify_one();
+    }
+
+    fn take(&self) -> Option<Arc<Topic>> {
+        let mut list = lock(&self.list);
+        let topic = list.due.pop_front()?;
+        list.in_hand += 1;
+        Some(topic)
+    }
+
+    fn put_down(&self) {
+        let mut list = lock(&self.list);
+        list.in_hand -= 1;
+        // After a burst the memory is given back.
+        if list.due.is_empty() {
+            list.due.shrink_to(LIST_KEPT);
+        }
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.list).due.len()
+    }
+
+    fn is_done(&self) -> bool {
+        let list = lock(&self.list);
+        list.due.is_empty() && list.in_hand == 0
+    }
+}
+
+impl Router {
+    /// How many lengths of ticks there are.
+    pub(crate) fn ticker_count(&self) -> usize {
+        self.tickers.len()
+    }
+
+    /// Waits for the end of a tick in which something was gathered, and sees to it, over and over.
+    pub(crate) async fn run_ticks(&self, ticker: usize) {
+        let ticker = &self.tickers[ticker];
+        loop {
+            ticker.filled.notified().await;
+            sleep(ticker.rest(Nanos::now())).await;
+            for _ in 0..ticker.len() {
+                if !self.end_next_tick(ticker) {
+                    break;
+                }
+                coop::consume_budget().await;
+            }
+        }
+    }
+
+    /// Ends all running ticks now; `false` if one could not leave.
+    pub(crate) fn end_ticks(&self) -> bool {
+        for ticker in &self.tickers {
+            for _ in 0..ticker.len() {
+                self.end_next_tick(ticker);
+            }
+        }
+        self.tickers.iter().all(Ticker::is_done)
+    }
+
+    /// Takes a message into its topic's tick.
+    pub(super) fn gather(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        (rule, offer): (&TickRule, Offer<'_>),
+        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
+    ) -> Result<(), RouteError> {
+        let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
+        let ticker = &self.tickers[rule.ticker];
+        let tick = &mut extra.tick;
+        // One always fits: no limit is below the longest message.
+        if !tick.is_empty() && tick.bytes_with(rule, offer, &self.hasher) > rule.bytes_max {
+            let after = ticker.rest(offer.accepted_at);
+            return Err(RouteError::TickFull { limit: rule.bytes_max, after });
+        }
+        let message = message(&topic.class, state.offset + 1).ok_or(RouteError::Budget)?;
+        if tick.gather(rule, message, &self.hasher) {
+            self.counters.count_tick_conflated();
+        }
+        if !tick.is_listed {
+            tick.is_listed = true;
+            ticker.list(Arc::clone(topic));
+        }
+        Ok(())
+    }
+
+    fn end_next_tick(&self, ticker: &Ticker) -> bool {
+        let Some(topic) = ticker.take() else { return false };
+        let mut state = topic.lock();
+        if !state.ended && !self.end_tick(&topic, &mut state) {
+            self.counters.count_tick_deferred();
+            ticker.list(Arc::clone(&topic));
+        }
+        drop(state);
+        ticker.put_down();
+        true
+    }
+
+    /// Sends what a tick has gathered; `false`: there is no credit or no budget, and it goes on.
+    fn end_tick(&self, topic: &Topic, state: &mut State) -> bool {
+        let Some(extra) = &mut state.extra else { return true };
+        let messages = extra.tick.unexpired(Nanos::now());
+        let expired = extra.tick.live - messages.len();
+        if !messages.is_empty() && state.counts.total() > 0 {
+            let Some(credits) = self.credits(&state.counts) else { return false };
+            let Some(message) = self.batch(topic, &messages, state.offset) else {
+                return false;
+            };
+            for credit in credits {
+                credit.push(Command::Publish(topic.id, Arc::clone(&message)));
+            }
+        }
+        extra.tick.begin(state.offset);
+        self.counters.count_tick(messages.len());
+        self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
+        true
+    }
+
+    /// All messages of a tick as one; a single one is that already. `None`: the byte budget is used up.
+    fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Option<Arc<Message>> {
+        let first = match messages {
+            [message] => return Some(Arc::clone(message)),
+            [first, ..] => first,
+            [] => return None,
+        };
+        let singles: Vec<(u64, &[u8])> =
+            messages.iter().map(|message| (message.offset(), message.frame())).collect();
+        let mut frames = Vec::new();
+        hot::encode_batch_frames(&topic.name, &singles, self.frame_bytes_max, &mut frames);
+        let expiries = messages.iter().map(|message| message.expires_at());
+        // One that does not expire keeps all the others.
+        let expires_at =
+            expiries.collect::<Option<Vec<Nanos>>>().and_then(|all| all.into_iter().max());
+        let of_topic = TopicMessage {
+            priority: topic.class.priority,
+            slow: topic.class.slow,
+            is_tick: true,
+            offset,
+            key: 0..0,
+            singles: match topic.class.slow {
+                SlowPolicy::Conflate => messages.into(),
+                SlowPolicy::Close | SlowPolicy::Drop => Box::default(),
+            },
+        };
+        Message::of_topic(&self.budget, frames, first.accepted_at(), expires_at, of_topic)
+    }
+}
+
+fn key_at(messages: &[Option<Arc<Message>>], index: u32) -> &[u8] {
+    messages[index as usize].as_ref().map_or(&[], |message| message.key())
+}
+
+fn frame_bytes(message: &Arc<Message>) -> usize {
+    message.frame().len()
+}
+
+/// Gaps that are left before a tick is compacted.
+const SLACK: usize = 64;
+/// Room for topics that is kept without use: 8 KiB.
+const LIST_KEPT: usize = 1024;

@@ -1,0 +1,216 @@
+//! Topic classes over real sockets: rates, ticks, conflation.
+
+#[expect(dead_code, reason = "it serves other tests too")]
+mod common;
+
+use std::time::Duration;
+
+use common::{Hears, Peer, Says, config, eventually, start, start_with};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use weir::{
+    Accepted, Config, Gateway, Payload, Publication, PublishError, RefuseCause, Target, TopicClass,
+};
+use weir_wire::CloseReason;
+use weir_wire::v1::{Publish, Push};
+
+/// One class for the topics in `room/`.
+fn config_of(class: TopicClass) -> Config {
+    let class = TopicClass { pattern: "room/*".to_owned(), ..class };
+    Config { topic_classes: vec![class], ..config() }
+}
+
+fn publish(gateway: &Gateway, key: &str, text: &str) -> Result<Accepted, PublishError> {
+    gateway.handle().publish(&Publication {
+        target: Target::Topic("room/1"),
+        payload: Payload::Text(text),
+        content_type: "",
+        key,
+        ttl: None,
+        sender: None,
+    })
+}
+
+/// The messages of ticks until the one with this offset, each with its topic.
+async fn pushes(peer: &mut Peer, last_offset: u64) -> Vec<Push> {
+    let mut pushes = Vec::<Push>::new();
+    while pushes.last().is_none_or(|push| push.offset < last_offset) {
+        match peer.hear().await {
+            Some(Hears::Push(push)) => pushes.push(push),
+            Some(Hears::Batch(batch)) => {
+                assert_eq!(
+                    batch.messages.first().map(|push| push.offset),
+                    Some(batch.first_offset)
+                );
+                assert_eq!(batch.messages.last().map(|push| push.offset), Some(batch.last_offset));
+                let topic = batch.topic;
+                pushes.extend(batch.messages.into_iter().map(|push| {
+                    assert_eq!(push.topic, "");
+                    Push { topic: topic.clone(), ..push }
+                }));
+            }
+            other => panic!("no message but {other:?}"),
+        }
+    }
+    pushes
+}
+
+#[tokio::test]
+async fn a_tick_comes_whole_to_old_and_new() {
+    // Long enough that all is published within one, whatever the machine does.
+    let gateway =
+        start(config_of(TopicClass { tick: Duration::from_secs(2), ..TopicClass::default() }))
+            .await;
+    let mut old = Peer::settled(&gateway, "d1", &["room/1"]).await;
+    publish(&gateway, "k", "1").unwrap();
+    let accepted = publish(&gateway, "k", "2").unwrap();
+    assert_eq!((accepted.offset, accepted.connections), (Some(2), 1));
+    let mut new = Peer::settled(&gateway, "d2", &["room/1"]).await;
+    publish(&gateway, "", "3").unwrap();
+    // On a machine so slow that the tick ended before it came, it has missed what had left.
+    for (peer, least) in [(&mut old, 3), (&mut new, 1)] {
+        let pushes = pushes(peer, 3).await;
+        let offsets: Vec<u64> = pushes.iter().map(|push| push.offset).collect();
+        assert!([1, 2, 3].ends_with(&offsets) && offsets.len() >= least, "{offsets:?}");
+        assert!(pushes.iter().all(|push| push.topic == "room/1"));
+    }
+    assert_eq!(gateway.handle().counters().tick_messages(), 3);
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_conflated_tick_holds_the_newest_of_each_key() {
+    let gateway = start(config_of(TopicClass {
+        tick: Duration::from_millis(50),
+        conflation: true,
+        ..TopicClass::default()
+    }))
+    .await;
+    let mut peer = Peer::settled(&gateway, "d1", &["room/1"]).await;
+    for round in 0..100 {
+        for key in ["a", "b"] {
+            publish(&gateway, key, &round.to_string()).unwrap();
+        }
+    }
+    let heard = pushes(&mut peer, 200).await;
+    assert!(heard.is_sorted_by_key(|push| push.offset));
+    let conflated = gateway.handle().counters().tick_conflated();
+    assert_eq!(heard.len() as u64 + conflated, 200);
+    for (key, offset) in [("a", 199), ("b", 200)] {
+        let newest = heard.iter().rfind(|push| push.key == key).unwrap();
+        assert_eq!(newest.offset, offset);
+    }
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_a_tick_holds_leaves_before_the_goodbye() {
+    let gateway =
+        start(config_of(TopicClass { tick: Duration::from_secs(3600), ..TopicClass::default() }))
+            .await;
+    let mut peer = Peer::settled(&gateway, "d1", &["room/1"]).await;
+    for text in ["1", "2"] {
+        publish(&gateway, "", text).unwrap();
+    }
+    gateway.shutdown().await;
+    assert_eq!(pushes(&mut peer, 2).await.len(), 2);
+    peer.expect_goodbye(CloseReason::Draining).await;
+}
+
+#[tokio::test]
+async fn what_is_beyond_a_class_is_refused_with_its_limit() {
+    let mut config = config_of(TopicClass {
+        publishes_per_second: 1,
+        publish_burst: 2,
+        message_bytes_max: 100,
+        ..TopicClass::default()
+    });
+    config.listen.admin = Some("127.0.0.1:0".parse().unwrap());
+    let gateway = start(config).await;
+    let mut peer = Peer::settled(&gateway, "d1", &["room/1"]).await;
+    let error = publish(&gateway, "", &"x".repeat(100)).unwrap_err().to_string();
+    assert!(error.contains("limit of 100") && error.contains("message_bytes_max"), "{error}");
+    publish(&gateway, "", "1").unwrap();
+    peer.push().await;
+    // Two at once, and then one a second: nobody is so slow for long.
+    let error = loop {
+        if let Err(error) = publish(&gateway, "", "2") {
+            break error;
+        }
+    };
+    let PublishError::RateLimited { per_second: 1, after } = error else { panic!("{error}") };
+    assert!(after <= Duration::from_secs(1));
+    let answer = loop {
+        let answer = post(&gateway, &json!({"topic": "room/1", "text": "3"}).to_string()).await;
+        if !answer.starts_with("HTTP/1.1 200 ") {
+            break answer;
+        }
+    };
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert!(answer.to_lowercase().contains("\r\nretry-after: 1\r\n"), "{answer}");
+    assert!(answer.contains("urn:problem-type:weir:rate-limited"), "{answer}");
+    assert!(answer.contains("1 messages a second"), "{answer}");
+    let counters = gateway.handle();
+    assert_eq!(counters.counters().refused(RefuseCause::RateLimited), 2);
+    // Other topics have their own.
+    let other = Publication {
+        target: Target::Topic("hall"),
+        payload: Payload::Text(&"x".repeat(100)),
+        content_type: "",
+        key: "",
+        ttl: None,
+        sender: None,
+    };
+    for _ in 0..10 {
+        gateway.handle().publish(&other).unwrap();
+    }
+    drop(peer);
+    eventually(|| gateway.handle().gauges().topics == 0, "the topic ends").await;
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_device_that_outruns_the_topic_is_told_so() {
+    let config = config_of(TopicClass {
+        publishes_per_second: 1,
+        publish_burst: 1,
+        ..TopicClass::default()
+    });
+    let builder = Gateway::builder().config(config).on_publish(|message| {
+        let accepted = message.publish()?;
+        Ok(Some(accepted))
+    });
+    let gateway = start_with(builder).await;
+    let mut peer = Peer::settled(&gateway, "d1", &[]).await;
+    let mut other = Peer::settled(&gateway, "d2", &["room/1"]).await;
+    for request in 1..=10 {
+        let topic = "room/1".to_owned();
+        peer.say(Says::Publish(Publish { topic, request, ..Publish::default() })).await;
+    }
+    assert_eq!(other.push().await.offset, 1);
+    let mut published = 0;
+    let error = loop {
+        match peer.hear().await {
+            Some(Hears::Published(_)) => published += 1,
+            Some(Hears::Error(error)) => break error,
+            other => panic!("no answer but {other:?}"),
+        }
+    };
+    assert_eq!((published > 0, error.code.as_str()), (true, "rate_limited"));
+    assert!(error.message.contains("1 messages a second"), "{}", error.message);
+    gateway.shutdown().await;
+}
+
+async fn post(gateway: &Gateway, body: &str) -> String {
+    let addr = gateway.admin_addr().expect("the test configures it");
+    let mut stream = TcpStream::connect(addr).await.expect("it listens");
+    let head = format!(
+        "POST /v1/publish HTTP/1.1\r\nHost: {addr}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("it answers");
+    answer
+}
