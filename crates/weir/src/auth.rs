@@ -1,82 +1,163 @@
-//! Who may connect, and as which device: static tokens, or nobody's word on loopback.
+//! Who may connect, as which device, and with which rights: static tokens, or nobody's word on loopback.
 
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+mod grants;
+mod secrets;
+
+use std::collections::HashSet;
+
+use weir_engine::Priority;
 use weir_wire::CloseReason;
 
-use crate::config::Config;
+use crate::config::{Config, TokenConfig};
+pub(crate) use grants::Grant;
+pub(crate) use secrets::Secrets;
 
 /// Static tokens and the rule for those who have none.
 ///
-/// Cost: a comparison with each token, every time: which one was right, and how much of a wrong one, does not show in
-/// the time it takes. The length of a token does.
+/// Shape: tokens by their secret; what they permit stands once in a table, however many tokens permit the same.
+/// Limits: 65,536 different grants, which the number of tokens that can be configured keeps within.
+/// Cost: one look-up, whatever the number of tokens, and none of its time tells what a wrong token has in common with
+/// a right one.
 pub(crate) struct Authenticator {
-    tokens: Vec<Token>,
+    holders: Secrets<Holder>,
+    /// By number; the first one is that of devices without a token.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing asks what is permitted yet"))]
+    grants: Vec<Grant>,
+    /// Device ids that a token is bound to.
+    bound: HashSet<Box<str>>,
+    /// Names of services, which no device may take.
+    services: HashSet<Box<str>>,
     anonymous: bool,
     device_id_bytes_max: usize,
 }
 
-struct Token {
-    secret: Box<[u8]>,
-    device: Option<Box<str>>,
+/// What a token says of who shows it.
+struct Holder {
+    who: Who,
+    priority: Priority,
+    grant: u16,
+}
+
+enum Who {
+    AnyDevice,
+    Device(Box<str>),
+    Service(Box<str>),
+}
+
+/// A connection that is admitted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// Its device id.
+    pub(crate) device: String,
+    /// Number of its grant.
+    pub(crate) grant: u16,
+    pub(crate) priority: Priority,
+    /// A backend's: limits that are meant for devices do not hold for it.
+    pub(crate) is_service: bool,
 }
 
 impl Authenticator {
     pub(crate) fn new(config: &Config) -> Self {
-        let tokens = config.auth.tokens.iter().map(|token| Token {
-            secret: token.token.as_bytes().into(),
-            device: token.device.as_deref().map(Box::from),
-        });
+        let mut grants = vec![Grant::anonymous()];
+        let mut known = std::collections::HashMap::from([(Grant::anonymous(), 0)]);
+        let mut number = |grant: Grant| {
+            *known.entry(grant).or_insert_with_key(|grant| {
+                grants.push(grant.clone());
+                u16::try_from(grants.len() - 1).expect("fewer tokens can be configured")
+            })
+        };
+        let mut holders = Secrets::new();
+        let (tokens, services) = (&config.auth.tokens, &config.auth.services);
+        for token in tokens {
+            let grant = number(Grant::of_device(&token.labels));
+            let holder = Holder { who: Who::of(token), priority: token.priority, grant };
+            holders.insert(token.token.as_bytes(), holder);
+        }
+        for service in services {
+            let grant = number(Grant::of_service(&service.may));
+            let who = Who::Service(service.name.as_str().into());
+            let holder = Holder { who, priority: Priority::Normal, grant };
+            holders.insert(service.token.as_bytes(), holder);
+        }
         Self {
-            tokens: tokens.collect(),
+            holders,
+            grants,
+            bound: tokens
+                .iter()
+                .filter_map(|token| token.device.as_deref().map(Box::from))
+                .collect(),
+            services: services.iter().map(|service| service.name.as_str().into()).collect(),
             anonymous: config.auth.admits_anonymous(&config.listen.tcp),
             device_id_bytes_max: config.limits.device_id_bytes_max,
         }
     }
 
-    /// The device that may connect with this claim.
+    /// The device that may connect with this claim, and what it may do.
     ///
     /// A token that is bound to a device admits only that one, and names it for a device that does not say its id.
     /// Without a token any id may be claimed where anonymous mode is on, but for those that a token is bound to; and
-    /// one has to be said. A wrong token is refused even there.
-    pub(crate) fn authenticate(&self, device: &str, token: &str) -> Result<String, CloseReason> {
+    /// one has to be said. A wrong token is refused even there. A service goes by its name, or by its name, a slash
+    /// and what it likes; nobody else may.
+    pub(crate) fn authenticate(&self, device: &str, token: &str) -> Result<Admission, CloseReason> {
         if device.len() > self.device_id_bytes_max || device.contains(char::is_control) {
             return Err(CloseReason::Malformed);
         }
-        let bound = if token.is_empty() {
-            let is_bound = |token: &Token| token.device.as_deref() == Some(device);
-            if !self.anonymous || self.tokens.iter().any(is_bound) {
+        if token.is_empty() {
+            if !self.anonymous || self.bound.contains(device) {
                 return Err(CloseReason::Unauthorized);
             }
-            None
-        } else {
-            let token = self.token(token).ok_or(CloseReason::Unauthorized)?;
-            token.device.as_deref()
-        };
-        match bound {
-            Some(bound) if device.is_empty() || device == bound => Ok(bound.to_owned()),
-            Some(_) => Err(CloseReason::Unauthorized),
-            None if device.is_empty() => Err(CloseReason::Malformed),
-            None => Ok(device.to_owned()),
+            return Ok(Admission {
+                device: self.claimed(device)?,
+                grant: 0,
+                priority: Priority::Normal,
+                is_service: false,
+            });
         }
+        let holder = self.holders.find(token.as_bytes()).ok_or(CloseReason::Unauthorized)?;
+        let (device, is_service) = match &holder.who {
+            Who::AnyDevice => (self.claimed(device)?, false),
+            Who::Device(bound) if device.is_empty() || *device == **bound => {
+                (bound.as_ref().to_owned(), false)
+            }
+            Who::Service(name) if device.is_empty() => (name.as_ref().to_owned(), true),
+            Who::Service(name) if is_named(device, name) => (device.to_owned(), true),
+            Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
+        };
+        Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
     }
 
-    /// Looks at every token, whichever is right.
-    fn token(&self, secret: &str) -> Option<&Token> {
-        let mut found = u64::MAX;
-        for (index, token) in (0u64..).zip(&self.tokens) {
-            let is_equal: Choice = token.secret.ct_eq(secret.as_bytes());
-            found.conditional_assign(&index, is_equal);
+    /// An id that is free to be claimed.
+    fn claimed(&self, device: &str) -> Result<String, CloseReason> {
+        if device.is_empty() {
+            return Err(CloseReason::Malformed);
         }
-        self.tokens.get(usize::try_from(found).ok()?)
+        let ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
+        if !self.services.is_empty()
+            && ends.into_iter().any(|end| self.services.contains(&device[..end]))
+        {
+            return Err(CloseReason::Unauthorized);
+        }
+        Ok(device.to_owned())
     }
+}
+
+impl Who {
+    fn of(token: &TokenConfig) -> Who {
+        token.device.as_deref().map_or(Who::AnyDevice, |device| Who::Device(device.into()))
+    }
+}
+
+/// Whether an id is a service's name, or that and a slash and more.
+fn is_named(id: &str, name: &str) -> bool {
+    id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TokenConfig;
+    use crate::config::{Right, ServiceConfig};
 
-    fn check(anonymous: bool, device: &str, token: &str, expected: Result<&str, CloseReason>) {
+    fn authenticator(anonymous: bool) -> Authenticator {
         let token_of = |token: &str, device: Option<&str>| TokenConfig {
             token: token.to_owned(),
             device: device.map(str::to_owned),
@@ -84,8 +165,27 @@ mod tests {
         };
         let mut config = Config::default();
         config.auth.anonymous = Some(anonymous);
-        config.auth.tokens = vec![token_of("any", None), token_of("one", Some("d1"))];
-        let answer = Authenticator::new(&config).authenticate(device, token);
+        let vip = TokenConfig {
+            priority: Priority::High,
+            labels: vec!["vip".to_owned(), "eu".to_owned()],
+            ..token_of("vip", None)
+        };
+        let same = TokenConfig {
+            labels: vec!["eu".to_owned(), "vip".to_owned()],
+            ..token_of("same", None)
+        };
+        config.auth.tokens = vec![token_of("any", None), token_of("one", Some("d1")), vip, same];
+        config.auth.services = vec![ServiceConfig {
+            token: "back".to_owned(),
+            name: "backend".to_owned(),
+            may: vec![Right::Subscribe],
+        }];
+        Authenticator::new(&config)
+    }
+
+    fn check(anonymous: bool, device: &str, token: &str, expected: Result<&str, CloseReason>) {
+        let answer = authenticator(anonymous).authenticate(device, token);
+        let answer = answer.map(|admission| admission.device);
         assert_eq!(answer.as_deref(), expected.as_ref().map(|id| *id), "{device:?} with {token:?}");
     }
 
@@ -112,5 +212,38 @@ mod tests {
         check(true, "d2", "", Ok("d2"));
         check(true, "", "", Err(CloseReason::Malformed));
         check(true, "d1", "", Err(CloseReason::Unauthorized));
+    }
+
+    #[test]
+    fn a_service_goes_by_its_name_and_nobody_else_does() {
+        use CloseReason::Unauthorized;
+        check(false, "", "back", Ok("backend"));
+        check(false, "backend", "back", Ok("backend"));
+        check(false, "backend/2", "back", Ok("backend/2"));
+        for other in ["backend2", "back", "d1"] {
+            check(true, other, "back", Err(Unauthorized));
+        }
+        for taken in ["backend", "backend/2", "backend/2/3"] {
+            check(true, taken, "", Err(Unauthorized));
+            check(true, taken, "any", Err(Unauthorized));
+        }
+        for free in ["backend2", "a/backend"] {
+            check(true, free, "", Ok(free));
+            check(true, free, "any", Ok(free));
+        }
+    }
+
+    #[test]
+    fn what_is_permitted_stands_once() {
+        let auth = authenticator(true);
+        let admitted = |device: &str, token: &str| auth.authenticate(device, token).unwrap();
+        let (vip, same) = (admitted("a", "vip"), admitted("b", "same"));
+        assert_eq!((vip.priority, same.priority), (Priority::High, Priority::Normal));
+        assert_eq!(vip.grant, same.grant);
+        assert_eq!(admitted("a", "any").grant, admitted("a", "").grant);
+        let service = admitted("", "back");
+        assert_eq!((service.is_service, vip.is_service), (true, false));
+        assert_eq!(auth.grants.len(), 3);
+        assert_eq!(auth.grants[usize::from(service.grant)], Grant::of_service(&[Right::Subscribe]));
     }
 }

@@ -101,7 +101,7 @@ pub struct ServiceConfig {
 }
 
 /// What a service may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {
     /// Subscribe to any topic.

@@ -183,14 +183,14 @@ impl Desk {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, topics, unsettled: _unsettled, .. } = *pending;
+        let Pending { pin, heartbeat, replaces, topics, unsettled: _unsettled, .. } = *pending;
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),
             server_time_ms: u64::try_from(unix_time().as_millis()).unwrap_or(0),
         }));
         let welcome = || credit.push(Command::Welcome(conn, welcome));
-        match self.hub.devices.enter(&pin, conn, welcome) {
+        match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
                 self.subscribe_first(conn, topics);
                 if let Some(replaced) = replaced {

@@ -89,13 +89,15 @@ impl Devices {
         Pin { devices: Arc::clone(self), device, generation: record.generation }
     }
 
-    /// Enters a connection into its device's record, and answers with the oldest one if that has to go.
+    /// Enters a connection into its device's record, and answers with the oldest one if that has to go: it may be
+    /// replaced by one that `replaces`, where there are more than `connections_per_device_max`.
     ///
     /// `welcome` runs under the device's lock: nothing is pushed to the device before it. It must not wait.
     pub(crate) fn enter(
         &self,
         pin: &Pin,
         conn: ConnId,
+        replaces: bool,
         welcome: impl FnOnce(),
     ) -> Result<Option<ConnId>, Revoked> {
         let (stripe, slot) = parts(pin.device);
@@ -106,7 +108,7 @@ impl Devices {
         }
         welcome();
         record.conns.push(conn);
-        if record.conns.as_slice().len() > self.connections_per_device_max {
+        if replaces && record.conns.as_slice().len() > self.connections_per_device_max {
             return Ok(record.conns.take_oldest());
         }
         self.connections.fetch_add(1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
-use weir_engine::{Budget, Origin, Priority};
+use weir_engine::{Budget, Origin};
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
@@ -113,14 +113,14 @@ async fn settle(
     let Greeting { mut hello, read_ahead } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(hub, &mut hello));
-    let device = match hub.auth.authenticate(&hello.device_id, &hello.token) {
-        Ok(device) => device,
+    let admission = match hub.auth.authenticate(&hello.device_id, &hello.token) {
+        Ok(admission) => admission,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
     // Not kept while the lane is full: a token may be as long as a frame.
     drop(hello);
     // From here on a revocation of the device reaches this connection too.
-    let pin = hub.devices.pin(&device);
+    let pin = hub.devices.pin(&admission.device);
     // At its edge the budget belongs to those who are connected.
     if hub.engine().budget().is_tight() {
         return Err((stream, unsettled, CloseReason::BudgetExhausted));
@@ -135,8 +135,10 @@ async fn settle(
     let pending = Box::new(Pending {
         pin,
         heartbeat,
-        priority: Priority::Normal,
-        origin: Origin::default(),
+        priority: admission.priority,
+        origin: Origin { grant: admission.grant, ..Origin::default() },
+        publish_limited: !admission.is_service,
+        replaces: !admission.is_service,
         topics,
         unsettled,
     });

@@ -29,6 +29,11 @@ pub(crate) struct Pending {
     pub(crate) priority: Priority,
     /// Where it comes from, and what its token permits.
     pub(crate) origin: Origin,
+    /// Whether `limits.publishes_per_second` holds for it.
+    #[expect(dead_code, reason = "for the shard, which does not count yet")]
+    pub(crate) publish_limited: bool,
+    /// Whether it replaces the oldest of its device's connections when they are too many.
+    pub(crate) replaces: bool,
     /// From `Hello`.
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.

@@ -12,7 +12,7 @@ fn conn(number: u64) -> ConnId {
 
 fn enter(devices: &Arc<Devices>, id: &str, number: u64) -> (DeviceRef, Option<ConnId>) {
     let pin = devices.pin(id);
-    let replaced = devices.enter(&pin, conn(number), || ()).unwrap();
+    let replaced = devices.enter(&pin, conn(number), true, || ()).unwrap();
     (pin.device(), replaced)
 }
 
@@ -71,12 +71,12 @@ fn one_that_is_revoked_while_connecting_cannot_enter() {
     let devices = Devices::new(1);
     let pin = devices.pin("d");
     assert_eq!(devices.revoke("d"), Some(vec![]));
-    let refused = devices.enter(&pin, conn(1), || panic!("it is not welcomed"));
+    let refused = devices.enter(&pin, conn(1), true, || panic!("it is not welcomed"));
     assert_eq!(refused, Err(Revoked));
     // Authenticated behind the revocation, it may.
     let later = devices.pin("d");
-    assert_eq!(devices.enter(&later, conn(2), || ()), Ok(None));
-    assert_eq!(devices.enter(&pin, conn(3), || ()), Err(Revoked));
+    assert_eq!(devices.enter(&later, conn(2), true, || ()), Ok(None));
+    assert_eq!(devices.enter(&pin, conn(3), true, || ()), Err(Revoked));
     drop((pin, later));
     assert_eq!(devices.connections_of("d"), Some(vec![conn(2)]));
 }
@@ -88,7 +88,7 @@ fn a_revocation_takes_those_who_are_in_and_those_on_their_way() {
     let pin = devices.pin("d");
     assert_eq!(devices.revoke("d"), Some(vec![conn(1)]));
     assert_eq!(devices.id_of(device, conn(1)), None);
-    assert_eq!(devices.enter(&pin, conn(2), || ()), Err(Revoked));
+    assert_eq!(devices.enter(&pin, conn(2), true, || ()), Err(Revoked));
     drop(pin);
     assert_eq!((devices.device_count(), devices.connection_count()), (0, 0));
     assert_eq!(devices.revoke("d"), None);
@@ -101,7 +101,7 @@ fn a_record_goes_with_its_last_pin_or_handle() {
     drop(first);
     assert_eq!(devices.device_count(), 1);
     let device = second.device();
-    devices.enter(&second, conn(1), || ()).unwrap();
+    devices.enter(&second, conn(1), true, || ()).unwrap();
     drop(second);
     assert_eq!(devices.device_count(), 1);
     devices.remove(device, conn(1));
@@ -127,7 +127,7 @@ fn nothing_is_pushed_before_welcome() {
     let devices = Devices::new(1);
     let pin = devices.pin("d");
     devices
-        .enter(&pin, conn(1), || {
+        .enter(&pin, conn(1), true, || {
             // Under the device's lock: a push to it would wait for this.
             let stripe = parts(pin.device()).0;
             assert!(devices.stripes[stripe].try_lock().is_err());
