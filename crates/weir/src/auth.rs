@@ -9,7 +9,7 @@ use weir_engine::Priority;
 use weir_wire::CloseReason;
 
 use crate::config::{Config, TokenConfig};
-pub(crate) use grants::Grant;
+pub(crate) use grants::{Act, Grant};
 pub(crate) use secrets::Secrets;
 
 /// Static tokens and the rule for those who have none.
@@ -21,7 +21,6 @@ pub(crate) use secrets::Secrets;
 pub(crate) struct Authenticator {
     holders: Secrets<Holder>,
     /// By number; the first one is that of devices without a token.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing asks what is permitted yet"))]
     grants: Vec<Grant>,
     /// Device ids that a token is bound to.
     bound: HashSet<Box<str>>,
@@ -124,6 +123,12 @@ impl Authenticator {
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
         Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
+    }
+
+    /// What a connection may do, by the number that it carries.
+    pub(crate) fn grant(&self, number: u16) -> &Grant {
+        // Numbers come from here.
+        self.grants.get(usize::from(number)).unwrap_or(&self.grants[0])
     }
 
     /// An id that is free to be claimed.
@@ -244,6 +249,6 @@ mod tests {
         let service = admitted("", "back");
         assert_eq!((service.is_service, vip.is_service), (true, false));
         assert_eq!(auth.grants.len(), 3);
-        assert_eq!(auth.grants[usize::from(service.grant)], Grant::of_service(&[Right::Subscribe]));
+        assert_eq!(*auth.grant(service.grant), Grant::of_service(&[Right::Subscribe]));
     }
 }

@@ -69,6 +69,8 @@ pub enum RefuseCause {
     RateLimited,
     /// The topic's tick had gathered as much as it may.
     TickFull,
+    /// The device, or the service, has no right to.
+    NotPermitted,
 }
 
 /// Why a subscription was refused.
@@ -81,6 +83,8 @@ pub enum SubscribeRefuseCause {
     TopicsPerConnectionMax,
     /// The topic's name cannot be.
     TopicName,
+    /// The device, or the service, has no right to.
+    NotPermitted,
 }
 
 impl Counters {
@@ -286,6 +290,7 @@ impl RefuseCause {
         RefuseCause::TopicName,
         RefuseCause::RateLimited,
         RefuseCause::TickFull,
+        RefuseCause::NotPermitted,
     ];
 
     /// The cause as a metric label.
@@ -297,6 +302,7 @@ impl RefuseCause {
             RefuseCause::TopicName => "topic_name",
             RefuseCause::RateLimited => "rate_limited",
             RefuseCause::TickFull => "tick_full",
+            RefuseCause::NotPermitted => "not_permitted",
         }
     }
 
@@ -316,10 +322,11 @@ impl RefuseCause {
 
 impl SubscribeRefuseCause {
     /// Every cause.
-    pub const ALL: [SubscribeRefuseCause; 3] = [
+    pub const ALL: [SubscribeRefuseCause; 4] = [
         SubscribeRefuseCause::TopicsMax,
         SubscribeRefuseCause::TopicsPerConnectionMax,
         SubscribeRefuseCause::TopicName,
+        SubscribeRefuseCause::NotPermitted,
     ];
 
     /// The cause as a metric label.
@@ -328,6 +335,7 @@ impl SubscribeRefuseCause {
             SubscribeRefuseCause::TopicsMax => "topics_max",
             SubscribeRefuseCause::TopicsPerConnectionMax => "topics_per_connection_max",
             SubscribeRefuseCause::TopicName => "topic_name",
+            SubscribeRefuseCause::NotPermitted => "not_permitted",
         }
     }
 

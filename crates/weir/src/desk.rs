@@ -11,11 +11,12 @@ use weir_wire::v1::{ClientMessage, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
-use crate::counters::SubscribeRefuseCause;
+use crate::auth::Act;
+use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::Revoked;
-use crate::events::{FromDevice, Refusal};
+use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::frames;
-use crate::handle::{Handle, Payload, PublishError};
+use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target, TopicNameError};
 use crate::hub::{Hub, unix_time};
 use crate::reports::{Room, cost};
 use crate::router::{SubscribeError, validate_name};
@@ -76,6 +77,21 @@ enum Job {
     },
 }
 
+/// A connection that wants something.
+#[derive(Clone, Copy)]
+struct Asker {
+    conn: ConnId,
+    device: DeviceRef,
+    grant: u16,
+}
+
+/// Why an act is not to be: nothing has reached the router.
+enum Denied {
+    Name(TopicNameError),
+    /// The sentence that says so.
+    NotPermitted(String),
+}
+
 /// There is no credit, or no room in the reserved lane: the job is to be tried again.
 struct Starved(Job);
 
@@ -131,7 +147,7 @@ impl Desk {
         match job {
             Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
             Job::Received { conn, device, origin, body } => {
-                self.handle_frame(conn, device, &body);
+                self.handle_frame(Asker { conn, device, grant: origin.grant }, &body);
                 self.room.give(cost(&Report::Received { conn, device, origin, body }));
                 if self.room.take_awaited() {
                     self.hub.lane(self.shard).nudge();
@@ -183,7 +199,8 @@ impl Desk {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, replaces, topics, unsettled: _unsettled, .. } = *pending;
+        let Pending { pin, heartbeat, origin, replaces, topics, unsettled: _unsettled, .. } =
+            *pending;
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),
@@ -192,7 +209,10 @@ impl Desk {
         let welcome = || credit.push(Command::Welcome(conn, welcome));
         match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
-                self.subscribe_first(conn, topics);
+                self.subscribe_first(
+                    Asker { conn, device: pin.device(), grant: origin.grant },
+                    topics,
+                );
                 if let Some(replaced) = replaced {
                     let reason = CloseReason::Replaced;
                     self.jobs.push_front(Job::Evict { conn: replaced, reason });
@@ -206,7 +226,7 @@ impl Desk {
     }
 
     /// What `Hello` asks for comes before whatever the connection has sent since.
-    fn subscribe_first(&mut self, conn: ConnId, topics: Vec<Subscribe>) {
+    fn subscribe_first(&mut self, asker: Asker, topics: Vec<Subscribe>) {
         let limit = self.hub.config().limits.topics_per_connection_max;
         if topics.len() > limit {
             let message = format!(
@@ -215,39 +235,41 @@ impl Desk {
             self.hub
                 .counters()
                 .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
-            self.answer(conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
+            self.answer(asker.conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
         }
-        for Subscribe { topic, .. } in topics.into_iter().take(limit).rev() {
-            self.jobs.push_front(Job::Subscribe { conn, topic });
+        for subscribe in topics.into_iter().take(limit).rev() {
+            self.want_topic(asker, subscribe);
         }
     }
 
-    fn handle_frame(&mut self, conn: ConnId, device: DeviceRef, body: &[u8]) {
+    fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
         // A connection that was replaced or revoked is about to be closed; it has no say any more.
-        let Some(device) = self.hub.devices.id_of(device, conn) else { return };
+        if !self.hub.devices.has(asker.device, asker.conn) {
+            return;
+        }
         let handled = match hot::FromDevice::decode(body) {
-            Ok(hot::FromDevice::Publish) => hot::Publish::decode(body)
-                .map(|publish| self.handle_publish(conn, &device, &publish)),
+            Ok(hot::FromDevice::Publish) => {
+                hot::Publish::decode(body).map(|publish| self.handle_publish(asker, &publish))
+            }
             Ok(hot::FromDevice::Other) => {
                 let message = ClientMessage::decode(body).map(|message| message.kind);
                 let malformed = |_| weir_wire::WireError::MessageMalformed("not a ClientMessage");
-                message.map_err(malformed).map(|kind| self.handle_message(conn, kind))
+                message.map_err(malformed).map(|kind| self.handle_message(asker, kind))
             }
             // Answered by the shard.
             Ok(hot::FromDevice::Ping { .. } | hot::FromDevice::Unknown) => Ok(()),
             Err(error) => Err(error),
         };
         if handled.is_err() {
-            self.jobs.push_front(Job::Evict { conn, reason: CloseReason::Malformed });
+            self.jobs.push_front(Job::Evict { conn: asker.conn, reason: CloseReason::Malformed });
         }
     }
 
-    fn handle_message(&mut self, conn: ConnId, kind: Option<client_message::Kind>) {
+    fn handle_message(&mut self, asker: Asker, kind: Option<client_message::Kind>) {
         use client_message::Kind;
+        let conn = asker.conn;
         match kind {
-            Some(Kind::Subscribe(Subscribe { topic, .. })) => {
-                self.jobs.push_front(Job::Subscribe { conn, topic });
-            }
+            Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => {
                 self.jobs.push_front(Job::Unsubscribe { conn, topic });
             }
@@ -263,6 +285,49 @@ impl Desk {
             // Not among the others that come here.
             Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
         }
+    }
+
+    /// Takes on a subscription, if name and right are good.
+    fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
+        let Subscribe { topic, .. } = subscribe;
+        let conn = asker.conn;
+        let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
+            self.jobs.push_front(Job::Subscribe { conn, topic });
+            return;
+        };
+        let frame = match denied {
+            // Not sent back: it may be long.
+            Denied::Name(error) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
+            }
+            Denied::NotPermitted(message) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
+                frames::error(ErrorCode::NotPermitted, message, &topic, 0)
+            }
+        };
+        self.answer(conn, frame);
+    }
+
+    /// Whether the class of the topic permits the act to whoever asks.
+    fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
+        validate_name(topic, self.hub.config().limits.topic_bytes_max).map_err(Denied::Name)?;
+        let class = self.hub.router.class_of(topic);
+        let actors = match act {
+            Act::Subscribe => &class.subscribe,
+            Act::Publish => &class.publish,
+        };
+        let is_own = || {
+            let fits = |device: &str| class.pattern.matches_for(topic, device);
+            // Where no device is named it is everybody's.
+            !class.pattern.as_str().contains("{device}")
+                || self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
+        };
+        let grant = self.hub.auth.grant(asker.grant);
+        if grant.permits(act, actors, is_own) {
+            return Ok(());
+        }
+        Err(Denied::NotPermitted(grant.refusal(act, topic, class.pattern.as_str(), actors)))
     }
 
     fn subscribe(&mut self, conn: ConnId, topic: String) -> Result<(), Starved> {
@@ -287,57 +352,94 @@ impl Desk {
         Ok(())
     }
 
-    fn handle_publish(&mut self, conn: ConnId, device: &str, publish: &hot::Publish<'_>) {
-        let frame = match self.pass_on(conn, device, publish) {
-            Ok(_) if publish.request == 0 => return,
-            Ok(published) => frames::encode(server_message::Kind::Published(published)),
-            Err(Refusal { code, message }) => frames::error(code, message, "", publish.request),
+    fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
+        let outcome = match &self.hub.on_publish {
+            Some(on_publish) => self.pass_on(on_publish, asker, publish),
+            None => self.publish(asker, publish).map(Some),
         };
-        self.answer(conn, frame);
+        let frame = match outcome {
+            Ok(_) if publish.request == 0 => return,
+            Ok(accepted) => frames::encode(server_message::Kind::Published(Published {
+                request: publish.request,
+                message_id: accepted.map_or(0, |accepted| accepted.id),
+                offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
+                connections: accepted.map_or(0, |accepted| accepted.connections),
+            })),
+            // A name that cannot be is not sent back: it may be long.
+            Err(Refusal { code: code @ ErrorCode::TopicName, message }) => {
+                frames::error(code, message, "", publish.request)
+            }
+            Err(Refusal { code, message }) => {
+                frames::error(code, message, publish.topic, publish.request)
+            }
+        };
+        self.answer(asker.conn, frame);
     }
 
-    /// Gives what a device publishes to the embedding program.
+    /// Publishes to the topic, with the connection as the sender, if its class permits it.
+    ///
+    /// Cost: no allocation but the message's own; the device's id is looked at only where the class asks for it.
+    fn publish(&self, asker: Asker, publish: &hot::Publish<'_>) -> Result<Accepted, Refusal> {
+        if let Err(denied) = self.check(asker, Act::Publish, publish.topic) {
+            let (cause, refusal) = match denied {
+                Denied::Name(error) => (RefuseCause::TopicName, PublishError::from(error).into()),
+                Denied::NotPermitted(message) => {
+                    (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
+                }
+            };
+            self.hub.counters().count_refused(cause);
+            return Err(refusal);
+        }
+        let publication = Publication {
+            target: Target::Topic(publish.topic),
+            payload: payload_of(publish),
+            content_type: publish.content_type,
+            key: publish.key,
+            ttl: None,
+            sender: Some(asker.conn),
+        };
+        Ok(self.hub.publish(&publication)?)
+    }
+
+    /// Gives what a device publishes to the embedding program, which alone decides.
     fn pass_on(
         &self,
-        conn: ConnId,
-        device: &str,
+        on_publish: &OnPublish,
+        asker: Asker,
         publish: &hot::Publish<'_>,
-    ) -> Result<Published, Refusal> {
-        let Some(on_publish) = &self.hub.on_publish else {
-            let message = "devices may not publish on this server".to_owned();
+    ) -> Result<Option<Accepted>, Refusal> {
+        let (conn, limit) = (asker.conn, self.hub.config().limits.topic_bytes_max);
+        validate_name(publish.topic, limit).map_err(PublishError::from)?;
+        let Some(device) = self.hub.devices.id_of(asker.device, conn) else {
+            let message = "the connection is about to be closed".to_owned();
             return Err(Refusal { code: ErrorCode::NotPermitted, message });
         };
-        validate_name(publish.topic, self.hub.config().limits.topic_bytes_max)
-            .map_err(PublishError::from)?;
         let event = FromDevice {
             conn,
-            device,
+            device: &device,
             topic: publish.topic,
-            payload: match publish.payload {
-                hot::Payload::Text(text) => Payload::Text(text),
-                hot::Payload::Data(data) => Payload::Data(data),
-            },
+            payload: payload_of(publish),
             content_type: publish.content_type,
             key: publish.key,
             handle: &self.handle,
         };
         // A panic of the embedding program's must not end the way back from the shard.
-        let answer = catch_unwind(AssertUnwindSafe(|| on_publish(&event)));
-        let accepted = answer.unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| on_publish(&event))).unwrap_or_else(|_| {
             error!(%conn, "on_publish panicked");
             let message = "the server failed to handle it".to_owned();
             Err(Refusal { code: ErrorCode::Busy, message })
-        })?;
-        Ok(Published {
-            request: publish.request,
-            message_id: accepted.map_or(0, |accepted| accepted.id),
-            offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
-            connections: accepted.map_or(0, |accepted| accepted.connections),
         })
     }
 
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {
         self.jobs.push_front(Job::Send { conn, frame });
+    }
+}
+
+fn payload_of<'a>(publish: &hot::Publish<'a>) -> Payload<'a> {
+    match publish.payload {
+        hot::Payload::Text(text) => Payload::Text(text),
+        hot::Payload::Data(data) => Payload::Data(data),
     }
 }
 

@@ -160,12 +160,27 @@ impl Devices {
         look(record.map_or(&[], |record| record.conns.as_slice()))
     }
 
+    /// Whether the connection is entered: neither replaced, nor revoked, nor closed.
+    pub(crate) fn has(&self, device: DeviceRef, conn: ConnId) -> bool {
+        self.with_id_of(device, conn, |_| ()).is_some()
+    }
+
     /// The id of a connection's device; `None` if the connection is entered no more: replaced, revoked, or closed.
     pub(crate) fn id_of(&self, device: DeviceRef, conn: ConnId) -> Option<String> {
+        self.with_id_of(device, conn, str::to_owned)
+    }
+
+    /// Looks at the id of a connection's device, without a copy; `None` as above. `look` must not wait.
+    pub(crate) fn with_id_of<T>(
+        &self,
+        device: DeviceRef,
+        conn: ConnId,
+        look: impl FnOnce(&str) -> T,
+    ) -> Option<T> {
         let (stripe, slot) = parts(device);
-        let mut stripe = self.lock(stripe);
-        let record = stripe.records.get_mut(slot)?;
-        record.conns.as_slice().contains(&conn).then(|| record.id.as_ref().to_owned())
+        let stripe = self.lock(stripe);
+        let record = stripe.records.get(slot)?;
+        record.conns.as_slice().contains(&conn).then(|| look(&record.id))
     }
 
     /// Number of records.

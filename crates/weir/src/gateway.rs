@@ -195,8 +195,8 @@ impl GatewayBuilder {
         self
     }
 
-    /// Lets devices publish: what they send is given to `on_publish`, and its answer to them. Without it they are
-    /// refused with `not_permitted`.
+    /// Gives what devices publish to `on_publish`, and its answer to them: it alone decides. Without it the classes of
+    /// the topics say who may publish.
     ///
     /// It runs on a front thread, in each connection's order, and must not block: later frames from a whole shard's
     /// devices wait for it. To pass a message on to its topic, answer `Ok(Some(message.publish()?))`.

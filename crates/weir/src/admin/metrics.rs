@@ -143,7 +143,9 @@ impl Gateway {
                     SubscribeRefuseCause::TopicsPerConnectionMax => {
                         self.sum(|shard| &shard.subscriptions_refused)
                     }
-                    SubscribeRefuseCause::TopicsMax | SubscribeRefuseCause::TopicName => 0,
+                    SubscribeRefuseCause::TopicsMax
+                    | SubscribeRefuseCause::TopicName
+                    | SubscribeRefuseCause::NotPermitted => 0,
                 };
                 ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
             }),
