@@ -18,7 +18,7 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
             "byte budget",
             format!("{} of {}", size(started.budget_bytes), size(started.resources.memory_bytes)),
         ),
-        ("open files", open_files(started.open_files, config.limits.connections_max)),
+        ("open files", open_files(started, config.limits.connections_max)),
         (
             "socket buffers",
             format!(
@@ -55,18 +55,20 @@ fn shards(pins: &[Option<usize>]) -> String {
     }
 }
 
-fn open_files(limits: OpenFiles, connections_max: usize) -> String {
+fn open_files(started: &Started, configured: usize) -> String {
     let number = |limit| match limit {
         u64::MAX => "unlimited".to_owned(),
         limit => limit.to_string(),
     };
-    let shown = format!("{} soft, {} hard", number(limits.soft), number(limits.hard));
-    match u64::try_from(connections_max) {
-        Ok(max) if limits.soft < max => {
-            format!("{shown}: fewer than limits.connections_max = {connections_max}")
-        }
-        Ok(_) | Err(_) => shown,
+    let OpenFiles { soft, hard } = started.open_files;
+    let shown = format!("{} soft, {} hard", number(soft), number(hard));
+    let max = started.connections_max;
+    if max < configured {
+        return format!(
+            "{shown}: room for {max} connections, fewer than limits.connections_max = {configured}"
+        );
     }
+    shown
 }
 
 fn size(bytes: usize) -> String {
@@ -135,6 +137,7 @@ mod tests {
             shards: vec![Some(0), Some(1)],
             budget_bytes: 2 << 30,
             open_files: OpenFiles { soft: 4_096, hard: u64::MAX },
+            connections_max: 3_736,
             buffers: Buffers { send_bytes: 131_072, recv_bytes: 131_072 },
         }
     }
@@ -150,7 +153,7 @@ weir {} is listening
   shards         2, pinned to processors 0, 1
   front threads  1
   byte budget    2048 MiB of 8192 MiB
-  open files     4096 soft, unlimited hard: fewer than limits.connections_max = 1000000
+  open files     4096 soft, unlimited hard: room for 3736 connections, fewer than limits.connections_max = 1000000
   socket buffers 131072 B to send, 131072 B to receive, as granted
 
 Try next:

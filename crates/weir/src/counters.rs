@@ -25,6 +25,7 @@ pub struct Counters {
     tick_conflated: AtomicU64,
     ticks_deferred: AtomicU64,
     expired: AtomicU64,
+    connect_refused: [AtomicU64; ConnectRefuseCause::ALL.len()],
     log_lines_dropped: AtomicU64,
 }
 
@@ -85,6 +86,27 @@ pub enum SubscribeRefuseCause {
     TopicName,
     /// The device, or the service, has no right to.
     NotPermitted,
+}
+
+/// Why a connection was not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectRefuseCause {
+    /// Its source has as many connections as one may have.
+    SourceConnections,
+    /// Its source connects faster than one may.
+    SourceRate,
+    /// As many connections have settled as may.
+    ConnectionsMax,
+    /// As many connections have not settled yet as may.
+    UnsettledMax,
+    /// The byte budget is nearly used up.
+    Memory,
+    /// The limit on open files has room for no more.
+    Descriptors,
+    /// Its shard took nothing over for some seconds.
+    Mailbox,
+    /// The gateway shuts down.
+    Draining,
 }
 
 impl Counters {
@@ -148,6 +170,11 @@ impl Counters {
         self.expired.load(Ordering::Relaxed)
     }
 
+    /// Connections that were not let in.
+    pub fn connect_refused(&self, cause: ConnectRefuseCause) -> u64 {
+        self.connect_refused[cause as usize].load(Ordering::Relaxed)
+    }
+
     /// Log lines dropped, as far as somebody tells.
     pub fn log_lines_dropped(&self) -> u64 {
         self.log_lines_dropped.load(Ordering::Relaxed)
@@ -197,6 +224,10 @@ impl Counters {
 
     pub(crate) fn count_expired(&self, deliveries: u64) {
         self.expired.fetch_add(deliveries, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_connect_refused(&self, cause: ConnectRefuseCause) {
+        self.connect_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more unsettled connection, unless there are `max` already.
@@ -283,7 +314,7 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 6] = [
+    pub const ALL: [RefuseCause; 7] = [
         RefuseCause::Mailbox,
         RefuseCause::Budget,
         RefuseCause::TooLarge,
@@ -343,6 +374,62 @@ impl SubscribeRefuseCause {
         match error {
             SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
             SubscribeError::TooManyTopics => SubscribeRefuseCause::TopicsMax,
+        }
+    }
+}
+
+impl ConnectRefuseCause {
+    /// Every cause.
+    pub const ALL: [ConnectRefuseCause; 8] = [
+        ConnectRefuseCause::SourceConnections,
+        ConnectRefuseCause::SourceRate,
+        ConnectRefuseCause::ConnectionsMax,
+        ConnectRefuseCause::UnsettledMax,
+        ConnectRefuseCause::Memory,
+        ConnectRefuseCause::Descriptors,
+        ConnectRefuseCause::Mailbox,
+        ConnectRefuseCause::Draining,
+    ];
+
+    /// The cause as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ConnectRefuseCause::SourceConnections => "source_connections",
+            ConnectRefuseCause::SourceRate => "source_rate",
+            ConnectRefuseCause::ConnectionsMax => "connections_max",
+            ConnectRefuseCause::UnsettledMax => "unsettled_max",
+            ConnectRefuseCause::Memory => "memory",
+            ConnectRefuseCause::Descriptors => "descriptors",
+            ConnectRefuseCause::Mailbox => "mailbox",
+            ConnectRefuseCause::Draining => "draining",
+        }
+    }
+
+    /// What an operator would turn to let more in.
+    pub(crate) const fn limit(self) -> &'static str {
+        match self {
+            ConnectRefuseCause::SourceConnections => "limits.connections_per_source_max",
+            ConnectRefuseCause::SourceRate => "limits.connects_per_source_per_second",
+            ConnectRefuseCause::ConnectionsMax => "limits.connections_max",
+            ConnectRefuseCause::UnsettledMax => "limits.unsettled_connections_max",
+            ConnectRefuseCause::Memory => "memory.budget_bytes",
+            ConnectRefuseCause::Descriptors => "the limit on open files",
+            ConnectRefuseCause::Mailbox => "threads.shards",
+            ConnectRefuseCause::Draining => "none: it shuts down",
+        }
+    }
+
+    /// What the device is told.
+    pub(crate) const fn reason(self) -> CloseReason {
+        match self {
+            ConnectRefuseCause::SourceConnections
+            | ConnectRefuseCause::SourceRate
+            | ConnectRefuseCause::ConnectionsMax
+            | ConnectRefuseCause::UnsettledMax
+            | ConnectRefuseCause::Descriptors
+            | ConnectRefuseCause::Mailbox => CloseReason::TooManyConnections,
+            ConnectRefuseCause::Memory => CloseReason::BudgetExhausted,
+            ConnectRefuseCause::Draining => CloseReason::Draining,
         }
     }
 }

@@ -50,6 +50,7 @@ enum Job {
     Closed {
         conn: ConnId,
         device: DeviceRef,
+        origin: Origin,
         reason: CloseReason,
         topics: Vec<TopicId>,
     },
@@ -108,8 +109,8 @@ impl Desk {
             Report::Received { conn, device, origin, body } => {
                 self.jobs.push_back(Job::Received { conn, device, origin, body });
             }
-            Report::Closed { conn, device, reason, topics, .. } => {
-                self.jobs.push_back(Job::Closed { conn, device, reason, topics });
+            Report::Closed { conn, device, origin, reason, topics } => {
+                self.jobs.push_back(Job::Closed { conn, device, origin, reason, topics });
             }
             Report::NotEntered { topic } | Report::Left { topic } => {
                 self.hub.router.leave(topic, self.shard);
@@ -154,13 +155,14 @@ impl Desk {
                 }
                 Ok(())
             }
-            Job::Closed { conn, device, reason, topics } => {
+            Job::Closed { conn, device, origin, reason, topics } => {
                 debug!(%conn, %reason, "connection closed");
                 self.hub.devices.remove(device, conn);
                 for topic in topics {
                     self.hub.router.leave(topic, self.shard);
                 }
                 self.hub.assignments.release(self.shard);
+                self.hub.admission.leave(origin);
                 Ok(())
             }
             Job::Subscribe { conn, topic } => self.subscribe(conn, topic),
@@ -199,8 +201,8 @@ impl Desk {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, origin, replaces, topics, unsettled: _unsettled, .. } =
-            *pending;
+        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, .. } = *pending;
+        unsettled.settle();
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),

@@ -12,11 +12,12 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent};
 
+use crate::admission;
 use crate::config::{Config, ConfigError};
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
-use crate::listener::{self, Buffers};
+use crate::listener::{self, Buffers, Listener};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::{admin, frames, lanes};
@@ -51,6 +52,8 @@ pub struct Started {
     pub budget_bytes: usize,
     /// The limit on open files, after raising it.
     pub open_files: OpenFiles,
+    /// Settled connections that can be: `limits.connections_max`, or what the limit on open files leaves for them.
+    pub connections_max: usize,
     /// Buffer sizes of a device's socket.
     pub buffers: Buffers,
 }
@@ -225,6 +228,8 @@ impl GatewayBuilder {
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, budget, &shards)?;
+        let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
+        let sockets_max = admission::sockets_max(open_files.soft, own);
         let started = Started {
             tcp: listeners.iter().map(|(addr, _)| *addr).collect(),
             admin: admin.as_ref().map(|(addr, _)| *addr),
@@ -232,16 +237,17 @@ impl GatewayBuilder {
             shards,
             budget_bytes,
             open_files,
+            connections_max: admission::connections_max(&config.limits, sockets_max),
             buffers,
         };
-        started.log();
-        let hub = Hub::new(config, engine, on_publish);
+        started.log(&config);
+        let hub = Hub::new(config, engine, on_publish, sockets_max);
         Ok(launch(hub, queues, listeners, admin, started))
     }
 }
 
 impl Started {
-    fn log(&self) {
+    fn log(&self, config: &Config) {
         let OpenFiles { soft, hard } = self.open_files;
         info!(
             tcp = ?self.tcp,
@@ -251,10 +257,20 @@ impl Started {
             budget_bytes = self.budget_bytes,
             open_files_soft = soft,
             open_files_hard = hard,
+            connections_max = self.connections_max,
             send_buffer_bytes = self.buffers.send_bytes,
             recv_buffer_bytes = self.buffers.recv_bytes,
             "listening"
         );
+        let configured = config.limits.connections_max;
+        if self.connections_max < configured {
+            warn!(
+                connections_max = self.connections_max,
+                configured,
+                open_files = soft,
+                "the limit on open files has room for fewer connections than limits.connections_max"
+            );
+        }
     }
 }
 
@@ -265,15 +281,15 @@ impl Default for Depths {
     }
 }
 
-type Bound = (SocketAddr, TcpListener);
+type Bound<L> = (SocketAddr, L);
 
-fn bind_all(config: &Config) -> Result<(Vec<Bound>, Buffers), StartError> {
+fn bind_all(config: &Config) -> Result<(Vec<Bound<Listener>>, Buffers), StartError> {
     let mut listeners = Vec::new();
     let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
     for addr in &config.listen.tcp {
         let bound = listener::bind(*addr, config).and_then(|(listener, buffers)| {
             granted = buffers;
-            Ok((listener.local_addr()?, listener))
+            Ok((listener.get_ref().local_addr()?, listener))
         });
         let listen_error = |source| StartError::Listen { key: "listen.tcp", addr: *addr, source };
         listeners.push(bound.map_err(listen_error)?);
@@ -281,7 +297,7 @@ fn bind_all(config: &Config) -> Result<(Vec<Bound>, Buffers), StartError> {
     Ok((listeners, granted))
 }
 
-async fn bind_admin(config: &Config) -> Result<Option<Bound>, StartError> {
+async fn bind_admin(config: &Config) -> Result<Option<Bound<TcpListener>>, StartError> {
     let Some(addr) = config.listen.admin else { return Ok(None) };
     let bound = async {
         let listener = TcpListener::bind(addr).await?;
@@ -329,8 +345,8 @@ fn start_shards(
 fn launch(
     hub: Arc<Hub>,
     queues: Vec<Reports>,
-    bound: Vec<Bound>,
-    admin: Option<Bound>,
+    bound: Vec<Bound<Listener>>,
+    admin: Option<Bound<TcpListener>>,
     started: Started,
 ) -> Gateway {
     let (mut listeners, mut desks, mut services) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
@@ -345,6 +361,7 @@ fn launch(
         let hub = Arc::clone(&hub);
         services.spawn(async move { hub.router.run_ticks(ticker).await });
     }
+    services.spawn(admission::tidy(Arc::clone(&hub)));
     let admin = admin.map(|(_, listener)| {
         let config = hub.config().admin.clone();
         let handle = Handle::new(Arc::clone(&hub));
@@ -368,6 +385,8 @@ async fn retire_topics(hub: Arc<Hub>) {
 
 /// A drained connection may linger for a second; the rest is for a busy machine.
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
+/// Where the kernel does not count them.
+const OWN_DESCRIPTORS: u64 = 64;
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
 /// A lane empties within a few turns.

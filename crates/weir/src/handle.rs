@@ -17,12 +17,14 @@ pub struct Handle {
 }
 
 /// How many things the front holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// Device records: devices that are connected or connecting.
     pub devices: usize,
     /// Topics.
     pub topics: usize,
+    /// Source addresses that are known; none where they are not limited.
+    pub sources: usize,
 }
 
 impl Handle {
@@ -225,6 +227,9 @@ pub struct Connection {
     pub info: ConnectionInfo,
     /// Its device's id.
     pub device: String,
+    /// Where it comes from, as limits count it: an IPv4 address, or a /64 of IPv6. Behind a proxy it is what the proxy
+    /// says, and `info.peer` is the proxy.
+    pub source: Option<String>,
     /// Names of the topics it is in.
     pub topics: Vec<String>,
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 use weir_engine::{Engine, Mailbox};
 
+use crate::admission::Admission;
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -25,6 +26,7 @@ pub(crate) struct Hub {
     pub(crate) auth: Authenticator,
     /// By shard.
     pub(crate) tickets: Box<[Tickets]>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) assignments: Assignments,
     pub(crate) on_publish: Option<OnPublish>,
     /// Becomes true once: nothing new is accepted.
@@ -42,7 +44,13 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(config: Config, engine: Engine, on_publish: Option<OnPublish>) -> Arc<Hub> {
+    /// `sockets_max`: sockets of devices that there are descriptors for.
+    pub(crate) fn new(
+        config: Config,
+        engine: Engine,
+        on_publish: Option<OnPublish>,
+        sockets_max: usize,
+    ) -> Arc<Hub> {
         let shards = engine.shard_count();
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
@@ -54,6 +62,7 @@ impl Hub {
             devices: Devices::new(limits.connections_per_device_max),
             auth: Authenticator::new(&config),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),
+            admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
             assignments: Assignments::new(shards, limits.connections_max),
             on_publish,
             draining: watch::Sender::new(false),
@@ -90,7 +99,11 @@ impl Hub {
     }
 
     pub(crate) fn gauges(&self) -> Gauges {
-        Gauges { devices: self.devices.device_count(), topics: self.router.topic_count() }
+        Gauges {
+            devices: self.devices.device_count(),
+            topics: self.router.topic_count(),
+            sources: self.admission.source_count(),
+        }
     }
 
     pub(crate) fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {

@@ -8,6 +8,7 @@ use weir_wire::CloseReason;
 use crate::handle::{Connection, ConnectionCursor, ConnectionQuery};
 use crate::hub::Hub;
 use crate::lanes::{Lanes, inspect, urgent};
+use crate::sources::Source;
 
 impl Hub {
     pub(crate) async fn connections(
@@ -122,7 +123,10 @@ impl Hub {
     fn name(&self, info: ConnectionInfo) -> Option<Connection> {
         let device = self.devices.id_of(info.device, info.id)?;
         let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();
-        Some(Connection { info, device, topics })
+        let counted = self.admission.source(info.origin);
+        let source = counted.or(info.peer.map(|peer| Source::of(peer.ip())));
+        let source = source.map(|source| source.to_string());
+        Some(Connection { info, device, source, topics })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The Weir gateway as a library.
 
 mod admin;
+mod admission;
 mod auth;
 mod config;
 mod counters;
@@ -19,7 +20,6 @@ mod reports;
 mod router;
 mod session;
 mod slab;
-#[cfg_attr(not(test), expect(dead_code, reason = "asked by nobody yet"))]
 mod sources;
 mod threads;
 mod tickets;
@@ -29,7 +29,9 @@ pub use config::{
     LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
     TokenConfig, TopicClass, parse_duration,
 };
-pub use counters::{AcceptError, Counters, PublishTarget, RefuseCause, SubscribeRefuseCause};
+pub use counters::{
+    AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, SubscribeRefuseCause,
+};
 pub use events::{FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{

@@ -1,21 +1,25 @@
 //! TCP listeners: binding, and accepting without spinning when descriptors run out.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 use weir_wire::CloseReason;
 
 use crate::config::Config;
-use crate::counters::AcceptError;
+use crate::counters::{AcceptError, ConnectRefuseCause};
 use crate::hub::Hub;
 use crate::session;
-use crate::tickets::Unsettled;
 
 /// What the kernel granted of the buffer sizes asked for (it doubles them, and caps them with `wmem_max` and
 /// `rmem_max`).
@@ -27,11 +31,14 @@ pub struct Buffers {
     pub recv_bytes: usize,
 }
 
+/// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
+pub(crate) type Listener = AsyncFd<TcpListener>;
+
 /// Binds a listener for devices.
 ///
 /// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
 /// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
-pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(TcpListener, Buffers)> {
+pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(Listener, Buffers)> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
@@ -48,11 +55,16 @@ pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(TcpListener
     socket.listen(i32::try_from(config.listen.accept_backlog).unwrap_or(i32::MAX))?;
     let buffers =
         Buffers { send_bytes: socket.send_buffer_size()?, recv_bytes: socket.recv_buffer_size()? };
-    Ok((TcpListener::from_std(socket.into())?, buffers))
+    #[expect(
+        deprecated,
+        reason = "unsound where a type changes its descriptor; a listener keeps it"
+    )]
+    let listener = AsyncFd::with_interest(socket.into(), Interest::READABLE)?;
+    Ok((listener, buffers))
 }
 
 /// Accepts until the gateway drains.
-pub(crate) async fn run(hub: Arc<Hub>, listener: TcpListener) {
+pub(crate) async fn run(hub: Arc<Hub>, listener: Listener) {
     let mut draining = hub.draining.subscribe();
     tokio::select! {
         () = accept(&hub, &listener) => {}
@@ -61,25 +73,74 @@ pub(crate) async fn run(hub: Arc<Hub>, listener: TcpListener) {
     }
 }
 
-async fn accept(hub: &Arc<Hub>, listener: &TcpListener) {
+async fn accept(hub: &Arc<Hub>, listener: &Listener) {
     let mut trouble = Trouble::default();
+    let mut refused = 0_u32;
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (socket, peer) = match listener.async_io(Interest::READABLE, accept_one).await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 let kind = AcceptError::of(&error);
                 hub.counters().count_accept_error(kind);
-                trouble.meet(kind, &error).await;
+                if !(is_out_of_descriptors(kind) && shed_one(hub, listener)) {
+                    trouble.meet(kind, &error).await;
+                }
                 continue;
             }
         };
         trouble.pause = PAUSE_MIN;
         hub.counters().count_accepted();
-        match Unsettled::enter(hub) {
-            Some(unsettled) => {
+        match hub.admission.enter(hub, peer) {
+            Ok(unsettled) => {
+                let Ok(stream) = TcpStream::from_std(socket.into()) else {
+                    hub.counters().count_closed(CloseReason::SocketError);
+                    continue;
+                };
                 tokio::spawn(session::run(Arc::clone(hub), stream, unsettled));
             }
-            None => session::turn_away(hub, stream, CloseReason::TooManyConnections),
+            Err(cause) => {
+                session::turn_away(hub, socket, cause);
+                refused = refused.wrapping_add(1);
+                // Those who are in have their turn between a crowd that is turned away.
+                if refused.is_multiple_of(REFUSED_AT_ONCE) {
+                    yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// A non-blocking socket and where it comes from, if the kernel says.
+fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    Ok((socket, peer.map(|peer| peer.ip())))
+}
+
+/// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
+///
+/// This happens only if the process holds more descriptors of other kinds than were counted at the start.
+fn shed_one(hub: &Hub, listener: &Listener) -> bool {
+    if !hub.admission.lend_descriptor() {
+        return false;
+    }
+    let accepted = accept_one(listener.get_ref());
+    let is_shed = accepted.is_ok();
+    if let Ok((socket, _)) = accepted {
+        hub.counters().count_accepted();
+        session::turn_away(hub, socket, ConnectRefuseCause::Descriptors);
+    }
+    hub.admission.restore_descriptors();
+    is_shed
+}
+
+fn is_out_of_descriptors(kind: AcceptError) -> bool {
+    match kind {
+        AcceptError::Emfile => true,
+        // What one process gives up another takes.
+        AcceptError::Enfile | AcceptError::Memory | AcceptError::Aborted | AcceptError::Other => {
+            false
         }
     }
 }
@@ -126,6 +187,8 @@ impl Default for Trouble {
     }
 }
 
+/// A quarter of a millisecond's worth.
+const REFUSED_AT_ONCE: u32 = 32;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Descriptors come back when connections close: soon enough to notice, seldom enough to cost nothing.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -156,8 +219,11 @@ mod tests {
     async fn accepted_sockets_inherit_what_the_listener_was_given() {
         let config = Config::default();
         let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
-        let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
+        let addr = listener.get_ref().local_addr().unwrap();
+        let _peer = std::net::TcpStream::connect(addr).unwrap();
+        let accepted = listener.async_io(Interest::READABLE, accept_one).await;
+        let (stream, peer) = accepted.unwrap();
+        assert_eq!(peer, Some(addr.ip()));
         let socket = socket2::SockRef::from(&stream);
         assert!(socket.tcp_nodelay().unwrap());
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(config.tcp.user_timeout));

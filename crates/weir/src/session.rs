@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,10 +20,12 @@ use weir_engine::{Budget, Origin};
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
+use crate::admission::{Admission, Unsettled};
+use crate::counters::ConnectRefuseCause;
 use crate::frames;
 use crate::hub::Hub;
 use crate::lanes::credit;
-use crate::tickets::{Pending, Unsettled};
+use crate::tickets::Pending;
 
 /// Takes a connection to its shard, or says why not.
 ///
@@ -48,12 +51,16 @@ pub(crate) async fn run(hub: Arc<Hub>, stream: TcpStream, unsettled: Unsettled) 
 }
 
 /// Says goodbye at once and closes: for a connection that there is no place for.
-pub(crate) fn turn_away(hub: &Hub, stream: TcpStream, reason: CloseReason) {
+///
+/// Cost: three syscalls; the runtime never hears of the socket.
+pub(crate) fn turn_away(hub: &Hub, socket: OwnedFd, cause: ConnectRefuseCause) {
+    let reason = hub.admission.refuse(cause);
     hub.counters().count_closed(reason);
-    if let Ok(mut stream) = stream.into_std() {
-        // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
-        let _ = stream.write(&frames::goodbye(reason));
-    }
+    // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
+    let _ = send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL);
+    // A close with unread bytes is a reset, which may overtake what was said.
+    let mut bytes = [0; READ_BYTES];
+    let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
 }
 
 /// What `Hello` was, and what came behind it.
@@ -121,22 +128,19 @@ async fn settle(
     drop(hello);
     // From here on a revocation of the device reaches this connection too.
     let pin = hub.devices.pin(&admission.device);
-    // At its edge the budget belongs to those who are connected.
-    if hub.engine().budget().is_tight() {
-        return Err((stream, unsettled, CloseReason::BudgetExhausted));
-    }
-    let Some(shard) = hub.assignments.assign() else {
-        return Err((stream, unsettled, CloseReason::TooManyConnections));
+    let shard = match Admission::settle(hub) {
+        Ok(shard) => shard,
+        Err(cause) => return Err((stream, unsettled, hub.admission.refuse(cause))),
     };
     let Ok(credit) = timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await else {
         hub.assignments.release(shard);
-        return Err((stream, unsettled, CloseReason::TooManyConnections));
+        return Err((stream, unsettled, hub.admission.refuse(ConnectRefuseCause::Mailbox)));
     };
     let pending = Box::new(Pending {
         pin,
         heartbeat,
         priority: admission.priority,
-        origin: Origin { grant: admission.grant, ..Origin::default() },
+        origin: Origin { source: unsettled.source(), grant: admission.grant },
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
         topics,

@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use weir_engine::{Adoption, Command, Credit, Origin, Priority};
 use weir_wire::v1::Subscribe;
 
-use crate::counters::Counters;
+use crate::admission::Unsettled;
 use crate::devices::Pin;
-use crate::hub::Hub;
 
 /// What one shard was offered and has not answered yet.
 #[derive(Default)]
@@ -30,7 +29,6 @@ pub(crate) struct Pending {
     /// Where it comes from, and what its token permits.
     pub(crate) origin: Origin,
     /// Whether `limits.publishes_per_second` holds for it.
-    #[expect(dead_code, reason = "for the shard, which does not count yet")]
     pub(crate) publish_limited: bool,
     /// Whether it replaces the oldest of its device's connections when they are too many.
     pub(crate) replaces: bool,
@@ -38,14 +36,6 @@ pub(crate) struct Pending {
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.
     pub(crate) unsettled: Unsettled,
-}
-
-/// A place among the connections that have not settled.
-///
-/// It must not keep the hub, which keeps the tickets, which keep it: a gateway that ends with connections on their way
-/// would never be freed.
-pub(crate) struct Unsettled {
-    counters: Arc<Counters>,
 }
 
 /// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
@@ -80,9 +70,9 @@ impl Tickets {
         let ticket = inner.next;
         inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
-        let (priority, origin) = (pending.priority, pending.origin);
+        let (priority, origin, publish_limited) =
+            (pending.priority, pending.origin, pending.publish_limited);
         inner.pending.insert(ticket, pending);
-        let publish_limited = true;
         let adoption = Adoption {
             socket,
             ticket,
@@ -118,25 +108,15 @@ impl Tickets {
     }
 }
 
-impl Unsettled {
-    /// Takes a place; `None` if all `unsettled_connections_max` are taken.
-    pub(crate) fn enter(hub: &Hub) -> Option<Unsettled> {
-        let max = hub.config().limits.unsettled_connections_max;
-        let entered = hub.counters().try_enter_unsettled(max);
-        entered.then(|| Unsettled { counters: Arc::clone(hub.counters()) })
-    }
-}
-
-impl Drop for Unsettled {
-    fn drop(&mut self) {
-        self.counters.leave_unsettled();
-    }
-}
-
 impl Assignments {
     pub(crate) fn new(shards: usize, connections_max: usize) -> Self {
         let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
         Self { by_shard, total: AtomicUsize::new(0), connections_max }
+    }
+
+    /// Whether `connections_max` are there.
+    pub(crate) fn is_full(&self) -> bool {
+        self.total.load(Ordering::Relaxed) >= self.connections_max
     }
 
     /// The shard with the fewest connections, which has one more now; `None` if `connections_max` are there.
@@ -171,6 +151,7 @@ mod tests {
         let assignments = Assignments::new(2, 3);
         let assigned: Vec<_> = (0..4).map(|_| assignments.assign()).collect();
         assert_eq!(assigned, [Some(0), Some(1), Some(0), None]);
+        assert!(assignments.is_full());
         assignments.release(1);
         assert_eq!(assignments.assign(), Some(1));
     }

@@ -1,6 +1,5 @@
 //! Topic classes over real sockets: rates, ticks, conflation.
 
-#[expect(dead_code, reason = "it serves other tests too")]
 mod common;
 
 use std::time::Duration;

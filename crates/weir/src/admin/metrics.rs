@@ -16,7 +16,9 @@ use weir_wire::CloseReason;
 
 use self::families::{Families, Histogram};
 use super::process;
-use crate::{AcceptError, Handle, PublishTarget, RefuseCause, SubscribeRefuseCause};
+use crate::{
+    AcceptError, ConnectRefuseCause, Handle, PublishTarget, RefuseCause, SubscribeRefuseCause,
+};
 
 /// All metrics of a gateway.
 pub(super) struct Metrics {
@@ -124,6 +126,17 @@ impl Gateway {
             "weir_accept_errors",
             "Errors of accepting connections, by kind.",
             AcceptError::ALL.map(|error| ([("error", error.name())], front.accept_errors(error))),
+        )?;
+        to.counters(
+            "weir_connections_refused",
+            "Connections that were not let in, by the limit that they met.",
+            ConnectRefuseCause::ALL
+                .map(|cause| ([("cause", cause.name())], front.connect_refused(cause))),
+        )?;
+        to.gauge(
+            "weir_sources",
+            "Source addresses that are known; none where they are not limited.",
+            gauges.sources as u64,
         )?;
         to.counters(
             "weir_messages_published",

@@ -27,6 +27,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::{AcceptError, AdminConfig, Handle};
+pub(crate) use process::open_fds;
+
 use problem::{Kind, Problem};
 use routes::Routes;
 

@@ -5,7 +5,7 @@ use std::fs;
 /// Open descriptors.
 ///
 /// Cost: one stat; before Linux 6.2, which counts them there, a directory is read whole.
-pub(super) fn open_fds() -> Option<u64> {
+pub(crate) fn open_fds() -> Option<u64> {
     match fs::metadata(FD_DIR).ok()?.len() {
         0 => fs::read_dir(FD_DIR).ok().map(|entries| entries.count() as u64),
         count => Some(count),

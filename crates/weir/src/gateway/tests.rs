@@ -33,7 +33,7 @@ async fn credits_and_reports_never_wait_for_each_other() {
         device.await.unwrap();
     }
     let handle = gateway.handle();
-    let is_over = || handle.gauges() == crate::Gauges { devices: 0, topics: 0 };
+    let is_over = || handle.gauges() == crate::Gauges::default();
     while !is_over() || handle.engine().mailbox(0).depth() > 0 {
         sleep(Duration::from_millis(5)).await;
     }

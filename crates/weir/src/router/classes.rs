@@ -57,7 +57,7 @@ pub(super) struct Rate {
 ///
 /// Cost: a look-up tries the patterns one by one; the router does it once for a topic that exists.
 #[derive(Debug)]
-pub(super) struct Classes {
+pub(crate) struct Classes {
     ordered: Box<[Arc<Class>]>,
     default: Arc<Class>,
     /// Each once.

@@ -1,5 +1,6 @@
 //! A gateway on free ports and a scripted device, so that a test reads as the conversation.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -43,7 +44,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) async fn connect(gateway: &Gateway) -> Peer {
-        let stream = TcpStream::connect(gateway.tcp_addrs()[0]).await.unwrap();
+        Peer::over(TcpStream::connect(gateway.tcp_addrs()[0]).await.unwrap())
+    }
+
+    /// Over a socket that is connected.
+    pub(crate) fn over(stream: TcpStream) -> Peer {
         Peer { stream, buf: Vec::new() }
     }
 

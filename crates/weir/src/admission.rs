@@ -1,0 +1,280 @@
+//! Who is let in: every limit on connections, in one place.
+//!
+//! Two questions are asked. At accept: is there room for one more socket, and may its source have it? At settling, when
+//! the device is known: is there room on a shard? What is taken at accept is an [`Unsettled`], which gives it all back
+//! when it is dropped, or hands it on to the shard's connection, whose end gives it back with [`Admission::leave`].
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+use weir_engine::Origin;
+use weir_wire::CloseReason;
+
+use crate::config::{Config, LimitsConfig};
+use crate::counters::{ConnectRefuseCause, Counters};
+use crate::hub::Hub;
+use crate::sources::{Source, SourceFull, SourceRef, Sources};
+
+/// The limits on connections, and what is used of them.
+///
+/// Cost: a refusal is some atomic operations, and the lock of one stripe of sources where they are limited.
+pub(crate) struct Admission {
+    counters: Arc<Counters>,
+    unsettled_max: usize,
+    /// Sockets of devices that the limit on open files has room for.
+    sockets_max: usize,
+    /// Sockets of devices: accepted, and not reported closed. What lingers on a shard its cells count.
+    sockets: AtomicUsize,
+    sources: Option<Sources>,
+    spares: Spares,
+    notices: [Notice; ConnectRefuseCause::ALL.len()],
+    began: Instant,
+}
+
+/// A place among the connections that have not settled, with its socket's and its source's.
+///
+/// It must not keep the hub, which keeps the tickets, which keep it: a gateway that ends with connections on their way
+/// would never be freed.
+pub(crate) struct Unsettled {
+    admission: Arc<Admission>,
+    source: Option<SourceRef>,
+    is_settled: bool,
+}
+
+/// Refusals for one cause, and how many of them the log has not told.
+#[derive(Default)]
+struct Notice {
+    untold: AtomicU64,
+    /// Milliseconds after the start, and one; 0: never.
+    told_at: AtomicU64,
+}
+
+/// Descriptors that are kept open for nothing, so that one can be closed when all are used up.
+#[derive(Default)]
+struct Spares(Mutex<Vec<OwnedFd>>);
+
+impl Admission {
+    pub(crate) fn new(config: &Config, counters: Arc<Counters>, sockets_max: usize) -> Arc<Self> {
+        let limits = &config.limits;
+        // Behind a proxy the table also tells where a connection comes from.
+        let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
+        let admission = Admission {
+            counters,
+            unsettled_max: limits.unsettled_connections_max,
+            sockets_max,
+            sockets: AtomicUsize::new(0),
+            sources: is_counted.then(|| Sources::new(limits)),
+            spares: Spares::default(),
+            notices: Default::default(),
+            began: Instant::now(),
+        };
+        admission.spares.refill();
+        Arc::new(admission)
+    }
+
+    /// Takes a place for a connection that was just accepted, counted for `source` unless that is not known yet.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        hub: &Hub,
+        source: Option<IpAddr>,
+    ) -> Result<Unsettled, ConnectRefuseCause> {
+        if hub.is_draining() {
+            return Err(ConnectRefuseCause::Draining);
+        }
+        // At its edge the budget belongs to those who are connected.
+        if hub.engine().budget().is_tight() {
+            return Err(ConnectRefuseCause::Memory);
+        }
+        if hub.assignments.is_full() {
+            return Err(ConnectRefuseCause::ConnectionsMax);
+        }
+        if !self.counters.try_enter_unsettled(self.unsettled_max) {
+            return Err(ConnectRefuseCause::UnsettledMax);
+        }
+        // From here on whatever was taken is given back by the place.
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        let mut place = Unsettled { admission: Arc::clone(self), source: None, is_settled: false };
+        if open >= self.sockets_max {
+            return Err(ConnectRefuseCause::Descriptors);
+        }
+        if let Some(source) = source {
+            place.count_source(source)?;
+        }
+        Ok(place)
+    }
+
+    /// Finds a shard for a connection whose device is known; it has one more now.
+    pub(crate) fn settle(hub: &Hub) -> Result<usize, ConnectRefuseCause> {
+        if hub.engine().budget().is_tight() {
+            return Err(ConnectRefuseCause::Memory);
+        }
+        hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+    }
+
+    /// A settled connection has ended.
+    pub(crate) fn leave(&self, origin: Origin) {
+        self.give_back(SourceRef::from_origin(origin.source));
+    }
+
+    /// Counts a refusal, tells of it now and then, and answers with what the device is told.
+    pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
+        self.counters.count_connect_refused(cause);
+        let notice = &self.notices[cause as usize];
+        notice.untold.fetch_add(1, Ordering::Relaxed);
+        notice.tell(cause, self.began.elapsed());
+        cause.reason()
+    }
+
+    /// Where a settled connection comes from, where that is counted.
+    pub(crate) fn source(&self, origin: Origin) -> Option<Source> {
+        self.sources.as_ref()?.source(SourceRef::from_origin(origin.source)?)
+    }
+
+    /// Sources that are known now.
+    pub(crate) fn source_count(&self) -> usize {
+        self.sources.as_ref().map_or(0, Sources::count)
+    }
+
+    /// Makes room for one descriptor where none is left; `false` if that was done already.
+    pub(crate) fn lend_descriptor(&self) -> bool {
+        self.spares.lend()
+    }
+
+    /// Takes what was lent again, as far as there is room.
+    pub(crate) fn restore_descriptors(&self) {
+        self.spares.refill();
+    }
+
+    fn give_back(&self, source: Option<SourceRef>) {
+        if let (Some(sources), Some(source)) = (&self.sources, source) {
+            sources.leave(source, self.began.elapsed());
+        }
+        self.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Does what nobody comes by for: forgets sources, tells of the last refusals, takes back descriptors that were lent.
+pub(crate) async fn tidy(hub: Arc<Hub>) {
+    let admission = &hub.admission;
+    loop {
+        sleep(TIDY_INTERVAL).await;
+        let now = admission.began.elapsed();
+        if let Some(sources) = &admission.sources {
+            sources.sweep(now);
+        }
+        for cause in ConnectRefuseCause::ALL {
+            admission.notices[cause as usize].tell(cause, now);
+        }
+        admission.spares.refill();
+    }
+}
+
+impl Unsettled {
+    /// Counts the connection for a source that is known only now.
+    pub(crate) fn count_source(&mut self, addr: IpAddr) -> Result<(), ConnectRefuseCause> {
+        let Some(sources) = &self.admission.sources else { return Ok(()) };
+        debug_assert!(self.source.is_none(), "a connection comes from one place");
+        let entered = sources.enter(Source::of(addr), self.admission.began.elapsed());
+        self.source = Some(entered.map_err(|full| match full {
+            SourceFull::Connections => ConnectRefuseCause::SourceConnections,
+            SourceFull::Rate => ConnectRefuseCause::SourceRate,
+        })?);
+        Ok(())
+    }
+
+    /// The source, as a shard carries it.
+    pub(crate) fn source(&self) -> u32 {
+        SourceRef::to_origin(self.source)
+    }
+
+    /// The shard has the connection: what was taken for it is given back with its end.
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.admission.counters.leave_unsettled();
+        if !self.is_settled {
+            self.admission.give_back(self.source);
+        }
+    }
+}
+
+impl Notice {
+    /// Writes a line, if there is something to tell and the last one is long enough ago.
+    fn tell(&self, cause: ConnectRefuseCause, now: Duration) {
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        if told_at != 0 && now.saturating_sub(told_at) < TELL_INTERVAL_MS
+            || self.untold.load(Ordering::Relaxed) == 0
+        {
+            return;
+        }
+        let order = Ordering::Relaxed;
+        if self.told_at.compare_exchange(told_at, now, order, order).is_ok() {
+            let times = self.untold.swap(0, order);
+            warn!(cause = cause.name(), limit = cause.limit(), times, "connections refused");
+        }
+    }
+}
+
+impl Spares {
+    fn lend(&self) -> bool {
+        self.lock().pop().is_some()
+    }
+
+    fn refill(&self) {
+        let mut spares = self.lock();
+        while spares.len() < SPARES {
+            let Ok(spare) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
+            spares.push(spare);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.0.lock().expect("no panic happens under the spares' lock")
+    }
+}
+
+/// Sockets on shards whose connections have been reported closed.
+fn lingering(hub: &Hub) -> usize {
+    let engine = hub.engine();
+    let lingering = (0..engine.shard_count()).map(|shard| engine.stats(shard).lingering.get());
+    usize::try_from(lingering.sum::<u64>()).unwrap_or(usize::MAX)
+}
+
+/// Sockets of devices that a limit on open files has room for when the process holds `own` others already.
+///
+/// What is kept back is for the admin API, and for files that are opened in passing; under a small limit the half of
+/// what there is would not be too little for devices, so no more than a quarter is kept.
+pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
+    if open_files == u64::MAX {
+        return usize::MAX;
+    }
+    let kept = KEPT_DESCRIPTORS.min(open_files / 4);
+    let room = open_files.saturating_sub(own.saturating_add(kept));
+    usize::try_from(room).unwrap_or(usize::MAX)
+}
+
+/// Settled connections that can be: `limits.connections_max`, unless there is no room for so many sockets.
+pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize) -> usize {
+    limits.connections_max.min(sockets_max)
+}
+
+/// The admin API's connections, the spares, and some more.
+const KEPT_DESCRIPTORS: u64 = 320;
+/// One for each listener that may be in trouble at one time.
+const SPARES: usize = 8;
+const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+const TELL_INTERVAL_MS: u64 = 10_000;
+
+#[cfg(test)]
+mod tests;
