@@ -6,6 +6,7 @@ mod file;
 mod keys;
 mod problem;
 mod reference;
+mod tables;
 
 use std::path::Path;
 

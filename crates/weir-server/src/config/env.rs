@@ -23,18 +23,14 @@ pub(super) fn apply(
     ours.sort();
     for (name, text) in ours {
         let place = Place::Variable(name.clone());
-        match keys::all().find(|key| key.variable_name() == name) {
-            Some(key) if key.variable().is_none() => {
-                let what = format_args!("{} can only stand in the file", key.path());
-                problems.push(Problem::new(place, what));
-            }
-            Some(key) => handle(key, &text, place, settings, places, problems),
-            None if belongs_to_section(&name) => {
-                let names = keys::all().filter_map(Key::variable);
-                problems
-                    .push(Problem::new(place, format_args!("no such key{}", meant(&name, names))));
-            }
-            None => {}
+        if let Some(key) = keys::all().find(|key| key.variable().as_ref() == Some(&name)) {
+            handle(key, &text, place, settings, places, problems);
+        } else if let Some(key) = list_of_tables(&name) {
+            let what = format!("{} is a list of tables: it can only stand in the file", key.path());
+            problems.push(Problem::new(place, what));
+        } else if keys::sections().any(|section| begins_like(&name, &section)) {
+            let names = keys::all().filter_map(Key::variable);
+            problems.push(Problem::new(place, format_args!("no such key{}", meant(&name, names))));
         }
     }
 }
@@ -59,10 +55,16 @@ fn handle(
     problems.push(Problem::not_allowed(place, &key.path(), shown, allowed));
 }
 
-fn belongs_to_section(name: &str) -> bool {
-    keys::sections().any(|section| {
-        let prefix = format!("WEIR_{}_", section.to_uppercase());
-        name.strip_prefix(&prefix)
-            .is_some_and(|rest| !rest.starts_with("SERVICE_") && !rest.starts_with("PORT"))
+/// The list of tables that the variable would set, or a member of one of its tables.
+fn list_of_tables(name: &str) -> Option<&'static Key> {
+    keys::all().find(|key| {
+        key.is_list_of_tables()
+            && (key.variable_name() == name || begins_like(name, &key.path().replace('.', "_")))
     })
+}
+
+fn begins_like(name: &str, path: &str) -> bool {
+    let prefix = format!("WEIR_{}_", path.to_uppercase());
+    name.strip_prefix(&prefix)
+        .is_some_and(|rest| !rest.starts_with("SERVICE_") && !rest.starts_with("PORT"))
 }

@@ -4,33 +4,36 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use toml::de::DeValue;
-use weir::TokenConfig;
+use weir::{Actor, IpNet, Priority, Right, SlowPolicy};
 
-use super::{LogFormat, Settings};
+use super::LogFormat;
+use super::tables::Member;
 
-/// A value of [`Settings`], whatever its type.
-pub(super) trait Field: Sync {
+/// A value of an `Owner`, whatever its type: of the settings, or of a table in a list.
+pub(super) trait Field<Owner>: Sync {
     /// What the value is, as a phrase that follows "allowed is".
     fn kind(&self) -> &'static str;
     /// Whether a variable can hold it.
     fn in_variables(&self) -> bool;
-    /// The members of each of its tables, if it is a list of tables: all are texts, the first is needed and secret.
-    fn members(&self) -> Option<&'static [&'static str]>;
+    /// The words that it chooses from, if it is one of them or a list of them.
+    fn words(&self) -> &'static [&'static str];
+    /// The members of each of its tables; none, if it is no list of tables.
+    fn members(&self) -> Vec<&'static dyn Member>;
     /// The value as TOML; `None` if it is absent.
-    fn show(&self, settings: &Settings) -> Option<String>;
+    fn show(&self, owner: &Owner) -> Option<String>;
     /// Sets it; false if the value is not of its kind.
-    fn set_from_toml(&self, settings: &mut Settings, value: &DeValue<'_>) -> bool;
+    fn set_from_toml(&self, owner: &mut Owner, value: &DeValue<'_>) -> bool;
     /// Sets it; false if the text is not of its kind.
-    fn set_from_text(&self, settings: &mut Settings, text: &str) -> bool;
+    fn set_from_text(&self, owner: &mut Owner, text: &str) -> bool;
 }
 
-/// Where a value of type `T` stands.
-pub(super) struct At<T> {
-    pub(super) get: fn(&Settings) -> &T,
-    pub(super) get_mut: fn(&mut Settings) -> &mut T,
+/// Where a value of type `T` stands in an `Owner`.
+pub(super) struct At<Owner, T> {
+    pub(super) get: fn(&Owner) -> &T,
+    pub(super) get_mut: fn(&mut Owner) -> &mut T,
 }
 
-impl<T: Value> Field for At<T> {
+impl<Owner, T: Value> Field<Owner> for At<Owner, T> {
     fn kind(&self) -> &'static str {
         T::KIND
     }
@@ -39,28 +42,32 @@ impl<T: Value> Field for At<T> {
         T::IN_VARIABLES
     }
 
-    fn members(&self) -> Option<&'static [&'static str]> {
-        T::MEMBERS
+    fn words(&self) -> &'static [&'static str] {
+        T::WORDS
     }
 
-    fn show(&self, settings: &Settings) -> Option<String> {
-        (self.get)(settings).show()
+    fn members(&self) -> Vec<&'static dyn Member> {
+        T::members()
     }
 
-    fn set_from_toml(&self, settings: &mut Settings, value: &DeValue<'_>) -> bool {
-        self.set(settings, T::from_toml(value))
+    fn show(&self, owner: &Owner) -> Option<String> {
+        (self.get)(owner).show()
     }
 
-    fn set_from_text(&self, settings: &mut Settings, text: &str) -> bool {
-        self.set(settings, T::from_text(text))
+    fn set_from_toml(&self, owner: &mut Owner, value: &DeValue<'_>) -> bool {
+        self.set(owner, T::from_toml(value))
+    }
+
+    fn set_from_text(&self, owner: &mut Owner, text: &str) -> bool {
+        self.set(owner, T::from_text(text))
     }
 }
 
-impl<T> At<T> {
-    fn set(&self, settings: &mut Settings, value: Option<T>) -> bool {
+impl<Owner, T> At<Owner, T> {
+    fn set(&self, owner: &mut Owner, value: Option<T>) -> bool {
         let is_right = value.is_some();
         if let Some(value) = value {
-            *(self.get_mut)(settings) = value;
+            *(self.get_mut)(owner) = value;
         }
         is_right
     }
@@ -70,7 +77,10 @@ impl<T> At<T> {
 pub(super) trait Value: Sized {
     const KIND: &'static str;
     const IN_VARIABLES: bool = true;
-    const MEMBERS: Option<&'static [&'static str]> = None;
+    const WORDS: &'static [&'static str] = &[];
+    fn members() -> Vec<&'static dyn Member> {
+        Vec::new()
+    }
     fn from_toml(value: &DeValue<'_>) -> Option<Self>;
     fn from_text(text: &str) -> Option<Self>;
     fn show(&self) -> Option<String>;
@@ -178,27 +188,86 @@ impl Value for String {
     }
 }
 
-impl Value for LogFormat {
-    const KIND: &'static str = "\"text\" or \"json\"";
+impl Value for Option<String> {
+    const KIND: &'static str = String::KIND;
 
-    fn from_toml(value: &DeValue<'_>) -> Option<LogFormat> {
-        LogFormat::from_text(value.as_str()?)
+    fn from_toml(value: &DeValue<'_>) -> Option<Option<String>> {
+        String::from_toml(value).map(Some)
     }
 
-    fn from_text(text: &str) -> Option<LogFormat> {
-        match text {
-            "text" => Some(LogFormat::Text),
-            "json" => Some(LogFormat::Json),
-            _ => None,
-        }
+    fn from_text(text: &str) -> Option<Option<String>> {
+        String::from_text(text).map(Some)
     }
 
     fn show(&self) -> Option<String> {
-        let name = match self {
+        self.as_ref().and_then(String::show)
+    }
+}
+
+/// A value that is one of a few words.
+trait Word: Sized {
+    const KIND: &'static str;
+    const WORDS: &'static [&'static str];
+    fn find(word: &str) -> Option<Self>;
+    fn word(&self) -> &'static str;
+}
+
+impl<T: Word> Value for T {
+    const KIND: &'static str = <T as Word>::KIND;
+    const WORDS: &'static [&'static str] = <T as Word>::WORDS;
+
+    fn from_toml(value: &DeValue<'_>) -> Option<T> {
+        T::find(value.as_str()?)
+    }
+
+    fn from_text(text: &str) -> Option<T> {
+        T::find(text)
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Word for LogFormat {
+    const KIND: &'static str = "\"text\" or \"json\"";
+    const WORDS: &'static [&'static str] = &["text", "json"];
+
+    fn find(word: &str) -> Option<LogFormat> {
+        [LogFormat::Text, LogFormat::Json].into_iter().find(|format| format.word() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
             LogFormat::Text => "text",
             LogFormat::Json => "json",
-        };
-        Some(quoted(name))
+        }
+    }
+}
+
+impl Word for Priority {
+    const KIND: &'static str = "\"high\", \"normal\" or \"low\"";
+    const WORDS: &'static [&'static str] = &["high", "normal", "low"];
+
+    fn find(word: &str) -> Option<Priority> {
+        Priority::ALL.into_iter().find(|priority| priority.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for SlowPolicy {
+    const KIND: &'static str = "\"close\", \"drop\" or \"conflate\"";
+    const WORDS: &'static [&'static str] = &["close", "drop", "conflate"];
+
+    fn find(word: &str) -> Option<SlowPolicy> {
+        SlowPolicy::ALL.into_iter().find(|policy| policy.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
     }
 }
 
@@ -222,7 +291,7 @@ impl Value for Vec<SocketAddr> {
     const KIND: &'static str = "a list of addresses such as [\"0.0.0.0:7070\", \"[::1]:7070\"]";
 
     fn from_toml(value: &DeValue<'_>) -> Option<Vec<SocketAddr>> {
-        value.as_array()?.iter().map(|item| item.get_ref().as_str()?.parse().ok()).collect()
+        texts(value)?.into_iter().map(|text| text.parse().ok()).collect()
     }
 
     fn from_text(text: &str) -> Option<Vec<SocketAddr>> {
@@ -238,7 +307,7 @@ impl Value for Vec<String> {
     const KIND: &'static str = "a list of texts";
 
     fn from_toml(value: &DeValue<'_>) -> Option<Vec<String>> {
-        value.as_array()?.iter().map(|item| item.get_ref().as_str().map(str::to_owned)).collect()
+        Some(texts(value)?.into_iter().map(str::to_owned).collect())
     }
 
     fn from_text(text: &str) -> Option<Vec<String>> {
@@ -250,32 +319,63 @@ impl Value for Vec<String> {
     }
 }
 
-impl Value for Vec<TokenConfig> {
-    const KIND: &'static str = "tables [[auth.tokens]], each with token and, if wanted, device";
-    const IN_VARIABLES: bool = false;
-    const MEMBERS: Option<&'static [&'static str]> = Some(&["token", "device"]);
+impl Value for Vec<IpNet> {
+    const KIND: &'static str = "a list of networks such as [\"10.0.0.0/8\", \"fd00::/8\"]";
 
-    fn from_toml(value: &DeValue<'_>) -> Option<Vec<TokenConfig>> {
-        value.as_array()?.iter().map(|item| token(item.get_ref())).collect()
+    fn from_toml(value: &DeValue<'_>) -> Option<Vec<IpNet>> {
+        texts(value)?.into_iter().map(|text| text.parse().ok()).collect()
     }
 
-    fn from_text(_: &str) -> Option<Vec<TokenConfig>> {
-        None
+    fn from_text(text: &str) -> Option<Vec<IpNet>> {
+        parts(text).map(|part| part.parse().ok()).collect()
     }
 
     fn show(&self) -> Option<String> {
-        self.is_empty().then(|| "[]".to_owned())
+        Some(list(self.iter().map(IpNet::to_string)))
     }
 }
 
-fn token(value: &DeValue<'_>) -> Option<TokenConfig> {
-    let table = value.as_table()?;
-    let text = |name: &str| table.get(name).map(|value| value.get_ref().as_str());
-    let device = match text("device") {
-        Some(device) => Some(device?.to_owned()),
-        None => None,
-    };
-    Some(TokenConfig { token: text("token")??.to_owned(), device, ..TokenConfig::default() })
+impl Value for Vec<Right> {
+    const KIND: &'static str = "a list of \"subscribe\", \"publish\" and \"events\"";
+    const WORDS: &'static [&'static str] = &["subscribe", "publish", "events"];
+
+    fn from_toml(value: &DeValue<'_>) -> Option<Vec<Right>> {
+        texts(value)?.into_iter().map(right).collect()
+    }
+
+    fn from_text(text: &str) -> Option<Vec<Right>> {
+        parts(text).map(right).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(list(self.iter().map(|right| right.name().to_owned())))
+    }
+}
+
+fn right(word: &str) -> Option<Right> {
+    Right::ALL.into_iter().find(|right| right.name() == word)
+}
+
+impl Value for Vec<Actor> {
+    const KIND: &'static str = "a list of \"devices\", \"services\" and \"label:NAME\"";
+    const WORDS: &'static [&'static str] = &["devices", "services", "label:"];
+
+    fn from_toml(value: &DeValue<'_>) -> Option<Vec<Actor>> {
+        texts(value)?.into_iter().map(Actor::parse).collect()
+    }
+
+    fn from_text(text: &str) -> Option<Vec<Actor>> {
+        parts(text).map(Actor::parse).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(list(self.iter().map(Actor::to_string)))
+    }
+}
+
+/// The texts of a list of nothing but texts.
+pub(super) fn texts<'a>(value: &'a DeValue<'_>) -> Option<Vec<&'a str>> {
+    value.as_array()?.iter().map(|item| item.get_ref().as_str()).collect()
 }
 
 fn parts(text: &str) -> impl Iterator<Item = &str> {

@@ -7,8 +7,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::field::Value as _;
+use super::field::texts;
 use super::keys::{self, Key};
+use super::tables::Member;
 use super::{Place, Problem, Settings};
 
 /// Where each key got its value, if not by default; parts of a list are keys too, such as `auth.tokens[1].token`.
@@ -30,13 +31,18 @@ impl Places {
         self.by_key.insert(path, Set { place, written });
     }
 
-    /// What an error says, at the place of its key; if nothing has set that, of a key that it depends on.
+    /// What an error says, at the place of its key; if nothing has set that, of a key that it depends on, or of the
+    /// table that it is a member of.
     pub(super) fn problem(&self, error: weir::ConfigError) -> Problem {
         let weir::ConfigError { key, value, allowed, depends_on } = error;
         let set = self.by_key.get(&key);
         let shown = set.and_then(|set| set.written.clone()).unwrap_or(value);
+        // An element of a list that was written in one line has no place of its own, but the list has.
+        let list = || self.by_key.get(key.strip_suffix(']')?.rsplit_once('[')?.0);
         let cause = || depends_on.iter().find_map(|path| self.by_key.get(*path));
-        let place = set.or_else(cause).map_or(Place::Default, |set| set.place.clone());
+        let table = || self.by_key.get(key.rsplit_once('.')?.0);
+        let set = set.or_else(list).or_else(cause).or_else(table);
+        let place = set.map_or(Place::Default, |set| set.place.clone());
         Problem::not_allowed(place, &key, shown, allowed)
     }
 }
@@ -73,6 +79,10 @@ impl Reader<'_> {
     fn handle_file(&mut self, file: &DeTable<'_>) {
         for (name, value) in in_order(file) {
             let section = name.get_ref().as_ref();
+            if let Some(key) = keys::find_outside(section) {
+                self.handle_value(key, name.span(), value);
+                continue;
+            }
             let table = value.get_ref().as_table();
             let what = match (keys::is_section(section), table) {
                 (true, Some(table)) => {
@@ -80,7 +90,12 @@ impl Reader<'_> {
                     continue;
                 }
                 (false, Some(_)) => {
-                    format!("[{section}]: no such section{}", meant(section, keys::sections()))
+                    let names = keys::sections().chain(keys::outside());
+                    format!("[{section}]: no such section{}", meant(section, names))
+                }
+                (false, None) if is_list_of_tables(value.get_ref()) => {
+                    let hint = meant(section, keys::lists());
+                    format!("[[{section}]]: no such list of tables{hint}")
                 }
                 (true, None) => {
                     let shown = self.source(section, value);
@@ -113,10 +128,15 @@ impl Reader<'_> {
         let place = if value.get_ref().is_array() { name } else { value.span() };
         let place = self.place(place);
         let path = key.path();
-        if let Some(members) = key.field.members()
-            && !self.handle_tables(&path, members, value.get_ref())
-        {
-            return;
+        if key.is_list_of_tables() {
+            if value.get_ref().is_table() {
+                let what = format!("[{path}]: it is a list of tables: write [[{path}]]");
+                self.problems.push(Problem::new(place, what));
+                return;
+            }
+            if !self.handle_tables(&path, &key.field.members(), value.get_ref()) {
+                return;
+            }
         }
         let shown = self.source(&path, value);
         if key.field.set_from_toml(self.settings, value.get_ref()) {
@@ -124,54 +144,70 @@ impl Reader<'_> {
             self.places.set(path, place, written.filter(|shown| shown != HIDDEN));
             return;
         }
-        let problem = Problem::not_allowed(place, &path, shown, key.allowed_in_full());
-        self.problems.push(problem);
+        let hint = word_meant(value.get_ref(), key.field.words());
+        let allowed = format!("{}{hint}", key.allowed_in_full());
+        self.problems.push(Problem::not_allowed(place, &path, shown, allowed));
     }
 
-    /// Checks the members of a list's tables (see [`Field::members`](super::field::Field::members)) and notes their
-    /// places; false if one was refused. What is no list of tables is left to others.
-    fn handle_tables(&mut self, path: &str, members: &[&str], value: &DeValue<'_>) -> bool {
+    /// Checks the members of a list's tables and notes their places; false if one was refused. What is no list of
+    /// tables is left to others.
+    fn handle_tables(
+        &mut self,
+        path: &str,
+        members: &[&'static dyn Member],
+        value: &DeValue<'_>,
+    ) -> bool {
         let problems_before = self.problems.len();
         let items = value.as_array().into_iter().flat_map(|items| items.iter());
         for (index, item) in items.enumerate() {
             let Some(table) = item.get_ref().as_table() else { continue };
             let path = format!("{path}[{index}]");
-            let count = self.problems.len();
+            let place = self.place(item.span());
+            self.places.set(path.clone(), place.clone(), None);
+            let mut all_known = true;
             for (name, value) in in_order(table) {
-                self.handle_member(&path, members, name, value);
+                all_known &= self.handle_member(&path, members, name, value);
             }
-            // A typing error in its name has been said already.
-            if let Some(first) = members.first()
-                && self.problems.len() == count
-                && !table.contains_key(*first)
-            {
-                let (place, path) = (self.place(item.span()), format!("{path}.{first}"));
-                self.problems.push(Problem::not_allowed(place, &path, "(absent)", TEXT));
+            // What is absent may be what the unknown one was meant to be.
+            let needed = members.iter().filter(|member| member.is_needed() && all_known);
+            for member in needed.filter(|member| !table.contains_key(member.name())) {
+                let (member, allowed) = (member.name(), member.allowed_in_full());
+                let what =
+                    format!("{path}.{member} = (absent): it is needed; allowed is {allowed}");
+                self.problems.push(Problem::new(place.clone(), what));
             }
         }
         self.problems.len() == problems_before
     }
 
+    /// Checks one member of a table; false if there is none of that name.
     fn handle_member(
         &mut self,
         path: &str,
-        members: &[&str],
+        members: &[&'static dyn Member],
         name: &Spanned<DeString<'_>>,
         value: &Spanned<DeValue<'_>>,
-    ) {
-        let (path, member) = (format!("{path}.{}", name.get_ref()), name.get_ref().as_ref());
-        if !members.contains(&member) {
-            let hint = meant(member, members.iter().map(|member| (*member).to_owned()));
-            self.refuse(name.span(), format!("{path} = {HIDDEN}: no such key{hint}"));
-        } else if value.get_ref().is_str() {
-            let place = self.place(value.span());
-            self.places.set(path, place, None);
+    ) -> bool {
+        let path = format!("{path}.{}", name.get_ref());
+        let Some(member) = members.iter().find(|member| member.name() == name.get_ref()) else {
+            let names = members.iter().map(|member| member.name().to_owned());
+            let (shown, hint) = (self.source(&path, value), meant(name.get_ref(), names));
+            self.refuse(name.span(), format!("{path} = {shown}: no such key{hint}"));
+            return false;
+        };
+        // As in `handle_value`.
+        let span = if value.get_ref().is_array() { name.span() } else { value.span() };
+        let place = self.place(span);
+        let shown = if member.is_secret() { HIDDEN.to_owned() } else { self.written(value) };
+        if member.accepts(value.get_ref()) {
+            let is_shown = value.get_ref().is_str() && !member.is_secret();
+            self.places.set(path, place, is_shown.then_some(shown));
         } else {
-            let is_secret = members.first() == Some(&member);
-            let shown = if is_secret { HIDDEN.to_owned() } else { self.written(value) };
-            let place = self.place(value.span());
-            self.problems.push(Problem::not_allowed(place, &path, shown, TEXT));
+            let hint = word_meant(value.get_ref(), member.words());
+            let allowed = format!("{}{hint}", member.allowed_in_full());
+            self.problems.push(Problem::not_allowed(place, &path, shown, allowed));
         }
+        true
     }
 
     fn refuse(&mut self, span: Range<usize>, what: String) {
@@ -212,16 +248,32 @@ fn in_order<'a, 'i>(
     entries
 }
 
+fn is_list_of_tables(value: &DeValue<'_>) -> bool {
+    value.as_array().is_some_and(|items| items.iter().any(|item| item.get_ref().is_table()))
+}
+
 /// "; did you mean …?" if one of the names is close to what was written.
 pub(super) fn meant(written: &str, names: impl Iterator<Item = String>) -> String {
-    let close = names
+    closest(written, names).unwrap_or_else(|| "; `weir config reference` lists all".to_owned())
+}
+
+/// The same for a value that is to be one of the words, or a list of them; nothing if none is close.
+fn word_meant(value: &DeValue<'_>, words: &[&str]) -> String {
+    let written = match value.as_str() {
+        Some(word) => vec![word],
+        None => texts(value).unwrap_or_default(),
+    };
+    let stranger = written.into_iter().find(|word| !words.contains(word));
+    let words = words.iter().map(|word| (*word).to_owned());
+    stranger.and_then(|word| closest(word, words)).unwrap_or_default()
+}
+
+fn closest(written: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    names
         .map(|name| (distance(written, &name), name))
         .filter(|(edits, name)| *edits <= name.len() / 3)
-        .min();
-    match close {
-        Some((_, name)) => format!("; did you mean {name}?"),
-        None => "; `weir config reference` lists all".to_owned(),
-    }
+        .min()
+        .map(|(_, name)| format!("; did you mean {name}?"))
 }
 
 /// Edits of one byte that turn `from` into `to` (Levenshtein).
@@ -240,9 +292,6 @@ fn distance(from: &str, to: &str) -> usize {
     }
     row.last().copied().unwrap_or_default()
 }
-
-/// What a member of a list's table can be.
-const TEXT: &str = String::KIND;
 
 /// Stands for the value of a secret key.
 pub(super) const HIDDEN: &str = "(hidden)";

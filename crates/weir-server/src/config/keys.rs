@@ -5,9 +5,10 @@ use super::{LEVEL_ALLOWED, QUEUE_LINES_ALLOWED, Settings};
 
 /// One key.
 pub(super) struct Key {
+    /// Empty for a key outside the sections.
     pub(super) section: &'static str,
     pub(super) name: &'static str,
-    pub(super) field: &'static dyn Field,
+    pub(super) field: &'static dyn Field<Settings>,
     /// What is allowed beyond the kind; empty: nothing more to say.
     pub(super) allowed: &'static str,
     /// What it does, and why one would change it.
@@ -19,7 +20,10 @@ pub(super) struct Key {
 impl Key {
     /// `section.name`.
     pub(super) fn path(&self) -> String {
-        format!("{}.{}", self.section, self.name)
+        match self.section {
+            "" => self.name.to_owned(),
+            section => format!("{section}.{}", self.name),
+        }
     }
 
     /// The variable that sets it, if one can.
@@ -27,17 +31,19 @@ impl Key {
         self.field.in_variables().then(|| self.variable_name())
     }
 
-    /// The name of that variable, whether there is one or not.
+    /// The name that such a variable has or would have.
     pub(super) fn variable_name(&self) -> String {
-        format!("WEIR_{}_{}", self.section, self.name).to_uppercase()
+        format!("WEIR_{}", self.path().replace('.', "_")).to_uppercase()
+    }
+
+    /// Whether it is a list of tables.
+    pub(super) fn is_list_of_tables(&self) -> bool {
+        !self.field.members().is_empty()
     }
 
     /// Kind and range in one phrase.
     pub(super) fn allowed_in_full(&self) -> String {
-        match (self.field.kind(), self.allowed) {
-            (kind, "") => kind.to_owned(),
-            (kind, allowed) => format!("{kind}, {allowed}"),
-        }
+        phrase(self.field.kind(), self.allowed)
     }
 
     /// The default as TOML; `None` if it is absent.
@@ -46,12 +52,32 @@ impl Key {
     }
 }
 
+/// A kind, and what is allowed of it.
+pub(super) fn phrase(kind: &str, allowed: &str) -> String {
+    if allowed.is_empty() { kind.to_owned() } else { format!("{kind}, {allowed}") }
+}
+
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
     KEYS.iter()
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
     all().find(|key| key.path() == path)
+}
+
+/// The key that stands outside the sections under this name.
+pub(super) fn find_outside(name: &str) -> Option<&'static Key> {
+    all().find(|key| key.section.is_empty() && key.name == name)
+}
+
+/// The keys that stand outside the sections.
+pub(super) fn outside() -> impl Iterator<Item = String> {
+    all().filter(|key| key.section.is_empty()).map(Key::path)
+}
+
+/// The keys that are lists of tables.
+pub(super) fn lists() -> impl Iterator<Item = String> {
+    all().filter(|key| key.is_list_of_tables()).map(Key::path)
 }
 
 pub(super) fn paths() -> impl Iterator<Item = String> {
@@ -63,11 +89,11 @@ pub(super) fn names() -> impl Iterator<Item = String> {
 }
 
 pub(super) fn sections() -> impl Iterator<Item = String> {
-    SECTIONS.iter().map(|(name, _)| (*name).to_owned())
+    SECTIONS.iter().map(|(name, _)| (*name).to_owned()).filter(|name| !name.is_empty())
 }
 
 pub(super) fn is_section(name: &str) -> bool {
-    SECTIONS.iter().any(|(section, _)| *section == name)
+    sections().any(|section| section == name)
 }
 
 /// Whether a value that stands at this path, be it a key or a typing error, must not be shown.
@@ -76,36 +102,41 @@ pub(super) fn may_be_secret(path: &str) -> bool {
     path.contains("token") || all().any(|key| key.is_secret && key.section == section)
 }
 
-/// The sections in the order of the reference, each with its subject.
+/// The sections in the order of the reference, each with its subject; the one without a name is all outside them.
 pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("listen", "Where the gateway listens."),
-    ("auth", "Who may connect as a device."),
+    ("auth", "Who may connect, as a device or as a service of yours."),
     ("admin", "Who may use the admin API: publishing, lists, metrics."),
     ("threads", "Threads and processors."),
-    ("memory", "Memory for what waits to be sent."),
+    ("memory", "Memory for what waits to be sent, and for what is kept for those who come back."),
     ("limits", "How many and how large. What is over a limit is refused, and counted."),
     ("connection", "Times and watermarks of a connection."),
     ("tcp", "Options of the devices' sockets."),
+    // Of what stands outside the sections.
+    ("", "What holds for the topics whose names fit a pattern."),
     ("log", "Log lines; they go to standard error."),
 ];
 
 macro_rules! key {
     ($section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
-        key!(@ gateway.$section, $section, $name, $allowed, $meaning, false)
+        key!(@ gateway.$section, stringify!($section), $name, $allowed, $meaning, false)
     };
     (secret $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
-        key!(@ gateway.$section, $section, $name, $allowed, $meaning, true)
+        key!(@ gateway.$section, stringify!($section), $name, $allowed, $meaning, true)
     };
     (program $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
-        key!(@ $section, $section, $name, $allowed, $meaning, false)
+        key!(@ $section, stringify!($section), $name, $allowed, $meaning, false)
     };
-    (@ $($at:ident).+, $section:ident, $name:ident, $allowed:expr, $meaning:expr, $is_secret:expr) => {
+    (outside $name:ident, $allowed:expr, $meaning:expr) => {
+        key!(@ gateway, "", $name, $allowed, $meaning, false)
+    };
+    (@ $($at:ident).+, $section:expr, $name:ident, $allowed:expr, $meaning:expr, $is_secret:expr) => {
         Key {
-            section: stringify!($section),
+            section: $section,
             name: stringify!($name),
             field: &At {
-                get: |settings| &settings.$($at).+.$name,
-                get_mut: |settings| &mut settings.$($at).+.$name,
+                get: |settings: &Settings| &settings.$($at).+.$name,
+                get_mut: |settings: &mut Settings| &mut settings.$($at).+.$name,
             },
             allowed: $allowed,
             meaning: $meaning,
@@ -127,6 +158,12 @@ static KEYS: &[Key] = &[
          `admin.token`."
     ),
     key!(
+        listen.proxy_networks,
+        "not the whole world, at most 256",
+        "Networks of the proxies in front. A connection from there has to begin with a PROXY header, version 1 or 2, \
+         and counts as coming from the address that it names; from elsewhere none is read."
+    ),
+    key!(
         listen.accept_backlog,
         "1 to 65535",
         "Connections that the kernel holds ready to be accepted; `net.core.somaxconn` caps it. Too few, and a crowd \
@@ -140,8 +177,14 @@ static KEYS: &[Key] = &[
     ),
     key!(
         secret auth.tokens,
-        "token of 1 to 4096 bytes, each once",
-        "Tokens that admit devices. With `device` a token admits that device id only; without, any. Only in the file."
+        "",
+        "Tokens that admit devices. Only in the file."
+    ),
+    key!(
+        secret auth.services,
+        "",
+        "Backend programs with a token of their own, which connect like devices or call the admin API. Only in the \
+         file."
     ),
     key!(
         secret admin.token,
@@ -177,6 +220,12 @@ static KEYS: &[Key] = &[
          are closed. 0: a quarter of the memory that the cgroup or the machine allows."
     ),
     key!(
+        memory.retention_bytes,
+        "0 or at most memory.budget_bytes",
+        "Part of the budget that the topics of all classes may keep together for those who come back; each topic lets \
+         go of its own oldest. 0: a quarter of the budget."
+    ),
+    key!(
         limits.connections_max,
         "1 to 16777216",
         "Connections held. One more is told to come back later."
@@ -207,6 +256,40 @@ static KEYS: &[Key] = &[
         limits.frame_bytes_max,
         "1024 to 16777216",
         "Length of a frame in bytes, from a device or to it. A longer one from a device closes its connection."
+    ),
+    key!(
+        limits.connections_per_source_max,
+        "0 to 16777216",
+        "Connections from one address (of IPv6, from one /64), settled or not. One more is told to come back later. \
+         0: as many as come. Leave room for networks that share one address."
+    ),
+    key!(
+        limits.connects_per_source_per_second,
+        "0 to 1000000",
+        "Connects that one address may make in a second, on average. What comes faster is told to come back later. 0: \
+         as many as come."
+    ),
+    key!(
+        limits.connects_per_source_burst,
+        "1 to 1000000",
+        "Connects that one address may make at once after a silence."
+    ),
+    key!(
+        limits.publishes_per_second,
+        "0 to 1000000",
+        "Messages that one connection of a device may publish in a second, on average. One more is answered with \
+         `rate_limited`, and who goes on is closed. 0: as many as it likes."
+    ),
+    key!(
+        limits.publish_burst,
+        "1 to 1000000",
+        "Messages that it may publish at once after a silence; as many again over the rate close it."
+    ),
+    key!(
+        limits.conflation_keys_max,
+        "1 to 1048576",
+        "Keys of one topic that each shard keeps the newest message of, for slow connections (`slow = \"conflate\"`). \
+         Beyond it the message that has waited longest is dropped."
     ),
     key!(
         connection.hello_timeout,
@@ -276,6 +359,12 @@ static KEYS: &[Key] = &[
         tcp.user_timeout,
         "above connection.stall_timeout, to 24h",
         "How long sent bytes may stay unacknowledged before the kernel ends the connection (`TCP_USER_TIMEOUT`)."
+    ),
+    key!(
+        outside topic_classes,
+        "at most 256, each with names of its own",
+        "What holds for topics by their names: the first pattern that fits a name counts. Topics that fit none leave \
+         at once, are not kept, and take messages from services and the admin API only. Only in the file."
     ),
     key!(
         program log.level,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::field::Value as _;
 use super::keys::{self, Key};
 use super::*;
 
@@ -219,14 +220,16 @@ fn every_member_of_a_list_s_tables_has_its_place() {
         lines,
         [
             "f.toml:2:1: auth.tokens[0].tokn = (hidden): no such key; did you mean token?",
-            "f.toml:6:10: auth.tokens[1].device = 5173: allowed is a text",
+            "f.toml:6:10: auth.tokens[1].device = 5173: allowed is a text, 1 to limits.device_id_bytes_max bytes, not a \
+             service's",
             "f.toml:7:1: auth.tokens[1].wheels = (hidden): no such key; `weir config reference` lists all",
-            "f.toml:9:9: auth.tokens[2].token = (hidden): allowed is a text",
-            "f.toml:10:1: auth.tokens[3].token = (absent): allowed is a text",
+            "f.toml:9:9: auth.tokens[2].token = (hidden): allowed is a text, 1 to 4096 bytes, no two alike",
+            "f.toml:10:1: auth.tokens[3].token = (absent): it is needed; allowed is a text, 1 to 4096 bytes, no two \
+             alike",
         ]
     );
     let inline = "[auth]\ntokens = [{ token = \"t\" },\n  { device = \"d\" }]\n";
-    assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): allowed is a text")]);
+    assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): it is needed; ")]);
 }
 
 #[test]
@@ -287,7 +290,10 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
             ("WEIR_CONNECTION_HELLO_TIMEOUT", "3h"),
             "WEIR_CONNECTION_HELLO_TIMEOUT: connection.hello_timeout = \"3h\": allowed is 100ms to",
         ),
-        (("WEIR_AUTH_TOKENS", "t"), "WEIR_AUTH_TOKENS: auth.tokens can only stand in the file"),
+        (
+            ("WEIR_AUTH_TOKENS", "t"),
+            "WEIR_AUTH_TOKENS: auth.tokens is a list of tables: it can only stand in the file",
+        ),
     ];
     for (variable, expected) in cases {
         let error = load("[limits]\ntopics_max = 7\n", &[variable]).unwrap_err();
@@ -331,8 +337,8 @@ fn every_key_can_be_set_by_its_variable() {
 }
 
 /// The two ends of a range that is written `A to B` with numbers or durations.
-fn range(key: &Key) -> Option<(u64, u64, &'static str)> {
-    let (from, to) = key.allowed.split_once(" to ")?;
+fn range(allowed: &str) -> Option<(u64, u64, &'static str)> {
+    let (from, to) = allowed.split_once(" to ")?;
     if let (Ok(from), Ok(to)) = (from.parse(), to.parse()) {
         return Some((from, to, ""));
     }
@@ -351,7 +357,7 @@ fn the_ranges_in_the_reference_are_those_that_are_checked() {
     };
     let mut checked = 0;
     for key in keys::all() {
-        let Some((from, to, unit)) = range(key) else { continue };
+        let Some((from, to, unit)) = range(key.allowed) else { continue };
         for allowed in [from, to] {
             assert_eq!(refusal(key, allowed, unit), None);
         }
@@ -376,8 +382,12 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
         })
         .collect();
     let mut settings = load(&uncommented, &[]).unwrap();
-    assert_eq!(settings.gateway.auth.tokens.len(), 1);
+    let (auth, classes) = (&settings.gateway.auth, &settings.gateway.topic_classes);
+    assert_eq!((auth.tokens.len(), auth.services.len()), (1, 1));
+    let pattern = "room/*".to_owned();
+    assert_eq!(*classes, [weir::TopicClass { pattern, ..weir::TopicClass::default() }]);
     settings.gateway.auth = weir::AuthConfig::default();
+    settings.gateway.topic_classes.clear();
     assert_eq!(settings, Settings::default());
 }
 
@@ -385,7 +395,32 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
 fn the_references_name_every_key() {
     for key in keys::all() {
         assert!(text().contains(&format!("\n{}\n", key.path())), "{}", key.path());
-        assert!(markdown().contains(&format!("| `{}` |", key.name)), "{}", key.path());
-        assert!(keys::is_section(key.section), "{}", key.path());
+        let in_markdown = match key.is_list_of_tables() {
+            true => format!("# [[{}]]\n", key.path()),
+            false => format!("| `{}` |", key.name),
+        };
+        assert!(markdown().contains(&in_markdown), "{}", key.path());
+        assert!(key.section.is_empty() || keys::is_section(key.section), "{}", key.path());
+        for member in key.field.members() {
+            let (list, member) = (key.path(), member.name());
+            assert!(text().contains(&format!("\n{list}[].{member}\n")), "{list} {member}");
+            assert!(markdown().contains(&format!("| `{member}` |")), "{list} {member}");
+        }
     }
 }
+
+#[test]
+fn every_number_and_every_time_has_a_unit() {
+    let check = |name: &str, kind: &str| {
+        let is_counted = [usize::KIND, Duration::KIND].contains(&kind);
+        assert_eq!(reference::unit(name, kind).is_some(), is_counted, "{name}");
+    };
+    for key in keys::all() {
+        check(key.name, key.field.kind());
+        for member in key.field.members() {
+            check(member.name(), member.kind());
+        }
+    }
+}
+
+mod tables;

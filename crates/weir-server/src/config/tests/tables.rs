@@ -1,0 +1,404 @@
+//! Lists of tables: tokens, services and topic classes, with every kind of member.
+
+use super::*;
+
+/// Every member of every list, none at its default.
+const EVERYTHING: &str = r#"
+[listen]
+proxy_networks = ["10.0.0.0/8", "fd00::/8"]
+
+[memory]
+budget_bytes = 16777216
+retention_bytes = 8388608
+
+[limits]
+connections_per_source_max = 1
+connects_per_source_per_second = 2
+connects_per_source_burst = 3
+publishes_per_second = 4
+publish_burst = 5
+conflation_keys_max = 6
+
+[[auth.tokens]]
+token = "t"
+device = "d"
+priority = "high"
+labels = ["a", "b"]
+
+[[auth.tokens]]
+token = "u"
+
+[[auth.services]]
+token = "s"
+name = "n"
+may = ["subscribe", "publish", "events"]
+
+[[topic_classes]]
+pattern = "x/{device}/*"
+tick = "50ms"
+tick_bytes_max = 262144
+conflation = true
+priority = "low"
+slow = "conflate"
+message_bytes_max = 512
+retention_messages = 7
+retention_bytes = 4096
+retention_ttl = "1h"
+publish = ["devices", "services", "label:a"]
+subscribe = []
+publishes_per_second = 8
+publish_burst = 9
+
+[[topic_classes]]
+pattern = "*"
+"#;
+
+/// The same text as an embedding program reads it.
+fn deserialized(text: &str) -> weir::Config {
+    let mut table: toml::Table = toml::from_str(text).unwrap();
+    // The program's own.
+    table.remove("log");
+    table.try_into().unwrap()
+}
+
+/// The blocks of TOML in a document.
+fn blocks(markdown: &str) -> Vec<&str> {
+    markdown.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn a_file_and_an_embedding_program_read_the_same() {
+    let page = markdown();
+    let mut texts = blocks(&page);
+    assert!(texts.len() >= 6, "{} blocks", texts.len());
+    texts.push(EVERYTHING);
+    for text in texts {
+        let gateway = load(text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}")).gateway;
+        assert_ne!(gateway, weir::Config::default(), "{text}");
+        assert_eq!(gateway, deserialized(text), "{text}");
+        assert_eq!(gateway.validate(), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn every_member_is_read() {
+    let gateway = load(EVERYTHING, &[]).unwrap().gateway;
+
+    assert_eq!(gateway.listen.proxy_networks.len(), 2);
+    let limits = &gateway.limits;
+    let rates = [limits.connects_per_source_per_second, limits.connects_per_source_burst];
+    assert_eq!((limits.connections_per_source_max, rates), (1, [2, 3]));
+    assert_eq!([limits.publishes_per_second, limits.publish_burst], [4, 5]);
+    assert_eq!(limits.conflation_keys_max, 6);
+    assert_eq!(gateway.memory.retention_bytes, 8_388_608);
+    let [token, plain] = &gateway.auth.tokens[..] else { panic!("two tokens") };
+    assert_eq!((token.priority, plain.priority), (weir::Priority::High, weir::Priority::Normal));
+    assert_eq!(token.labels, ["a", "b"]);
+    let service = &gateway.auth.services[0];
+    assert_eq!((service.token.as_str(), service.name.as_str()), ("s", "n"));
+    assert_eq!(service.may, weir::Right::ALL);
+    let [class, _] = &gateway.topic_classes[..] else { panic!("two classes") };
+    let label = weir::Actor::Label("a".to_owned());
+    let expected = weir::TopicClass {
+        pattern: "x/{device}/*".to_owned(),
+        tick: Duration::from_millis(50),
+        tick_bytes_max: 262_144,
+        conflation: true,
+        priority: weir::Priority::Low,
+        slow: weir::SlowPolicy::Conflate,
+        message_bytes_max: 512,
+        retention_messages: 7,
+        retention_bytes: 4_096,
+        retention_ttl: Duration::from_secs(3_600),
+        publish: vec![weir::Actor::Devices, weir::Actor::Services, label],
+        subscribe: vec![],
+        publishes_per_second: 8,
+        publish_burst: 9,
+    };
+    assert_eq!(*class, expected);
+}
+
+/// One file, and all that is said of it.
+fn assert_said(cases: &[(&str, &str)]) {
+    for (text, expected) in cases {
+        assert_eq!(load(text, &[]).unwrap_err(), *expected, "{text}");
+    }
+}
+
+/// A class with one more member in its third line, and what is said of that; `CLASS` is its path, `DURATION` the kind.
+fn assert_said_of_member(cases: &[(&str, &str)]) {
+    for (member, expected) in cases {
+        let text = format!("[[topic_classes]]\npattern = \"p\"\n{member}\n");
+        let expected = expected
+            .replace("CLASS", "topic_classes[0]")
+            .replace("DURATION", "a duration such as \"500ms\", \"10s\", \"15m\" or \"1h\"");
+        assert_said(&[(&text, &format!("f.toml:3:{expected}"))]);
+    }
+}
+
+#[test]
+fn numbers_and_times_of_the_wrong_kind_are_said_one_by_one() {
+    assert_said_of_member(&[
+        ("tick = 50", "8: CLASS.tick = 50: allowed is DURATION, 10ms to 60s, or 0ms for none"),
+        (
+            "tick = \"fast\"",
+            "8: CLASS.tick = \"fast\": allowed is DURATION, 10ms to 60s, or 0ms for none",
+        ),
+        (
+            "tick_bytes_max = \"1M\"",
+            "18: CLASS.tick_bytes_max = \"1M\": allowed is a whole number, at least the largest message, at most \
+             67108864",
+        ),
+        (
+            "message_bytes_max = -1",
+            "21: CLASS.message_bytes_max = -1: allowed is a whole number, 0 or 64 to limits.frame_bytes_max",
+        ),
+        (
+            "retention_messages = 1.5",
+            "22: CLASS.retention_messages = 1.5: allowed is a whole number, 0 to 1000000",
+        ),
+        (
+            "retention_bytes = true",
+            "19: CLASS.retention_bytes = true: allowed is a whole number, at least the largest message, at most \
+             memory.retention_bytes",
+        ),
+        (
+            "retention_ttl = \"1d\"",
+            "17: CLASS.retention_ttl = \"1d\": allowed is DURATION, 1s to 168h",
+        ),
+        (
+            "publishes_per_second = \"10/s\"",
+            "24: CLASS.publishes_per_second = \"10/s\": allowed is a whole number, 0 to 1000000",
+        ),
+        (
+            "publish_burst = []",
+            "1: CLASS.publish_burst = []: allowed is a whole number, 1 to 1000000",
+        ),
+    ]);
+}
+
+#[test]
+fn words_and_lists_of_the_wrong_kind_are_said_one_by_one() {
+    assert_said_of_member(&[
+        (
+            "conflation = \"yes\"",
+            "14: CLASS.conflation = \"yes\": allowed is true or false, true only with a tick or with slow = \
+             \"conflate\"",
+        ),
+        (
+            "priority = \"hgih\"",
+            "12: CLASS.priority = \"hgih\": allowed is \"high\", \"normal\" or \"low\"",
+        ),
+        (
+            "priority = \"norml\"",
+            "12: CLASS.priority = \"norml\": allowed is \"high\", \"normal\" or \"low\"; did you mean normal?",
+        ),
+        ("priority = 1", "12: CLASS.priority = 1: allowed is \"high\", \"normal\" or \"low\""),
+        (
+            "slow = \"conflated\"",
+            "8: CLASS.slow = \"conflated\": allowed is \"close\", \"drop\" or \"conflate\"; did you mean conflate?",
+        ),
+        (
+            "publish = \"devices\"",
+            "11: CLASS.publish = \"devices\": allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
+             labels that a token carries",
+        ),
+        (
+            "publish = [\"services\", \"device\"]",
+            "1: CLASS.publish = [\"services\", \"device\"]: allowed is a list of \"devices\", \"services\" and \
+             \"label:NAME\", labels that a token carries; did you mean devices?",
+        ),
+        (
+            "subscribe = [\"label:\"]",
+            "1: CLASS.subscribe = [\"label:\"]: allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
+             labels that a token carries",
+        ),
+        ("tik = \"50ms\"", "1: CLASS.tik = \"50ms\": no such key; did you mean tick?"),
+        ("wheels = 4", "1: CLASS.wheels = 4: no such key; `weir config reference` lists all"),
+    ]);
+}
+
+#[test]
+fn members_of_tokens_and_services_are_said_without_secrets() {
+    assert_said(&[
+        (
+            "[[auth.tokens]]\ntoken = \"t\"\npriority = \"highest\"\n",
+            "f.toml:3:12: auth.tokens[0].priority = \"highest\": allowed is \"high\", \"normal\" or \"low\"",
+        ),
+        (
+            "[[auth.tokens]]\ntoken = \"t\"\nlabels = \"driver\"\n",
+            "f.toml:3:10: auth.tokens[0].labels = \"driver\": allowed is a list of texts, 16 at most, each of 1 to 64 \
+             bytes",
+        ),
+        (
+            "[[auth.tokens]]\ntoken = \"t\"\nlabel = \"5171\"\n",
+            "f.toml:3:1: auth.tokens[0].label = (hidden): no such key; did you mean labels?",
+        ),
+        (
+            "[[auth.services]]\ntoken = 5171\nname = \"n\"\nmay = [\"events\"]\n",
+            "f.toml:2:9: auth.services[0].token = (hidden): allowed is a text, 1 to 4096 bytes of printable ASCII \
+             without spaces, no two alike",
+        ),
+        (
+            "[[auth.services]]\ntoken = \"5171\"\nname = \"n\"\nmay = [\"event\"]\n",
+            "f.toml:4:1: auth.services[0].may = [\"event\"]: allowed is a list of \"subscribe\", \"publish\" and \
+             \"events\", at least one; did you mean events?",
+        ),
+        (
+            "[[auth.services]]\nname = \"n\"\n",
+            "f.toml:1:1: auth.services[0].token = (absent): it is needed; allowed is a text, 1 to 4096 bytes of \
+             printable ASCII without spaces, no two alike\n\
+             f.toml:1:1: auth.services[0].may = (absent): it is needed; allowed is a list of \"subscribe\", \"publish\" \
+             and \"events\", at least one",
+        ),
+        (
+            "[[topic_classes]]\npattern = \"a\"\n[[topic_classes]]\ntick = \"1s\"\n",
+            "f.toml:3:1: topic_classes[1].pattern = (absent): it is needed; allowed is a text, 1 to \
+             limits.topic_bytes_max bytes",
+        ),
+        // What is absent may be what the unknown one was meant to be.
+        (
+            "[[topic_classes]]\npatern = \"a\"\n",
+            "f.toml:2:1: topic_classes[0].patern = \"a\": no such key; did you mean pattern?",
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_no_list_of_tables_is_said() {
+    assert_said(&[
+        (
+            "[topic_classes]\npattern = \"a\"\n",
+            "f.toml:1:1: [topic_classes]: it is a list of tables: write [[topic_classes]]",
+        ),
+        (
+            "[auth.tokens]\ntoken = \"5171\"\n",
+            "f.toml:1:1: [auth.tokens]: it is a list of tables: write [[auth.tokens]]",
+        ),
+        (
+            "topic_classes = 5\n",
+            "f.toml:1:17: topic_classes = 5: allowed is tables [[topic_classes]], each with a pattern, at most 256, \
+             each with names of its own",
+        ),
+        (
+            "topic_classes = [\"a\"]\n",
+            "f.toml:1:1: topic_classes = [\"a\"]: allowed is tables [[topic_classes]], each with a pattern, at most \
+             256, each with names of its own",
+        ),
+        (
+            "[[topic_class]]\npattern = \"a\"\n",
+            "f.toml:1:3: [[topic_class]]: no such list of tables; did you mean topic_classes?",
+        ),
+        (
+            "[topic_class]\npattern = \"a\"\n",
+            "f.toml:1:2: [topic_class]: no such section; did you mean topic_classes?",
+        ),
+        (
+            "[[auth.service]]\ntoken = \"5171\"\n",
+            "f.toml:1:8: auth.service = (hidden): no such key; did you mean auth.services?",
+        ),
+    ]);
+}
+
+/// The rules themselves are tried in the gateway; here it is the places.
+#[test]
+fn a_rule_that_a_table_breaks_is_said_with_its_place() {
+    assert_said(&[
+        (
+            "[[topic_classes]]\npattern = \"a\"\n[[topic_classes]]\npattern = \"b\"\n[[topic_classes]]\n\
+             pattern = \"c\"\ntick = \"5ms\"\n",
+            "f.toml:7:8: topic_classes[2].tick = \"5ms\": allowed is 10ms to 60s, or 0s for none",
+        ),
+        (
+            "[[topic_classes]]\npattern = \"*\"\n[[topic_classes]]\npattern = \"room/*\"\n",
+            "f.toml:4:11: topic_classes[1].pattern = \"room/*\": allowed is a pattern that can still match: \
+             topic_classes[0].pattern = \"*\" takes all its names, since the first that fits counts; put this class \
+             before it",
+        ),
+        // An element of a list has the list's place.
+        (
+            "[[topic_classes]]\npattern = \"a\"\npublish = [\"devices\", \"label:x\"]\n",
+            "f.toml:3:1: topic_classes[0].publish[1] = \"label:x\": allowed is a label that a token carries, and none \
+             of auth.tokens has labels",
+        ),
+        (
+            "[listen]\nproxy_networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"]\n",
+            "f.toml:2:1: listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is the networks of your proxies only: all \
+             the world is in this one, and anyone could claim any address in a PROXY header",
+        ),
+        // A default at fault has the place of what it depends on, or of its table.
+        (
+            "[limits]\nframe_bytes_max = 2097152\n[connection]\nhigh_watermark_bytes = 4194304\n\
+             [[topic_classes]]\npattern = \"a\"\ntick = \"1s\"\n",
+            "f.toml:2:19: topic_classes[0].tick_bytes_max = 1048576: allowed is 2097152 (a message of the largest \
+             size) to 67108864: one tick is held and copied in one piece",
+        ),
+        (
+            "[[auth.services]]\ntoken = \"s\"\nname = \"n\"\nmay = []\n",
+            "f.toml:4:1: auth.services[0].may = []: allowed is at least one of subscribe, publish and events",
+        ),
+        (
+            "[admin]\ntoken = \"5171\"\n[[auth.services]]\ntoken = \"5171\"\nname = \"n\"\nmay = [\"events\"]\n",
+            "f.toml:4:9: auth.services[0].token = (hidden): allowed is a token that does not stand there already: \
+             admin.token is the same",
+        ),
+    ]);
+}
+
+#[test]
+fn networks_are_read_and_refused() {
+    const ALLOWED: &str = "allowed is a list of networks such as [\"10.0.0.0/8\", \"fd00::/8\"], not the whole world, \
+                           at most 256";
+    for network in ["10.0.0.1", "10.0.0.0/33", "proxy.example"] {
+        let text = format!("[listen]\nproxy_networks = [\"{network}\"]\n");
+        let expected = format!("f.toml:2:1: listen.proxy_networks = [\"{network}\"]: {ALLOWED}");
+        assert_said(&[(&text, &expected)]);
+    }
+    let settings = load("", &[("WEIR_LISTEN_PROXY_NETWORKS", "10.0.0.0/8, fd00::/8")]).unwrap();
+    assert_eq!(settings.gateway.listen.proxy_networks.len(), 2);
+    let error = load("", &[("WEIR_LISTEN_PROXY_NETWORKS", "10.0.0.0")]).unwrap_err();
+    let expected =
+        format!("WEIR_LISTEN_PROXY_NETWORKS: listen.proxy_networks = \"10.0.0.0\": {ALLOWED}");
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn variables_hold_no_tables() {
+    for (name, list) in [
+        ("WEIR_AUTH_TOKENS", "auth.tokens"),
+        ("WEIR_AUTH_SERVICES", "auth.services"),
+        ("WEIR_AUTH_SERVICES_0_NAME", "auth.services"),
+        ("WEIR_TOPIC_CLASSES", "topic_classes"),
+        ("WEIR_TOPIC_CLASSES_0_TICK", "topic_classes"),
+    ] {
+        let error = load("", &[(name, "x")]).unwrap_err();
+        let expected = format!("{name}: {list} is a list of tables: it can only stand in the file");
+        assert_eq!(error, expected);
+    }
+    // Service discovery speaks of a service called weir-topic-classes.
+    let theirs = ("WEIR_TOPIC_CLASSES_SERVICE_HOST", "10.0.0.1");
+    assert_eq!(load("", &[theirs]), Ok(Settings::default()));
+}
+
+/// The reference says the same as the checks, of members too.
+#[test]
+fn the_ranges_of_members_are_those_that_are_checked() {
+    let class = |member: &str, value: u64, unit: &str| {
+        let value = if unit.is_empty() { value.to_string() } else { format!("\"{value}{unit}\"") };
+        load(&format!("[[topic_classes]]\npattern = \"a\"\n{member} = {value}\n"), &[])
+    };
+    let mut checked = 0;
+    let list = keys::all().find(|key| key.path() == "topic_classes").unwrap();
+    for member in list.field.members() {
+        let allowed = member.allowed_in_full();
+        let Some((from, to, unit)) = range(allowed.rsplit(", ").next().unwrap()) else { continue };
+        for allowed in [from, to] {
+            assert!(class(member.name(), allowed, unit).is_ok(), "{} = {allowed}", member.name());
+        }
+        for beyond in [from.checked_sub(1), Some(to + 1)].into_iter().flatten() {
+            assert!(class(member.name(), beyond, unit).is_err(), "{} = {beyond}", member.name());
+        }
+        checked += 1;
+    }
+    assert_eq!(checked, 4);
+}
