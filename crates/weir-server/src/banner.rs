@@ -1,9 +1,10 @@
-//! What a gateway prints when it has started: what it found, what it took, and what to try next.
+//! What a gateway prints when it has started: what it found, what it took, and what to try next. And what a check of a
+//! configuration prints.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use weir::{Config, OpenFiles, Started};
+use weir::{Actor, Config, OpenFiles, Started, TopicClass};
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
     let tcp: Vec<String> = started.tcp.iter().map(SocketAddr::to_string).collect();
@@ -14,6 +15,7 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
         ("admin API", admin),
         ("shards", shards(&started.shards)),
         ("front threads", front_threads.to_string()),
+        ("topic classes", classes(&config.topic_classes)),
         (
             "byte budget",
             format!("{} of {}", size(started.budget_bytes), size(started.resources.memory_bytes)),
@@ -37,6 +39,57 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
         out.push_str(&command);
     }
     out
+}
+
+/// That it is valid, and the topic classes one a line, in the order in which they are tried.
+pub(crate) fn checked(config: &Config) -> String {
+    let mut out = "configuration is valid".to_owned();
+    let classes = &config.topic_classes;
+    let columns = classes.iter().map(|class| class.pattern.chars().count()).max();
+    if let Some(columns) = columns {
+        out.push_str("\ntopic classes, of which the first that fits a name counts:");
+        for class in classes {
+            let (pattern, columns) = (&class.pattern, columns.min(PATTERN_COLUMNS_MAX));
+            out.push_str(&format!("\n  {pattern:<columns$}  {}", rules(class)));
+        }
+    }
+    out
+}
+
+/// What a class says beyond the defaults, and who may what.
+fn rules(class: &TopicClass) -> String {
+    let mut rules = Vec::new();
+    if !class.tick.is_zero() {
+        rules.push(format!("tick {:?}", class.tick));
+    }
+    if class.conflation {
+        rules.push("conflation".to_owned());
+    }
+    rules.push(format!("priority {}", class.priority.name()));
+    rules.push(format!("slow {}", class.slow.name()));
+    if class.retention_messages > 0 {
+        let (messages, ttl) = (class.retention_messages, class.retention_ttl);
+        rules.push(format!("keeps {messages} messages for {ttl:?}"));
+    }
+    if class.publishes_per_second > 0 {
+        rules.push(format!("{} messages a second", class.publishes_per_second));
+    }
+    let (publish, subscribe) = (actors(&class.publish), actors(&class.subscribe));
+    format!("{}; publish: {publish}; subscribe: {subscribe}", rules.join(", "))
+}
+
+fn actors(actors: &[Actor]) -> String {
+    if actors.is_empty() {
+        return "nobody".to_owned();
+    }
+    actors.iter().map(Actor::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn classes(classes: &[TopicClass]) -> String {
+    match classes.len() {
+        0 => "none: every topic has the defaults".to_owned(),
+        count => count.to_string(),
+    }
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -120,12 +173,17 @@ fn default_addr(port: u16) -> SocketAddr {
 const DEVICES_PORT: u16 = 7070;
 const ADMIN_PORT: u16 = 7090;
 
+/// Longer patterns stand out of line.
+const PATTERN_COLUMNS_MAX: usize = 40;
+
 /// More than fit a line.
 const PINS_SHOWN_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use weir::{Buffers, Resources};
+    use std::time::Duration;
+
+    use weir::{Buffers, Resources, SlowPolicy};
 
     use super::*;
 
@@ -152,6 +210,7 @@ weir {} is listening
   admin API      127.0.0.1:7090
   shards         2, pinned to processors 0, 1
   front threads  1
+  topic classes  none: every topic has the defaults
   byte budget    2048 MiB of 8192 MiB
   open files     4096 soft, unlimited hard: room for 3736 connections, fewer than limits.connections_max = 1000000
   socket buffers 131072 B to send, 131072 B to receive, as granted
@@ -163,6 +222,32 @@ Try next:
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_check_shows_the_classes() {
+        let mut config = Config::default();
+        assert_eq!(checked(&config), "configuration is valid");
+        let live = TopicClass {
+            pattern: "live/*".to_owned(),
+            tick: Duration::from_millis(200),
+            conflation: true,
+            slow: SlowPolicy::Conflate,
+            retention_messages: 5,
+            publishes_per_second: 7,
+            publish: vec![],
+            ..TopicClass::default()
+        };
+        let other = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
+        config.topic_classes = vec![live, other];
+        let expected = "\
+configuration is valid
+topic classes, of which the first that fits a name counts:
+  live/*  tick 200ms, conflation, priority normal, slow conflate, keeps 5 messages for 300s, 7 messages a second; \
+                publish: nobody; subscribe: devices, services
+  *       priority normal, slow close; publish: services; subscribe: devices, services";
+        assert_eq!(checked(&config), expected);
+        assert_eq!(classes(&config.topic_classes), "2");
     }
 
     #[test]

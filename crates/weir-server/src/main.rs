@@ -39,8 +39,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Publish(args) => block_on(publish::run(args))?,
         Command::Subscribe(args) => block_on(subscribe::run(args))?,
         Command::Config(ConfigCommand::Check { file }) => {
-            load(file)?;
-            say("configuration is valid")?;
+            say(banner::checked(&load(file)?.gateway))?;
         }
         Command::Config(ConfigCommand::Reference { markdown, toml }) => {
             let reference = match (markdown, toml) {

@@ -253,6 +253,7 @@ impl Started {
             tcp = ?self.tcp,
             admin = ?self.admin,
             shards = self.shards.len(),
+            topic_classes = config.topic_classes.len(),
             pinned = self.shards.iter().all(Option::is_some),
             budget_bytes = self.budget_bytes,
             open_files_soft = soft,
