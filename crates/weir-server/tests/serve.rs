@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -222,6 +223,21 @@ fn a_refused_publish_says_why() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.starts_with("weir: refused with 400 Bad Request: "), "{stderr}");
     assert!(stderr.contains("wildcard"), "{stderr}");
+}
+
+#[test]
+fn the_room_of_the_repository_runs() {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "weir.toml"].iter().collect();
+    // More than a machine for tests may allow.
+    let backlog = ("WEIR_LISTEN_ACCEPT_BACKLOG", "128");
+
+    let mut server = Server::start(&[("WEIR_CONFIG", path.to_str().unwrap()), backlog]);
+
+    assert!(server.printed.contains("  topic classes  6\n"), "{}", server.printed);
+    let token = "REPLACE-van-7-000000000000000000";
+    let _van = server.subscribe(&["--token", token, "fleet/van-7/orders"]);
+    server.program.signal(Signal::TERM);
+    assert_eq!(server.program.exit_code(), Some(0));
 }
 
 #[test]

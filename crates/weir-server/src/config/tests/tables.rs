@@ -69,9 +69,10 @@ fn blocks(markdown: &str) -> Vec<&str> {
 #[test]
 fn a_file_and_an_embedding_program_read_the_same() {
     let page = markdown();
+    let room = include_str!("../../../../../weir.toml");
     let mut texts = blocks(&page);
     assert!(texts.len() >= 6, "{} blocks", texts.len());
-    texts.push(EVERYTHING);
+    texts.extend([EVERYTHING, room]);
     for text in texts {
         let gateway = load(text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}")).gateway;
         assert_ne!(gateway, weir::Config::default(), "{text}");
