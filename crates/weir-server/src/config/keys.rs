@@ -172,8 +172,8 @@ static KEYS: &[Key] = &[
     key!(
         auth.anonymous,
         "true only while every listen.tcp is on loopback",
-        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` is on loopback. A wrong \
-         token is refused either way."
+        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` is on loopback; with \
+         `listen.proxy_networks` it is to be said. A wrong token is refused either way."
     ),
     key!(
         secret auth.tokens,

@@ -7,6 +7,9 @@ const EVERYTHING: &str = r#"
 [listen]
 proxy_networks = ["10.0.0.0/8", "fd00::/8"]
 
+[auth]
+anonymous = false
+
 [memory]
 budget_bytes = 16777216
 retention_bytes = 8388608
@@ -329,6 +332,11 @@ fn a_rule_that_a_table_breaks_is_said_with_its_place() {
         ),
         // A default at fault has the place of what it depends on, or of its table.
         (
+            "[listen]\nproxy_networks = [\"127.0.0.1/32\"]\n",
+            "f.toml:2:1: auth.anonymous = (absent): allowed is true or false, and not absent while listen.proxy_networks \
+             is set: whoever comes through a proxy is not on loopback, where absent means true",
+        ),
+        (
             "[limits]\nframe_bytes_max = 2097152\n[connection]\nhigh_watermark_bytes = 4194304\n\
              [[topic_classes]]\npattern = \"a\"\ntick = \"1s\"\n",
             "f.toml:2:19: topic_classes[0].tick_bytes_max = 1048576: allowed is 2097152 (a message of the largest \
@@ -355,7 +363,8 @@ fn networks_are_read_and_refused() {
         let expected = format!("f.toml:2:1: listen.proxy_networks = [\"{network}\"]: {ALLOWED}");
         assert_said(&[(&text, &expected)]);
     }
-    let settings = load("", &[("WEIR_LISTEN_PROXY_NETWORKS", "10.0.0.0/8, fd00::/8")]).unwrap();
+    let networks = ("WEIR_LISTEN_PROXY_NETWORKS", "10.0.0.0/8, fd00::/8");
+    let settings = load("", &[networks, ("WEIR_AUTH_ANONYMOUS", "true")]).unwrap();
     assert_eq!(settings.gateway.listen.proxy_networks.len(), 2);
     let error = load("", &[("WEIR_LISTEN_PROXY_NETWORKS", "10.0.0.0")]).unwrap_err();
     let expected =

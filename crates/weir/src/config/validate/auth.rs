@@ -46,7 +46,18 @@ impl Config {
             );
             return Err(error("auth.anonymous", "true", allowed));
         }
-        if self.auth.tokens.is_empty() && !self.auth.admits_anonymous(&self.listen.tcp) {
+        let admits_anonymous = self.auth.admits_anonymous(&self.listen.tcp);
+        if self.auth.anonymous.is_none()
+            && admits_anonymous
+            && !self.listen.proxy_networks.is_empty()
+        {
+            let allowed = "true or false, and not absent while listen.proxy_networks is set: whoever comes through a \
+                           proxy is not on loopback, where absent means true";
+            let depends_on = &["listen.proxy_networks"];
+            return Err(ConfigError { depends_on, ..error("auth.anonymous", "(absent)", allowed) });
+        }
+        let nobody = self.auth.tokens.is_empty() && self.auth.services.is_empty();
+        if nobody && !admits_anonymous {
             let allowed = match exposed {
                 Some(addr) => format!(
                     "at least one token, since {addr} of listen.tcp is not on loopback; set [[auth.tokens]]"

@@ -37,7 +37,16 @@ fn check_class(cases: &[(&str, &str)]) {
 #[test]
 fn networks_of_proxies() {
     check_all(&[
-        (r#"{"listen": {"proxy_networks": ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]}}"#, ""),
+        (
+            r#"{"listen": {"proxy_networks": ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]},
+                "auth": {"anonymous": true}}"#,
+            "",
+        ),
+        (
+            r#"{"listen": {"proxy_networks": ["127.0.0.1/32"]}, "auth": {"tokens": [{"token": "t"}]}}"#,
+            "auth.anonymous = (absent): allowed is true or false, and not absent while listen.proxy_networks is set: \
+             whoever comes through a proxy is not on loopback, where absent means true",
+        ),
         (
             r#"{"listen": {"proxy_networks": ["10.0.0.0/8", "0.0.0.0/0"]}}"#,
             "listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is the networks of your proxies only: all the world is \
@@ -202,6 +211,22 @@ fn services() {
     ] {
         assert_eq!(service(members), expected, "{members}");
     }
+}
+
+/// A service's token is one: nobody else need be admitted.
+#[test]
+fn services_alone_are_enough() {
+    check_all(&[
+        (
+            r#"{"listen": {"tcp": ["0.0.0.0:0"]}, "auth": {"services": [{"token": "s", "name": "n", "may": ["publish"]}]}}"#,
+            "",
+        ),
+        (
+            r#"{"listen": {"tcp": ["0.0.0.0:7070"]}}"#,
+            "auth.tokens = []: allowed is at least one token, since 0.0.0.0:7070 of listen.tcp is not on loopback; set \
+             [[auth.tokens]]",
+        ),
+    ]);
 }
 
 #[test]
