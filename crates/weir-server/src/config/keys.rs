@@ -363,8 +363,8 @@ static KEYS: &[Key] = &[
     key!(
         outside topic_classes,
         "at most 256, each with names of its own",
-        "What holds for topics by their names: the first pattern that fits a name counts. Topics that fit none leave \
-         at once, are not kept, and take messages from services and the admin API only. Only in the file."
+        "The first pattern that fits a topic's name counts. Where none fits, messages leave at once, are not kept, and \
+         come from services and the admin API only. Only in the file."
     ),
     key!(
         program log.level,

@@ -278,8 +278,8 @@ static TOPIC_CLASS: &[MemberOf<TopicClass>] = &[
     member!(
         TopicClass.retention_messages,
         "0 to 1000000",
-        "Messages of one topic kept for those who come back and name their position. 0: none is kept, and who comes \
-         back is told that what came meanwhile is lost."
+        "Messages of one topic kept for those who come back and name their position. 0: none, and whoever has missed \
+         one is told so."
     ),
     member!(
         TopicClass.retention_bytes,
