@@ -9,7 +9,7 @@ mod batch;
 mod from_device;
 mod from_server;
 
-use crate::fields::{self, Fields};
+use crate::fields::{self, Field, Fields};
 use crate::{PING_BYTES_MAX, WireError, frame};
 
 pub use batch::{Batch, Messages, encode_batch_frames};
@@ -57,6 +57,46 @@ impl<'a> Payload<'a> {
             Payload::Data(_) => CONTENT_DATA,
         };
         fields::put_delimited(number, self.as_bytes(), out);
+    }
+}
+
+/// What `Publish` and `Push` have in common, its fields in the order of their numbers.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    topic: &'a str,
+    payload: Payload<'a>,
+    content_type: &'a str,
+    key: &'a str,
+}
+
+impl<'a> Content<'a> {
+    /// Takes one field over what an earlier one said; one with another number is nothing.
+    #[inline]
+    fn merge(&mut self, number: u8, field: &Field<'a>) -> Result<(), WireError> {
+        match number {
+            CONTENT_TOPIC => self.topic = field.text()?,
+            CONTENT_TEXT => self.payload = Payload::Text(field.text()?),
+            CONTENT_DATA => self.payload = Payload::Data(field.bytes()?),
+            CONTENT_TYPE => self.content_type = field.text()?,
+            CONTENT_KEY => self.key = field.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        fields::optional_delimited_bytes(self.topic.len())
+            + self.payload.field_bytes()
+            + fields::optional_delimited_bytes(self.content_type.len())
+            + fields::optional_delimited_bytes(self.key.len())
+    }
+
+    /// Appends the fields; the key ends what is appended.
+    fn put(&self, out: &mut Vec<u8>) {
+        fields::put_optional_delimited(CONTENT_TOPIC, self.topic.as_bytes(), out);
+        self.payload.put(out);
+        fields::put_optional_delimited(CONTENT_TYPE, self.content_type.as_bytes(), out);
+        fields::put_optional_delimited(CONTENT_KEY, self.key.as_bytes(), out);
     }
 }
 

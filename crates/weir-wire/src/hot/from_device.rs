@@ -72,36 +72,32 @@ impl<'a> Publish<'a> {
     /// Cost: grows `out` at most once.
     pub fn encode_frame(&self, out: &mut Vec<u8>) {
         put_frame_head(CLIENT_PUBLISH, self.message_bytes(), out);
-        fields::put_optional_delimited(CONTENT_TOPIC, self.topic.as_bytes(), out);
-        self.payload.put(out);
-        fields::put_optional_delimited(CONTENT_TYPE, self.content_type.as_bytes(), out);
-        fields::put_optional_delimited(CONTENT_KEY, self.key.as_bytes(), out);
+        self.content().put(out);
         fields::put_optional_varint(PUBLISH_REQUEST, u64::from(self.request), out);
     }
 
     fn message_bytes(&self) -> usize {
-        fields::optional_delimited_bytes(self.topic.len())
-            + self.payload.field_bytes()
-            + fields::optional_delimited_bytes(self.content_type.len())
-            + fields::optional_delimited_bytes(self.key.len())
-            + fields::optional_varint_bytes(u64::from(self.request))
+        self.content().bytes() + fields::optional_varint_bytes(u64::from(self.request))
     }
 
     /// Reads the fields of one occurrence over those of an earlier one.
-    fn merge(&mut self, message: &'a [u8]) -> Result<(), WireError> {
-        let mut fields = Fields::embedded(message, KIND_DEPTH);
+    fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+        let mut content = self.content();
         while let Some(field) = fields.next()? {
             match u8::try_from(field.number) {
-                Ok(CONTENT_TOPIC) => self.topic = field.text()?,
-                Ok(CONTENT_TEXT) => self.payload = Payload::Text(field.text()?),
-                Ok(CONTENT_DATA) => self.payload = Payload::Data(field.bytes()?),
-                Ok(CONTENT_TYPE) => self.content_type = field.text()?,
-                Ok(CONTENT_KEY) => self.key = field.text()?,
                 Ok(PUBLISH_REQUEST) => self.request = field.uint32()?,
-                Ok(_) | Err(_) => {}
+                Ok(number) => content.merge(number, &field)?,
+                Err(_) => {}
             }
         }
+        let Content { topic, payload, content_type, key } = content;
+        *self = Publish { topic, payload, content_type, key, ..*self };
         Ok(())
+    }
+
+    fn content(&self) -> Content<'a> {
+        let Publish { topic, payload, content_type, key, .. } = *self;
+        Content { topic, payload, content_type, key }
     }
 
     const EMPTY: Publish<'static> =
@@ -149,7 +145,7 @@ impl<'a> FromDeviceKind<'a> {
             FromDeviceKind::Missing | FromDeviceKind::Ping(_) => Publish::EMPTY,
             FromDeviceKind::Other => return Err(BEHIND_ANOTHER_KIND),
         };
-        publish.merge(message)?;
+        publish.merge(Fields::embedded(message, KIND_DEPTH))?;
         Ok(publish)
     }
 }

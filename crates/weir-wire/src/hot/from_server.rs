@@ -122,10 +122,7 @@ impl<'a> Push<'a> {
     /// Cost: grows `out` at most once.
     pub fn encode_frame(&self, out: &mut Vec<u8>) -> Range<usize> {
         put_frame_head(SERVER_PUSH, self.message_bytes(), out);
-        fields::put_optional_delimited(CONTENT_TOPIC, self.topic.as_bytes(), out);
-        self.payload.put(out);
-        fields::put_optional_delimited(CONTENT_TYPE, self.content_type.as_bytes(), out);
-        fields::put_optional_delimited(CONTENT_KEY, self.key.as_bytes(), out);
+        self.content().put(out);
         let key = out.len() - self.key.len()..out.len();
         fields::put_optional_fixed64(PUSH_MESSAGE_ID, self.message_id, out);
         fields::put_optional_varint(PUSH_OFFSET, self.offset, out);
@@ -134,10 +131,7 @@ impl<'a> Push<'a> {
     }
 
     fn message_bytes(&self) -> usize {
-        fields::optional_delimited_bytes(self.topic.len())
-            + self.payload.field_bytes()
-            + fields::optional_delimited_bytes(self.content_type.len())
-            + fields::optional_delimited_bytes(self.key.len())
+        self.content().bytes()
             + fields::optional_fixed64_bytes(self.message_id)
             + fields::optional_varint_bytes(self.offset)
             + fields::optional_fixed64_bytes(self.sender)
@@ -145,20 +139,24 @@ impl<'a> Push<'a> {
 
     /// Reads the fields of one occurrence over those of an earlier one.
     pub(super) fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+        let mut content = self.content();
         while let Some(field) = fields.next()? {
             match u8::try_from(field.number) {
-                Ok(CONTENT_TOPIC) => self.topic = field.text()?,
-                Ok(CONTENT_TEXT) => self.payload = Payload::Text(field.text()?),
-                Ok(CONTENT_DATA) => self.payload = Payload::Data(field.bytes()?),
-                Ok(CONTENT_TYPE) => self.content_type = field.text()?,
-                Ok(CONTENT_KEY) => self.key = field.text()?,
                 Ok(PUSH_MESSAGE_ID) => self.message_id = field.fixed64()?,
                 Ok(PUSH_OFFSET) => self.offset = field.uint64()?,
                 Ok(PUSH_SENDER) => self.sender = field.fixed64()?,
-                Ok(_) | Err(_) => {}
+                Ok(number) => content.merge(number, &field)?,
+                Err(_) => {}
             }
         }
+        let Content { topic, payload, content_type, key } = content;
+        *self = Push { topic, payload, content_type, key, ..*self };
         Ok(())
+    }
+
+    fn content(&self) -> Content<'a> {
+        let Push { topic, payload, content_type, key, .. } = *self;
+        Content { topic, payload, content_type, key }
     }
 
     pub(super) const EMPTY: Push<'static> = Push {
