@@ -11,7 +11,11 @@ use weir_wire::v1::server_message::Kind as Hear;
 use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame, v1};
 
 use crate::buffer::FrameBuffer;
-use crate::{ClientError, Event, Expiring, Goodbye, Options, Payload, Push, Subscription};
+use crate::positions::Positions;
+use crate::{
+    ClientError, Event, Expiring, Goodbye, Options, Payload, Position, Publication, Push,
+    Subscription,
+};
 
 /// A connection to a Weir server that has been welcomed.
 ///
@@ -33,6 +37,8 @@ pub struct Client {
     written: usize,
     /// Messages of a batch that `next` has not handed out.
     batched: VecDeque<Push>,
+    /// Of what `next` has handed out.
+    positions: Positions,
     heartbeat_ticks: Interval,
     heartbeat: Duration,
     /// Pings since something was heard.
@@ -80,13 +86,31 @@ impl Client {
         self.server_time_ms
     }
 
+    /// The topics that this connection is in or has asked for, each with the position of the last message that
+    /// [`Client::next`] has returned: what [`Options::topics`] of the next connection takes in order to miss nothing.
+    ///
+    /// A topic that was left, or that ended with [`Event::Unsubscribed`] and a reason, is not among them; one that the
+    /// server refused is, for it may be granted the next time. Still there after the connection has ended.
+    /// Cost: a copy of every name.
+    pub fn positions(&self) -> Vec<Subscription> {
+        self.positions.to_subscriptions()
+    }
+
     /// The next thing that the server tells; `None` once it has closed the connection in an orderly way.
     ///
+    /// What the server gathers into a batch comes as one [`Event::Push`] for each message, in order; gaps in the
+    /// offsets are messages that the server left out, as the topic's rules say.
     /// Sends the pings of the heartbeat while it waits. After [`Event::Goodbye`] or an error there is only `None`.
     /// Cost: no syscall while whole frames are buffered; one allocation a field of the event.
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         let result = self.next_unless_ended().await;
-        self.ended |= !matches!(result, Ok(Some(_)));
+        match &result {
+            Ok(Some(Event::Push(push))) => self.positions.handle_seen(&push.topic, push.offset),
+            Ok(Some(Event::Subscribed(told))) => self.positions.handle_subscribed(told),
+            Ok(Some(Event::Unsubscribed(told))) => self.positions.handle_unsubscribed(told),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => self.ended = true,
+        }
         result
     }
 
@@ -95,13 +119,25 @@ impl Client {
         self.say(Say::Subscribe(topic.into().to_wire())).await
     }
 
+    /// Asks to be in a topic from after this position on; `recovered` in the answer says whether what came since then
+    /// follows.
+    pub async fn subscribe_from(
+        &mut self,
+        topic: &str,
+        position: Position,
+    ) -> Result<(), ClientError> {
+        self.subscribe(Subscription { topic: topic.to_owned(), from: Some(position) }).await
+    }
+
     /// Asks to leave a topic; the answer is [`Event::Unsubscribed`].
     pub async fn unsubscribe(&mut self, topic: &str) -> Result<(), ClientError> {
         self.say(Say::Unsubscribe(v1::Unsubscribe { topic: topic.to_owned() })).await
     }
 
     /// Publishes to a topic. With a `request` other than 0 the answer, [`Event::Published`] or [`Event::Error`],
-    /// carries that number; with 0 there is none.
+    /// carries that number; with 0 success is silent, and an error says only what was wrong.
+    ///
+    /// Who is in the topic gets its own messages too, with [`Client::connection_id`] as their `sender`.
     ///
     /// While the server does not take it, this waits and reads nothing: who publishes more than the network carries
     /// drops the call and polls [`Client::next`], which goes on writing.
@@ -111,17 +147,19 @@ impl Client {
         payload: Payload,
         request: u32,
     ) -> Result<(), ClientError> {
-        let payload = match payload {
-            Payload::Text(text) => v1::publish::Payload::Text(text),
-            Payload::Data(data) => v1::publish::Payload::Data(data),
-        };
-        self.say(Say::Publish(v1::Publish {
+        self.publish_message(Publication {
             topic: topic.to_owned(),
-            payload: Some(payload),
+            payload,
+            content_type: String::new(),
+            key: String::new(),
             request,
-            ..v1::Publish::default()
-        }))
+        })
         .await
+    }
+
+    /// Publishes with all that a message may carry; otherwise like [`Client::publish`].
+    pub async fn publish_message(&mut self, message: Publication) -> Result<(), ClientError> {
+        self.say(Say::Publish(message.into_wire())).await
     }
 
     /// Sends a ping of one's own, beside those of the heartbeat: [`Event::Pong`] brings the same data back.
@@ -166,6 +204,7 @@ impl Client {
             outgoing: Vec::new(),
             written: 0,
             batched: VecDeque::new(),
+            positions: Positions::default(),
             // Replaced when the server has agreed to a heartbeat.
             heartbeat_ticks: ticks(HEARTBEAT_MAX),
             heartbeat: HEARTBEAT_MAX,
@@ -241,6 +280,8 @@ impl Client {
         }
         self.flush().await?;
         frame::encode(&message, &mut self.outgoing);
+        // From here on it will be said, even if this call is dropped.
+        self.positions.handle_said(&message);
         self.flush().await
     }
 

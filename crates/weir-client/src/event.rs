@@ -9,7 +9,7 @@ use weir_wire::{Advice, v1};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A message.
+    /// A message, whether it came alone or in a batch.
     Push(Push),
     /// This connection is in a topic now.
     Subscribed(Subscribed),
@@ -36,6 +36,22 @@ pub enum Payload {
     Data(Vec<u8>),
 }
 
+/// A message to be published by [`Client::publish_message`](crate::Client::publish_message).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    /// Topic name.
+    pub topic: String,
+    /// Content.
+    pub payload: Payload,
+    /// Media type, or empty.
+    pub content_type: String,
+    /// Conflation key, or empty: where the topic conflates, a message replaces an earlier one of the same key that has
+    /// not left yet.
+    pub key: String,
+    /// Number that the answer carries; 0: none wanted.
+    pub request: u32,
+}
+
 /// A message that was published to a topic, to this device or to everyone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
@@ -51,7 +67,8 @@ pub struct Push {
     pub message_id: u64,
     /// Offset in the topic's epoch; 0 for what has no topic.
     pub offset: u64,
-    /// Connection that published it; 0 for a backend.
+    /// Connection that published it; 0 for a backend. Equal to [`Client::connection_id`](crate::Client::connection_id)
+    /// for one's own.
     pub sender: u64,
 }
 
@@ -69,9 +86,9 @@ pub struct Position {
 pub struct Subscribed {
     /// Topic name.
     pub topic: String,
-    /// Where the topic stood.
+    /// From where it goes on.
     pub position: Option<Position>,
-    /// Whether all that was missed since the position asked for follows.
+    /// Whether all that was missed since the position asked for follows. False also where no position was asked for.
     pub recovered: bool,
 }
 
@@ -80,9 +97,10 @@ pub struct Subscribed {
 pub struct Unsubscribed {
     /// Topic name.
     pub topic: String,
-    /// Why, or empty when we asked for it.
+    /// Why, or empty when we asked for it. `fell_behind`: a resume was slower than new messages came, and what follows
+    /// `position` is no longer kept. To go on, subscribe again.
     pub reason: String,
-    /// Where the topic stood.
+    /// The last message that was sent, if the server says.
     pub position: Option<Position>,
 }
 
@@ -139,6 +157,17 @@ impl fmt::Display for Goodbye {
             Some(delay) => write!(f, ", come back in {delay:?}"),
             None => Ok(()),
         }
+    }
+}
+
+impl Publication {
+    pub(crate) fn into_wire(self) -> v1::Publish {
+        let Publication { topic, payload, content_type, key, request } = self;
+        let payload = Some(match payload {
+            Payload::Text(text) => v1::publish::Payload::Text(text),
+            Payload::Data(data) => v1::publish::Payload::Data(data),
+        });
+        v1::Publish { topic, payload, content_type, key, request }
     }
 }
 

@@ -17,7 +17,37 @@
 //!
 //! A [`Client`] is one connection and nothing else: no task of its own, no thread, no hidden reconnect. What keeps the
 //! connection alive happens inside [`Client::next`], which therefore wants to be polled. Coming back after an end is
-//! the caller's loop, with [`Backoff`] for how long to wait.
+//! the caller's loop, with [`Backoff`] for how long to wait and [`Client::positions`] for where to go on:
+//!
+//! ```no_run
+//! # use weir_client::{Backoff, Client, Event, Options};
+//! # async fn run() {
+//! let mut options = Options::device("thermometer-7").topic("weather");
+//! let mut backoff = Backoff::default();
+//! loop {
+//!     let delay = match Client::connect("127.0.0.1:7070", options.clone()).await {
+//!         Ok(mut client) => {
+//!             let delay = loop {
+//!                 match client.next().await {
+//!                     Ok(Some(Event::Goodbye(goodbye))) => break backoff.after_goodbye(&goodbye),
+//!                     Ok(Some(Event::Subscribed(told))) if told.recovered => {
+//!                         println!("{}: all that was missed follows", told.topic);
+//!                     }
+//!                     Ok(Some(event)) => println!("{event:?}"),
+//!                     Ok(None) => break Some(backoff.after_close()),
+//!                     Err(error) => break backoff.after_error(&error),
+//!                 }
+//!             };
+//!             options.topics = client.positions();
+//!             delay
+//!         }
+//!         Err(error) => backoff.after_error(&error),
+//!     };
+//!     let Some(delay) = delay else { break };
+//!     tokio::time::sleep(delay).await;
+//! }
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod backoff;
@@ -26,13 +56,14 @@ mod client;
 mod error;
 mod event;
 mod options;
+mod positions;
 
 pub use backoff::Backoff;
 pub use client::Client;
 pub use error::ClientError;
 pub use event::{
-    Event, Expiring, Goodbye, Payload, Position, Published, Push, ServerError, Subscribed,
-    Unsubscribed,
+    Event, Expiring, Goodbye, Payload, Position, Publication, Published, Push, ServerError,
+    Subscribed, Unsubscribed,
 };
 pub use options::{Options, Subscription};
 pub use weir_wire::{Advice, CloseReason};

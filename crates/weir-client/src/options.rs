@@ -20,7 +20,8 @@ pub struct Options {
     pub client: String,
     /// Wished heartbeat; `None`: the server's default. The one agreed is [`Client::heartbeat`](crate::Client::heartbeat).
     pub heartbeat: Option<Duration>,
-    /// Topics to be in from the start.
+    /// Topics to be in from the start; to go on where an earlier connection ended, its
+    /// [`Client::positions`](crate::Client::positions).
     pub topics: Vec<Subscription>,
     /// Largest frame, in bytes, either way.
     pub frame_bytes_max: usize,

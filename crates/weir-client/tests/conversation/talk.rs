@@ -1,119 +1,17 @@
-//! The client in conversation with a scripted peer: what each side says, line by line.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+//! What each side says, line by line.
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use weir_client::{
-    Advice, Client, ClientError, Event, Options, Payload, Position, Published, Push, ServerError,
-    Subscribed, Subscription, Unsubscribed,
+    Advice, Client, ClientError, Event, Options, Payload, Position, Publication, Published,
+    ServerError, Subscribed, Subscription, Unsubscribed,
 };
 use weir_wire::v1::client_message::Kind as FromDevice;
 use weir_wire::v1::server_message::Kind as ToDevice;
-use weir_wire::{ProstMessage, WireError, frame, v1};
+use weir_wire::{WireError, v1};
 
-/// The other end of a client's connection; it says and expects what the test tells it to.
-struct Peer {
-    socket: TcpStream,
-    unread: Vec<u8>,
-}
-
-impl Peer {
-    async fn accept(listener: &TcpListener) -> Peer {
-        let (socket, _) = listener.accept().await.unwrap();
-        socket.set_nodelay(true).unwrap();
-        Peer { socket, unread: Vec::new() }
-    }
-
-    async fn hears(&mut self) -> FromDevice {
-        loop {
-            if let Some((body, taken)) = frame::decode(&self.unread, usize::MAX).unwrap() {
-                let message = v1::ClientMessage::decode(body).unwrap();
-                self.unread.drain(..taken);
-                return message.kind.unwrap();
-            }
-            assert_ne!(self.socket.read_buf(&mut self.unread).await.unwrap(), 0, "client is gone");
-        }
-    }
-
-    async fn hears_hello(&mut self) -> v1::Hello {
-        let heard = self.hears().await;
-        let FromDevice::Hello(hello) = heard else { panic!("expected Hello, heard {heard:?}") };
-        hello
-    }
-
-    async fn says(&mut self, kind: ToDevice) {
-        self.says_bytes(&framed(kind)).await;
-    }
-
-    async fn says_bytes(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).await.unwrap();
-    }
-
-    async fn welcomes(&mut self, heartbeat_ms: u32) {
-        self.says(ToDevice::Welcome(v1::Welcome {
-            connection_id: 77,
-            heartbeat_ms,
-            server_time_ms: 1_700_000_000_000,
-        }))
-        .await;
-    }
-}
-
-fn framed(kind: ToDevice) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut bytes);
-    bytes
-}
-
-async fn listener() -> (TcpListener, std::net::SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    (listener, addr)
-}
-
-/// A client that has been welcomed with this heartbeat, and its peer.
-async fn pair(options: Options, heartbeat_ms: u32) -> (Client, Peer) {
-    let (listener, addr) = listener().await;
-    let welcome = async {
-        let mut peer = Peer::accept(&listener).await;
-        peer.hears_hello().await;
-        peer.welcomes(heartbeat_ms).await;
-        peer
-    };
-    let (client, peer) = tokio::join!(Client::connect(addr, options), welcome);
-    (client.unwrap(), peer)
-}
-
-async fn quiet_pair() -> (Client, Peer) {
-    pair(Options::device("d"), 60_000).await
-}
-
-fn push(topic: &str, text: &str, offset: u64) -> v1::Push {
-    v1::Push {
-        topic: topic.to_owned(),
-        payload: Some(v1::push::Payload::Text(text.to_owned())),
-        content_type: "text/plain".to_owned(),
-        key: "k".to_owned(),
-        message_id: 0xfeed_0000_0000_0001,
-        offset,
-        sender: 3,
-    }
-}
-
-fn pushed(topic: &str, text: &str, offset: u64) -> Event {
-    Event::Push(Push {
-        topic: topic.to_owned(),
-        payload: Payload::Text(text.to_owned()),
-        content_type: "text/plain".to_owned(),
-        key: "k".to_owned(),
-        message_id: 0xfeed_0000_0000_0001,
-        offset,
-        sender: 3,
-    })
-}
+use crate::peer::{Peer, framed, listener, pair, push, pushed, quiet_pair};
 
 #[tokio::test]
 async fn hello_says_what_the_options_say() {
@@ -215,6 +113,29 @@ async fn a_publish_is_answered_with_its_number() {
         topic: "x".to_owned(),
     };
     assert_eq!(client.next().await.unwrap(), Some(Event::Error(told)));
+}
+
+#[tokio::test]
+async fn a_message_may_carry_a_key_and_a_type() {
+    let (mut client, mut peer) = quiet_pair().await;
+    let message = Publication {
+        topic: "room".to_owned(),
+        payload: Payload::Text("{}".to_owned()),
+        content_type: "application/json".to_owned(),
+        key: "player-7".to_owned(),
+        request: 1,
+    };
+
+    client.publish_message(message).await.unwrap();
+
+    let expected = v1::Publish {
+        topic: "room".to_owned(),
+        payload: Some(v1::publish::Payload::Text("{}".to_owned())),
+        content_type: "application/json".to_owned(),
+        key: "player-7".to_owned(),
+        request: 1,
+    };
+    assert_eq!(peer.hears().await, FromDevice::Publish(expected));
 }
 
 #[tokio::test]

@@ -1,0 +1,177 @@
+//! How far a client has seen the topics that it is in.
+
+use std::collections::BTreeMap;
+
+use weir_wire::v1;
+use weir_wire::v1::client_message::Kind as Say;
+
+use crate::{Position, Subscribed, Subscription, Unsubscribed};
+
+/// The topics that one connection is in or has asked for, each with the position up to which it has been seen.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    topics: BTreeMap<String, Place>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// The last message seen, or what was asked for as long as the server has not answered.
+    at: Option<Position>,
+    /// Whether the server has answered: only then does a message say anything about `at`.
+    is_in: bool,
+}
+
+impl Positions {
+    /// What a next `Hello` asks for to go on from here.
+    pub(crate) fn to_subscriptions(&self) -> Vec<Subscription> {
+        self.topics
+            .iter()
+            .map(|(topic, place)| Subscription { topic: topic.clone(), from: place.at })
+            .collect()
+    }
+
+    /// Something was said to the server that may concern topics.
+    pub(crate) fn handle_said(&mut self, said: &v1::ClientMessage) {
+        match &said.kind {
+            Some(Say::Hello(hello)) => {
+                hello.topics.iter().for_each(|asked| self.handle_asked(asked))
+            }
+            Some(Say::Subscribe(asked)) => self.handle_asked(asked),
+            // Forgotten before the server has answered: the caller wants out.
+            Some(Say::Unsubscribe(left)) => drop(self.topics.remove(&left.topic)),
+            Some(Say::Ping(_) | Say::Publish(_) | Say::Refresh(_)) | None => {}
+        }
+    }
+
+    /// Nothing changes if the connection is in the topic.
+    fn handle_asked(&mut self, asked: &v1::Subscribe) {
+        let place = self.topics.entry(asked.topic.clone()).or_default();
+        if !place.is_in {
+            place.at = asked.position.map(Position::from);
+        }
+    }
+
+    /// Where the topic goes on. What is on its way already comes from before `told.position`, and so does what was
+    /// missed: until it has been seen, the earlier position stays.
+    pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) {
+        let Some(place) = self.topics.get_mut(&told.topic) else { return };
+        let stays = place.is_in || told.recovered;
+        place.is_in = true;
+        match (place.at, told.position) {
+            (Some(earlier), Some(now)) if stays && earlier.epoch == now.epoch => {}
+            (_, now) => place.at = now,
+        }
+    }
+
+    /// The end of a topic that was not asked for; one that was, is forgotten already, or asked for again.
+    pub(crate) fn handle_unsubscribed(&mut self, told: &Unsubscribed) {
+        if !told.reason.is_empty() {
+            self.topics.remove(&told.topic);
+        }
+    }
+
+    /// A message was handed to the caller.
+    pub(crate) fn handle_seen(&mut self, topic: &str, offset: u64) {
+        if let Some(Place { at: Some(at), is_in: true }) = self.topics.get_mut(topic) {
+            at.offset = at.offset.max(offset);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(epoch: u64, offset: u64) -> Option<Position> {
+        Some(Position { epoch, offset })
+    }
+
+    fn asked(from: Option<Position>) -> Positions {
+        let mut positions = Positions::default();
+        positions.ask(from);
+        positions
+    }
+
+    impl Positions {
+        fn ask(&mut self, from: Option<Position>) {
+            let asked = Subscription { topic: "t".to_owned(), from };
+            self.say(Say::Subscribe(asked.to_wire()));
+        }
+
+        fn leave(&mut self) {
+            self.say(Say::Unsubscribe(v1::Unsubscribe { topic: "t".to_owned() }));
+        }
+
+        fn say(&mut self, kind: Say) {
+            self.handle_said(&v1::ClientMessage { kind: Some(kind) });
+        }
+    }
+
+    fn subscribed(positions: &mut Positions, position: Option<Position>, recovered: bool) {
+        positions.handle_subscribed(&Subscribed { topic: "t".to_owned(), position, recovered });
+    }
+
+    #[track_caller]
+    fn check(positions: &Positions, expected: Option<Position>) {
+        let expected = [Subscription { topic: "t".to_owned(), from: expected }];
+        assert_eq!(positions.to_subscriptions(), expected);
+    }
+
+    #[test]
+    fn what_was_asked_for_stays_until_the_server_answers() {
+        let mut positions = asked(at(1, 5));
+        positions.handle_seen("t", 9);
+        check(&positions, at(1, 5));
+        subscribed(&mut positions, at(2, 7), false);
+        check(&positions, at(2, 7));
+        positions.handle_seen("t", 8);
+        positions.handle_seen("other", 9);
+        check(&positions, at(2, 8));
+    }
+
+    #[test]
+    fn what_was_missed_is_not_seen_before_it_has_come() {
+        let mut positions = asked(at(1, 5));
+        subscribed(&mut positions, at(1, 20), true);
+        check(&positions, at(1, 5));
+        positions.handle_seen("t", 6);
+        check(&positions, at(1, 6));
+    }
+
+    #[test]
+    fn a_second_answer_takes_nothing_for_seen() {
+        let mut positions = asked(None);
+        subscribed(&mut positions, at(1, 5), false);
+        positions.ask(None);
+        subscribed(&mut positions, at(1, 8), false);
+        check(&positions, at(1, 5));
+    }
+
+    #[test]
+    fn who_leaves_and_returns_begins_with_the_new_answer() {
+        let mut positions = asked(None);
+        subscribed(&mut positions, at(1, 5), false);
+        positions.leave();
+        assert!(positions.to_subscriptions().is_empty());
+        positions.ask(None);
+        let answer = Unsubscribed { topic: "t".to_owned(), reason: String::new(), position: None };
+        positions.handle_unsubscribed(&answer);
+        positions.handle_seen("t", 6);
+        check(&positions, None);
+        subscribed(&mut positions, at(1, 8), false);
+        check(&positions, at(1, 8));
+    }
+
+    #[test]
+    fn a_topic_that_the_server_ends_is_forgotten() {
+        let mut positions = asked(None);
+        subscribed(&mut positions, at(1, 5), false);
+        let reason = "fell_behind".to_owned();
+        positions.handle_unsubscribed(&Unsubscribed {
+            topic: "t".to_owned(),
+            reason,
+            position: None,
+        });
+        assert!(positions.to_subscriptions().is_empty());
+    }
+}
