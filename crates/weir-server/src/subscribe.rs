@@ -1,6 +1,5 @@
 //! `weir subscribe`: a device on the command line.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -9,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use weir_client::{
-    Backoff, Client, ClientError, Event, Options, Payload, Position, Push, Subscription,
+    Backoff, Client, ClientError, Event, Options, Payload, Position, Push, Subscribed,
+    Subscription, Unsubscribed,
 };
 
 use crate::cli::SubscribeArgs;
@@ -38,9 +38,8 @@ struct Line<'a> {
 /// What outlives a connection.
 struct Subscriber {
     args: SubscribeArgs,
+    /// With the topics, each from the position after which it goes on.
     options: Options,
-    /// The position after which each topic goes on.
-    positions: HashMap<String, Position>,
     left: Option<u64>,
 }
 
@@ -60,8 +59,9 @@ pub(crate) async fn run(args: SubscribeArgs) -> anyhow::Result<()> {
     let device = args.device.clone().unwrap_or_else(|| device_without_a_name(&token));
     let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
+    options.topics = args.topics.iter().map(Subscription::from).collect();
     let left = args.count;
-    let mut subscriber = Subscriber { args, options, positions: HashMap::new(), left };
+    let mut subscriber = Subscriber { args, options, left };
     let mut backoff = Backoff::default();
     loop {
         match subscriber.hold(&mut backoff).await? {
@@ -81,9 +81,8 @@ impl Subscriber {
         if self.left == Some(0) {
             return Ok(End::Done);
         }
-        let mut options = self.options.clone();
-        options.topics = self.args.topics.iter().map(|topic| self.subscription(topic)).collect();
-        let mut client = match Client::connect(self.args.addr.as_str(), options).await {
+        let connecting = Client::connect(self.args.addr.as_str(), self.options.clone());
+        let mut client = match connecting.await {
             Ok(client) => client,
             Err(error) => return Ok(self.end_by_error(&error, backoff)),
         };
@@ -103,6 +102,12 @@ impl Subscriber {
                         None => End::GiveUp(why),
                     };
                 }
+                Ok(Some(Event::Unsubscribed(told))) => {
+                    complain(left_line(&told));
+                    if let Err(error) = self.handle_left(&mut client, told).await {
+                        break self.end_by_error(&error, backoff);
+                    }
+                }
                 Ok(Some(event)) => self.handle(event)?,
                 Ok(None) => {
                     let why = "the server closed the connection".to_owned();
@@ -117,32 +122,17 @@ impl Subscriber {
         if since.elapsed() >= LASTING {
             backoff.reset();
         }
+        self.options.topics = client.positions();
         Ok(end)
     }
 
     fn handle(&mut self, event: Event) -> anyhow::Result<()> {
         match event {
             Event::Push(push) => {
-                if let Some(position) = self.positions.get_mut(&push.topic) {
-                    position.offset = push.offset;
-                }
                 say(if self.args.json { json_line(&push)? } else { text_line(&push) })?;
                 self.left = self.left.map(|left| left.saturating_sub(1));
             }
-            Event::Subscribed(told) => {
-                let asked = self.positions.get(&told.topic).copied();
-                if let (Some(asked), Some(now), false) = (asked, told.position, told.recovered)
-                    && asked != now
-                {
-                    complain(format_args!("{:?}: what came while away is lost", told.topic));
-                }
-                complain(format_args!("subscribed to {:?}", told.topic));
-                self.positions.extend(told.position.map(|position| (told.topic, position)));
-            }
-            Event::Unsubscribed(told) => {
-                complain(format_args!("no longer in {:?}: {}", told.topic, told.reason));
-                self.positions.remove(&told.topic);
-            }
+            Event::Subscribed(told) => complain(subscribed_line(self.asked(&told.topic), &told)),
             Event::Error(told) => {
                 complain(format_args!("the server refuses: {} ({})", told.message, told.code));
             }
@@ -150,14 +140,34 @@ impl Subscriber {
                 complain(format_args!("the token ends at {} ms", told.expires_at_ms));
             }
             // Answers to what is never asked for here, and what `hold` has handled.
-            Event::Published(_) | Event::Pong(_) | Event::Goodbye(_) | _ => {}
+            Event::Published(_)
+            | Event::Pong(_)
+            | Event::Unsubscribed(_)
+            | Event::Goodbye(_)
+            | _ => {}
         }
         Ok(())
     }
 
-    fn subscription(&self, topic: &str) -> Subscription {
-        let from = self.positions.get(topic).copied();
-        Subscription { topic: topic.to_owned(), from }
+    /// The server ended a topic: one that has fallen behind goes on from where it is, and loses what lies between.
+    async fn handle_left(
+        &mut self,
+        client: &mut Client,
+        told: Unsubscribed,
+    ) -> Result<(), ClientError> {
+        if told.reason != FELL_BEHIND {
+            return Ok(());
+        }
+        let again = Subscription { topic: told.topic, from: told.position };
+        for asked in self.options.topics.iter_mut().filter(|asked| asked.topic == again.topic) {
+            asked.from = again.from;
+        }
+        client.subscribe(again).await
+    }
+
+    /// The position from which a topic was last asked for.
+    fn asked(&self, topic: &str) -> Option<Position> {
+        self.options.topics.iter().find(|asked| asked.topic == topic)?.from
     }
 
     fn end_by_error(&self, error: &ClientError, backoff: &mut Backoff) -> End {
@@ -171,6 +181,44 @@ impl Subscriber {
             Some(delay) => End::Retry { why, delay },
             None => End::GiveUp(why),
         }
+    }
+}
+
+/// What became of the wish to be in a topic, from after `asked` on.
+fn subscribed_line(asked: Option<Position>, told: &Subscribed) -> String {
+    let Subscribed { topic, position, recovered } = told;
+    match (asked, position) {
+        (None, _) => format!("subscribed to {topic:?}"),
+        (Some(asked), _) if *recovered => {
+            format!(
+                "subscribed to {topic:?} again: what came after offset {} follows",
+                asked.offset
+            )
+        }
+        (Some(asked), Some(now)) if asked == *now => {
+            format!("subscribed to {topic:?} again: there was nothing since")
+        }
+        (Some(asked), Some(now)) if asked.epoch == now.epoch => format!(
+            "subscribed to {topic:?} again: what came while away is lost, offsets {} to {}",
+            asked.offset.saturating_add(1),
+            now.offset
+        ),
+        (Some(_), _) => format!(
+            "subscribed to {topic:?} again: what came while away is lost, and the offsets begin anew"
+        ),
+    }
+}
+
+/// Why a topic has ended.
+fn left_line(told: &Unsubscribed) -> String {
+    let Unsubscribed { topic, reason, position } = told;
+    let after = position.map(|at| format!(" after offset {}", at.offset)).unwrap_or_default();
+    if reason == FELL_BEHIND {
+        format!(
+            "fell behind in {topic:?}{after}: what followed is no longer kept; subscribing again"
+        )
+    } else {
+        format!("no longer in {topic:?}{after}: {reason}")
     }
 }
 
@@ -230,6 +278,9 @@ fn is_malformed(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(goodbye) if goodbye.reason == "malformed")
 }
 
+/// Why a topic ends whose missed messages came more slowly than new ones.
+const FELL_BEHIND: &str = "fell_behind";
+
 /// A connection that held this long was no failure: the next wait is a short one again.
 const LASTING: Duration = Duration::from_secs(30);
 
@@ -254,6 +305,37 @@ mod tests {
         let hostile = push(Payload::Text("a\nb\x1b[2J\tä".to_owned()));
         assert_eq!(text_line(&hostile), "news 7 a\\nb\\u{1b}[2J\\tä");
         assert_eq!(text_line(&push(Payload::Data(vec![0, 255]))), "news 7 base64:AP8=");
+    }
+
+    #[test]
+    fn it_is_plain_whether_something_is_lost() {
+        let told = |epoch, offset, recovered| Subscribed {
+            topic: "t".to_owned(),
+            position: Some(Position { epoch, offset }),
+            recovered,
+        };
+        let asked = Some(Position { epoch: 1, offset: 7 });
+        for (asked, told, expected) in [
+            (None, told(1, 7, false), "subscribed to \"t\""),
+            (
+                asked,
+                told(1, 7, true),
+                "subscribed to \"t\" again: what came after offset 7 follows",
+            ),
+            (asked, told(1, 7, false), "subscribed to \"t\" again: there was nothing since"),
+            (
+                asked,
+                told(1, 9, false),
+                "subscribed to \"t\" again: what came while away is lost, offsets 8 to 9",
+            ),
+            (
+                asked,
+                told(2, 9, false),
+                "subscribed to \"t\" again: what came while away is lost, and the offsets begin anew",
+            ),
+        ] {
+            assert_eq!(subscribed_line(asked, &told), expected);
+        }
     }
 
     #[test]
