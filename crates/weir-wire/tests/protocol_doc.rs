@@ -1,6 +1,6 @@
 //! docs/protocol.md says what the code does: its tables, and its exchange in bytes.
 
-use weir_wire::hot::{self, FromDevice};
+use weir_wire::hot::{self, FromDevice, Payload, Push};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{Advice, CloseReason, ErrorCode, ProstMessage, frame};
 
@@ -81,8 +81,58 @@ fn the_exchange_in_bytes_is_right() {
     );
     hot::encode_pong_frame(b"hi", &mut server);
 
-    assert_eq!(bytes_of("device"), device);
-    assert_eq!(bytes_of("server"), server);
+    let section = section("## An exchange in bytes");
+    assert_eq!(bytes_of(section, "device"), device);
+    assert_eq!(bytes_of(section, "server"), server);
+}
+
+#[test]
+fn coming_back_in_bytes_is_right() {
+    let position = Some(v1::Position { epoch: 0x8f3a_61c2_d4e5_b709, offset: 41 });
+    let mut device = Vec::new();
+    let hello = v1::Hello {
+        device_id: "sensor-17".to_owned(),
+        topics: vec![v1::Subscribe { topic: "news".to_owned(), position }],
+        ..v1::Hello::default()
+    };
+    frame::encode(
+        &v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) },
+        &mut device,
+    );
+
+    let mut server = Vec::new();
+    let welcome = v1::Welcome {
+        connection_id: 0x1_0000_0008,
+        heartbeat_ms: 60_000,
+        server_time_ms: 1_767_225_660_000,
+    };
+    let subscribed = v1::Subscribed { topic: "news".to_owned(), position, recovered: true };
+    for kind in
+        [server_message::Kind::Welcome(welcome), server_message::Kind::Subscribed(subscribed)]
+    {
+        frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut server);
+    }
+    let push = |text, key, id: u64, offset, sender| {
+        let push = Push {
+            topic: "news",
+            payload: Payload::Text(text),
+            content_type: "",
+            key,
+            message_id: 0x5d0c_7a9e_0000_0000 + id,
+            offset,
+            sender,
+        };
+        let mut frame = Vec::new();
+        push.encode_frame(&mut frame);
+        frame
+    };
+    server.extend(push("rain", "oslo", 1, 42, 0));
+    let (sun, snow) = (push("sun", "rome", 2, 43, 0), push("snow", "oslo", 4, 45, 0x2_0000_0003));
+    hot::encode_batch_frames("news", &[(43, &sun), (45, &snow)], 65_536, &mut server);
+
+    let section = section("## Coming back, in bytes");
+    assert_eq!(bytes_of(section, "device"), device);
+    assert_eq!(bytes_of(section, "server"), server);
 }
 
 /// What the page says of the empty frame, of two kinds in one message and of a length in two forms.
@@ -122,9 +172,15 @@ fn table(head: &str) -> Vec<Vec<&'static str>> {
     rows
 }
 
+/// From this heading to the next.
+fn section(heading: &str) -> &'static str {
+    let (_, rest) = DOCUMENT.split_once(heading).expect("a section");
+    rest.split("\n## ").next().unwrap_or(rest)
+}
+
 /// All that one side sends in the exchange.
-fn bytes_of(side: &str) -> Vec<u8> {
-    DOCUMENT
+fn bytes_of(section: &str, side: &str) -> Vec<u8> {
+    section
         .lines()
         .filter_map(|line| line.strip_prefix(side)?.strip_prefix("  "))
         .flat_map(str::split_whitespace)
