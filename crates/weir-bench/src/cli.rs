@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
+use weir_wire::PING_BYTES_MAX;
+
 use crate::floor::Trigger;
 use crate::payload::HEADER_BYTES;
 use crate::process::Cpus;
@@ -28,6 +30,8 @@ pub(crate) enum Command {
     Broadcast(BroadcastArgs),
     /// Clients that stop reading, or read too slowly.
     Stall(StallArgs),
+    /// Messages sent and answered, as fast as they are answered or by the clock, beside a bare echo.
+    Echo(EchoArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
     Floor(FloorArgs),
     #[command(hide = true)]
@@ -180,6 +184,29 @@ pub(crate) struct StallArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct EchoArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of random data in a message, 1 to 256.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = echo_size)]
+    pub(crate) size: usize,
+    /// Open loop: messages a second on all connections together [default: one on its way on each].
+    #[arg(long, value_name = "R", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// Seconds of load on the server, and as many on the floor, all rounds together.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -251,6 +278,14 @@ fn size(text: &str) -> Result<usize> {
     Ok(size)
 }
 
+fn echo_size(text: &str) -> Result<usize> {
+    let size: usize = text.parse()?;
+    if !(1..=PING_BYTES_MAX).contains(&size) {
+        bail!("a ping carries 1 to {PING_BYTES_MAX} bytes");
+    }
+    Ok(size)
+}
+
 /// Largest payload: the admin API takes 1 MiB with everything.
 const SIZE_MAX: usize = 1_000_000;
 
@@ -289,6 +324,8 @@ mod tests {
             "weir-bench broadcast --addr 127.0.0.1:7070 --admin 127.0.0.1:7090 --pid 1 --all",
             "weir-bench stall --spawn w --stalled-share 0.1 --budget-bytes 8388608 --stall-timeout 10s",
             "weir-bench stall --spawn w --drain-share 0.8",
+            "weir-bench echo --spawn w --connections 16384 --size 256 --seconds 10 --json",
+            "weir-bench echo --spawn w --rate 50000",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
@@ -302,6 +339,7 @@ mod tests {
             "weir-bench broadcast --spawn w --size 31",
             "weir-bench broadcast --spawn w --rate 0",
             "weir-bench stall --spawn w --stalled-share 1.1",
+            "weir-bench echo --spawn w --size 257",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -55,6 +55,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Stall(args) => present(args.run.json, Report::new("stall"), |report| {
             scenario::stall::run(&args, report)
         }),
+        Command::Echo(args) => {
+            present(args.run.json, Report::new("echo"), |report| scenario::echo::run(&args, report))
+        }
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),

@@ -24,6 +24,8 @@ pub(crate) enum Order {
         /// A whole frame.
         frame: String,
     },
+    /// Send `Ping` on each connection and wait for the answers; answered with [`Answer::Echoed`].
+    Echo(EchoPlan),
     /// Close all connections; answered with [`Answer::Done`].
     Close,
 }
@@ -83,6 +85,21 @@ pub(crate) enum Streams {
     Block(u32),
 }
 
+/// How to echo.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EchoPlan {
+    /// Bytes of data in a message.
+    pub(crate) size: usize,
+    /// Whether the other side returns the bytes as they are, instead of a `Pong`.
+    pub(crate) bare: bool,
+    /// Messages a second on all connections of the worker; `None`: one on its way on each.
+    pub(crate) rate: Option<f64>,
+    /// Milliseconds that do not count, at the start.
+    pub(crate) warm_up_ms: u64,
+    /// Milliseconds that count.
+    pub(crate) measure_ms: u64,
+}
+
 /// What to wait for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Collect {
@@ -133,6 +150,8 @@ pub(crate) enum Answer {
     Done,
     /// What was counted since [`Order::Begin`].
     Collected(Box<Tally>),
+    /// The echo is over.
+    Echoed(Box<EchoTally>),
     /// The order makes no sense.
     Failed {
         /// Why.
@@ -175,6 +194,25 @@ pub(crate) struct Tally {
     pub(crate) lags: LagCounts,
     /// Lags on slow connections.
     pub(crate) lags_slow: LagCounts,
+    /// The first few things that went wrong.
+    pub(crate) errors: Vec<String>,
+}
+
+/// What an echo showed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct EchoTally {
+    /// Messages answered in the time that counts.
+    pub(crate) answered: u64,
+    /// Messages answered, before and after it included.
+    pub(crate) answered_in_all: u64,
+    /// Messages that were due and not answered.
+    pub(crate) lost: u64,
+    /// Answers with a wrong byte.
+    pub(crate) wrong: u64,
+    /// Connections that ended.
+    pub(crate) closed: u64,
+    /// From the moment at which a message was due to its answer, of those due in the time that counts.
+    pub(crate) lags: LagCounts,
     /// The first few things that went wrong.
     pub(crate) errors: Vec<String>,
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally};
+use crate::protocol::{Answer, Collect, EchoPlan, EchoTally, OpenPlan, Order, Reading, Tally};
 use crate::stats::Lags;
 
 /// Worker processes, each with a share of the connections.
@@ -45,6 +45,11 @@ impl Workers {
     /// Number of processes.
     pub(crate) fn processes(&self) -> u32 {
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Their process ids.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.peers.iter().map(Peer::pid)
     }
 
     /// First connection and number of connections of each process.
@@ -110,12 +115,35 @@ impl Workers {
                 other @ (Answer::Progress { .. }
                 | Answer::Opened { .. }
                 | Answer::Done
+                | Answer::Echoed(_)
                 | Answer::Failed { .. }) => {
                     return Err(unexpected(&other));
                 }
             }
         }
         Ok(totals)
+    }
+
+    /// Runs an echo on all connections; a rate is shared out by number of connections.
+    pub(crate) fn echo(&mut self, plan: &EchoPlan) -> Result<Echoed> {
+        let all = f64::from(self.count.max(1));
+        for (index, (_, count)) in self.shares().into_iter().enumerate() {
+            let rate = plan.rate.map(|rate| rate * f64::from(count) / all);
+            self.peers[index].say(&Order::Echo(EchoPlan { rate, ..*plan }))?;
+        }
+        let patience = PATIENCE + Duration::from_millis(plan.warm_up_ms + plan.measure_ms);
+        let mut echoed = Echoed { tally: EchoTally::default(), lags: Lags::new() };
+        for peer in &mut self.peers {
+            match peer.hear(patience)? {
+                Answer::Echoed(tally) => echoed.add(*tally),
+                other @ (Answer::Progress { .. }
+                | Answer::Opened { .. }
+                | Answer::Done
+                | Answer::Collected(_)
+                | Answer::Failed { .. }) => return Err(unexpected(&other)),
+            }
+        }
+        Ok(echoed)
     }
 
     fn say_all(&mut self, order: &Order) -> Result<()> {
@@ -131,6 +159,27 @@ impl Workers {
             }
         }
         Ok(())
+    }
+}
+
+/// What an echo showed on all workers together.
+#[derive(Debug, Clone)]
+pub(crate) struct Echoed {
+    /// Sums; the lags in it are empty.
+    pub(crate) tally: EchoTally,
+    /// Latencies.
+    pub(crate) lags: Lags,
+}
+
+impl Echoed {
+    fn add(&mut self, other: EchoTally) {
+        self.lags.add(&other.lags);
+        self.tally.answered += other.answered;
+        self.tally.answered_in_all += other.answered_in_all;
+        self.tally.lost += other.lost;
+        self.tally.wrong += other.wrong;
+        self.tally.closed += other.closed;
+        self.tally.errors.extend(other.errors);
     }
 }
 
@@ -188,7 +237,10 @@ fn hear_opened(
             Answer::Progress { connected } => report(connected),
             Answer::Opened { connected, seconds, error: None } => return Ok((connected, seconds)),
             Answer::Opened { error: Some(error), .. } => bail!("connecting failed: {error}"),
-            other @ (Answer::Done | Answer::Collected(_) | Answer::Failed { .. }) => {
+            other @ (Answer::Done
+            | Answer::Collected(_)
+            | Answer::Echoed(_)
+            | Answer::Failed { .. }) => {
                 return Err(unexpected(&other));
             }
         }

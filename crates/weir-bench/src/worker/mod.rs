@@ -2,6 +2,7 @@
 
 mod conn;
 mod counter;
+mod echo;
 mod opening;
 mod pacing;
 #[cfg(test)]
@@ -18,12 +19,13 @@ use rustix::net::{SendFlags, send, sockopt};
 
 use conn::{Conn, Phase, hello_frame};
 use counter::Counter;
+use echo::Echo;
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};
 
 use crate::clock;
 use crate::lines::Lines;
-use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally, from_hex};
+use crate::protocol::{Answer, Collect, EchoPlan, OpenPlan, Order, Reading, Tally, from_hex};
 use crate::sys;
 
 /// The state of a worker.
@@ -165,12 +167,21 @@ impl<W: Write> Worker<W> {
                 };
                 self.emit(&frame);
             }
+            Order::Echo(plan) => return self.echo(&plan),
             Order::Close => {
                 self.conns = Vec::new();
                 self.pacer.stop();
             }
         }
         self.answer(&Answer::Done)
+    }
+
+    fn echo(&mut self, plan: &EchoPlan) -> Result<()> {
+        let echo = Echo::new(plan, &self.epoll, &mut self.conns).and_then(Echo::run);
+        match echo {
+            Ok(tally) => self.answer(&Answer::Echoed(Box::new(tally))),
+            Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
+        }
     }
 
     fn answer(&mut self, answer: &Answer) -> Result<()> {
