@@ -12,7 +12,7 @@ use weir::{Gateway, Handle, Resources};
 
 use crate::config::Settings;
 use crate::log::Log;
-use crate::{banner, say};
+use crate::{banner, say, sys};
 
 /// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
 pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
@@ -39,7 +39,8 @@ async fn serve(
     // Before the start, so that an early signal finds somebody.
     let mut signals = Signals::catch()?;
     let config = settings.gateway;
-    let gateway = Gateway::builder().config(config.clone()).start().await;
+    let builder = Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
+    let gateway = builder.start().await;
     // Its message names the cause already; as a source it would be named twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
     // A closed standard output is no reason not to serve.

@@ -63,6 +63,7 @@ pub struct Started {
 pub struct GatewayBuilder {
     config: Config,
     on_publish: Option<OnPublish>,
+    allocated_bytes: Option<fn() -> u64>,
     depths: Depths,
 }
 
@@ -214,11 +215,18 @@ impl GatewayBuilder {
         self
     }
 
+    /// Has each shard tell in its statistics how many bytes its thread has allocated: `allocated_bytes` answers that for
+    /// the thread that calls it, which only the program's allocator knows. It is called once a turn.
+    pub fn allocated_bytes(mut self, allocated_bytes: fn() -> u64) -> Self {
+        self.allocated_bytes = Some(allocated_bytes);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
     pub async fn start(self) -> Result<Gateway, StartError> {
-        let GatewayBuilder { config, on_publish, depths } = self;
+        let GatewayBuilder { config, on_publish, allocated_bytes, depths } = self;
         config.validate()?;
         let open_files = raise_open_files();
         let resources = Resources::detect();
@@ -227,7 +235,7 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config)?;
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
-        let (engine, queues) = start_shards(&config, depths, budget, &shards)?;
+        let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own);
         let started = Started {
@@ -311,6 +319,7 @@ async fn bind_admin(config: &Config) -> Result<Option<Bound<TcpListener>>, Start
 fn start_shards(
     config: &Config,
     depths: Depths,
+    allocated_bytes: Option<fn() -> u64>,
     budget: Arc<Budget>,
     pins: &[Option<usize>],
 ) -> Result<(Engine, Vec<Reports>), StartError> {
@@ -325,6 +334,7 @@ fn start_shards(
         conflation_keys_max: limits.conflation_keys_max,
         publishes_per_second: limits.publishes_per_second,
         publish_burst: limits.publish_burst,
+        allocated_bytes,
         stall_timeout: connection.stall_timeout,
         frame_timeout: connection.frame_timeout,
         retry_after_ms: frames::RETRY_AFTER_MS,

@@ -10,7 +10,9 @@ use weir_wire::CloseReason;
 use weir_wire::v1::{Publish, Subscribe, publish};
 
 fn class(pattern: &str, publish: &[&str], subscribe: &[&str]) -> TopicClass {
-    let actors = |words: &[&str]| words.iter().map(|word| Actor::parse(word).unwrap()).collect();
+    let actors = |words: &[&str]| {
+        words.iter().map(|word| Actor::parse(word).expect("a word for an actor")).collect()
+    };
     TopicClass {
         pattern: pattern.to_owned(),
         publish: actors(publish),
