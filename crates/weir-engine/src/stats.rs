@@ -160,6 +160,10 @@ pub struct ShardStats {
     pub dropped: [Cell; DropRule::ALL.len()],
     /// Connections closed, by [`CloseReason`].
     pub closed: [Cell; CloseReason::COUNT],
+    /// Bytes that the shard's thread has allocated so far, if [`ShardSettings::allocated_bytes`] tells.
+    ///
+    /// [`ShardSettings::allocated_bytes`]: crate::ShardSettings::allocated_bytes
+    pub allocated_bytes: Cell,
     /// Turns of the loop.
     pub turns: Cell,
     /// Length of a turn, waiting not counted.

@@ -467,6 +467,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         stats.queued_bytes.set(self.lease.held() as u64);
         stats.fanouts.set(self.fanouts.len() as u64);
         stats.read_paused.set(self.held_back.len() as u64);
+        if let Some(allocated_bytes) = self.settings.allocated_bytes {
+            stats.allocated_bytes.set(allocated_bytes());
+        }
     }
 }
 

@@ -1,0 +1,162 @@
+//! A shard in steady state allocates nothing: alone in its process, with an allocator that counts by thread.
+//!
+//! jemalloc stands for C's `malloc` as well, so that what a library of C would allocate is counted too.
+
+#[expect(dead_code, reason = "this test needs a part of it only")]
+#[path = "real_sockets/rig.rs"]
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tikv_jemalloc_ctl::thread::{ThreadLocal, allocatedp};
+use weir_engine::{Command, ConnId, Inspect, InspectWhat, ShardSettings, TopicId, Urgent};
+
+use rig::{Peer, Rig, ping, publish, send};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+thread_local! {
+    static ALLOCATED: ThreadLocal<u64> = allocatedp::read().expect("jemalloc counts by thread");
+}
+
+const CONNECTIONS: usize = 64;
+const TOPICS: u32 = 4;
+const ROUNDS: u32 = 50;
+
+/// Some connections, all in a few topics.
+struct Scene {
+    rig: Rig,
+    devices: Vec<(Peer, ConnId)>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let allocated_bytes: fn() -> u64 = || ALLOCATED.with(|bytes| bytes.get());
+        let settings =
+            ShardSettings { allocated_bytes: Some(allocated_bytes), ..ShardSettings::default() };
+        let mut rig = Rig::start(1, &settings);
+        let mut devices: Vec<_> = (0..CONNECTIONS).map(|_| rig.device(0)).collect();
+        for (peer, conn) in &mut devices {
+            for topic in 0..TOPICS {
+                rig.subscribe(*conn, TopicId(topic));
+                peer.hear_subscribed();
+            }
+        }
+        Scene { rig, devices }
+    }
+
+    /// What the shard has allocated, all that it was asked for included.
+    fn allocated(&self) -> u64 {
+        for _ in 0..2 {
+            // The second look is in a later turn than the first, which has stored the count by then.
+            self.rig.inspect(0, InspectWhat::All { cursor: 0, limit: 0 });
+        }
+        self.rig.stats(0).allocated_bytes.get()
+    }
+
+    /// Bytes allocated by `ROUNDS` of something, once it has been done for some time.
+    fn cost(&mut self, mut round: impl FnMut(&mut Scene)) -> u64 {
+        for _ in 0..ROUNDS {
+            round(self);
+        }
+        let before = self.allocated();
+        for _ in 0..ROUNDS {
+            round(self);
+        }
+        self.allocated() - before
+    }
+
+    /// Holds the shard up while the flag is set, without a channel: waiting at one allocates.
+    fn hold_up(&self) -> Arc<AtomicBool> {
+        let is_held_up = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&is_held_up);
+        let reply = Box::new(move |_| {
+            while flag.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        let what = InspectWhat::All { cursor: 0, limit: 0 };
+        let sent = self.rig.engine.mailbox(0).try_urgent(Urgent::Inspect(Inspect { what, reply }));
+        assert!(sent.is_ok(), "the reserved lane has room");
+        is_held_up
+    }
+
+    fn echo(&mut self) {
+        let data = [7; 256];
+        let held_up = self.hold_up();
+        for (peer, _) in &mut self.devices {
+            peer.write(&ping(&data));
+        }
+        held_up.store(false, Ordering::Release);
+        for (peer, _) in &mut self.devices {
+            peer.hear();
+        }
+    }
+
+    /// A frame in two pieces, which meets the shard between them.
+    fn echo_in_pieces(&mut self) {
+        let (peer, conn) = &mut self.devices[0];
+        let frame = ping(&[7; 200]);
+        let (early, late) = frame.split_at(90);
+        peer.write(early);
+        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 30)));
+        peer.write(late);
+        peer.hear();
+    }
+
+    fn publish(&mut self, topics: u32) {
+        let held_up = self.hold_up();
+        for topic in 0..topics {
+            let message = self.rig.message("to all", 1, None);
+            self.rig.push(0, Command::Publish(TopicId(topic), Arc::clone(&message)));
+        }
+        held_up.store(false, Ordering::Release);
+        for (peer, _) in &mut self.devices {
+            for _ in 0..topics {
+                peer.hear_push();
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        let message = self.rig.message("to one", 1, None);
+        for (peer, conn) in &mut self.devices {
+            send(&self.rig, *conn, &message);
+            peer.hear_push();
+        }
+    }
+
+    fn broadcast(&mut self) {
+        let message = self.rig.message("to everybody", 1, None);
+        self.rig.push(0, Command::Broadcast(message));
+        for (peer, _) in &mut self.devices {
+            peer.hear_push();
+        }
+    }
+
+    /// What a device publishes is copied for the front: this allocates.
+    fn pass_on(&mut self) {
+        let (peer, conn) = &mut self.devices[0];
+        peer.write(&publish(vec![7; 100]));
+        self.rig.received(*conn);
+    }
+}
+
+#[test]
+fn a_shard_in_steady_state_allocates_nothing() {
+    let mut scene = Scene::new();
+    let costs = [
+        ("a ping answered", scene.cost(Scene::echo)),
+        ("a ping in two pieces", scene.cost(Scene::echo_in_pieces)),
+        ("a fan-out", scene.cost(|scene| scene.publish(1))),
+        ("several fan-outs gathered", scene.cost(|scene| scene.publish(TOPICS))),
+        ("a delivery to one", scene.cost(Scene::deliver)),
+        ("a broadcast", scene.cost(Scene::broadcast)),
+    ];
+    for (what, bytes) in costs {
+        assert_eq!(bytes, 0, "bytes allocated for {what}, {ROUNDS} times");
+    }
+    assert!(scene.cost(Scene::pass_on) > 0, "the count counts");
+}
