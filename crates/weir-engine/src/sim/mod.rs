@@ -36,11 +36,14 @@
 //!
 //! [`Run`] drives such a shard at random and holds it against a twin after every turn; [`run_seed`] runs one.
 //!
+//! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
+//!
 //! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
 //! hand); `driver` (a run), `peers` (what devices do), `asks` (what the front does), `twin` (what must come of it),
 //! `verify` (what is held against what).
 
 mod asks;
+mod blocks;
 mod dice;
 mod driver;
 mod fault;
@@ -52,6 +55,7 @@ mod shard;
 mod twin;
 mod verify;
 
+pub use blocks::{Blocks, PooledBlock};
 pub use dice::Dice;
 pub use driver::{Failure, Run, Summary, run_seed};
 pub use fault::{Fault, Faults};
