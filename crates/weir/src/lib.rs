@@ -15,6 +15,7 @@ mod hub;
 mod inspect;
 mod lanes;
 mod listener;
+mod proxy;
 mod publish;
 mod reports;
 mod router;

@@ -90,13 +90,15 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener) {
         };
         trouble.pause = PAUSE_MIN;
         hub.counters().count_accepted();
-        match hub.admission.enter(hub, peer) {
+        let proxied = peer.filter(|peer| is_proxy(hub, *peer));
+        let source = if proxied.is_some() { None } else { peer };
+        match hub.admission.enter(hub, source) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
                     hub.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
-                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled));
+                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled, proxied));
             }
             Err(cause) => {
                 session::turn_away(hub, socket, cause);
@@ -116,6 +118,12 @@ fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
     let (socket, peer) = acceptfrom_with(listener, flags)?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     Ok((socket, peer.map(|peer| peer.ip())))
+}
+
+/// Whether a connection from there begins with a PROXY header.
+fn is_proxy(hub: &Hub, peer: IpAddr) -> bool {
+    let peer = peer.to_canonical();
+    hub.config().listen.proxy_networks.iter().any(|network| network.contains(&peer))
 }
 
 /// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.

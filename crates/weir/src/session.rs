@@ -7,6 +7,7 @@
 //! ```
 
 use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +26,22 @@ use crate::counters::ConnectRefuseCause;
 use crate::frames;
 use crate::hub::Hub;
 use crate::lanes::credit;
+use crate::proxy::{self, NoHeader};
 use crate::tickets::Pending;
 
 /// Takes a connection to its shard, or says why not.
 ///
+/// `proxied`: the proxy that it comes through, which tells where from.
 /// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
-pub(crate) async fn run(hub: Arc<Hub>, stream: TcpStream, unsettled: Unsettled) {
+pub(crate) async fn run(
+    hub: Arc<Hub>,
+    stream: TcpStream,
+    mut unsettled: Unsettled,
+    proxied: Option<IpAddr>,
+) {
     let mut draining = hub.draining.subscribe();
-    let greeted = timeout(hub.config().connection.hello_timeout, read_hello(&hub, &stream));
+    let greeted = greet(&hub, &stream, &mut unsettled, proxied);
+    let greeted = timeout(hub.config().connection.hello_timeout, greeted);
     let greeted = tokio::select! {
         greeted = greeted => greeted.unwrap_or(Err(CloseReason::HelloTimeout)),
         // The sender lives in the hub, so this ends only by draining.
@@ -72,23 +81,37 @@ struct Greeting {
 /// Connection, place and reason.
 type Refused = (TcpStream, Unsettled, CloseReason);
 
-/// Bytes of a `Hello` that is not complete, counted in the byte budget by their capacity.
+/// Bytes of a PROXY header or a `Hello` that is not complete, counted in the byte budget by their capacity.
 struct Partial<'a> {
     budget: &'a Budget,
     bytes: Vec<u8>,
     charged: usize,
 }
 
-async fn read_hello(hub: &Hub, stream: &TcpStream) -> Result<Greeting, CloseReason> {
+/// Reads the PROXY header, where there is one, and `Hello`.
+async fn greet(
+    hub: &Hub,
+    stream: &TcpStream,
+    unsettled: &mut Unsettled,
+    proxied: Option<IpAddr>,
+) -> Result<Greeting, CloseReason> {
     let mut partial = Partial { budget: hub.engine().budget(), bytes: Vec::new(), charged: 0 };
+    if let Some(proxy) = proxied {
+        let announced = loop {
+            match proxy::decode(&partial.bytes) {
+                Ok(Some(announced)) => break announced,
+                Ok(None) => partial.read_more(stream).await?,
+                Err(NoHeader) => return Err(CloseReason::Malformed),
+            }
+        };
+        partial.bytes.drain(..announced.bytes);
+        let source = announced.source.unwrap_or(proxy);
+        unsettled.count_source(source).map_err(|cause| hub.admission.refuse(cause))?;
+    }
     let frame_bytes_max = hub.config().limits.frame_bytes_max;
     loop {
-        stream.readable().await.map_err(|error| reason_of(&error))?;
-        if !partial.read_from(stream)? {
-            continue;
-        }
         match frame::decode(&partial.bytes, frame_bytes_max) {
-            Ok(None) => {}
+            Ok(None) => partial.read_more(stream).await?,
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 return Ok(Greeting { hello, read_ahead: partial.bytes[taken..].to_vec() });
@@ -208,6 +231,16 @@ fn discard(stream: &TcpStream) -> io::Result<usize> {
 }
 
 impl Partial<'_> {
+    /// Waits for bytes and reads them.
+    async fn read_more(&mut self, stream: &TcpStream) -> Result<(), CloseReason> {
+        loop {
+            stream.readable().await.map_err(|error| reason_of(&error))?;
+            if self.read_from(stream)? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Reads what is there; `false` if it was a false alarm.
     ///
     /// The bytes are read on the stack, so that the connection owns only what it sent.

@@ -4,8 +4,10 @@
 mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use common::{Hears, Peer, config, eventually, hello, start};
+use common::{Hears, Peer, config, encode, eventually, hello, start};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use weir::{Config, ConnectRefuseCause, Gateway};
 use weir_wire::CloseReason;
@@ -163,4 +165,96 @@ async fn a_connection_shows_its_source() {
         assert_eq!(gateway.handle().gauges().sources, usize::from(limits > 0));
         gateway.shutdown().await;
     }
+}
+
+/// Only 127.0.0.9 is a proxy.
+fn behind_a_proxy(mut config: Config) -> Config {
+    config.listen.proxy_networks = vec!["127.0.0.9/32".parse().unwrap()];
+    config
+}
+
+async fn say_bytes(peer: &mut Peer, bytes: &[u8]) {
+    peer.stream.write_all(bytes).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_proxy_tells_where_a_connection_comes_from() {
+    let gateway = start(behind_a_proxy(limited(1, 0, 0))).await;
+    let handle = gateway.handle();
+    let v2 =
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x08\x7f\x00\x00\x01\x10\x00\x1b\x9e";
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+    let announced: [(&[u8], &str); 4] = [
+        (b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n", "192.0.2.7"),
+        (v2, "192.0.2.8"),
+        (b"PROXY TCP6 2001:db8:0:1::7 ::1 4096 7070\r\n", "2001:db8:0:1::/64"),
+        (local, "127.0.0.9"),
+    ];
+    let mut peers = Vec::new();
+    for (header, source) in announced {
+        let mut peer = from(&gateway, 9).await;
+        // Byte by byte, and Hello right behind it.
+        for byte in header {
+            say_bytes(&mut peer, &[*byte]).await;
+        }
+        peer.say(hello(source, "", &[])).await;
+        peer.welcome().await;
+        let connections = handle.device(source).await.unwrap();
+        assert_eq!(connections[0].source.as_deref(), Some(source));
+        assert_eq!(connections[0].info.peer.unwrap().ip().to_string(), "127.0.0.9");
+        // One more from there is one too many, whatever the proxy has.
+        let mut more = from(&gateway, 9).await;
+        say_bytes(&mut more, header).await;
+        expect_later(&mut more, CloseReason::TooManyConnections).await;
+        peers.push(peer);
+    }
+    assert_eq!(refused(&gateway, ConnectRefuseCause::SourceConnections), 4);
+    drop(peers);
+    eventually(|| handle.gauges().sources == 0, "all sources are forgotten").await;
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn header_and_hello_may_come_in_one_piece() {
+    // Where nothing is limited, the source shows nevertheless.
+    let gateway = start(behind_a_proxy(config())).await;
+    let header = b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n";
+    let mut peer = from(&gateway, 9).await;
+    say_bytes(&mut peer, &[&header[..], &encode(hello("d1", "", &[]))].concat()).await;
+    peer.welcome().await;
+    let connections = gateway.handle().device("d1").await.unwrap();
+    assert_eq!(connections[0].source.as_deref(), Some("192.0.2.7"));
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_proxy_has_to_tell_and_nobody_else_is_asked() {
+    let gateway = start(behind_a_proxy(config())).await;
+    // Without a header.
+    let mut peer = from(&gateway, 9).await;
+    peer.say(hello("d1", "", &[])).await;
+    peer.expect_goodbye(CloseReason::Malformed).await;
+    // A header that goes on for ever.
+    let mut peer = from(&gateway, 9).await;
+    say_bytes(&mut peer, b"PROXY UNKNOWN ").await;
+    say_bytes(&mut peer, &[b'x'; 93]).await;
+    peer.expect_goodbye(CloseReason::Malformed).await;
+    // From elsewhere it is bytes that are no Hello.
+    let mut peer = from(&gateway, 8).await;
+    say_bytes(&mut peer, b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n").await;
+    say_bytes(&mut peer, &[0; 64]).await;
+    peer.expect_goodbye(CloseReason::Malformed).await;
+    let _direct = settled_from(&gateway, 8, "d2").await;
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_come_ends_by_hello_timeout() {
+    let mut config = behind_a_proxy(config());
+    config.connection.hello_timeout = Duration::from_millis(100);
+    let gateway = start(config).await;
+    let mut peer = from(&gateway, 9).await;
+    say_bytes(&mut peer, b"PROXY TCP4 192.0.2.7").await;
+    peer.expect_goodbye(CloseReason::HelloTimeout).await;
+    gateway.shutdown().await;
 }
