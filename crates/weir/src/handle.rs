@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_engine::{ConnId, ConnectionInfo, Engine};
 
+use crate::admission::Admission;
 use crate::counters::Counters;
 use crate::hub::Hub;
 
@@ -88,6 +89,10 @@ impl Handle {
     /// What the front counts.
     pub fn counters(&self) -> &Counters {
         self.hub.counters()
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.hub.admission
     }
 
     /// How many devices and topics there are.

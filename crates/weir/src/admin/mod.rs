@@ -56,7 +56,12 @@ pub(crate) async fn serve(
                     connections.spawn(converse(stream, Arc::clone(&routes), stopped.clone()));
                 }
                 Err(error) => {
-                    counting.counters().count_accept_error(AcceptError::of(&error));
+                    let kind = AcceptError::of(&error);
+                    counting.counters().count_accept_error(kind);
+                    // One that was kept for this is free now, and taken back when there is room.
+                    if kind == AcceptError::Emfile && counting.admission().lend_descriptor() {
+                        continue;
+                    }
                     tracing::warn!(%error, "the admin API cannot accept a connection");
                     tokio::time::sleep(ACCEPT_BACK_OFF).await;
                 }
