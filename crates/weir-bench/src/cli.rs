@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Stall(StallArgs),
     /// Messages sent and answered, as fast as they are answered or by the clock, beside a bare echo.
     Echo(EchoArgs),
+    /// Everybody publishes into one topic and receives everybody's.
+    Room(RoomArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
     Floor(FloorArgs),
     #[command(hide = true)]
@@ -126,6 +128,9 @@ pub(crate) struct BroadcastArgs {
     /// Publish to all connections instead of to topics.
     #[arg(long, conflicts_with = "topics")]
     pub(crate) all: bool,
+    /// Tick of the topics [default: none, or what the running server has].
+    #[arg(long, value_name = "MS", conflicts_with_all = ["all", "addr"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) tick_ms: Option<u32>,
 }
 
 /// A load of messages, split into rounds.
@@ -204,6 +209,32 @@ pub(crate) struct EchoArgs {
     /// Rounds; each gives one figure, of which the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RoomArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Connections that publish [default: all]; 0: a backend does, over the admin API.
+    #[arg(long, value_name = "P")]
+    pub(crate) publishers: Option<u32>,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second of each publisher.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Tick of the topic; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// Seconds of load.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
 }
 
 #[derive(Debug, Args)]
@@ -326,6 +357,9 @@ mod tests {
             "weir-bench stall --spawn w --drain-share 0.8",
             "weir-bench echo --spawn w --connections 16384 --size 256 --seconds 10 --json",
             "weir-bench echo --spawn w --rate 50000",
+            "weir-bench room --spawn w --connections 1000 --size 32 --tick-ms 1000 --seconds 10 --json",
+            "weir-bench room --spawn w --connections 10000 --publishers 0 --rate 100 --tick-ms 200",
+            "weir-bench broadcast --spawn w --rate 100 --tick-ms 200",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {

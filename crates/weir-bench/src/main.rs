@@ -58,6 +58,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Echo(args) => {
             present(args.run.json, Report::new("echo"), |report| scenario::echo::run(&args, report))
         }
+        Command::Room(args) => {
+            present(args.run.json, Report::new("room"), |report| scenario::room::run(&args, report))
+        }
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),

@@ -3,8 +3,9 @@
 //! A payload is ASCII: 8 hexadecimal digits of stream, 8 of sequence number, 16 of time, then letters.
 
 use std::fmt::Write;
+use std::rc::Rc;
 
-use weir_wire::hot::{Payload, Push};
+use weir_wire::hot::{FromServer, Push};
 
 /// Bytes before the pattern: the least size of a payload.
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -61,12 +62,17 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) struct Verifier {
     size: usize,
     /// Indexed by a hash of stream and number; a collision costs a second verification.
-    recent: Vec<Option<Verified>>,
+    recent: Vec<Option<Rc<Verified>>>,
     expected: String,
 }
 
-struct Verified {
-    header: Header,
+/// A frame that was verified.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Verified {
+    /// Of its messages, in order; at least one.
+    pub(crate) headers: Vec<Header>,
+    /// Offset in the topic that it brings a connection to; 0 for what has no topic.
+    pub(crate) last_offset: u64,
     body: Vec<u8>,
 }
 
@@ -80,9 +86,9 @@ impl Verifier {
         }
     }
 
-    /// Verifies the body of a frame on a connection that awaits `(stream, seq)`; `None` if it is not a `Push`.
+    /// Verifies the body of a frame on a connection that awaits `(stream, seq)`; `None` if it carries no message.
     ///
-    /// The number found is for the caller to judge. Errors: a sentence that says what is wrong.
+    /// The numbers found are for the caller to judge. Errors: a sentence that says what is wrong.
     /// Cost: a comparison of the body, as a rule.
     pub(crate) fn check(
         &mut self,
@@ -90,18 +96,31 @@ impl Verifier {
         seq: u32,
         topic: &str,
         body: &[u8],
-    ) -> Result<Option<Header>, String> {
+    ) -> Result<Option<Rc<Verified>>, String> {
         if let Some(known) = self.known(stream, seq)
             && known.body == body
         {
-            return Ok(Some(known.header));
+            return Ok(Some(Rc::clone(known)));
         }
-        let push = Push::decode(body).map_err(|error| error.to_string())?;
-        let Some(push) = push else { return Ok(None) };
-        let payload = match push.payload {
-            Payload::Text(text) => text.as_bytes(),
-            Payload::Data(data) => data,
-        };
+        let mut headers = Vec::new();
+        let last_offset = messages_in(body, |push| {
+            headers.push(self.check_message(stream, topic, push)?);
+            Ok(())
+        })?;
+        let Some(first) = headers.first() else { return Ok(None) };
+        let place = slot(stream, first.seq);
+        let verified = Rc::new(Verified { headers, last_offset, body: body.to_vec() });
+        self.recent[place] = Some(Rc::clone(&verified));
+        Ok(Some(verified))
+    }
+
+    fn check_message(
+        &mut self,
+        stream: u32,
+        topic: &str,
+        push: &Push<'_>,
+    ) -> Result<Header, String> {
+        let payload = push.payload.as_bytes();
         let Some(header) = Header::parse(payload) else {
             return Err(format!(
                 "stream {stream}: payload of {} bytes without a header",
@@ -114,16 +133,14 @@ impl Verifier {
                 header.stream, push.topic
             ));
         }
-        if self.known(stream, header.seq).is_none_or(|known| known.body != body) {
-            self.verify(header, payload)?;
-            self.recent[slot(stream, header.seq)] = Some(Verified { header, body: body.to_vec() });
-        }
-        Ok(Some(header))
+        self.verify(header, payload)?;
+        Ok(header)
     }
 
-    fn known(&self, stream: u32, seq: u32) -> Option<&Verified> {
+    fn known(&self, stream: u32, seq: u32) -> Option<&Rc<Verified>> {
         let known = self.recent[slot(stream, seq)].as_ref()?;
-        (known.header.stream == stream && known.header.seq == seq).then_some(known)
+        let first = known.headers.first()?;
+        (first.stream == stream && first.seq == seq).then_some(known)
     }
 
     fn verify(&mut self, header: Header, payload: &[u8]) -> Result<(), String> {
@@ -142,12 +159,31 @@ impl Verifier {
                 "stream {stream}, message {seq}: wrong byte at {at} of the payload"
             ));
         }
-        match self.known(stream, seq) {
-            Some(known) if known.header.sent_ns != sent_ns => {
-                Err(format!("stream {stream}, message {seq}: two payloads under one number"))
-            }
-            _ => Ok(()),
+        let known = self.known(stream, seq).and_then(|known| known.headers.first());
+        if known.is_some_and(|known| known.sent_ns != sent_ns) {
+            return Err(format!("stream {stream}, message {seq}: two payloads under one number"));
         }
+        Ok(())
+    }
+}
+
+/// Hands over each message in the body of a frame, of which there are none, one or a batch; the last offset.
+pub(crate) fn messages_in(
+    body: &[u8],
+    mut take: impl FnMut(&Push<'_>) -> Result<(), String>,
+) -> Result<u64, String> {
+    match FromServer::decode(body).map_err(|error| error.to_string())? {
+        FromServer::Push(push) => {
+            take(&push)?;
+            Ok(push.offset)
+        }
+        FromServer::Batch(batch) => {
+            for push in batch.messages() {
+                take(&push.map_err(|error| error.to_string())?)?;
+            }
+            Ok(batch.last_offset)
+        }
+        FromServer::Pong { .. } | FromServer::Other | FromServer::Unknown => Ok(0),
     }
 }
 
@@ -160,9 +196,16 @@ fn slot(stream: u32, seq: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use weir_wire::hot::{Payload, encode_batch_frames};
+
     use super::*;
 
-    fn body(header: Header, size: usize, topic: &str) -> Vec<u8> {
+    /// The heads that a verifier finds.
+    fn heads(verifier: &mut Verifier, stream: u32, seq: u32, body: &[u8]) -> Vec<Header> {
+        verifier.check(stream, seq, "t", body).unwrap().unwrap().headers.clone()
+    }
+
+    fn frame(header: Header, size: usize, topic: &str) -> Vec<u8> {
         let mut text = String::new();
         header.compose(size, &mut text);
         let mut frame = Vec::new();
@@ -176,6 +219,11 @@ mod tests {
             sender: 0,
         };
         push.encode_frame(&mut frame);
+        frame
+    }
+
+    fn body(header: Header, size: usize, topic: &str) -> Vec<u8> {
+        let frame = frame(header, size, topic);
         let (body, _) = weir_wire::frame::decode(&frame, usize::MAX).unwrap().unwrap();
         body.to_vec()
     }
@@ -199,13 +247,33 @@ mod tests {
         let mut verifier = Verifier::new(64);
         let body = body(HEADER, 64, "t");
         for _ in 0..2 {
-            assert_eq!(verifier.check(3, 7, "t", &body), Ok(Some(HEADER)));
+            assert_eq!(heads(&mut verifier, 3, 7, &body), [HEADER]);
         }
         assert_eq!(
-            verifier.check(3, 6, "t", &body),
-            Ok(Some(HEADER)),
+            heads(&mut verifier, 3, 6, &body),
+            [HEADER],
             "out of order is for the caller to judge"
         );
+    }
+
+    #[test]
+    fn a_batch_is_taken_message_by_message() {
+        let headers: Vec<Header> = (7..10).map(|seq| Header { seq, ..HEADER }).collect();
+        let singles: Vec<Vec<u8>> = headers.iter().map(|header| frame(*header, 64, "t")).collect();
+        let singles: Vec<(u64, &[u8])> =
+            (20..).zip(&singles).map(|(offset, frame)| (offset, &frame[..])).collect();
+        let mut frames = Vec::new();
+        encode_batch_frames("t", &singles, 65_536, &mut frames);
+        let (batch, _) = weir_wire::frame::decode(&frames, usize::MAX).unwrap().unwrap();
+        let mut verifier = Verifier::new(64);
+        for _ in 0..2 {
+            let found = verifier.check(3, 7, "t", batch).unwrap().unwrap();
+            assert_eq!((&found.headers, found.last_offset), (&headers, 22));
+        }
+        let mut wrong = batch.to_vec();
+        let at = wrong.len() - 40;
+        wrong[at] ^= 1;
+        assert!(verifier.check(3, 7, "t", &wrong).is_err());
     }
 
     #[test]

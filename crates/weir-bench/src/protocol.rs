@@ -26,6 +26,8 @@ pub(crate) enum Order {
     },
     /// Send `Ping` on each connection and wait for the answers; answered with [`Answer::Echoed`].
     Echo(EchoPlan),
+    /// Publish from connections, by the clock; answered with [`Answer::Published`] when all is.
+    Publish(PublishPlan),
     /// Close all connections; answered with [`Answer::Done`].
     Close,
 }
@@ -55,6 +57,19 @@ pub(crate) struct OpenPlan {
     pub(crate) topic_prefix: String,
     /// Those that will be slow.
     pub(crate) slow: Option<SlowPlan>,
+    /// How what arrives is checked.
+    pub(crate) check: Check,
+}
+
+/// How what arrives is checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Check {
+    /// Each connection gets the messages of its stream, in order.
+    #[default]
+    Streams,
+    /// All connections get the messages of so many publishers, in the order of one topic.
+    Room(u32),
 }
 
 /// What a client says of itself.
@@ -100,10 +115,23 @@ pub(crate) struct EchoPlan {
     pub(crate) measure_ms: u64,
 }
 
+/// What connections publish, each into the topic of its stream.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct PublishPlan {
+    /// Connections that publish: the first so many of all.
+    pub(crate) publishers: u32,
+    /// Messages a second of each.
+    pub(crate) rate: f64,
+    /// Messages of each.
+    pub(crate) count: u32,
+    /// Bytes of a payload.
+    pub(crate) size: usize,
+}
+
 /// What to wait for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Collect {
-    /// Messages published so far, by stream.
+    /// Messages published so far, by stream or by publisher.
     pub(crate) published: Vec<u32>,
     /// Longest wait, in milliseconds.
     pub(crate) wait_ms: u64,
@@ -152,6 +180,8 @@ pub(crate) enum Answer {
     Collected(Box<Tally>),
     /// The echo is over.
     Echoed(Box<EchoTally>),
+    /// All was published.
+    Published(PublishTally),
     /// The order makes no sense.
     Failed {
         /// Why.
@@ -190,12 +220,29 @@ pub(crate) struct Tally {
     pub(crate) closed_by: BTreeMap<String, u64>,
     /// Bytes of the last message's frame.
     pub(crate) frame_bytes: u64,
+    /// Frames that carried messages.
+    pub(crate) frames: u64,
     /// Lags on connections that are not slow.
     pub(crate) lags: LagCounts,
     /// Lags on slow connections.
     pub(crate) lags_slow: LagCounts,
+    /// Lags of the last message of each frame.
+    pub(crate) lags_last: LagCounts,
     /// The first few things that went wrong.
     pub(crate) errors: Vec<String>,
+}
+
+/// What connections of a worker have published.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PublishTally {
+    /// Number of the first of them.
+    pub(crate) first: u32,
+    /// Messages of each that were sent.
+    pub(crate) sent: Vec<u32>,
+    /// Messages that a socket did not take; their numbers were used again.
+    pub(crate) unsent: u64,
+    /// Longest time by which a message was published too late, in microseconds.
+    pub(crate) late_max_us: u64,
 }
 
 /// What an echo showed.

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone)]
 pub(crate) struct Lags(Histogram<u64>);
 
+impl Default for Lags {
+    fn default() -> Self {
+        Lags::new()
+    }
+}
+
 /// A histogram on its way between two processes: values in microseconds and how often each was seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LagCounts(Vec<(u64, u64)>);

@@ -7,7 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::{Answer, Collect, EchoPlan, EchoTally, OpenPlan, Order, Reading, Tally};
+use crate::protocol::{
+    Answer, Collect, EchoPlan, EchoTally, OpenPlan, Order, PublishPlan, PublishTally, Reading,
+    Tally,
+};
 use crate::stats::Lags;
 
 /// Worker processes, each with a share of the connections.
@@ -17,7 +20,7 @@ pub(crate) struct Workers {
 }
 
 /// What all workers counted together.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     /// Sums; the lags in it are empty.
     pub(crate) tally: Tally,
@@ -25,6 +28,8 @@ pub(crate) struct Totals {
     pub(crate) lags: Lags,
     /// Lags on slow connections.
     pub(crate) lags_slow: Lags,
+    /// Lags of the last message of each frame.
+    pub(crate) lags_last: Lags,
 }
 
 /// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
@@ -107,8 +112,7 @@ impl Workers {
     /// Waits for what was published, as long as `order` says, and sums up.
     pub(crate) fn collect(&mut self, order: &Collect) -> Result<Totals> {
         self.say_all(&Order::Collect(order.clone()))?;
-        let mut totals =
-            Totals { tally: Tally::default(), lags: Lags::new(), lags_slow: Lags::new() };
+        let mut totals = Totals::default();
         for peer in &mut self.peers {
             match peer.hear(PATIENCE + Duration::from_millis(order.wait_ms))? {
                 Answer::Collected(tally) => totals.add(*tally),
@@ -116,6 +120,7 @@ impl Workers {
                 | Answer::Opened { .. }
                 | Answer::Done
                 | Answer::Echoed(_)
+                | Answer::Published(_)
                 | Answer::Failed { .. }) => {
                     return Err(unexpected(&other));
                 }
@@ -140,10 +145,38 @@ impl Workers {
                 | Answer::Opened { .. }
                 | Answer::Done
                 | Answer::Collected(_)
+                | Answer::Published(_)
                 | Answer::Failed { .. }) => return Err(unexpected(&other)),
             }
         }
         Ok(echoed)
+    }
+
+    /// Publishes from connections, and does `meanwhile`; messages of each publisher, how many no socket took, and the
+    /// longest time by which one was late.
+    pub(crate) fn publish(
+        &mut self,
+        plan: &PublishPlan,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<PublishTally> {
+        self.say_all(&Order::Publish(*plan))?;
+        meanwhile()?;
+        let seconds = f64::from(plan.count) / plan.rate;
+        let patience = PATIENCE + Duration::from_secs_f64(2.0 * seconds);
+        let mut all =
+            PublishTally { sent: vec![0; plan.publishers as usize], ..PublishTally::default() };
+        for peer in &mut self.peers {
+            match peer.hear(patience)? {
+                Answer::Published(tally) => all.add(&tally),
+                other @ (Answer::Progress { .. }
+                | Answer::Opened { .. }
+                | Answer::Done
+                | Answer::Collected(_)
+                | Answer::Echoed(_)
+                | Answer::Failed { .. }) => return Err(unexpected(&other)),
+            }
+        }
+        Ok(all)
     }
 
     fn say_all(&mut self, order: &Order) -> Result<()> {
@@ -183,10 +216,20 @@ impl Echoed {
     }
 }
 
+impl PublishTally {
+    fn add(&mut self, other: &PublishTally) {
+        let own = self.sent.iter_mut().skip(other.first as usize);
+        own.zip(&other.sent).for_each(|(all, sent)| *all += sent);
+        self.unsent += other.unsent;
+        self.late_max_us = self.late_max_us.max(other.late_max_us);
+    }
+}
+
 impl Totals {
     fn add(&mut self, other: Tally) {
         self.lags.add(&other.lags);
         self.lags_slow.add(&other.lags_slow);
+        self.lags_last.add(&other.lags_last);
         self.tally.add(other);
     }
 }
@@ -210,6 +253,7 @@ impl Tally {
             *self.closed_by.entry(by).or_insert(0) += count;
         }
         self.frame_bytes = self.frame_bytes.max(other.frame_bytes);
+        self.frames += other.frames;
         self.errors.extend(other.errors);
     }
 
@@ -240,6 +284,7 @@ fn hear_opened(
             other @ (Answer::Done
             | Answer::Collected(_)
             | Answer::Echoed(_)
+            | Answer::Published(_)
             | Answer::Failed { .. }) => {
                 return Err(unexpected(&other));
             }

@@ -36,7 +36,9 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     report.set("rate", load.rate);
     report.set("topics", if args.all { 0 } else { args.topics });
     report.set("all", args.all);
-    let target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
+    report.set("tick_ms", args.tick_ms);
+    let settings = args.tick_ms.map_or_else(Table::new, super::room::settings);
+    let target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
     let prefix = if args.all { "" } else { setup.topic_prefix.as_str() };
     let mut workers = setup.workers(load.connections)?;
     let plan = setup.plan(target.addr, load.size, Streams::Count(args.topics));

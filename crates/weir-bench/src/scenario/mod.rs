@@ -4,6 +4,7 @@ pub(crate) mod broadcast;
 pub(crate) mod echo;
 pub(crate) mod floor;
 pub(crate) mod idle;
+pub(crate) mod room;
 mod sampler;
 pub(crate) mod stall;
 
@@ -17,7 +18,7 @@ use crate::cli::{Pin, RunArgs, TargetArgs};
 use crate::clock;
 use crate::floor::{Floor, Trigger};
 use crate::process::Cpus;
-use crate::protocol::{Collect, HelloPlan, OpenPlan, Streams};
+use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams};
 use crate::publish::{self, Published, Schedule, Sink};
 use crate::report::Report;
 use crate::stats::real;
@@ -106,6 +107,7 @@ impl Setup {
             streams,
             topic_prefix: self.topic_prefix.clone(),
             slow: None,
+            check: Check::Streams,
         }
     }
 

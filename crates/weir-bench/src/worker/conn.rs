@@ -13,6 +13,7 @@ use rustix::net::{
 use weir_wire::frame;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message};
 
+use super::room::Place;
 use crate::protocol::{HelloPlan, OpenPlan};
 use crate::sys;
 
@@ -27,6 +28,8 @@ pub(crate) struct Conn {
     pub(crate) stream: u32,
     /// The message that must come next.
     pub(crate) next_seq: u32,
+    /// In a room: what it has received.
+    pub(super) place: Place,
     /// Answers that are still to come before it is settled.
     pub(crate) awaited: u8,
     /// One of those that stop reading or read slowly.
@@ -85,6 +88,7 @@ impl Conn {
             phase: Phase::Connecting,
             stream: plan.streams.of(index),
             next_seq: 0,
+            place: Place::default(),
             awaited: plan.hello.as_ref().map_or(0, |hello| 1 + u8::from(hello.subscribe)),
             slow,
             watched: true,
@@ -127,7 +131,7 @@ const HEARTBEAT_MS: u32 = 15 * 60 * 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Streams;
+    use crate::protocol::{Check, Streams};
 
     #[test]
     fn sources_change_before_ports_run_out() {
@@ -143,6 +147,7 @@ mod tests {
             streams: Streams::Count(1),
             topic_prefix: String::new(),
             slow: None,
+            check: Check::Streams,
         };
         let shown = |index| source(&plan, index).unwrap().to_string();
         assert_eq!(shown(0), "127.77.0.1:0");

@@ -4,8 +4,9 @@ use weir_wire::v1::{ServerMessage, server_message};
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
+use super::room::{Room, Taken};
 use crate::payload::{Header, Verifier};
-use crate::protocol::Tally;
+use crate::protocol::{Check, Tally};
 use crate::stats::Lags;
 
 /// Checks and counts what arrives on all connections of a worker.
@@ -14,8 +15,30 @@ pub(crate) struct Counter {
     pub(crate) tally: Tally,
     lags: Lags,
     lags_slow: Lags,
-    verifier: Verifier,
+    lags_last: Lags,
+    judge: Judge,
     topics: Vec<String>,
+}
+
+/// Knows what must arrive.
+enum Judge {
+    Streams(Verifier),
+    Room(Room),
+}
+
+/// What was published.
+pub(crate) struct Published<'a> {
+    /// Messages by stream or by publisher.
+    by_stream: &'a [u32],
+    /// Their sum.
+    in_all: u64,
+}
+
+impl Published<'_> {
+    /// Of each stream or publisher so many.
+    pub(crate) fn new(by_stream: &[u32]) -> Published<'_> {
+        Published { by_stream, in_all: by_stream.iter().map(|count| u64::from(*count)).sum() }
+    }
 }
 
 /// Longest frame accepted from a server.
@@ -25,12 +48,20 @@ const ERRORS_MAX: usize = 5;
 
 impl Counter {
     /// For payloads of `size` bytes; `topics` by number of stream.
-    pub(crate) fn new(size: usize, topics: Vec<String>) -> Counter {
+    pub(crate) fn new(size: usize, topics: Vec<String>, check: Check) -> Counter {
+        let judge = match check {
+            Check::Streams => Judge::Streams(Verifier::new(size)),
+            Check::Room(publishers) => {
+                let topic = topics.first().cloned().unwrap_or_default();
+                Judge::Room(Room::new(topic, size, publishers))
+            }
+        };
         Counter {
             tally: Tally::default(),
             lags: Lags::new(),
             lags_slow: Lags::new(),
-            verifier: Verifier::new(size),
+            lags_last: Lags::new(),
+            judge,
             topics,
         }
     }
@@ -41,6 +72,7 @@ impl Counter {
         self.tally = Tally { closed: self.tally.closed, closed_by, ..Tally::default() };
         self.lags.reset();
         self.lags_slow.reset();
+        self.lags_last.reset();
     }
 
     /// Topic of a stream.
@@ -50,7 +82,23 @@ impl Counter {
 
     /// What was counted.
     pub(crate) fn report(&self) -> Tally {
-        Tally { lags: self.lags.counts(), lags_slow: self.lags_slow.counts(), ..self.tally.clone() }
+        Tally {
+            lags: self.lags.counts(),
+            lags_slow: self.lags_slow.counts(),
+            lags_last: self.lags_last.counts(),
+            ..self.tally.clone()
+        }
+    }
+
+    /// Messages that a connection still has to receive, if so many were published.
+    pub(crate) fn missing(&self, conn: &Conn, published: &Published<'_>) -> u64 {
+        match self.judge {
+            Judge::Streams(_) => {
+                let published = published.by_stream.get(conn.stream as usize).copied().unwrap_or(0);
+                published.saturating_sub(conn.next_seq).into()
+            }
+            Judge::Room(_) => published.in_all.saturating_sub(conn.place.received),
+        }
     }
 
     /// Notes an error.
@@ -119,18 +167,55 @@ impl Counter {
         stamp: Option<u64>,
     ) -> Result<(), String> {
         let topic = self.topics.get(conn.stream as usize).map_or("", String::as_str);
-        match self.verifier.check(conn.stream, conn.next_seq, topic, body) {
-            Ok(Some(header)) => {
-                self.tally.frame_bytes = bytes as u64;
-                self.take_message(conn, header, stamp);
+        let found = match &mut self.judge {
+            Judge::Streams(verifier) => {
+                let verified = verifier.check(conn.stream, conn.next_seq, topic, body);
+                verified.map(|verified| {
+                    let heads = verified.as_ref().map_or(&[][..], |verified| &verified.headers);
+                    heads.iter().for_each(|header| self.take_message(conn, *header, stamp));
+                    verified.is_some()
+                })
             }
-            Ok(None) => self.take_other(conn, body)?,
+            Judge::Room(room) => {
+                let taken = room.take(&mut conn.place, body);
+                self.tally.duplicates += room.take_repeated();
+                taken.map(|taken| self.take_room(taken, stamp))
+            }
+        };
+        match found {
+            Ok(true) => {
+                self.tally.frames += 1;
+                self.tally.frame_bytes = bytes as u64;
+            }
+            Ok(false) => self.take_other(conn, body)?,
             Err(error) => {
                 self.tally.wrong += 1;
                 self.note(error);
             }
         }
         Ok(())
+    }
+
+    /// A frame of a room; whether it carries messages.
+    fn take_room(&mut self, taken: Taken, stamp: Option<u64>) -> bool {
+        match taken {
+            Taken::Other => return false,
+            Taken::Again(frame) => self.tally.duplicates += frame.sent_ns.len() as u64,
+            Taken::Next(frame) => {
+                self.tally.delivered += frame.sent_ns.len() as u64;
+                let Some(stamp) = stamp else {
+                    self.tally.unstamped += frame.sent_ns.len() as u64;
+                    return true;
+                };
+                for sent_ns in &frame.sent_ns {
+                    self.lags.record(stamp.saturating_sub(*sent_ns));
+                }
+                if let Some(last) = frame.sent_ns.iter().max() {
+                    self.lags_last.record(stamp.saturating_sub(*last));
+                }
+            }
+        }
+        true
     }
 
     fn take_message(&mut self, conn: &mut Conn, header: Header, stamp: Option<u64>) {

@@ -5,6 +5,8 @@ mod counter;
 mod echo;
 mod opening;
 mod pacing;
+mod publishing;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -18,14 +20,17 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
 
 use conn::{Conn, Phase, hello_frame};
-use counter::Counter;
+use counter::{Counter, Published};
 use echo::Echo;
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};
+use publishing::{BURST_MAX, Publishing};
 
 use crate::clock;
 use crate::lines::Lines;
-use crate::protocol::{Answer, Collect, EchoPlan, OpenPlan, Order, Reading, Tally, from_hex};
+use crate::protocol::{
+    Answer, Check, Collect, EchoPlan, OpenPlan, Order, Reading, Tally, from_hex,
+};
 use crate::sys;
 
 /// The state of a worker.
@@ -39,6 +44,7 @@ pub(crate) struct Worker<W> {
     counter: Counter,
     opening: Option<Opening>,
     collecting: Option<Collecting>,
+    publishing: Option<Publishing>,
     pacer: Pacer,
     paced_at: Duration,
     buf: Vec<u8>,
@@ -73,7 +79,8 @@ impl<W: Write> Worker<W> {
             output,
             plan: None,
             conns: Vec::new(),
-            counter: Counter::new(0, Vec::new()),
+            counter: Counter::new(0, Vec::new(), Check::Streams),
+            publishing: None,
             opening: None,
             collecting: None,
             pacer: Pacer::default(),
@@ -110,6 +117,10 @@ impl<W: Write> Worker<W> {
     }
 
     fn timeout(&self) -> Option<Duration> {
+        if let Some(due) = self.publishing.as_ref().map(Publishing::poll_due) {
+            let left = due.map_or(Duration::ZERO, |due| due.saturating_sub(clock::monotonic()));
+            return Some(left.min(CHECK_EVERY));
+        }
         if self.pacer.is_active() || self.collecting.is_some() {
             Some(CHECK_EVERY)
         } else {
@@ -120,6 +131,7 @@ impl<W: Write> Worker<W> {
     /// Does what is due by the clock rather than by an event.
     fn turn(&mut self, now: Duration) -> Result<()> {
         self.poll_opening(now)?;
+        self.publish(now)?;
         if self.pacer.is_active() && now >= self.paced_at + TICK {
             self.paced_at = now;
             self.read_paced(now);
@@ -129,11 +141,14 @@ impl<W: Write> Worker<W> {
             return Ok(());
         }
         collecting.checked = now;
-        let tally = tally_of(&self.counter, &self.conns, &collecting.order);
-        let waiting = self.conns.iter().any(|conn| is_waited_for(conn, &collecting.order));
+        let published = Published::new(&collecting.order.published);
+        let waiting = self.conns.iter().any(|conn| {
+            is_waited_for(conn, &collecting.order) && self.counter.missing(conn, &published) > 0
+        });
         if waiting && now < collecting.until {
             return Ok(());
         }
+        let tally = tally_of(&self.counter, &self.conns, &published);
         self.collecting = None;
         self.answer(&Answer::Collected(Box::new(tally)))
     }
@@ -168,6 +183,13 @@ impl<W: Write> Worker<W> {
                 self.emit(&frame);
             }
             Order::Echo(plan) => return self.echo(&plan),
+            Order::Publish(plan) => {
+                let first = self.plan.as_ref().map_or(0, |plan| plan.first);
+                let topic = self.counter.topic(0).to_owned();
+                let conns = self.conns.len();
+                self.publishing = Some(Publishing::new(&plan, topic, first, conns, now));
+                return Ok(());
+            }
             Order::Close => {
                 self.conns = Vec::new();
                 self.pacer.stop();
@@ -198,7 +220,7 @@ impl<W: Write> Worker<W> {
         let last = plan.first + plan.count.saturating_sub(1);
         let streams = (plan.first..=last).map(|index| plan.streams.of(index)).max().unwrap_or(0);
         let topics = (0..=streams).map(|stream| topic(&plan.topic_prefix, stream)).collect();
-        self.counter = Counter::new(plan.size, topics);
+        self.counter = Counter::new(plan.size, topics, plan.check);
         let patience = Duration::from_millis(plan.patience_ms);
         self.opening = Some(Opening::new(plan.count, plan.window, patience, now));
         self.plan = Some(plan);
@@ -231,6 +253,31 @@ impl<W: Write> Worker<W> {
         }
         if let Some(connected) = opening.poll_report() {
             self.answer(&Answer::Progress { connected })?;
+        }
+        Ok(())
+    }
+
+    /// Sends what connections are due to publish.
+    fn publish(&mut self, now: Duration) -> Result<()> {
+        let Some(publishing) = &mut self.publishing else { return Ok(()) };
+        for _ in 0..BURST_MAX {
+            let Some((index, frame)) = publishing.poll_frame(now) else { break };
+            let conn = &self.conns[index];
+            let result = conn.fd.as_ref().map(|fd| {
+                send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+                    .map(|sent| sent == frame.len())
+            });
+            publishing.handle_sent(index, result == Some(Ok(true)));
+            match result {
+                None | Some(Ok(true) | Err(Errno::AGAIN)) => {}
+                // Part of a frame is sent: nothing can follow it.
+                Some(Ok(false)) => self.counter.note("a message was sent in part".to_owned()),
+                Some(Err(error)) => self.counter.note(format!("cannot publish: {error}")),
+            }
+        }
+        if let Some(tally) = publishing.poll_tally() {
+            self.publishing = None;
+            self.answer(&Answer::Published(tally))?;
         }
         Ok(())
     }
@@ -416,21 +463,14 @@ fn closed_early(counter: &Counter, conns: &[Conn], first: u32) -> Option<String>
     ))
 }
 
-fn published_to(conn: &Conn, order: &Collect) -> u32 {
-    order.published.get(conn.stream as usize).copied().unwrap_or(0)
-}
-
 fn is_waited_for(conn: &Conn, order: &Collect) -> bool {
-    conn.fd.is_some()
-        && conn.watched
-        && (!conn.slow || order.slow_too)
-        && conn.next_seq < published_to(conn, order)
+    conn.fd.is_some() && conn.watched && (!conn.slow || order.slow_too)
 }
 
-fn tally_of(counter: &Counter, conns: &[Conn], order: &Collect) -> Tally {
+fn tally_of(counter: &Counter, conns: &[Conn], published: &Published<'_>) -> Tally {
     let mut tally = counter.report();
     for conn in conns {
-        let missing = u64::from(published_to(conn, order).saturating_sub(conn.next_seq));
+        let missing = counter.missing(conn, published);
         let open = u64::from(conn.fd.is_some());
         if conn.slow {
             tally.open_slow += open;

@@ -1,0 +1,254 @@
+//! A room: many publish into one topic, and everybody receives everybody's.
+//!
+//! All receivers get the same frames in the same order. So the first one to receive a frame has it verified, message by
+//! message, and entered in a log; for the others one comparison tells that they got the same. A receiver is a place in
+//! that log and a count: what was published and is not in its count was lost.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::payload::{Header, messages_in};
+
+/// The frames of one topic, as they came.
+pub(super) struct Room {
+    topic: String,
+    /// Bytes of a payload.
+    size: usize,
+    /// Number that the next message of each publisher must carry.
+    next_seqs: Vec<u32>,
+    /// The latest frames, `bytes` in all; before them `forgotten` more.
+    frames: VecDeque<Rc<Frame>>,
+    bytes: usize,
+    forgotten: u64,
+    last_offset: u64,
+    /// What was found wrong with frames when they were entered, once each.
+    repeated: u64,
+    expected: String,
+}
+
+/// A frame that was verified.
+#[derive(Debug)]
+pub(super) struct Frame {
+    body: Vec<u8>,
+    /// When each of its messages was published, in nanoseconds since 1970; repeated ones left out.
+    pub(super) sent_ns: Vec<u64>,
+}
+
+/// What a frame was to the connection that received it.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// The one that had to come, or a later one: then what was skipped is not in the connection's count.
+    Next(Rc<Frame>),
+    /// One that it had received before.
+    Again(Rc<Frame>),
+    /// It carries no message.
+    Other,
+}
+
+/// Place of a connection in the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Frames of the log before it.
+    frame: u64,
+    /// Messages received.
+    pub(super) received: u64,
+}
+
+/// Frames kept, in bytes: some seconds of any load that a worker can take.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+impl Room {
+    /// For payloads of `size` bytes by so many publishers.
+    pub(super) fn new(topic: String, size: usize, publishers: u32) -> Room {
+        Room {
+            topic,
+            size,
+            next_seqs: vec![0; publishers as usize],
+            frames: VecDeque::new(),
+            bytes: 0,
+            forgotten: 0,
+            last_offset: 0,
+            repeated: 0,
+            expected: String::new(),
+        }
+    }
+
+    /// Takes the body of a frame that the connection at `place` received.
+    ///
+    /// Errors: a sentence that says what is wrong. Cost: a comparison of the body, as a rule.
+    pub(super) fn take(&mut self, place: &mut Place, body: &[u8]) -> Result<Taken, String> {
+        let Some(ahead) = place.frame.checked_sub(self.forgotten) else {
+            return Err("a connection lags behind all frames that are remembered".to_owned());
+        };
+        let ahead = usize::try_from(ahead).map_err(|error| error.to_string())?;
+        let found = self.frames.iter().skip(ahead).position(|frame| frame.body == body);
+        let index = match found {
+            Some(skipped) => ahead + skipped,
+            None => {
+                if let Some(frame) = self.frames.iter().take(ahead).rev().find(|f| f.body == body) {
+                    return Ok(Taken::Again(Rc::clone(frame)));
+                }
+                match self.enter(body)? {
+                    None => return Ok(Taken::Other),
+                    Some(index) if index < ahead => {
+                        return Err("a frame that others did not get".to_owned());
+                    }
+                    Some(index) => index,
+                }
+            }
+        };
+        let frame = Rc::clone(&self.frames[index]);
+        place.frame = self.forgotten + index as u64 + 1;
+        place.received += frame.sent_ns.len() as u64;
+        Ok(Taken::Next(frame))
+    }
+
+    /// Messages that came twice or out of order, whoever received them; begins anew.
+    pub(super) fn take_repeated(&mut self) -> u64 {
+        std::mem::take(&mut self.repeated)
+    }
+
+    /// Verifies a frame and enters it; its index among those kept, `None` if it carries no message.
+    fn enter(&mut self, body: &[u8]) -> Result<Option<usize>, String> {
+        let mut sent_ns = Vec::new();
+        let mut count = 0_u64;
+        messages_in(body, |push| {
+            count += 1;
+            if push.topic != self.topic {
+                return Err(format!("a message of topic {:?}", push.topic));
+            }
+            let offset = push.offset;
+            let header = self.verify(push.payload.as_bytes())?;
+            let known = self.next_seqs.len();
+            let Some(next) = self.next_seqs.get_mut(header.stream as usize) else {
+                return Err(format!("publisher {} of {known}", header.stream));
+            };
+            if header.seq < *next || offset != 0 && offset <= self.last_offset {
+                self.repeated += 1;
+                return Ok(());
+            }
+            *next = header.seq + 1;
+            self.last_offset = self.last_offset.max(offset);
+            sent_ns.push(header.sent_ns);
+            Ok(())
+        })?;
+        if count == 0 {
+            return Ok(None);
+        }
+        self.bytes += body.len();
+        self.frames.push_back(Rc::new(Frame { body: body.to_vec(), sent_ns }));
+        while self.bytes > KEPT_BYTES_MAX
+            && let Some(oldest) = self.frames.pop_front()
+        {
+            self.bytes -= oldest.body.len();
+            self.forgotten += 1;
+        }
+        Ok(self.frames.len().checked_sub(1))
+    }
+
+    fn verify(&mut self, payload: &[u8]) -> Result<Header, String> {
+        let header = Header::parse(payload).ok_or("a payload without a header")?;
+        header.compose(self.size, &mut self.expected);
+        if payload != self.expected.as_bytes() {
+            return Err(format!(
+                "publisher {}, message {}: a payload that was not published",
+                header.stream, header.seq
+            ));
+        }
+        Ok(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_wire::frame;
+    use weir_wire::hot::{Payload, Push, encode_batch_frames};
+
+    use super::*;
+
+    /// Body of a frame with these messages, each a publisher and a number; `offset` is that of the first.
+    fn body(offset: u64, messages: &[(u32, u32)]) -> Vec<u8> {
+        let singles: Vec<(u64, Vec<u8>)> = (offset..)
+            .zip(messages)
+            .map(|(offset, (stream, seq))| {
+                let mut text = String::new();
+                Header { stream: *stream, seq: *seq, sent_ns: 77 }.compose(32, &mut text);
+                let payload = Payload::Text(&text);
+                let push = Push {
+                    topic: "room",
+                    payload,
+                    content_type: "",
+                    key: "",
+                    message_id: 1,
+                    offset,
+                    sender: 5,
+                };
+                let mut out = Vec::new();
+                push.encode_frame(&mut out);
+                (offset, out)
+            })
+            .collect();
+        let parts: Vec<(u64, &[u8])> =
+            singles.iter().map(|(offset, frame)| (*offset, &frame[..])).collect();
+        let mut out = Vec::new();
+        encode_batch_frames("room", &parts, 65_536, &mut out);
+        frame::decode(&out, usize::MAX).unwrap().unwrap().0.to_vec()
+    }
+
+    fn room() -> Room {
+        Room::new("room".to_owned(), 32, 3)
+    }
+
+    #[test]
+    fn all_who_get_the_same_frames_are_counted_alike() {
+        let (mut room, mut places) = (room(), [Place::default(); 3]);
+        let frames = [body(1, &[(0, 0), (1, 0)]), body(3, &[(2, 0)]), body(4, &[(0, 1), (1, 1)])];
+        for place in &mut places {
+            for frame in &frames {
+                assert!(matches!(room.take(place, frame), Ok(Taken::Next(_))));
+            }
+            assert_eq!(place.received, 5);
+        }
+        assert_eq!((room.next_seqs, room.repeated), (vec![2, 2, 1], 0));
+    }
+
+    #[test]
+    fn a_frame_that_one_did_not_get_is_missing_in_its_count_alone() {
+        let (mut room, mut whole, mut gap) = (room(), Place::default(), Place::default());
+        let frames = [body(1, &[(0, 0), (1, 0)]), body(3, &[(2, 0)]), body(4, &[(0, 1)])];
+        for frame in &frames {
+            room.take(&mut whole, frame).unwrap();
+        }
+        for frame in [&frames[0], &frames[2]] {
+            assert!(matches!(room.take(&mut gap, frame), Ok(Taken::Next(_))));
+        }
+        assert_eq!((whole.received, gap.received), (4, 3));
+        assert!(matches!(room.take(&mut gap, &frames[1]), Ok(Taken::Again(_))), "out of order");
+        assert_eq!(gap.received, 3);
+    }
+
+    #[test]
+    fn a_message_that_nobody_got_and_one_that_came_twice_show() {
+        let (mut room, mut place) = (room(), Place::default());
+        room.take(&mut place, &body(1, &[(0, 0), (0, 2)])).unwrap();
+        room.take(&mut place, &body(3, &[(0, 1), (0, 2), (0, 3)])).unwrap();
+        assert_eq!((place.received, room.take_repeated()), (3, 2));
+        room.take(&mut place, &body(1, &[(1, 0)])).unwrap();
+        assert_eq!((place.received, room.take_repeated()), (3, 1), "offsets rise");
+    }
+
+    #[test]
+    fn what_was_not_published_is_wrong() {
+        let (mut room, mut place) = (room(), Place::default());
+        assert!(room.take(&mut place, &body(1, &[(3, 0)])).is_err(), "no such publisher");
+        let mut frame = body(1, &[(0, 0)]);
+        let at = frame.iter().position(|byte| *byte == b'0').unwrap() + 20;
+        frame[at] ^= 1;
+        // A changed time is a payload as good as another; behind the head it is not.
+        let _ = room.take(&mut place, &frame);
+        let mut late = Place::default();
+        let mut behind = Place { frame: 5, received: 0 };
+        assert!(room.take(&mut late, &body(9, &[(1, 0)])).is_ok());
+        assert!(room.take(&mut behind, &body(9, &[(1, 1)])).is_err());
+    }
+}
