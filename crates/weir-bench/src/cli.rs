@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Echo(EchoArgs),
     /// Everybody publishes into one topic and receives everybody's.
     Room(RoomArgs),
+    /// Clients that drop and come back, and get what they missed.
+    Resume(ResumeArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
     Floor(FloorArgs),
     #[command(hide = true)]
@@ -238,6 +240,38 @@ pub(crate) struct RoomArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Share of them that drops and comes back.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    pub(crate) share: f64,
+    /// They come back one after the other over this time.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) return_ms: u64,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 100.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Tick of the topic; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// Seconds of load; the drop comes after a third of them.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Restart the server afterwards; everybody comes back.
+    #[arg(long, requires = "spawn")]
+    pub(crate) restart: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -360,6 +394,7 @@ mod tests {
             "weir-bench room --spawn w --connections 1000 --size 32 --tick-ms 1000 --seconds 10 --json",
             "weir-bench room --spawn w --connections 10000 --publishers 0 --rate 100 --tick-ms 200",
             "weir-bench broadcast --spawn w --rate 100 --tick-ms 200",
+            "weir-bench resume --spawn w --connections 10000 --share 0.5 --rate 100 --restart --json",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {

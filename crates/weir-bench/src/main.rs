@@ -61,6 +61,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Room(args) => {
             present(args.run.json, Report::new("room"), |report| scenario::room::run(&args, report))
         }
+        Command::Resume(args) => present(args.run.json, Report::new("resume"), |report| {
+            scenario::resume::run(&args, report)
+        }),
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),

@@ -102,13 +102,22 @@ pub(crate) fn raise_open_files() -> Result<(u64, u64)> {
 
 /// `RssAnon` of a process, in bytes: its own memory, without files and shared pages.
 pub(crate) fn rss_anon(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    rss_anon_in(&status).with_context(|| format!("no RssAnon in {path}"))
+    memory(pid, "RssAnon:")
 }
 
-fn rss_anon_in(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+/// `VmHWM` of a process, in bytes: the most memory that was ever resident, files and shared pages included.
+pub(crate) fn rss_peak(pid: u32) -> Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, key: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    memory_in(&status, key).with_context(|| format!("no {key} in {path}"))
+}
+
+fn memory_in(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -162,10 +171,11 @@ mod tests {
     #[test]
     fn memory_of_a_process() {
         assert_eq!(
-            rss_anon_in("VmRSS:\t 9 kB\nRssAnon:\t    1234 kB\nRssFile: 1 kB\n"),
+            memory_in("VmRSS:\t 9 kB\nRssAnon:\t    1234 kB\nRssFile: 1 kB\n", "RssAnon:"),
             Some(1234 * 1024)
         );
-        assert_eq!(rss_anon_in("VmRSS:\t 9 kB\n"), None);
-        assert!(rss_anon(std::process::id()).unwrap() > 0);
+        assert_eq!(memory_in("VmRSS:\t 9 kB\n", "RssAnon:"), None);
+        let own = std::process::id();
+        assert!((1..=rss_peak(own).unwrap()).contains(&rss_anon(own).unwrap()));
     }
 }

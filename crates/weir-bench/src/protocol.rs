@@ -28,6 +28,8 @@ pub(crate) enum Order {
     Echo(EchoPlan),
     /// Publish from connections, by the clock; answered with [`Answer::Published`] when all is.
     Publish(PublishPlan),
+    /// Reset connections and have them come back; answered with [`Answer::Done`] at once.
+    ComeBack(ComeBack),
     /// Close all connections; answered with [`Answer::Done`].
     Close,
 }
@@ -113,6 +115,15 @@ pub(crate) struct EchoPlan {
     pub(crate) warm_up_ms: u64,
     /// Milliseconds that count.
     pub(crate) measure_ms: u64,
+}
+
+/// Connections that drop and come back to resume, spread evenly over all.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct ComeBack {
+    /// Their share of all, 0 to 1; those that have ended already only come back.
+    pub(crate) share: f64,
+    /// They come back one after the other over this time, in milliseconds.
+    pub(crate) spread_ms: u64,
 }
 
 /// What connections publish, each into the topic of its stream.
@@ -224,8 +235,16 @@ pub(crate) struct Tally {
     pub(crate) frames: u64,
     /// Lags on connections that are not slow.
     pub(crate) lags: LagCounts,
-    /// Lags on slow connections.
+    /// Lags on slow connections, and on those that came back until they were live again.
     pub(crate) lags_slow: LagCounts,
+    /// Connections that came back and were told that all they missed follows.
+    pub(crate) recovered: u64,
+    /// Connections that came back and were told that it does not.
+    pub(crate) unrecovered: u64,
+    /// Connections that are not live again yet.
+    pub(crate) away: u64,
+    /// From dropping to being live again.
+    pub(crate) returns: LagCounts,
     /// Lags of the last message of each frame.
     pub(crate) lags_last: LagCounts,
     /// The first few things that went wrong.

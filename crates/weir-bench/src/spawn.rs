@@ -37,6 +37,8 @@ pub(crate) struct Target {
 struct Server {
     child: Child,
     directory: PathBuf,
+    program: PathBuf,
+    cpus: Option<Cpus>,
 }
 
 /// Attempts to start a server: a port chosen as free may be taken before the server has it.
@@ -152,8 +154,21 @@ impl Target {
         }
     }
 
+    /// Ends a server of our own in good order and starts it again, at the same addresses.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.end()?;
+        let server = self.server.as_mut().context("only a server of our own can be restarted")?;
+        server.start_again()?;
+        self.pid = server.child.id();
+        self.wait_until_ready()
+    }
+
     fn try_stop(mut self) -> Result<()> {
-        let Some(mut server) = self.server.take() else { return Ok(()) };
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(server) = &mut self.server else { return Ok(()) };
         kill_process(pid_of(self.pid)?, Signal::TERM)
             .context("the server ended before it was stopped")?;
         let status = wait(&mut server.child, STOP_TIMEOUT)?;
@@ -189,28 +204,25 @@ impl Server {
             .with_context(|| format!("cannot write {}", file.display()))?;
         let log =
             File::create(directory.join("log")).context("cannot make the server's log file")?;
-        let mut command = Command::new(&program);
-        command.arg("serve").arg("--config").arg(&file).current_dir(&directory);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        for (key, _) in std::env::vars_os() {
-            if key.to_string_lossy().starts_with("WEIR_") {
-                command.env_remove(key);
-            }
-        }
-        sys::die_with_parent(&mut command);
-        let child = match cpus {
-            Some(cpus) => cpus.bind(|| Ok(command.spawn()?)),
-            None => command.spawn().map_err(Into::into),
-        };
-        let child = match child {
-            Ok(child) => child,
+        match launch(&program, &directory, log, cpus) {
+            Ok(child) => Ok(Server { child, directory, program, cpus: cpus.cloned() }),
             Err(error) => {
                 remove(&directory);
-                return Err(error.context(format!("cannot start {}", program.display())));
+                Err(error)
             }
-        };
-        underway(|all| all.push((child.id(), directory.clone())));
-        Ok(Server { child, directory })
+        }
+    }
+
+    /// Starts the program again, with the same configuration and log; it must have ended.
+    fn start_again(&mut self) -> Result<()> {
+        let log = File::options()
+            .append(true)
+            .open(self.directory.join("log"))
+            .context("cannot open the server's log file")?;
+        let ended = self.child.id();
+        self.child = launch(&self.program, &self.directory, log, self.cpus.as_ref())?;
+        underway(|all| all.retain(|(pid, _)| *pid != ended));
+        Ok(())
     }
 
     fn log_tail(&self) -> String {
@@ -224,6 +236,26 @@ impl Server {
             format!("; its log ends:\n{}", tail.join("\n"))
         }
     }
+}
+
+/// Starts `PROGRAM serve` in its scratch directory; killed should this program end first.
+fn launch(program: &Path, directory: &Path, log: File, cpus: Option<&Cpus>) -> Result<Child> {
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--config").arg(directory.join("weir.toml")).current_dir(directory);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    for (key, _) in std::env::vars_os() {
+        if key.to_string_lossy().starts_with("WEIR_") {
+            command.env_remove(key);
+        }
+    }
+    sys::die_with_parent(&mut command);
+    let child = match cpus {
+        Some(cpus) => cpus.bind(|| Ok(command.spawn()?)),
+        None => command.spawn().map_err(Into::into),
+    };
+    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    underway(|all| all.push((child.id(), directory.to_owned())));
+    Ok(child)
 }
 
 impl Drop for Server {

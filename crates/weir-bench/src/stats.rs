@@ -59,6 +59,11 @@ impl Lags {
         (!self.0.is_empty()).then_some(micros / 1000.0)
     }
 
+    /// How many were counted.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     /// The longest lag, in milliseconds.
     pub(crate) fn max_ms(&self) -> Option<f64> {
         self.quantile_ms(1.0)

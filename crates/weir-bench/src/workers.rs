@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::{
-    Answer, Collect, EchoPlan, EchoTally, OpenPlan, Order, PublishPlan, PublishTally, Reading,
-    Tally,
+    Answer, Collect, ComeBack, EchoPlan, EchoTally, OpenPlan, Order, PublishPlan, PublishTally,
+    Reading, Tally,
 };
 use crate::stats::Lags;
 
@@ -30,6 +30,8 @@ pub(crate) struct Totals {
     pub(crate) lags_slow: Lags,
     /// Lags of the last message of each frame.
     pub(crate) lags_last: Lags,
+    /// Times from dropping to being live again.
+    pub(crate) returns: Lags,
 }
 
 /// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
@@ -99,6 +101,11 @@ impl Workers {
         self.tell_all(&Order::Read(reading))
     }
 
+    /// Resets a share of the connections and has them come back.
+    pub(crate) fn come_back(&mut self, plan: ComeBack) -> Result<()> {
+        self.tell_all(&Order::ComeBack(plan))
+    }
+
     /// Sends a frame from each connection.
     pub(crate) fn emit(&mut self, frame: String) -> Result<()> {
         self.tell_all(&Order::Emit { frame })
@@ -114,17 +121,9 @@ impl Workers {
         self.say_all(&Order::Collect(order.clone()))?;
         let mut totals = Totals::default();
         for peer in &mut self.peers {
-            match peer.hear(PATIENCE + Duration::from_millis(order.wait_ms))? {
-                Answer::Collected(tally) => totals.add(*tally),
-                other @ (Answer::Progress { .. }
-                | Answer::Opened { .. }
-                | Answer::Done
-                | Answer::Echoed(_)
-                | Answer::Published(_)
-                | Answer::Failed { .. }) => {
-                    return Err(unexpected(&other));
-                }
-            }
+            let answer = peer.hear(PATIENCE + Duration::from_millis(order.wait_ms))?;
+            let Answer::Collected(tally) = answer else { return Err(unexpected(&answer)) };
+            totals.add(*tally);
         }
         Ok(totals)
     }
@@ -139,15 +138,9 @@ impl Workers {
         let patience = PATIENCE + Duration::from_millis(plan.warm_up_ms + plan.measure_ms);
         let mut echoed = Echoed { tally: EchoTally::default(), lags: Lags::new() };
         for peer in &mut self.peers {
-            match peer.hear(patience)? {
-                Answer::Echoed(tally) => echoed.add(*tally),
-                other @ (Answer::Progress { .. }
-                | Answer::Opened { .. }
-                | Answer::Done
-                | Answer::Collected(_)
-                | Answer::Published(_)
-                | Answer::Failed { .. }) => return Err(unexpected(&other)),
-            }
+            let answer = peer.hear(patience)?;
+            let Answer::Echoed(tally) = answer else { return Err(unexpected(&answer)) };
+            echoed.add(*tally);
         }
         Ok(echoed)
     }
@@ -166,15 +159,9 @@ impl Workers {
         let mut all =
             PublishTally { sent: vec![0; plan.publishers as usize], ..PublishTally::default() };
         for peer in &mut self.peers {
-            match peer.hear(patience)? {
-                Answer::Published(tally) => all.add(&tally),
-                other @ (Answer::Progress { .. }
-                | Answer::Opened { .. }
-                | Answer::Done
-                | Answer::Collected(_)
-                | Answer::Echoed(_)
-                | Answer::Failed { .. }) => return Err(unexpected(&other)),
-            }
+            let answer = peer.hear(patience)?;
+            let Answer::Published(tally) = answer else { return Err(unexpected(&answer)) };
+            all.add(&tally);
         }
         Ok(all)
     }
@@ -230,6 +217,7 @@ impl Totals {
         self.lags.add(&other.lags);
         self.lags_slow.add(&other.lags_slow);
         self.lags_last.add(&other.lags_last);
+        self.returns.add(&other.returns);
         self.tally.add(other);
     }
 }
@@ -254,6 +242,9 @@ impl Tally {
         }
         self.frame_bytes = self.frame_bytes.max(other.frame_bytes);
         self.frames += other.frames;
+        self.recovered += other.recovered;
+        self.unrecovered += other.unrecovered;
+        self.away += other.away;
         self.errors.extend(other.errors);
     }
 

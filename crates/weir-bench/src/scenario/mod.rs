@@ -4,6 +4,7 @@ pub(crate) mod broadcast;
 pub(crate) mod echo;
 pub(crate) mod floor;
 pub(crate) mod idle;
+pub(crate) mod resume;
 pub(crate) mod room;
 mod sampler;
 pub(crate) mod stall;

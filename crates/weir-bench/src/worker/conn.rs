@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rand::RngExt;
@@ -11,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt,
 };
 use weir_wire::frame;
-use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message};
+use weir_wire::v1::{ClientMessage, Hello, Position, Subscribe, client_message};
 
 use super::room::Place;
 use crate::protocol::{HelloPlan, OpenPlan};
@@ -30,6 +31,10 @@ pub(crate) struct Conn {
     pub(crate) next_seq: u32,
     /// In a room: what it has received.
     pub(super) place: Place,
+    /// Epoch of its topic and offset of the last message, from which it would resume.
+    pub(crate) position: Option<Position>,
+    /// It has dropped and is not live again.
+    pub(crate) away: Option<Away>,
     /// Answers that are still to come before it is settled.
     pub(crate) awaited: u8,
     /// One of those that stop reading or read slowly.
@@ -55,6 +60,15 @@ pub(crate) enum Phase {
     Ended,
 }
 
+/// A connection that has dropped, until it gets a message published after it said `Hello` again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Away {
+    /// When it dropped.
+    pub(crate) since: Duration,
+    /// When it said `Hello` again, in nanoseconds since 1970; not yet: the end of time.
+    pub(crate) hello_ns: u64,
+}
+
 /// Connections from one source address: the port range holds 28,000, and a search in a full one is slow.
 const PER_SOURCE: u32 = 8000;
 /// Letters and digits of a device id.
@@ -64,38 +78,54 @@ impl Conn {
     /// Begins to connect number `index` of all connections of the run.
     pub(crate) fn dial(plan: &OpenPlan, index: u32) -> Result<Conn> {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
-        let family = if plan.addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
-            .context("cannot make a socket")?;
-        sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
-        if let Some(plan) = plan.slow.filter(|_| slow) {
-            sockopt::set_socket_recv_buffer_size(&fd, plan.recv_buffer)
-                .context("cannot set SO_RCVBUF")?;
-        }
-        if let Some(source) = source(plan, index) {
-            sys::bind_address_only(fd.as_fd()).context("cannot set IP_BIND_ADDRESS_NO_PORT")?;
-            bind(&fd, &source).with_context(|| format!("cannot bind to {source}"))?;
-        }
-        match connect(&fd, &plan.addr) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot connect to {}", plan.addr));
-            }
-        }
+        let recv_buffer = plan.slow.filter(|_| slow).map(|slow| slow.recv_buffer);
+        let fd = dial(plan.addr, source(plan, index), recv_buffer)?;
         Ok(Conn {
             fd: Some(fd),
             phase: Phase::Connecting,
             stream: plan.streams.of(index),
             next_seq: 0,
             place: Place::default(),
-            awaited: plan.hello.as_ref().map_or(0, |hello| 1 + u8::from(hello.subscribe)),
+            position: None,
+            away: None,
+            awaited: plan.hello.as_ref().map_or(0, HelloPlan::answers),
             slow,
             watched: true,
             goodbye: 0,
             partial: Vec::new(),
         })
     }
+}
+
+/// Begins to connect, from `source` if one is given.
+pub(super) fn dial(
+    addr: SocketAddr,
+    source: Option<SocketAddr>,
+    recv_buffer: Option<usize>,
+) -> Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+        .context("cannot make a socket")?;
+    sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
+    if let Some(bytes) = recv_buffer {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes).context("cannot set SO_RCVBUF")?;
+    }
+    if let Some(source) = source {
+        sys::bind_address_only(fd.as_fd()).context("cannot set IP_BIND_ADDRESS_NO_PORT")?;
+        bind(&fd, &source).with_context(|| format!("cannot bind to {source}"))?;
+    }
+    match connect(&fd, &addr) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(error) => Err(error).with_context(|| format!("cannot connect to {addr}")),
+    }
+}
+
+/// Closes with a reset: neither side waits in TIME_WAIT, and the server hears of it at once.
+pub(super) fn reset(fd: OwnedFd) {
+    // Without it the connection is closed all the same, in good order.
+    let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+    drop(fd);
 }
 
 /// Loopback has 16 million addresses: as many sources are used as the port range demands.
@@ -108,11 +138,11 @@ fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(127, plan.source, high, low), 0)))
 }
 
-/// The frame that opens a connection, with a device id of its own.
-pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str) -> Vec<u8> {
+/// The frame that opens a connection, with a device id of its own; to resume, from a position.
+pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str, position: Option<Position>) -> Vec<u8> {
     let device_id: String =
         rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect();
-    let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position: None });
+    let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
     let hello = Hello {
         device_id,
         token: plan.token.clone(),
@@ -123,6 +153,13 @@ pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str) -> Vec<u8> {
     let mut out = Vec::new();
     frame::encode(&ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }, &mut out);
     out
+}
+
+impl HelloPlan {
+    /// Answers to it: `Welcome`, and `Subscribed` for a topic.
+    pub(super) fn answers(&self) -> u8 {
+        1 + u8::from(self.subscribe)
+    }
 }
 
 /// Wished heartbeat: the longest that the server grants, so that no ping disturbs a measurement.

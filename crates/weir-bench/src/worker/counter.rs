@@ -1,10 +1,11 @@
 //! Bytes from the server, taken apart and counted.
 
-use weir_wire::v1::{ServerMessage, server_message};
+use weir_wire::v1::{ServerMessage, Subscribed, server_message};
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
 use super::room::{Room, Taken};
+use crate::clock;
 use crate::payload::{Header, Verifier};
 use crate::protocol::{Check, Tally};
 use crate::stats::Lags;
@@ -16,6 +17,7 @@ pub(crate) struct Counter {
     lags: Lags,
     lags_slow: Lags,
     lags_last: Lags,
+    returns: Lags,
     judge: Judge,
     topics: Vec<String>,
 }
@@ -61,6 +63,7 @@ impl Counter {
             lags: Lags::new(),
             lags_slow: Lags::new(),
             lags_last: Lags::new(),
+            returns: Lags::new(),
             judge,
             topics,
         }
@@ -73,6 +76,7 @@ impl Counter {
         self.lags.reset();
         self.lags_slow.reset();
         self.lags_last.reset();
+        self.returns.reset();
     }
 
     /// Topic of a stream.
@@ -86,6 +90,7 @@ impl Counter {
             lags: self.lags.counts(),
             lags_slow: self.lags_slow.counts(),
             lags_last: self.lags_last.counts(),
+            returns: self.returns.counts(),
             ..self.tally.clone()
         }
     }
@@ -171,9 +176,14 @@ impl Counter {
             Judge::Streams(verifier) => {
                 let verified = verifier.check(conn.stream, conn.next_seq, topic, body);
                 verified.map(|verified| {
-                    let heads = verified.as_ref().map_or(&[][..], |verified| &verified.headers);
-                    heads.iter().for_each(|header| self.take_message(conn, *header, stamp));
-                    verified.is_some()
+                    let Some(verified) = verified else { return false };
+                    for header in &verified.headers {
+                        self.take_message(conn, *header, stamp);
+                    }
+                    if let Some(position) = &mut conn.position {
+                        position.offset = position.offset.max(verified.last_offset);
+                    }
+                    true
                 })
             }
             Judge::Room(room) => {
@@ -232,11 +242,39 @@ impl Counter {
         *(if conn.slow { &mut self.tally.gaps_slow } else { &mut self.tally.gaps }) += gap;
         conn.next_seq = seq.saturating_add(1);
         self.tally.delivered += 1;
+        if let Some(away) = conn.away.filter(|away| sent_ns >= away.hello_ns) {
+            let time = clock::monotonic().saturating_sub(away.since).as_nanos();
+            self.returns.record(u64::try_from(time).unwrap_or(u64::MAX));
+            conn.away = None;
+        }
         match stamp {
             None => self.tally.unstamped += 1,
-            Some(stamp) if conn.slow => self.lags_slow.record(stamp.saturating_sub(sent_ns)),
+            Some(stamp) if conn.slow || conn.away.is_some() => {
+                self.lags_slow.record(stamp.saturating_sub(sent_ns))
+            }
             Some(stamp) => self.lags.record(stamp.saturating_sub(sent_ns)),
         }
+    }
+
+    /// A connection is subscribed, or goes on where it left off.
+    fn take_subscribed(&mut self, conn: &mut Conn, subscribed: &Subscribed) {
+        conn.awaited = conn.awaited.saturating_sub(1);
+        if conn.away.is_some() {
+            let counted = if subscribed.recovered {
+                &mut self.tally.recovered
+            } else {
+                &mut self.tally.unrecovered
+            };
+            *counted += 1;
+            if subscribed.recovered && subscribed.position != conn.position {
+                self.tally.wrong += 1;
+                self.note(format!(
+                    "asked to resume from {:?}, the server goes on from {:?}",
+                    conn.position, subscribed.position
+                ));
+            }
+        }
+        conn.position = subscribed.position;
     }
 
     /// Any message that carries no payload of ours.
@@ -244,9 +282,8 @@ impl Counter {
         use server_message::Kind;
         let message = ServerMessage::decode(body).map_err(|error| error.to_string())?;
         match message.kind {
-            Some(Kind::Welcome(_) | Kind::Subscribed(_)) => {
-                conn.awaited = conn.awaited.saturating_sub(1)
-            }
+            Some(Kind::Welcome(_)) => conn.awaited = conn.awaited.saturating_sub(1),
+            Some(Kind::Subscribed(subscribed)) => self.take_subscribed(conn, &subscribed),
             Some(Kind::Goodbye(goodbye)) => conn.goodbye = goodbye.code,
             Some(Kind::Error(error)) => {
                 let settled = if conn.phase == Phase::Settled { "" } else { " to Hello" };

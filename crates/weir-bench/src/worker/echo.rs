@@ -5,6 +5,7 @@
 //! charged with every message that the pause held up, those not sent yet included.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use weir_wire::hot::{encode_ping_frame, encode_pong_frame};
 
 use super::conn::{Conn, Phase};
-use super::{EVENTS_MAX, READ_BYTES};
+use super::{EVENTS_MAX, READ_BYTES, Worker};
 use crate::clock;
-use crate::protocol::{EchoPlan, EchoTally};
+use crate::protocol::{Answer, EchoPlan, EchoTally};
 use crate::stats::Lags;
 
 /// One run of the echo over all connections of a worker.
 ///
 /// Shape: a lane for each connection; one that ends keeps its lane, in which nothing is on its way any more.
-pub(super) struct Echo<'a> {
+struct Echo<'a> {
     epoll: &'a OwnedFd,
     conns: &'a mut [Conn],
     lanes: Vec<Lane>,
@@ -82,13 +83,20 @@ const PLACES: usize = 1 << 20;
 /// Errors kept for the report.
 const ERRORS_MAX: usize = 5;
 
+impl<W: Write> Worker<W> {
+    /// Runs an echo and answers with what it showed.
+    pub(super) fn echo(&mut self, plan: &EchoPlan) -> Result<()> {
+        let echo = Echo::new(plan, &self.epoll, &mut self.conns).and_then(Echo::run);
+        match echo {
+            Ok(tally) => self.answer(&Answer::Echoed(Box::new(tally))),
+            Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
+        }
+    }
+}
+
 impl<'a> Echo<'a> {
     /// Over the open ones of these connections.
-    pub(super) fn new(
-        plan: &EchoPlan,
-        epoll: &'a OwnedFd,
-        conns: &'a mut [Conn],
-    ) -> Result<Echo<'a>> {
+    fn new(plan: &EchoPlan, epoll: &'a OwnedFd, conns: &'a mut [Conn]) -> Result<Echo<'a>> {
         if conns.iter().all(|conn| conn.fd.is_none()) {
             bail!("no connection is open");
         }
@@ -111,7 +119,7 @@ impl<'a> Echo<'a> {
     }
 
     /// Runs to the end and waits for the last answers.
-    pub(super) fn run(mut self) -> Result<EchoTally> {
+    fn run(mut self) -> Result<EchoTally> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         if self.rate.is_none() {
             for index in 0..self.conns.len() {

@@ -6,6 +6,7 @@ mod echo;
 mod opening;
 mod pacing;
 mod publishing;
+mod returning;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -21,16 +22,13 @@ use rustix::net::{SendFlags, send, sockopt};
 
 use conn::{Conn, Phase, hello_frame};
 use counter::{Counter, Published};
-use echo::Echo;
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};
-use publishing::{BURST_MAX, Publishing};
+use publishing::Publishing;
 
 use crate::clock;
 use crate::lines::Lines;
-use crate::protocol::{
-    Answer, Check, Collect, EchoPlan, OpenPlan, Order, Reading, Tally, from_hex,
-};
+use crate::protocol::{Answer, Check, Collect, OpenPlan, Order, Reading, Tally, from_hex};
 use crate::sys;
 
 /// The state of a worker.
@@ -45,6 +43,8 @@ pub(crate) struct Worker<W> {
     opening: Option<Opening>,
     collecting: Option<Collecting>,
     publishing: Option<Publishing>,
+    /// Connections that are to come back, and when: the last one first.
+    returning: Vec<(Duration, usize)>,
     pacer: Pacer,
     paced_at: Duration,
     buf: Vec<u8>,
@@ -81,6 +81,7 @@ impl<W: Write> Worker<W> {
             conns: Vec::new(),
             counter: Counter::new(0, Vec::new(), Check::Streams),
             publishing: None,
+            returning: Vec::new(),
             opening: None,
             collecting: None,
             pacer: Pacer::default(),
@@ -121,7 +122,7 @@ impl<W: Write> Worker<W> {
             let left = due.map_or(Duration::ZERO, |due| due.saturating_sub(clock::monotonic()));
             return Some(left.min(CHECK_EVERY));
         }
-        if self.pacer.is_active() || self.collecting.is_some() {
+        if !self.returning.is_empty() || self.pacer.is_active() || self.collecting.is_some() {
             Some(CHECK_EVERY)
         } else {
             self.opening.is_some().then_some(Duration::from_millis(200))
@@ -132,6 +133,7 @@ impl<W: Write> Worker<W> {
     fn turn(&mut self, now: Duration) -> Result<()> {
         self.poll_opening(now)?;
         self.publish(now)?;
+        self.poll_returning(now);
         if self.pacer.is_active() && now >= self.paced_at + TICK {
             self.paced_at = now;
             self.read_paced(now);
@@ -142,9 +144,10 @@ impl<W: Write> Worker<W> {
         }
         collecting.checked = now;
         let published = Published::new(&collecting.order.published);
-        let waiting = self.conns.iter().any(|conn| {
+        let missing = self.conns.iter().any(|conn| {
             is_waited_for(conn, &collecting.order) && self.counter.missing(conn, &published) > 0
         });
+        let waiting = missing || !self.returning.is_empty();
         if waiting && now < collecting.until {
             return Ok(());
         }
@@ -184,26 +187,16 @@ impl<W: Write> Worker<W> {
             }
             Order::Echo(plan) => return self.echo(&plan),
             Order::Publish(plan) => {
-                let first = self.plan.as_ref().map_or(0, |plan| plan.first);
-                let topic = self.counter.topic(0).to_owned();
-                let conns = self.conns.len();
-                self.publishing = Some(Publishing::new(&plan, topic, first, conns, now));
+                self.begin_publishing(&plan, now);
                 return Ok(());
             }
+            Order::ComeBack(plan) => self.come_back(plan, now),
             Order::Close => {
                 self.conns = Vec::new();
                 self.pacer.stop();
             }
         }
         self.answer(&Answer::Done)
-    }
-
-    fn echo(&mut self, plan: &EchoPlan) -> Result<()> {
-        let echo = Echo::new(plan, &self.epoll, &mut self.conns).and_then(Echo::run);
-        match echo {
-            Ok(tally) => self.answer(&Answer::Echoed(Box::new(tally))),
-            Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
-        }
     }
 
     fn answer(&mut self, answer: &Answer) -> Result<()> {
@@ -257,31 +250,6 @@ impl<W: Write> Worker<W> {
         Ok(())
     }
 
-    /// Sends what connections are due to publish.
-    fn publish(&mut self, now: Duration) -> Result<()> {
-        let Some(publishing) = &mut self.publishing else { return Ok(()) };
-        for _ in 0..BURST_MAX {
-            let Some((index, frame)) = publishing.poll_frame(now) else { break };
-            let conn = &self.conns[index];
-            let result = conn.fd.as_ref().map(|fd| {
-                send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-                    .map(|sent| sent == frame.len())
-            });
-            publishing.handle_sent(index, result == Some(Ok(true)));
-            match result {
-                None | Some(Ok(true) | Err(Errno::AGAIN)) => {}
-                // Part of a frame is sent: nothing can follow it.
-                Some(Ok(false)) => self.counter.note("a message was sent in part".to_owned()),
-                Some(Err(error)) => self.counter.note(format!("cannot publish: {error}")),
-            }
-        }
-        if let Some(tally) = publishing.poll_tally() {
-            self.publishing = None;
-            self.answer(&Answer::Published(tally))?;
-        }
-        Ok(())
-    }
-
     fn handle_event(&mut self, index: usize) -> Result<()> {
         match self.conns.get(index).map(|conn| conn.phase) {
             None | Some(Phase::Ended) => {}
@@ -305,7 +273,11 @@ impl<W: Write> Worker<W> {
         let result = result.and_then(|()| match &plan.hello {
             None => Ok(()),
             Some(hello) => {
-                let frame = hello_frame(hello, self.counter.topic(conn.stream));
+                let position = conn.away.as_mut().and_then(|away| {
+                    away.hello_ns = clock::realtime_ns();
+                    conn.position
+                });
+                let frame = hello_frame(hello, self.counter.topic(conn.stream), position);
                 // A fresh socket takes a small frame whole.
                 send(fd, &frame, SendFlags::NOSIGNAL).map(|_| ())
             }
@@ -472,6 +444,7 @@ fn tally_of(counter: &Counter, conns: &[Conn], published: &Published<'_>) -> Tal
     for conn in conns {
         let missing = counter.missing(conn, published);
         let open = u64::from(conn.fd.is_some());
+        tally.away += u64::from(conn.away.is_some());
         if conn.slow {
             tally.open_slow += open;
             tally.missing_slow += missing * open;

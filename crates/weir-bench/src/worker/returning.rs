@@ -1,0 +1,52 @@
+//! Connections that drop and come back, to go on where they left off.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::conn::{Away, Conn, Phase, reset};
+use super::{Worker, watch_new};
+use crate::protocol::{ComeBack, SlowPlan};
+
+impl<W: Write> Worker<W> {
+    /// Resets those connections, all at once, and says when each is to come back.
+    pub(super) fn come_back(&mut self, plan: ComeBack, now: Duration) {
+        let first = self.plan.as_ref().map_or(0, |plan| plan.first);
+        let chosen = SlowPlan { share: plan.share, recv_buffer: 0 };
+        let chosen: Vec<usize> = (first..)
+            .zip(0..self.conns.len())
+            .filter_map(|(number, index)| chosen.has(number).then_some(index))
+            .collect();
+        for index in &chosen {
+            let conn = &mut self.conns[*index];
+            if let Some(fd) = conn.fd.take() {
+                reset(fd);
+            }
+            conn.phase = Phase::Ended;
+            conn.partial = Vec::new();
+            conn.away = Some(Away { since: now, hello_ns: u64::MAX });
+        }
+        let spread = Duration::from_millis(plan.spread_ms);
+        let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX).max(1);
+        self.returning =
+            (1..).zip(chosen).map(|(place, index)| (now + spread * place / count, index)).collect();
+        self.returning.reverse();
+    }
+
+    /// Dials for those whose time has come.
+    pub(super) fn poll_returning(&mut self, now: Duration) {
+        while let Some((_, index)) = self.returning.pop_if(|(due, _)| *due <= now) {
+            let Some(plan) = &self.plan else { return };
+            let number = plan.first + u32::try_from(index).unwrap_or(u32::MAX);
+            let dialled =
+                Conn::dial(plan, number).and_then(|conn| watch_new(&self.epoll, conn, index));
+            let old = &mut self.conns[index];
+            match dialled {
+                Ok(conn) => {
+                    let Conn { next_seq, place, position, away, .. } = *old;
+                    *old = Conn { next_seq, place, position, away, ..conn };
+                }
+                Err(error) => self.counter.note(format!("cannot come back: {error:#}")),
+            }
+        }
+    }
+}
