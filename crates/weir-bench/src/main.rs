@@ -64,6 +64,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Resume(args) => present(args.run.json, Report::new("resume"), |report| {
             scenario::resume::run(&args, report)
         }),
+        Command::Churn(args) => present(args.run.json, Report::new("churn"), |report| {
+            scenario::churn::run(&args, report)
+        }),
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),

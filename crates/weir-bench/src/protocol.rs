@@ -28,6 +28,8 @@ pub(crate) enum Order {
     Echo(EchoPlan),
     /// Publish from connections, by the clock; answered with [`Answer::Published`] when all is.
     Publish(PublishPlan),
+    /// Have guests come and go; answered with [`Answer::Churned`].
+    Churn(ChurnPlan),
     /// Reset connections and have them come back; answered with [`Answer::Done`] at once.
     ComeBack(ComeBack),
     /// Close all connections; answered with [`Answer::Done`].
@@ -117,6 +119,25 @@ pub(crate) struct EchoPlan {
     pub(crate) measure_ms: u64,
 }
 
+/// Connections that come and go, beside those that were opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ChurnPlan {
+    /// Where to.
+    pub(crate) addr: SocketAddr,
+    /// Second byte of their source addresses 127.x.0.0/16, another one for each.
+    pub(crate) source: u8,
+    /// What they say first.
+    pub(crate) hello: HelloPlan,
+    /// The topic that they subscribe to, if they do.
+    pub(crate) topic: String,
+    /// How many come in a second.
+    pub(crate) rate: f64,
+    /// How many come.
+    pub(crate) count: u64,
+    /// How long each stays, in milliseconds.
+    pub(crate) hold_ms: u64,
+}
+
 /// Connections that drop and come back to resume, spread evenly over all.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct ComeBack {
@@ -193,6 +214,8 @@ pub(crate) enum Answer {
     Echoed(Box<EchoTally>),
     /// All was published.
     Published(PublishTally),
+    /// All guests have gone.
+    Churned(Box<ChurnTally>),
     /// The order makes no sense.
     Failed {
         /// Why.
@@ -261,6 +284,19 @@ pub(crate) struct PublishTally {
     /// Messages that a socket did not take; their numbers were used again.
     pub(crate) unsent: u64,
     /// Longest time by which a message was published too late, in microseconds.
+    pub(crate) late_max_us: u64,
+}
+
+/// What guests saw.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ChurnTally {
+    /// Guests that were welcomed.
+    pub(crate) welcomed: u64,
+    /// Those that were not, or were closed from the other side, by how.
+    pub(crate) failed: BTreeMap<String, u64>,
+    /// From connecting to being welcomed.
+    pub(crate) connects: LagCounts,
+    /// Longest time by which one came too late, in microseconds.
     pub(crate) late_max_us: u64,
 }
 

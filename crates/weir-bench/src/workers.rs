@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::{
-    Answer, Collect, ComeBack, EchoPlan, EchoTally, OpenPlan, Order, PublishPlan, PublishTally,
-    Reading, Tally,
+    Answer, ChurnPlan, ChurnTally, Collect, ComeBack, EchoPlan, EchoTally, OpenPlan, Order,
+    PublishPlan, PublishTally, Reading, Tally,
 };
 use crate::stats::Lags;
 
@@ -99,6 +99,18 @@ impl Workers {
     /// Changes who reads how.
     pub(crate) fn read(&mut self, reading: Reading) -> Result<()> {
         self.tell_all(&Order::Read(reading))
+    }
+
+    /// Has guests come and go, all from the first process.
+    pub(crate) fn churn(&mut self, plan: &ChurnPlan) -> Result<Churned> {
+        let peer = self.peers.first_mut().context("no worker")?;
+        peer.say(&Order::Churn(plan.clone()))?;
+        let seconds = crate::stats::real(plan.count) / plan.rate;
+        let answer = peer.hear(PATIENCE + Duration::from_secs_f64(2.0 * seconds))?;
+        let Answer::Churned(tally) = answer else { return Err(unexpected(&answer)) };
+        let mut connects = Lags::new();
+        connects.add(&tally.connects);
+        Ok(Churned { tally: *tally, connects })
     }
 
     /// Resets a share of the connections and has them come back.
@@ -191,6 +203,15 @@ pub(crate) struct Echoed {
     pub(crate) lags: Lags,
 }
 
+/// What guests saw.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Churned {
+    /// Counts.
+    pub(crate) tally: ChurnTally,
+    /// Times from connecting to being welcomed.
+    pub(crate) connects: Lags,
+}
+
 impl Echoed {
     fn add(&mut self, other: EchoTally) {
         self.lags.add(&other.lags);
@@ -276,6 +297,7 @@ fn hear_opened(
             | Answer::Collected(_)
             | Answer::Echoed(_)
             | Answer::Published(_)
+            | Answer::Churned(_)
             | Answer::Failed { .. }) => {
                 return Err(unexpected(&other));
             }

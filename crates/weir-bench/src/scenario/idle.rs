@@ -110,7 +110,8 @@ fn connections(target: &mut Target) -> Result<Option<f64>> {
     Ok(target.metrics()?.sum("weir_connections", &[]))
 }
 
-fn wait_for_connections(target: &mut Target, most: f64) -> Result<()> {
+/// Waits until the server holds no more than `most` connections.
+pub(super) fn wait_for_connections(target: &mut Target, most: f64) -> Result<()> {
     let deadline = clock::monotonic() + SETTLE_MAX;
     loop {
         let holds = connections(target)?.unwrap_or(0.0);
@@ -125,7 +126,7 @@ fn wait_for_connections(target: &mut Target, most: f64) -> Result<()> {
 }
 
 /// Waits until `RssAnon` has not moved for `quiet`; its value, and whether it came to rest.
-fn settle(pid: u32, quiet: Duration) -> Result<(u64, bool)> {
+pub(super) fn settle(pid: u32, quiet: Duration) -> Result<(u64, bool)> {
     let deadline = clock::monotonic() + SETTLE_MAX.max(2 * quiet);
     let looks = usize::try_from(quiet.as_millis() / LOOK_EVERY.as_millis())?.max(1) + 1;
     let mut seen = VecDeque::new();

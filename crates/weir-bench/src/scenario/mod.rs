@@ -1,6 +1,7 @@
 //! The scenarios, and what they share.
 
 pub(crate) mod broadcast;
+pub(crate) mod churn;
 pub(crate) mod echo;
 pub(crate) mod floor;
 pub(crate) mod idle;

@@ -1,5 +1,6 @@
 //! The process that holds client sockets: one thread, one epoll loop, one receive buffer.
 
+mod churn;
 mod conn;
 mod counter;
 mod echo;
@@ -190,6 +191,7 @@ impl<W: Write> Worker<W> {
                 self.begin_publishing(&plan, now);
                 return Ok(());
             }
+            Order::Churn(plan) => return self.churn(&plan),
             Order::ComeBack(plan) => self.come_back(plan, now),
             Order::Close => {
                 self.conns = Vec::new();

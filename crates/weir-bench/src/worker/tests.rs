@@ -1,21 +1,24 @@
 //! A worker against a small scripted server.
 
+mod churn;
+mod echo;
+mod resume;
+mod room;
+
 use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use weir_wire::hot::{Payload, Publish, Push, encode_batch_frames};
+use weir_wire::hot::{Payload, Push};
 use weir_wire::v1::{
-    ClientMessage, Goodbye, Position, ServerMessage, Subscribed, Welcome, client_message,
+    ClientMessage, Goodbye, ServerMessage, Subscribed, Welcome, client_message,
     server_message::Kind,
 };
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::*;
 use crate::payload::Header;
-use crate::protocol::{
-    Check, ComeBack, EchoPlan, EchoTally, HelloPlan, PublishPlan, SlowPlan, Streams, to_hex,
-};
+use crate::protocol::{Check, HelloPlan, SlowPlan, Streams, to_hex};
 
 /// A worker in a thread, with both ends of its pipes.
 struct Bench {
@@ -261,199 +264,5 @@ fn a_server_that_says_nothing_ends_the_connect_phase() {
         panic!("connected")
     };
     assert!(error.contains("3 connections on their way"), "{error}");
-    bench.end();
-}
-
-/// Opens a bare connection to a script and echoes over it.
-fn echo(
-    plan: EchoPlan,
-    script: impl FnOnce(TcpStream) + Send + 'static,
-) -> (EchoTally, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut bench = Bench::start();
-    bench.say(&Order::Open(OpenPlan {
-        hello: None,
-        ..self::plan(listener.local_addr().unwrap(), 1)
-    }));
-    let (conn, _) = listener.accept().unwrap();
-    assert!(matches!(bench.hear(), Answer::Opened { connected: 1, error: None, .. }));
-    let script = thread::spawn(move || script(conn));
-    bench.say(&Order::Echo(plan));
-    let Answer::Echoed(tally) = bench.hear() else { panic!("no tally") };
-    bench.end();
-    (*tally, script)
-}
-
-const ECHO: EchoPlan =
-    EchoPlan { size: 64, bare: true, rate: None, warm_up_ms: 0, measure_ms: 200 };
-
-#[test]
-fn an_echo_is_counted_whole() {
-    for rate in [None, Some(500.0)] {
-        let (tally, script) = echo(EchoPlan { rate, ..ECHO }, |mut conn| {
-            let mut buf = [0; 4096];
-            while let Ok(got @ 1..) = conn.read(&mut buf) {
-                conn.write_all(&buf[..got]).unwrap();
-            }
-        });
-        script.join().unwrap();
-        assert_eq!((tally.lost, tally.wrong, tally.closed), (0, 0, 0), "{tally:?}");
-        assert!(tally.answered_in_all > 0, "{tally:?}");
-        if rate.is_some() {
-            assert_eq!(tally.answered_in_all, 100, "{tally:?}");
-        }
-    }
-}
-
-#[test]
-fn a_pause_is_charged_with_every_message_that_it_held_up() {
-    let (tally, script) = echo(EchoPlan { rate: Some(500.0), ..ECHO }, |mut conn| {
-        let mut buf = [0; 4096];
-        clock::sleep(Duration::from_millis(400));
-        while let Ok(got @ 1..) = conn.read(&mut buf) {
-            conn.write_all(&buf[..got]).unwrap();
-        }
-    });
-    script.join().unwrap();
-    assert_eq!((tally.lost, tally.answered_in_all), (0, 100), "{tally:?}");
-    let mut lags = crate::stats::Lags::new();
-    lags.add(&tally.lags);
-    // More messages than fit on their way were due while nothing came back: the last of them after 200 ms.
-    assert!(lags.quantile_ms(0.0).unwrap() >= 150.0, "{lags:?}");
-}
-
-#[test]
-fn a_wrong_answer_and_a_missing_one_are_told_apart() {
-    let (tally, script) = echo(ECHO, |mut conn| {
-        let mut buf = [0; 4096];
-        let got = conn.read(&mut buf).unwrap();
-        buf[got - 1] ^= 1;
-        conn.write_all(&buf[..got]).unwrap();
-    });
-    script.join().unwrap();
-    assert_eq!((tally.wrong, tally.lost, tally.closed), (1, 1, 1), "{tally:?}");
-    let (tally, script) = echo(ECHO, |mut conn| {
-        let got = conn.read(&mut [0; 4096]).unwrap();
-        assert!(got > 64);
-    });
-    script.join().unwrap();
-    assert_eq!((tally.wrong, tally.lost, tally.closed), (0, 1, 1), "{tally:?}");
-}
-
-#[test]
-fn everybody_publishes_and_everybody_receives_everybodys() {
-    let room = |plan| OpenPlan { check: Check::Room(3), size: 32, ..plan };
-    let (mut bench, mut conns) = open(room, 3);
-    bench.say(&Order::Publish(PublishPlan { publishers: 3, rate: 1000.0, count: 2, size: 32 }));
-    let Answer::Published(published) = bench.hear() else { panic!("not published") };
-    assert_eq!((&published.sent, published.unsent), (&vec![2, 2, 2], 0));
-    let mut singles = Vec::new();
-    for conn in &mut conns {
-        let mut bytes = Vec::new();
-        let mut taken = 0;
-        while taken < 2 {
-            let mut buf = [0; 1024];
-            let got = conn.read(&mut buf).unwrap();
-            bytes.extend_from_slice(&buf[..got]);
-            while let Some((body, used)) = frame::decode(&bytes, 1024).unwrap() {
-                let publish = Publish::decode(body).unwrap();
-                let offset = singles.len() as u64 + 1;
-                let mut single = Vec::new();
-                let push = Push {
-                    topic: publish.topic,
-                    payload: publish.payload,
-                    content_type: "",
-                    key: "",
-                    message_id: offset,
-                    offset,
-                    sender: 1,
-                };
-                push.encode_frame(&mut single);
-                singles.push((offset, single));
-                taken += 1;
-                bytes.drain(..used);
-            }
-        }
-    }
-    let parts: Vec<(u64, &[u8])> =
-        singles.iter().map(|(offset, single)| (*offset, &single[..])).collect();
-    let mut frames = Vec::new();
-    encode_batch_frames("bench/0", &parts[..4], 65_536, &mut frames);
-    // The second tick has the last two; one connection does not get it.
-    let first = frames.len();
-    encode_batch_frames("bench/0", &parts[4..], 65_536, &mut frames);
-    conns[0].write_all(&frames).unwrap();
-    conns[1].write_all(&frames).unwrap();
-    conns[2].write_all(&frames[..first]).unwrap();
-    let collect = Collect { published: published.sent, wait_ms: 300, slow_too: false };
-    bench.say(&Order::Collect(collect));
-    let Answer::Collected(tally) = bench.hear() else { panic!("no tally") };
-    assert_eq!((tally.delivered, tally.missing, tally.frames), (16, 2, 5), "{tally:?}");
-    assert_eq!((tally.wrong, tally.duplicates), (0, 0), "{tally:?}");
-    bench.end();
-}
-
-/// Accepts a client that comes back and tells how it is received; where it wants to go on.
-fn welcome_back(
-    listener: &TcpListener,
-    recovered: bool,
-    position: Option<Position>,
-) -> (TcpStream, Option<Position>) {
-    let (mut conn, _) = listener.accept().unwrap();
-    let mut buf = [0; 1024];
-    let got = conn.read(&mut buf).unwrap();
-    let (body, _) = frame::decode(&buf[..got], 1024).unwrap().unwrap();
-    let Some(client_message::Kind::Hello(hello)) = ClientMessage::decode(body).unwrap().kind else {
-        panic!("no Hello")
-    };
-    let asked = hello.topics[0].position;
-    say(
-        &mut conn,
-        Kind::Welcome(Welcome { connection_id: 2, heartbeat_ms: 1000, server_time_ms: 0 }),
-    );
-    let position = position.or(asked);
-    say(
-        &mut conn,
-        Kind::Subscribed(Subscribed { topic: "bench/0".to_owned(), position, recovered }),
-    );
-    (conn, asked)
-}
-
-#[test]
-fn who_comes_back_goes_on_where_it_left_off() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut bench = Bench::start();
-    bench.say(&Order::Open(plan(listener.local_addr().unwrap(), 2)));
-    let begin = Some(Position { epoch: 7, offset: 41 });
-    let mut conns: Vec<TcpStream> =
-        (0..2).map(|_| welcome_back(&listener, false, begin).0).collect();
-    assert!(matches!(bench.hear(), Answer::Opened { connected: 2, error: None, .. }));
-    bench.tell(&Order::Begin);
-    let before = push_at(0, 42);
-    conns.iter_mut().for_each(|conn| conn.write_all(&before).unwrap());
-    assert_eq!(bench.collect(1, 10_000).delivered, 2);
-    bench.tell(&Order::ComeBack(ComeBack { share: 0.5, spread_ms: 20 }));
-    let missed = [push_at(1, 43), push_at(2, 44)].concat();
-    let (mut back, asked) = welcome_back(&listener, true, None);
-    assert_eq!(asked, Some(Position { epoch: 7, offset: 42 }));
-    let live = push_at(3, 45);
-    for conn in [&mut conns[0], &mut back] {
-        conn.write_all(&missed).unwrap();
-        conn.write_all(&live).unwrap();
-    }
-    let tally = bench.collect(4, 10_000);
-    assert_eq!((tally.delivered, tally.lost(), tally.duplicates), (8, 0, 0), "{tally:?}");
-    assert_eq!((tally.recovered, tally.unrecovered, tally.away), (1, 0, 0), "{tally:?}");
-    assert_eq!((tally.closed, tally.open, tally.wrong), (0, 2, 0), "{tally:?}");
-    bench.tell(&Order::ComeBack(ComeBack { share: 1.0, spread_ms: 0 }));
-    let fresh = Some(Position { epoch: 8, offset: 0 });
-    let backs = [0, 1].map(|_| welcome_back(&listener, false, fresh));
-    assert!(backs.iter().all(|(_, asked)| *asked == Some(Position { epoch: 7, offset: 45 })));
-    let [(mut first, _), (mut second, _)] = backs;
-    let again = push_at(4, 1);
-    first.write_all(&again).unwrap();
-    second.write_all(&[again, push_at(6, 3)].concat()).unwrap();
-    let tally = bench.collect(7, 300);
-    assert_eq!((tally.unrecovered, tally.gaps, tally.missing), (2, 1, 2), "{tally:?}");
     bench.end();
 }

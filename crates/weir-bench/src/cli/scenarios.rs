@@ -1,0 +1,234 @@
+//! The options of each scenario.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{RunArgs, TargetArgs, duration, echo_size, rate, share, size};
+use crate::floor::Trigger;
+
+#[derive(Debug, Args)]
+pub(crate) struct IdleArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 15_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Memory counts as settled when it has not moved for so long.
+    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = duration)]
+    pub(crate) settle: Duration,
+    /// Without --spawn: one topic for each connection, instead of 1,000 connections a topic.
+    #[arg(long, conflicts_with = "spawn")]
+    pub(crate) own_topics: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BroadcastArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Topics, among which the connections are dealt out.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) topics: u32,
+    /// Publish to all connections instead of to topics.
+    #[arg(long, conflicts_with = "topics")]
+    pub(crate) all: bool,
+    /// Tick of the topics [default: none, or what the running server has].
+    #[arg(long, value_name = "MS", conflicts_with_all = ["all", "addr"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) tick_ms: Option<u32>,
+}
+
+/// A load of messages, split into rounds.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LoadArgs {
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Seconds of load, all rounds together.
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StallArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Share of the clients that stop reading.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
+    pub(crate) stalled_share: f64,
+    /// Instead: all clients read at this share of the offered rate, then at full speed.
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "stalled_share")]
+    pub(crate) drain_share: Option<f64>,
+    /// Seconds of load before anyone is slow.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of load with slow clients [default: stall_timeout and 10 s more; 30 when all drain].
+    #[arg(long, value_name = "S", value_parser = rate)]
+    pub(crate) seconds: Option<f64>,
+    /// When all drain: seconds of load at full speed afterwards.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) recover_seconds: f64,
+    /// `SO_RCVBUF` of slow clients.
+    #[arg(long, value_name = "BYTES", default_value_t = 8192)]
+    pub(crate) recv_buffer: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EchoArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Bytes of random data in a message, 1 to 256.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = echo_size)]
+    pub(crate) size: usize,
+    /// Open loop: messages a second on all connections together [default: one on its way on each].
+    #[arg(long, value_name = "R", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// Seconds of load on the server, and as many on the floor, all rounds together.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RoomArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Connections that publish [default: all]; 0: a backend does, over the admin API.
+    #[arg(long, value_name = "P")]
+    pub(crate) publishers: Option<u32>,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second of each publisher.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Tick of the topic; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// Seconds of load.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Share of them that drops and comes back.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    pub(crate) share: f64,
+    /// They come back one after the other over this time.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) return_ms: u64,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection.
+    #[arg(long, value_name = "R", default_value_t = 100.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Tick of the topic; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// Seconds of load; the drop comes after a third of them.
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Restart the server afterwards; everybody comes back.
+    #[arg(long, requires = "spawn")]
+    pub(crate) restart: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChurnArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections that stay.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Guests a second.
+    #[arg(long, value_name = "R", default_value_t = 2000.0, value_parser = rate)]
+    pub(crate) churn_rate: f64,
+    /// How long a guest stays once it was welcomed.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub(crate) hold_ms: u64,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection that stays.
+    #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Seconds of load before the guests come.
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of guests.
+    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FloorArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Measure the echo with this kind of epoll only [default: both, in turn].
+    #[arg(long, value_enum)]
+    pub(crate) trigger: Option<Trigger>,
+}
+
+impl LoadArgs {
+    /// Messages of a stream in one round: at least one.
+    pub(crate) fn messages_per_round(&self) -> u32 {
+        let messages = (self.rate * self.seconds / f64::from(self.rounds)).round().clamp(1.0, 1e9);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it lies between 1 and a billion"
+        )]
+        let messages = messages as u32;
+        messages
+    }
+}

@@ -1,0 +1,159 @@
+//! `churn`: guests come and go at a rate on top of connections that stay and must not notice.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+use toml::Table;
+
+use super::idle::{settle, wait_for_connections};
+use super::sampler::{growth, whole};
+use super::{Setup, arrival_of, publish_beside};
+use crate::cli::ChurnArgs;
+use crate::clock;
+use crate::protocol::{ChurnPlan, Streams};
+use crate::publish::{HttpSink, Published, Schedule};
+use crate::report::Report;
+use crate::spawn::Target;
+use crate::stats::real;
+use crate::worker::topic;
+use crate::workers::{Churned, Totals, Workers};
+
+/// Guests before the first look at memory, in seconds of the rate: what is allocated only once is allocated then.
+const WARM_UP_SECONDS: f64 = 3.0;
+/// Memory counts as settled when it has not moved for so long.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// A run of this scenario.
+struct Run<'a> {
+    args: &'a ChurnArgs,
+    held: Workers,
+    guests: Workers,
+    plan: ChurnPlan,
+    sink: HttpSink,
+    seqs: Vec<u32>,
+}
+
+/// What the held connections saw in a phase.
+struct Phase {
+    published: Published,
+    totals: Totals,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
+    let setup = Setup::new(&args.run, Some(&args.target), true)?;
+    report.set("connections", args.connections);
+    report.set("churn_rate", args.churn_rate);
+    report.set("hold_ms", args.hold_ms);
+    report.set("size", args.size);
+    report.set("rate", args.rate);
+    report.set("seconds", args.seconds);
+    let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
+    let mut held = setup.workers(args.connections)?;
+    let plan = setup.plan(target.addr, args.size, Streams::Count(1));
+    held.open(&plan, |_, plan| plan)?;
+    let topic = topic(&setup.topic_prefix, 0);
+    let mut run = Run {
+        args,
+        held,
+        guests: setup.workers(1)?,
+        plan: ChurnPlan {
+            addr: target.addr,
+            source: plan.source.wrapping_add(1),
+            hello: plan.hello.unwrap_or_default(),
+            topic: topic.clone(),
+            rate: args.churn_rate,
+            count: 0,
+            hold_ms: args.hold_ms,
+        },
+        sink: HttpSink::new(target.another_http(), vec![topic]),
+        seqs: vec![0],
+    };
+    let standing = f64::from(args.connections);
+    let warm_up = churn(&mut run.guests, &run.plan, WARM_UP_SECONDS)?;
+    wait_for_connections(&mut target, standing)?;
+    let (rss_before, settled_before) = settle(target.pid, SETTLE)?;
+    let quiet = run.phase(args.quiet_seconds, |_, _| Ok(()))?;
+    let (before, cpu) = (target.metrics()?, Target::cpu(target.pid)?);
+    let began = clock::monotonic();
+    let mut churned = None;
+    let busy = run.phase(args.seconds, |guests, plan| {
+        churned = Some(churn(guests, plan, args.seconds)?);
+        Ok(())
+    })?;
+    let seconds = (clock::monotonic() - began).as_secs_f64();
+    let cpu = Target::cpu(target.pid)?.saturating_sub(cpu);
+    wait_for_connections(&mut target, standing)?;
+    let (rss_after, settled_after) = settle(target.pid, SETTLE)?;
+    let after = target.metrics()?;
+    let churned = churned.unwrap_or_default();
+    fill_guests(report, args, &warm_up, &churned);
+    report.figure("cpu_share", Some(cpu.as_secs_f64() / seconds));
+    report.set("closed", json!(growth(&before, &after, "weir_connections_closed_total", "reason")));
+    report.set("rss_anon_before", rss_before);
+    report.set("rss_anon_after", rss_after);
+    report.figure("rss_growth", Some(real(rss_after) / real(rss_before.max(1)) - 1.0));
+    report.set("settled", settled_before && settled_after);
+    fill_held(report, &quiet, &busy);
+    setup.describe(report);
+    run.held.close()?;
+    drop(run);
+    target.stop(report);
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Messages to the held connections for so long, and `beside` meanwhile.
+    fn phase(
+        &mut self,
+        seconds: f64,
+        beside: impl FnOnce(&mut Workers, &ChurnPlan) -> Result<()>,
+    ) -> Result<Phase> {
+        let (rate, size) = (self.args.rate, self.args.size);
+        let count = u32::try_from(whole((rate * seconds).max(1.0)))?;
+        let Run { held, guests, plan, sink, seqs, .. } = self;
+        held.begin()?;
+        let schedule = Schedule { start: clock::monotonic(), rate, count, size };
+        let published = publish_beside(sink, &schedule, seqs, |_| beside(guests, plan))?;
+        let totals = held.collect(&arrival_of(seqs, false))?;
+        Ok(Phase { published, totals })
+    }
+}
+
+/// Guests for so long.
+fn churn(guests: &mut Workers, plan: &ChurnPlan, seconds: f64) -> Result<Churned> {
+    let count = whole(plan.rate * seconds).max(1);
+    guests.churn(&ChurnPlan { count, ..plan.clone() })
+}
+
+fn fill_guests(report: &mut Report, args: &ChurnArgs, warm_up: &Churned, churned: &Churned) {
+    report.set("guests", churned.tally.welcomed);
+    report.set("guests_failed", json!(churned.tally.failed));
+    report.figure("guests_per_second", Some(real(churned.tally.welcomed) / args.seconds));
+    report.figure("connect_p50_ms", churned.connects.quantile_ms(0.5));
+    report.figure("connect_p99_ms", churned.connects.quantile_ms(0.99));
+    report.figure("connect_max_ms", churned.connects.max_ms());
+    report.figure("connect_late_max_ms", Some(real(churned.tally.late_max_us) / 1000.0));
+    for (what, tally) in [("warm-up", &warm_up.tally), ("churn", &churned.tally)] {
+        report.check(tally.failed.is_empty(), || {
+            format!("{what}: guests that failed: {:?}", tally.failed)
+        });
+    }
+}
+
+fn fill_held(report: &mut Report, quiet: &Phase, busy: &Phase) {
+    report.set("messages", quiet.published.accepted + busy.published.accepted);
+    report.set("publish_refused", quiet.published.refused + busy.published.refused);
+    report.set("delivered", quiet.totals.tally.delivered + busy.totals.tally.delivered);
+    report.set("lost", quiet.totals.tally.lost() + busy.totals.tally.lost());
+    let p99 = |phase: &Phase| phase.totals.lags.quantile_ms(0.99);
+    report.figure("quiet_lag_p50_ms", quiet.totals.lags.quantile_ms(0.5));
+    report.figure("quiet_lag_p99_ms", p99(quiet));
+    report.figure("lag_p50_ms", busy.totals.lags.quantile_ms(0.5));
+    report.figure("lag_p99_ms", p99(busy));
+    report.figure("lag_max_ms", busy.totals.lags.max_ms());
+    report.figure("lag_ratio", p99(busy).zip(p99(quiet)).map(|(busy, quiet)| busy / quiet));
+    report.check_messages("quiet phase", &quiet.totals);
+    report.check_messages("during churn", &busy.totals);
+}
