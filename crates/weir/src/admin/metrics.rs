@@ -290,10 +290,11 @@ impl Gateway {
         )?;
         let turn = self.durations(|shard| &shard.turn);
         to.histogram("weir_shard_turn", "Length of a shard's turns, waiting not counted.", &turn)?;
-        to.gauge_seconds(
+        let longest = self.by_shard(|shard| shard.turn.max().as_secs_f64());
+        to.gauges(
             "weir_shard_turn_seconds_max",
-            "The longest turn of any shard.",
-            turn.max,
+            "The longest turn, by shard.",
+            longest.iter().map(|(shard, seconds)| ([("shard", shard.as_str())], *seconds)),
         )?;
         let stalls = [
             ("recovered", self.durations(|shard| &shard.stall_recovered)),
@@ -314,6 +315,11 @@ impl Gateway {
     fn shards(&self) -> impl Iterator<Item = &ShardStats> {
         let engine = self.handle.engine();
         (0..engine.shard_count()).map(|shard| &**engine.stats(shard))
+    }
+
+    /// A number of each shard, with the shard's own as a label.
+    fn by_shard<V>(&self, of: impl Fn(&ShardStats) -> V) -> Vec<(String, V)> {
+        self.shards().enumerate().map(|(shard, stats)| (shard.to_string(), of(stats))).collect()
     }
 
     fn sum(&self, of: impl Fn(&ShardStats) -> &Cell) -> u64 {

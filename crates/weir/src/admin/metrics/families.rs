@@ -33,10 +33,6 @@ impl<'e> Families<'e> {
         self.family(name, help, Some(unit), MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    pub(super) fn gauge_seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.family(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
-    }
-
     pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
