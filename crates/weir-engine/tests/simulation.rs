@@ -58,6 +58,9 @@ fn lines(seeds: u64, summary: &Summary) -> String {
         format!("{} connections, {} bytes sent", summary.adopted, summary.sent_bytes),
         format!("{} messages delivered, {} items dropped", summary.delivered, summary.dropped),
     ];
+    let [skipped, replaced] = summary.slow;
+    lines
+        .push(format!("{skipped} skipped, {replaced} replaced, {} parts asked for", summary.parts));
     let closed = CloseReason::ALL.iter().zip(summary.closed).filter(|(_, count)| *count > 0);
     lines.extend(closed.map(|(reason, count)| format!("  closed {reason}: {count}")));
     let faults = Fault::ALL.map(|fault| (fault, summary.faults.count(fault)));
@@ -78,6 +81,8 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
     match run_seeds(seeds, events) {
         Ok(summary) => {
             println!("{}", lines(seeds, &summary));
+            let [skipped, replaced] = summary.slow;
+            assert!(skipped > 0 && replaced > 0 && summary.parts > 0, "every policy and resumes");
             for fault in Fault::ALL {
                 assert!(summary.faults.count(fault) > 0, "no {fault:?} in {seeds} seeds");
             }

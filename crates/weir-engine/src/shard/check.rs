@@ -19,6 +19,8 @@ pub(crate) struct Audit {
     accepted: Cell,
     /// Items whose last byte the kernel took.
     sent: Cell,
+    /// Slots of those who began to be stalled, or (`true`) to lag.
+    slow: Vec<(u32, bool)>,
 }
 
 /// One open connection as it stands between two turns.
@@ -28,6 +30,9 @@ pub(crate) struct Peek<'a> {
     pub(crate) stalled_since: Option<Nanos>,
     /// When the socket of one that lags last took bytes.
     pub(crate) taken_at: Option<Nanos>,
+    /// Topics that it lags behind, and that it resumes.
+    pub(crate) lags: Vec<TopicId>,
+    pub(crate) resumes: Vec<TopicId>,
     pub(crate) is_held_back: bool,
     pub(crate) topics: Vec<TopicId>,
 }
@@ -68,10 +73,25 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.audit.sent.add(count);
     }
 
+    /// A connection begins to be stalled, or to lag.
+    pub(super) fn note_slow(&mut self, slot: u32, lags: bool) {
+        self.audit.slow.push((slot, lags));
+    }
+
+    /// Who has begun to be stalled, or (`true`) to lag, since the last call.
+    pub(crate) fn take_slow(&mut self) -> Vec<(u32, bool)> {
+        std::mem::take(&mut self.audit.slow)
+    }
+
     /// An open connection; `None` if it has gone.
     pub(crate) fn peek(&self, conn: ConnId) -> Option<Peek<'_>> {
-        let entry = &self.table[self.table.find_open(conn)?];
+        let slot = self.table.find_open(conn)?;
+        let entry = &self.table[slot];
+        let lags = entry.outbox.iter().flat_map(|outbox| &outbox.lags);
+        let resumes = self.resumes.iter().filter(|(other, ..)| *other == slot);
         Some(Peek {
+            lags: lags.map(|lag| lag.topic).collect(),
+            resumes: resumes.map(|(_, topic, _)| topic).collect(),
             outbox: entry.outbox.as_deref(),
             stalled_since: entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since),
             taken_at: entry

@@ -222,6 +222,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if is_first {
             outbox.taken_at = self.now;
             self.lagging.append(&mut self.table, slot);
+            self.note_slow(slot, true);
         }
         self.latest.topics.entry(topic).or_default().lagging += 1;
         self.arm_next(slot);

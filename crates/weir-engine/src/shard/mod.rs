@@ -340,21 +340,22 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             State::Open => match self.next_deadline(slot) {
                 (at, _) if at > now => self.arm(slot, at),
-                (_, reason) => self.look_once_more(slot, reason, now),
+                _ => self.look_once_more(slot, now),
             },
         }
     }
 
     /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
     /// jump of the clock or while thousands are ready at once.
-    fn look_once_more(&mut self, slot: u32, reason: CloseReason, now: Tick) {
-        let has_more = if reason == CloseReason::Stalled {
+    fn look_once_more(&mut self, slot: u32, now: Tick) {
+        let is_stuck = |end: Option<Tick>| end.is_some_and(|end| end <= now);
+        if is_stuck(self.stuck_deadline(slot)) {
             self.flush(slot);
-            // Who has recovered is read from next, and looked at again then.
-            !self.is_stalled(slot) && !self.is_lagging(slot)
-        } else {
-            self.read_open(slot)
-        };
+            if self.table[slot].state == State::Open && is_stuck(self.stuck_deadline(slot)) {
+                return self.close(slot, CloseReason::Stalled);
+            }
+        }
+        let has_more = self.table[slot].state == State::Open && self.read_open(slot);
         if self.table[slot].state != State::Open {
             return;
         }
@@ -364,24 +365,22 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
+    /// When a connection ends that is above the high watermark or, while it lags, whose socket takes nothing. One more
+    /// tick, as that began within one.
+    fn stuck_deadline(&self, slot: u32) -> Option<Tick> {
+        let since = self.table[slot].outbox.as_ref()?.stuck_since()?;
+        Some(Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1)))
+    }
+
     /// The first deadline of an open connection, and the reason that it ends with then.
     ///
     /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
     fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
-        let entry = &self.table[slot];
-        if let Some(since) = entry.outbox.as_ref().and_then(|outbox| outbox.stalled_since) {
-            // One more tick, as the crossing lay within one.
-            let end = Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1));
-            return (end, CloseReason::Stalled);
-        }
-        let next = self.next_deadline_of_listener(slot);
-        match entry.outbox.as_ref().filter(|outbox| !outbox.lags.is_empty()) {
-            Some(outbox) => {
-                let taken_at = Tick::at(self.started, outbox.taken_at);
-                let end = taken_at.plus(self.limits.stall.saturating_add(1));
-                next.min((end, CloseReason::Stalled))
-            }
-            None => next,
+        let stuck = self.stuck_deadline(slot).map(|end| (end, CloseReason::Stalled));
+        match stuck {
+            Some(stuck) if self.is_stalled(slot) => stuck,
+            Some(stuck) => self.next_deadline_of_listener(slot).min(stuck),
+            None => self.next_deadline_of_listener(slot),
         }
     }
 
@@ -566,6 +565,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     const fn note_accepted(&self) {}
+
+    const fn note_slow(&self, _slot: u32, _lags: bool) {}
 
     const fn note_sent(&self, _count: u64) {}
 }

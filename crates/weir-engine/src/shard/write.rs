@@ -320,6 +320,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         outbox.stalled_since = Some(self.now);
         self.stalled.append(&mut self.table, slot);
+        self.note_slow(slot, false);
         self.arm(slot, self.tick().plus(self.limits.stall.saturating_add(1)));
     }
 

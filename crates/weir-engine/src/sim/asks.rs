@@ -1,5 +1,6 @@
 //! The front's part: what it asks of the shard, and what it makes of the reports.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,10 +8,11 @@ use weir_wire::CloseReason;
 
 use super::driver::Run;
 use super::fault::Fault;
-use super::twin::{Conn, Direct, DirectWhat, Incoming, Outgoing, Phase, Reading, priority_of};
+use super::outgoing::{Direct, DirectWhat, Outgoing};
+use super::twin::{Conn, Incoming, Phase, Reading};
 use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
 use crate::id::{DeviceRef, Origin, Priority, TopicId};
-use crate::message::{Item, Message, TopicMessage};
+use crate::message::Item;
 
 impl Run {
     /// The front does something, or something befalls it.
@@ -19,7 +21,9 @@ impl Run {
             0..=99 => self.adopt(),
             100..=249 => self.subscribe(),
             250..=309 => self.unsubscribe(),
-            310..=609 => self.publish(),
+            310..=569 => self.publish(),
+            570..=599 => self.resume(),
+            600..=609 => self.push_stale_part(),
             610..=649 => self.broadcast(),
             650..=799 => self.send(),
             800..=849 => self.address_the_dead(),
@@ -56,6 +60,7 @@ impl Run {
             outgoing: Outgoing::default(),
             incoming: Incoming::new(now),
             topics: Vec::new(),
+            resumes: BTreeMap::new(),
             reading: Reading::All,
             is_silent: false,
             asked: Vec::new(),
@@ -63,6 +68,7 @@ impl Run {
             paused_at: now,
             is_paused: false,
             stalled_at: None,
+            taken_at: None,
         };
         let mut read_ahead = Vec::new();
         if self.dice.chance(1 << 14) {
@@ -115,91 +121,15 @@ impl Run {
     }
 
     /// A frame for one connection alone; `None` if the lane has no room.
-    fn reply(&mut self) -> (Box<[u8]>, u32) {
+    pub(super) fn reply(&mut self) -> (Box<[u8]>, u32) {
         let bytes = self.dice.below(60) as usize;
-        let frame = self.book.frame(bytes);
+        let frame = self.book.frame(bytes, None);
         let number = self.book.enter(frame.clone(), false, None, None);
         (frame.into_boxed_slice(), number)
     }
 
-    fn subscribe(&mut self) {
-        let Some(index) = self.pick_open() else { return };
-        let topic = self.dice.index(self.topics.len());
-        let Some(conn) = self.conns[index].id else { return };
-        if self.topics[topic].is_retiring {
-            return;
-        }
-        let (reply, number) = self.reply();
-        if !self.push(Command::Subscribe { conn, topic: topic_of(topic), reply }) {
-            return;
-        }
-        self.topics[topic].count += 1;
-        let conn = &mut self.conns[index];
-        let is_in = conn.topics.contains(&topic);
-        let is_one_too_many = conn.topics.len() >= self.settings.topics_per_connection_max;
-        let position = self.book.position - 1;
-        let mut what = DirectWhat::Frame(number);
-        if !is_in && is_one_too_many {
-            what = DirectWhat::TooMany;
-        } else if !is_in {
-            conn.topics.push(topic);
-            self.topics[topic].members.push(index);
-        }
-        conn.outgoing.directs.push_back(Direct { what, position, left: None });
-    }
-
-    fn unsubscribe(&mut self) {
-        let Some(index) = self.pick_open() else { return };
-        let topic = self.dice.index(self.topics.len());
-        let Some(conn) = self.conns[index].id else { return };
-        let (reply, number) = self.reply();
-        if !self.push(Command::Unsubscribe { conn, topic: topic_of(topic), reply }) {
-            return;
-        }
-        let conn = &mut self.conns[index];
-        let is_in = conn.topics.contains(&topic);
-        conn.topics.retain(|other| *other != topic);
-        self.topics[topic].members.retain(|other| *other != index);
-        let (what, position) = (DirectWhat::Frame(number), self.book.position - 1);
-        let left = is_in.then_some(topic);
-        conn.outgoing.directs.push_back(Direct { what, position, left });
-    }
-
-    /// A new message, if the budget has room, and its number.
-    fn message(&mut self, topic: Option<usize>) -> Option<(Arc<Message>, u32)> {
-        let bytes = match self.dice.below(20) {
-            0 => self.dice.between(600, 3000),
-            1..=3 => self.dice.between(100, 600),
-            _ => self.dice.below(60),
-        };
-        let frame = self.book.frame(bytes as usize);
-        let now = self.shard.now();
-        let expires_at = self.dice.chance(1 << 13).then(|| {
-            let ttl_ms = [0, 1, 150, 900][self.dice.index(4)];
-            now.after(Duration::from_millis(ttl_ms))
-        });
-        let of_topic = TopicMessage { priority: priority_of(topic), ..TopicMessage::default() };
-        let message =
-            Message::of_topic(self.shard.budget(), frame.clone(), now, expires_at, of_topic)?;
-        Some((message, self.book.enter(frame, true, expires_at, topic)))
-    }
-
-    fn publish(&mut self) {
-        let topic = self.dice.index(self.topics.len());
-        if self.topics[topic].is_retiring {
-            return;
-        }
-        let Some((message, number)) = self.message(Some(topic)) else { return };
-        if !self.push(Command::Publish(topic_of(topic), message)) {
-            return;
-        }
-        for index in &self.topics[topic].members {
-            self.conns[*index].outgoing.pushes.push_back(number);
-        }
-    }
-
     fn broadcast(&mut self) {
-        let Some((message, number)) = self.message(None) else { return };
+        let Some((message, number)) = self.message() else { return };
         if !self.push(Command::Broadcast(message)) {
             return;
         }
@@ -214,7 +144,7 @@ impl Run {
         let Some(index) = self.pick_open() else { return };
         let Some(conn) = self.conns[index].id else { return };
         let (item, number) = if self.dice.chance(1 << 14) {
-            let Some((message, number)) = self.message(None) else { return };
+            let Some((message, number)) = self.message() else { return };
             (Item::Message(message), number)
         } else {
             let (frame, number) = self.reply();
@@ -239,7 +169,7 @@ impl Run {
         let (Some(id), Phase::Ended(_) | Phase::Over) = (conn.id, conn.phase) else { return };
         let topic = self.dice.index(self.topics.len());
         let (reply, _) = self.reply();
-        match self.dice.below(5) {
+        match self.dice.below(6) {
             0 | 1 => {
                 let is_pushed = self.push(Command::Send(id, Item::Frame(reply)));
                 self.book.gone += u64::from(is_pushed);
@@ -249,7 +179,11 @@ impl Run {
                     self.topics[topic].count += 1;
                 }
             }
-            3 => {
+            3 if !self.topics[topic].is_retiring => {
+                let resume = self.dice.below(self.resumes_begun + 1);
+                self.push_lost_part(id, topic, resume);
+            }
+            4 => {
                 self.push(Command::Evict(id, CloseReason::Replaced));
             }
             _ => {
@@ -281,14 +215,6 @@ impl Run {
             } else {
                 self.faults.note(Fault::ReservedFull);
             }
-        }
-    }
-
-    fn retire(&mut self) {
-        let topic = self.dice.index(self.topics.len());
-        let twin = &self.topics[topic];
-        if twin.count == 0 && !twin.is_retiring && self.push(Command::Retire(topic_of(topic))) {
-            self.topics[topic].is_retiring = true;
         }
     }
 
@@ -361,6 +287,7 @@ impl Run {
             self.take_report(report)?;
         }
         self.welcome();
+        self.go_on_with_resumes();
         Ok(())
     }
 
@@ -419,7 +346,9 @@ impl Run {
                     return Err(format!("{conn:?} sent {body:?}, not {expected:?}"));
                 }
             }
-            Report::ResumeNext { .. } => return Err("nothing is resumed".to_owned()),
+            Report::ResumeNext { conn, topic, resume, after } => {
+                self.take_resume_next(conn, topic, resume, after)?;
+            }
             Report::NotEntered { topic } | Report::Left { topic } => {
                 self.topics[topic.0 as usize].count -= 1;
             }
@@ -430,6 +359,7 @@ impl Run {
                 for topic in topics {
                     self.topics[topic.0 as usize].count -= 1;
                 }
+                self.conns[index].resumes.clear();
                 for topic in std::mem::take(&mut self.conns[index].topics) {
                     self.topics[topic].members.retain(|other| *other != index);
                 }
@@ -451,7 +381,7 @@ impl Run {
     }
 }
 
-fn topic_of(index: usize) -> TopicId {
+pub(super) fn topic_of(index: usize) -> TopicId {
     TopicId(u32::try_from(index).expect("a handful of topics"))
 }
 

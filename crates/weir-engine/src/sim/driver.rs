@@ -10,12 +10,14 @@ use super::dice::Dice;
 use super::fault::{Fault, Faults};
 use super::front::Reports;
 use super::net::SimOffer;
+use super::rooms::TopicTwin;
 use super::shard::SimShard;
 use super::twin::{Book, Conn, Phase};
 use crate::budget::Budget;
 use crate::command::Command;
 use crate::net::Net;
 use crate::settings::ShardSettings;
+use crate::stats::DropRule;
 use crate::time::Nanos;
 
 /// One run of the simulator: everything that a seed decides.
@@ -35,6 +37,9 @@ pub struct Run {
     /// Adopted, and not greeted yet because the lane had no room.
     pub(super) to_welcome: Vec<usize>,
     pub(super) topics: Vec<TopicTwin>,
+    /// Resumes begun so far; and those that have asked for their next part.
+    pub(super) resumes_begun: u32,
+    pub(super) to_resume: Vec<(usize, usize, u32)>,
     pub(super) conns_wanted: usize,
     /// How often what ends connections really happens, in 65,536ths.
     pub(super) deadliness: u32,
@@ -56,14 +61,6 @@ pub struct Run {
     pub(super) summary: Summary,
 }
 
-/// A topic as the front counts it.
-#[derive(Debug, Default)]
-pub(super) struct TopicTwin {
-    pub(super) members: Vec<usize>,
-    pub(super) count: i64,
-    pub(super) is_retiring: bool,
-}
-
 /// What a run has done.
 #[derive(Debug, Default, Clone)]
 pub struct Summary {
@@ -79,6 +76,10 @@ pub struct Summary {
     pub delivered: u64,
     /// Items dropped.
     pub dropped: u64,
+    /// Messages skipped, and messages replaced, for connections that did not keep up.
+    pub slow: [u64; 2],
+    /// Parts that those who resume have asked for.
+    pub parts: u64,
     /// Bytes that kernels took.
     pub sent_bytes: u64,
     /// Ends, by reason.
@@ -113,6 +114,8 @@ impl Summary {
         self.adopted += other.adopted;
         self.delivered += other.delivered;
         self.dropped += other.dropped;
+        self.slow = [self.slow[0] + other.slow[0], self.slow[1] + other.slow[1]];
+        self.parts += other.parts;
         self.sent_bytes += other.sent_bytes;
         for (count, more) in self.closed.iter_mut().zip(other.closed) {
             *count += more;
@@ -142,10 +145,10 @@ impl Run {
         let touched = [1, 3, 32, 1 << 15][dice.index(4)];
         let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
         shard.cut_turns(commands, sends, steps, touched, recv_bytes);
-        let topics = (0..dice.between(1, 8)).map(|_| TopicTwin::default()).collect();
+        let topics = dice.between(1, 8);
         let conns_wanted = dice.between(3, 48) as usize;
         let deadliness = (1 << 16) >> dice.below(6);
-        Self {
+        let mut run = Self {
             shard,
             faults: Faults::default(),
             settings,
@@ -153,7 +156,9 @@ impl Run {
             conns: Vec::new(),
             live: Vec::new(),
             to_welcome: Vec::new(),
-            topics,
+            topics: Vec::new(),
+            resumes_begun: 0,
+            to_resume: Vec::new(),
             conns_wanted,
             deadliness,
             front_room,
@@ -169,7 +174,13 @@ impl Run {
             is_drained: false,
             summary: Summary::default(),
             dice,
+        };
+        run.book.keys_max = run.settings.conflation_keys_max;
+        for _ in 0..topics {
+            let topic = run.topic();
+            run.topics.push(topic);
         }
+        run
     }
 
     /// Plants a bug.
@@ -215,6 +226,7 @@ impl Run {
         self.refused_before = self.shard.budget().refused();
         self.used_before = self.shard.budget().used();
         self.shard.turn_until(until);
+        self.note_slow();
         self.observe()?;
         self.note_reading();
         self.shard.check()?;
@@ -269,6 +281,9 @@ impl Run {
             }
             self.turn()?;
         }
+        for topic in &mut self.topics {
+            topic.forget();
+        }
         for _ in 0..TURNS_TO_DRAIN {
             let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
             if self.is_drained && self.live.is_empty() && is_quiet {
@@ -289,6 +304,8 @@ impl Run {
         summary.adopted = stats.adopted.get();
         summary.delivered = stats.delivered.get();
         summary.dropped = stats.dropped.iter().map(|count| count.get()).sum();
+        summary.slow =
+            [DropRule::Slow, DropRule::Conflated].map(|rule| stats.dropped[rule as usize].get());
         summary.sent_bytes = stats.sent_bytes.get();
         summary.closed = std::array::from_fn(|index| stats.closed[index].get());
         summary.faults.add(&self.faults);
@@ -351,6 +368,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         frame_bytes_max: 1024,
         low_watermark_bytes: low,
         high_watermark_bytes: low * dice.between(2, 8) as usize,
+        conflation_keys_max: [2, 6, 4096][dice.index(3)],
         stall_timeout: Duration::from_millis(dice.between(300, 3000).into()),
         frame_timeout: Duration::from_millis(dice.between(300, 3000).into()),
         linger_timeout: Duration::from_millis(dice.between(100, 800).into()),

@@ -39,7 +39,7 @@
 //! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
 //!
 //! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
-//! hand); `driver` (a run), `peers` (what devices do), `asks` (what the front does), `twin` (what must come of it),
+//! hand); `driver` (a run), `peers` (what devices do), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what must come of it),
 //! `verify` (what is held against what).
 
 mod asks;
@@ -50,7 +50,9 @@ mod fault;
 mod front;
 mod link;
 mod net;
+mod outgoing;
 mod peers;
+mod rooms;
 mod shard;
 mod twin;
 mod verify;

@@ -7,7 +7,8 @@ use weir_wire::{CloseReason, PING_BYTES_MAX, hot};
 use super::driver::Run;
 use super::fault::Fault;
 use super::link::{Owner, PeerId};
-use super::twin::{Answer, Phase, Reading, framed};
+use super::outgoing::{Answer, Look};
+use super::twin::{Phase, Reading, framed};
 
 /// Keys of the kinds of `ClientMessage`, length-delimited: `Hello`, and a field that `weir.v1` does not know.
 const HELLO_KEY: u8 = 1 << 3 | 2;
@@ -241,7 +242,7 @@ impl Run {
             let conn = &mut self.conns[index as usize];
             let link = self.shard.net().link_mut(PeerId(index));
             let consumed = conn.ahead + link.consumed;
-            let look = super::twin::Look { now, consumed, is_queue: false };
+            let look = Look { now, consumed, is_queue: false };
             let seen = conn
                 .outgoing
                 .take(link.observe(), &self.book, look)

@@ -154,6 +154,10 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.check_invariants()
     }
 
+    pub(crate) fn take_slow(&mut self) -> Vec<(u32, bool)> {
+        self.shard.take_slow()
+    }
+
     pub(crate) fn shard(&self) -> &Shard<SimNet<O>, F> {
         &self.shard
     }

@@ -6,7 +6,8 @@ use weir_wire::CloseReason;
 
 use super::driver::Run;
 use super::link::Owner;
-use super::twin::{Look, Phase};
+use super::outgoing::Look;
+use super::twin::Phase;
 use crate::budget::LEASE_BYTES;
 use crate::id::ConnId;
 use crate::net::Net;
@@ -68,7 +69,7 @@ impl Run {
         if std::mem::replace(&mut conn.is_paused, is_paused) || is_paused || has_unread {
             conn.paused_at = now;
         }
-        conn.stalled_at = peek.stalled_since;
+        (conn.stalled_at, conn.taken_at) = (peek.stalled_since, peek.taken_at);
         let silent_since = conn.incoming.heard_at.max(conn.paused_at);
         if now.since(silent_since) > conn.heartbeat * 2 + TICK * 2 && !is_paused {
             return Err(format!("silent, and still open at {now:?}"));
@@ -79,7 +80,8 @@ impl Run {
             return Err("a frame drips, and it is still open".into());
         }
         let stall_most = self.settings.stall_timeout + Duration::from_secs(1);
-        if peek.stalled_since.is_some_and(|since| now.since(since) > stall_most) {
+        let stuck_since = peek.stalled_since.or(peek.taken_at);
+        if stuck_since.is_some_and(|since| now.since(since) > stall_most) {
             return Err("stalled, and still open".into());
         }
         if is_idle && !is_paused && (is_over || has_unread) {
@@ -100,12 +102,30 @@ impl Run {
             if self.dice.chance(1 << 14) {
                 let mut outgoing = conn.outgoing.clone();
                 outgoing.take(&outbox.waiting(), &self.book, look)?;
-                outgoing.settle(&self.book, look_for_answers)?;
+                outgoing.settle(&self.book, look_for_answers, &peek.lags)?;
             }
         } else {
-            self.book.expired += conn.outgoing.settle(&self.book, look_for_answers)?;
+            self.book.expired += conn.outgoing.settle(&self.book, look_for_answers, &[])?;
         }
         Ok(())
+    }
+
+    /// Takes note of who was stalled, or lagged, at any time of the last turn.
+    pub(super) fn note_slow(&mut self) {
+        let turn = self.book.turn;
+        let begun = self.shard.take_slow();
+        for index in &self.live {
+            let conn = &mut self.conns[*index];
+            let Some(id) = conn.id else { continue };
+            let peek = self.shard.shard().peek(id);
+            let has_begun = |lags| begun.contains(&(id.slot(), lags));
+            if has_begun(false) || peek.as_ref().is_some_and(|peek| peek.stalled_since.is_some()) {
+                conn.outgoing.stalled_in = turn;
+            }
+            if has_begun(true) || peek.as_ref().is_some_and(|peek| !peek.lags.is_empty()) {
+                conn.outgoing.lagged_in = turn;
+            }
+        }
     }
 
     /// When nothing is under way, the counts are those who are in.
@@ -126,6 +146,10 @@ impl Run {
             expected.sort_unstable();
             if topics != expected {
                 return Err(format!("connection {index} is in {topics:?}, not in {expected:?}"));
+            }
+            let resumes: Vec<usize> = peek.resumes.iter().map(|id| id.0 as usize).collect();
+            if !resumes.iter().eq(conn.resumes.keys()) {
+                return Err(format!("connection {index} resumes {resumes:?}: {:?}", conn.resumes));
             }
         }
         Ok(())
@@ -164,7 +188,7 @@ impl Run {
             }
             CloseReason::Stalled => {
                 let is_late = |since| lasted(since) >= self.settings.stall_timeout;
-                !is_current || conn.stalled_at.map_or(conn.is_paused, is_late)
+                !is_current || conn.stalled_at.or(conn.taken_at).map_or(conn.is_paused, is_late)
             }
             CloseReason::BudgetExhausted => !is_current || is_tight,
             CloseReason::Malformed | CloseReason::FrameTooLarge => {

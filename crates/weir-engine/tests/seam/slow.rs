@@ -205,7 +205,8 @@ fn a_busy_topic_does_not_starve_another() {
     stage.shard.net().set_send_buffer(device.peer, 6, 3);
     let mut bytes = Vec::new();
     for offset in 2..20 {
-        stage.conflate(1, offset, "busy");
+        stage.conflate(1, 2 * offset, "busy");
+        stage.conflate(1, 2 * offset + 1, "busy");
         stage.settle();
         bytes.extend(stage.shard.peer_read(device.peer));
     }

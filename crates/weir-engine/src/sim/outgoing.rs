@@ -1,0 +1,391 @@
+//! The twin of what leaves for a device: what must come, in which order, and what may be missing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use weir_wire::{ErrorCode, ProstMessage, frame, v1};
+
+use super::twin::{Book, TAG, priority_of};
+use crate::id::{SlowPolicy, TopicId};
+use crate::time::Nanos;
+
+/// Something for one connection alone, in the order of the lane.
+#[derive(Debug, Clone)]
+pub(crate) struct Direct {
+    pub(crate) what: DirectWhat,
+    pub(crate) position: u64,
+    /// The topic that the connection has left when it reads this.
+    pub(crate) left: Option<usize>,
+}
+
+/// What it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DirectWhat {
+    /// A frame by its number.
+    Frame(u32),
+    /// A message that was missed, by its number.
+    Missed(u32),
+    /// The error for one topic too many.
+    TooMany,
+    /// The error for a topic that is being resumed.
+    Busy,
+}
+
+impl Direct {
+    /// Whether it may be dropped for its age.
+    fn may_expire(&self, book: &Book, now: Nanos) -> bool {
+        match self.what {
+            DirectWhat::Frame(number) | DirectWhat::Missed(number) => book.is_expired(number, now),
+            DirectWhat::TooMany | DirectWhat::Busy => false,
+        }
+    }
+}
+
+/// What the shard itself answers, once it has read to `end`.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) end: u64,
+    /// What the `Pong` carries; `None`: the error for an unknown kind.
+    pub(crate) pong: Option<Vec<u8>>,
+}
+
+/// What must reach one connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outgoing {
+    /// The beginning of a frame, and when it was begun.
+    partial: Vec<u8>,
+    begun_at: Nanos,
+    begun_in: u64,
+    pub(crate) directs: VecDeque<Direct>,
+    pub(crate) pushes: VecDeque<u32>,
+    /// The same of the conflating topics, one by one, without order among them: of ticks the single messages.
+    pub(crate) newest: BTreeMap<usize, VecDeque<u32>>,
+    /// The last turns in which it was stalled, and in which it lagged.
+    pub(crate) stalled_in: u64,
+    pub(crate) lagged_in: u64,
+    pub(crate) answers: VecDeque<Answer>,
+    /// Code of the `Goodbye` that was seen.
+    pub(crate) goodbye: Option<u32>,
+    /// From this turn on only `Goodbye` may begin.
+    pub(crate) ended_in: Option<u64>,
+    /// The device sent garbage: nobody knows what is answered.
+    pub(crate) is_wild: bool,
+}
+
+/// What was seen of the frames that one look brought.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) delivered: u64,
+    pub(crate) expired: u64,
+}
+
+/// When and how a look is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) now: Nanos,
+    /// Bytes that the shard has read from the device.
+    pub(crate) consumed: u64,
+    /// It is the queue that is looked at: what has expired may still stand in it.
+    pub(crate) is_queue: bool,
+}
+
+impl Outgoing {
+    /// Takes bytes as they leave and holds the frames in them against what must come.
+    pub(crate) fn take(&mut self, bytes: &[u8], book: &Book, look: Look) -> Result<Seen, String> {
+        let mut seen = Seen::default();
+        let mut begun = (look.now, book.turn);
+        let mut all = std::mem::take(&mut self.partial);
+        if !all.is_empty() {
+            begun = (self.begun_at, self.begun_in);
+        }
+        all.extend_from_slice(bytes);
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let whole = frame::decode(rest, usize::MAX).map_err(|error| error.to_string())?;
+            let Some((body, used)) = whole else { break };
+            self.take_frame(&rest[..used], body, book, look, begun, &mut seen)?;
+            rest = &rest[used..];
+            begun = (look.now, book.turn);
+        }
+        (self.begun_at, self.begun_in) = begun;
+        self.partial = rest.to_vec();
+        Ok(seen)
+    }
+
+    fn take_frame(
+        &mut self,
+        frame: &[u8],
+        body: &[u8],
+        book: &Book,
+        look: Look,
+        begun: (Nanos, u64),
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        if self.goodbye.is_some() {
+            return Err("a frame behind Goodbye".into());
+        }
+        if body.first() != Some(&TAG) {
+            return self.take_message(body, book, look, seen);
+        }
+        if !look.is_queue && self.ended_in.is_some_and(|turn| begun.1 > turn) {
+            return Err("a frame was begun behind the end of its connection".into());
+        }
+        let number = body.get(1..5).and_then(|bytes| bytes.try_into().ok());
+        let number = number.map(u32::from_le_bytes).ok_or("a frame without a number")?;
+        let sent = book.sent.get(number as usize).ok_or("a frame that was never sent")?;
+        if sent.frame != frame {
+            return Err(format!("frame {number} has other bytes"));
+        }
+        if !look.is_queue && sent.expires_at.is_some_and(|at| at <= begun.0) {
+            return Err(format!("frame {number} was begun when its time had passed"));
+        }
+        seen.delivered += u64::from(sent.is_message);
+        let is_due = |what| self.directs.iter().any(|direct| direct.what == what);
+        let next = self.directs.iter().find(|direct| {
+            direct.what == DirectWhat::Missed(number) || !direct.may_expire(book, look.now)
+        });
+        let is_missed = next.is_some_and(|direct| direct.what == DirectWhat::Missed(number));
+        if is_missed {
+            self.take_direct(DirectWhat::Missed(number), book, look, seen)
+        } else if is_due(DirectWhat::Frame(number)) {
+            self.take_direct(DirectWhat::Frame(number), book, look, seen)
+        } else if sent.of_topic.slow == SlowPolicy::Conflate {
+            self.take_newest(number, book, look)
+        } else {
+            self.take_push(number, book, look, seen)
+        }
+    }
+
+    fn take_direct(
+        &mut self,
+        what: DirectWhat,
+        book: &Book,
+        look: Look,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        while let Some(direct) = self.directs.pop_front() {
+            if direct.what == what {
+                if let Some(left) = direct.left {
+                    self.pushes.retain(|number| {
+                        let sent = book.sent(*number);
+                        sent.topic != Some(left) || sent.position > direct.position
+                    });
+                    if let Some(newest) = self.newest.get_mut(&left) {
+                        newest.retain(|number| book.sent(*number).position > direct.position);
+                    }
+                }
+                return Ok(());
+            }
+            if !direct.may_expire(book, look.now) {
+                return Err(format!("{what:?} came, {direct:?} should have come"));
+            }
+            seen.expired += 1;
+        }
+        Err(format!("{what:?} came and was not for this connection, or came twice"))
+    }
+
+    fn take_push(
+        &mut self,
+        number: u32,
+        book: &Book,
+        look: Look,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        self.check_overtakes_nothing(number, book, look)?;
+        let mut at = 0;
+        while let Some(expected) = self.pushes.get(at).copied() {
+            if expected == number {
+                self.pushes.remove(at);
+                return Ok(());
+            }
+            // What is of lower priority may be overtaken.
+            if priority_of(book.sent(expected).topic) > priority_of(book.sent(number).topic) {
+                at += 1;
+                continue;
+            }
+            self.pushes.remove(at);
+            if self.has_left(expected, book) || self.may_skip(expected, book) {
+                continue;
+            }
+            if !book.is_expired(expected, look.now) {
+                return Err(format!("message {number} came, {expected} should have come"));
+            }
+            seen.expired += 1;
+        }
+        Err(format!("message {number} came and was not for this connection, or came twice"))
+    }
+
+    fn check_overtakes_nothing(&self, number: u32, book: &Book, look: Look) -> Result<(), String> {
+        let position = book.sent(number).position;
+        let is_early =
+            |direct: &&Direct| direct.position < position && !direct.may_expire(book, look.now);
+        match self.directs.iter().find(is_early) {
+            Some(direct) => Err(format!("message {number} overtook {direct:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the connection may have been stalled when a message of a dropping topic came to it.
+    fn may_skip(&self, number: u32, book: &Book) -> bool {
+        let sent = book.sent(number);
+        sent.of_topic.slow == SlowPolicy::Drop && sent.turn <= self.stalled_in
+    }
+
+    /// A message of a conflating topic: those before it in its topic have given way to newer ones.
+    fn take_newest(&mut self, number: u32, book: &Book, look: Look) -> Result<(), String> {
+        self.check_overtakes_nothing(number, book, look)?;
+        let sent = book.sent(number);
+        let topic = sent.topic.ok_or("a conflated message without a topic")?;
+        let single = [number];
+        let singles =
+            if sent.of_topic.singles.is_empty() { &single } else { &sent.of_topic.singles[..] };
+        let due = self.newest.get(&topic).ok_or("a message of a topic that it is not in")?;
+        let at = due.iter().position(|due| *due == singles[0]).ok_or_else(|| {
+            format!("message {number} came and was not for this connection, or came twice")
+        })?;
+        if due.range(at..).zip(singles).filter(|(due, single)| due == single).count()
+            < singles.len()
+        {
+            return Err(format!("a part of tick {number} came before it"));
+        }
+        self.check_given_way(due, at, book, look.now)?;
+        if let Some(due) = self.newest.get_mut(&topic) {
+            due.drain(..at + singles.len());
+        }
+        Ok(())
+    }
+
+    /// Whether the first `count` of what is due may never come: each has expired, or a newer one of its key is due while
+    /// it lagged, or it fell out of the store behind so many others.
+    fn check_given_way(
+        &self,
+        due: &VecDeque<u32>,
+        count: usize,
+        book: &Book,
+        now: Nanos,
+    ) -> Result<(), String> {
+        for (index, number) in due.iter().enumerate().take(count) {
+            let sent = book.sent(*number);
+            let key = sent.of_topic.key;
+            let is_newer = |other: &u32| key.is_some() && book.sent(*other).of_topic.key == key;
+            let is_replaced = due.range(index + 1..).any(is_newer);
+            let has_fallen_out = due.len() - index > book.keys_max;
+            let may_give_way = sent.turn <= self.lagged_in && (has_fallen_out || is_replaced);
+            if !may_give_way && !book.is_expired(*number, now) && !self.has_left(*number, book) {
+                return Err(format!("message {number} of a conflating topic is lost: {sent:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the connection leaves the topic of a message behind it: then it may miss it.
+    fn has_left(&self, number: u32, book: &Book) -> bool {
+        let sent = book.sent(number);
+        let leaves = |direct: &Direct| direct.left.is_some() && direct.left == sent.topic;
+        self.directs.iter().any(|direct| leaves(direct) && direct.position > sent.position)
+    }
+
+    /// A message of the protocol itself.
+    fn take_message(
+        &mut self,
+        body: &[u8],
+        book: &Book,
+        look: Look,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        use v1::server_message::Kind;
+        let message =
+            v1::ServerMessage::decode(body).map_err(|error| format!("{error}: {body:?}"))?;
+        let pong = match message.kind {
+            Some(Kind::Goodbye(goodbye)) => {
+                self.goodbye = Some(goodbye.code);
+                return Ok(());
+            }
+            Some(Kind::Error(error)) if error.code == ErrorCode::TooManyTopics.name() => {
+                return self.take_direct(DirectWhat::TooMany, book, look, seen);
+            }
+            Some(Kind::Error(error)) if error.code == ErrorCode::Busy.name() => {
+                return self.take_direct(DirectWhat::Busy, book, look, seen);
+            }
+            Some(Kind::Error(_)) => None,
+            Some(Kind::Pong(pong)) => Some(pong.data),
+            other => return Err(format!("unexpected {other:?}")),
+        };
+        if self.is_wild {
+            return Ok(());
+        }
+        match self.answers.pop_front() {
+            Some(answer) if answer.pong == pong && answer.end <= look.consumed => Ok(()),
+            other => Err(format!("answer {pong:?} came, {other:?} should have come")),
+        }
+    }
+
+    /// Whether no frame stands half sent.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.partial.is_empty()
+    }
+
+    /// Whether all that stood in the lane before `position` has come: for an end that leaves behind it.
+    pub(crate) fn check_all_before(
+        &self,
+        position: u64,
+        book: &Book,
+        now: Nanos,
+    ) -> Result<(), String> {
+        let is_due = |direct: &&Direct| direct.position < position && !direct.may_expire(book, now);
+        if let Some(direct) = self.directs.iter().find(is_due) {
+            return Err(format!("{direct:?} is lost"));
+        }
+        let is_due = |number: &&u32| {
+            let is_before = book.sent(**number).position < position;
+            let may_miss = book.is_expired(**number, now) || self.may_skip(**number, book);
+            is_before && !may_miss && !self.has_left(**number, book)
+        };
+        match self.pushes.iter().find(is_due) {
+            Some(number) => Err(format!("message {number} is lost")),
+            None => Ok(()),
+        }
+    }
+
+    /// When nothing waits any more: what must have come and has not is an error, the rest is forgotten.
+    ///
+    /// Returns how many must have been dropped for their age.
+    ///
+    /// Of the topics in `lags` nothing is due: it is in their stores.
+    pub(crate) fn settle(
+        &mut self,
+        book: &Book,
+        look: Look,
+        lags: &[TopicId],
+    ) -> Result<u64, String> {
+        let lags = |topic: &usize| lags.iter().any(|id| id.0 as usize == *topic);
+        for (topic, due) in &self.newest {
+            let count = if lags(topic) { 0 } else { due.len() };
+            self.check_given_way(due, count, book, look.now)?;
+        }
+        self.newest.retain(|topic, _| lags(topic));
+        let mut expired = 0;
+        if !self.is_whole() {
+            return Err("a frame is half sent and nothing waits".into());
+        }
+        for number in std::mem::take(&mut self.pushes) {
+            if self.has_left(number, book) || self.may_skip(number, book) {
+                continue;
+            }
+            if !book.is_expired(number, look.now) {
+                return Err(format!("message {number} is lost"));
+            }
+            expired += 1;
+        }
+        for direct in std::mem::take(&mut self.directs) {
+            if !direct.may_expire(book, look.now) {
+                return Err(format!("{direct:?} is lost"));
+            }
+            expired += 1;
+        }
+        let is_due = |answer: &&Answer| answer.end <= look.consumed;
+        match self.answers.iter().find(is_due) {
+            Some(answer) if !self.is_wild => Err(format!("{answer:?} is lost")),
+            Some(_) | None => Ok(expired),
+        }
+    }
+}

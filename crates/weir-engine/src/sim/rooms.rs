@@ -1,0 +1,411 @@
+//! The front's part for topics: messages by their policies, ticks, and the rings that resumes are served from.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::asks::topic_of;
+use super::driver::Run;
+use super::outgoing::{Direct, DirectWhat};
+use super::twin::{OfTopic, Phase, Resuming, priority_of};
+use crate::command::{Command, Stretch, StretchBegin};
+use crate::id::{ConnId, SlowPolicy, TopicId};
+use crate::message::{Message, TopicMessage};
+
+/// A topic as the front knows it.
+#[derive(Debug, Default)]
+pub(super) struct TopicTwin {
+    pub(super) members: Vec<usize>,
+    pub(super) count: i64,
+    pub(super) is_retiring: bool,
+    pub(super) slow: SlowPolicy,
+    has_ticks: bool,
+    /// Offset of the last message.
+    head: u64,
+    /// The last messages, as many as it keeps.
+    ring: VecDeque<Kept>,
+    ring_max: usize,
+}
+
+/// A message in a ring.
+#[derive(Debug)]
+struct Kept {
+    offset: u64,
+    number: u32,
+    message: Arc<Message>,
+}
+
+/// What a message is to be.
+struct Wanted {
+    topic: Option<usize>,
+    offset: u64,
+    key: Option<u8>,
+    is_tick: bool,
+    singles: Vec<(Arc<Message>, u32)>,
+}
+
+impl TopicTwin {
+    /// Empties the ring, so that nothing holds its messages.
+    pub(super) fn forget(&mut self) {
+        self.ring.clear();
+    }
+}
+
+impl Run {
+    /// A topic of some kind.
+    pub(super) fn topic(&mut self) -> TopicTwin {
+        TopicTwin {
+            slow: *self.dice.pick(&SlowPolicy::ALL).unwrap_or(&SlowPolicy::Close),
+            has_ticks: self.dice.chance(1 << 15),
+            ring_max: [0, 3, 12][self.dice.index(3)],
+            ..TopicTwin::default()
+        }
+    }
+
+    /// A new message to everybody or to one, if the budget has room, and its number.
+    pub(super) fn message(&mut self) -> Option<(Arc<Message>, u32)> {
+        self.message_to(Wanted {
+            topic: None,
+            offset: 0,
+            key: None,
+            is_tick: false,
+            singles: vec![],
+        })
+    }
+
+    fn message_to(&mut self, wanted: Wanted) -> Option<(Arc<Message>, u32)> {
+        let Wanted { topic, offset, key, is_tick, singles } = wanted;
+        let bytes = match self.dice.below(20) {
+            0 => self.dice.between(600, 3000),
+            1..=3 => self.dice.between(100, 600),
+            _ => self.dice.below(60),
+        };
+        let frame = self.book.frame(bytes as usize, key);
+        let now = self.shard.now();
+        let may_expire = !is_tick && self.dice.chance(1 << 13);
+        let expires_at = may_expire.then(|| {
+            let ttl_ms = [0, 1, 150, 900][self.dice.index(4)];
+            now.after(Duration::from_millis(ttl_ms))
+        });
+        let slow = topic.map_or(SlowPolicy::Close, |topic| self.topics[topic].slow);
+        let end = u32::try_from(frame.len()).expect("short frames");
+        let of_topic = TopicMessage {
+            priority: priority_of(topic),
+            slow,
+            is_tick,
+            offset,
+            key: end - u32::from(key.is_some())..end,
+            singles: singles.iter().map(|(message, _)| Arc::clone(message)).collect(),
+        };
+        let budget = self.shard.budget();
+        let message = Message::of_topic(budget, frame.clone(), now, expires_at, of_topic)?;
+        let number = self.book.enter(frame, true, expires_at, topic);
+        let singles = singles.into_iter().map(|(_, number)| number).collect();
+        self.book.describe(OfTopic { slow, key, singles });
+        Some((message, number))
+    }
+
+    /// A message that stands alone, at `offset`.
+    fn single(&mut self, topic: usize, offset: u64, is_tick: bool) -> Option<(Arc<Message>, u32)> {
+        let has_key = self.topics[topic].slow == SlowPolicy::Conflate && self.dice.chance(3 << 14);
+        let key = has_key.then(|| u8::try_from(self.dice.below(4)).unwrap_or(0));
+        self.message_to(Wanted { topic: Some(topic), offset, key, is_tick, singles: vec![] })
+    }
+
+    pub(super) fn publish(&mut self) {
+        let topic = self.dice.index(self.topics.len());
+        let twin = &self.topics[topic];
+        if twin.is_retiring {
+            return;
+        }
+        let (next, is_conflating) = (twin.head + 1, twin.slow == SlowPolicy::Conflate);
+        let is_tick = twin.has_ticks && self.dice.chance(3 << 14);
+        let count = if is_tick && is_conflating { self.dice.between(1, 4) } else { 1 };
+        let singles: Option<Vec<_>> = (next..next + u64::from(count))
+            .map(|offset| self.single(topic, offset, is_tick && !is_conflating))
+            .collect();
+        let Some(singles) = singles else { return };
+        let head = next + u64::from(count) - 1;
+        let pushed = if is_tick && is_conflating {
+            let singles = singles.clone();
+            let wanted = Wanted { topic: Some(topic), offset: head, key: None, is_tick, singles };
+            let Some((message, _)) = self.message_to(wanted) else { return };
+            message
+        } else {
+            Arc::clone(&singles[0].0)
+        };
+        if self.push(Command::Publish(topic_of(topic), pushed)) {
+            self.note_published(topic, next, &singles);
+        }
+    }
+
+    fn note_published(&mut self, topic: usize, first: u64, singles: &[(Arc<Message>, u32)]) {
+        let twin = &mut self.topics[topic];
+        for index in &twin.members {
+            let outgoing = &mut self.conns[*index].outgoing;
+            let due = match twin.slow {
+                SlowPolicy::Conflate => outgoing.newest.entry(topic).or_default(),
+                SlowPolicy::Close | SlowPolicy::Drop => &mut outgoing.pushes,
+            };
+            due.extend(singles.iter().map(|(_, number)| number));
+        }
+        for (offset, (message, number)) in (first..).zip(singles) {
+            twin.head = offset;
+            let message = Arc::clone(message);
+            twin.ring.push_back(Kept { offset, number: *number, message });
+            if twin.ring.len() > twin.ring_max {
+                twin.ring.pop_front();
+            }
+        }
+    }
+
+    pub(super) fn subscribe(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let topic = self.dice.index(self.topics.len());
+        let Some(conn) = self.conns[index].id else { return };
+        if self.topics[topic].is_retiring {
+            return;
+        }
+        let (reply, number) = self.reply();
+        if !self.push(Command::Subscribe { conn, topic: topic_of(topic), reply }) {
+            return;
+        }
+        self.topics[topic].count += 1;
+        let is_in = self.conns[index].topics.contains(&topic);
+        let what =
+            if is_in { DirectWhat::Frame(number) } else { self.answer(index, topic, number) };
+        self.note_direct(index, what);
+        if !is_in && what == DirectWhat::Frame(number) {
+            self.enter(index, topic);
+        }
+    }
+
+    /// What answers who asks for a topic that it is not in: `number` unless it is refused.
+    fn answer(&self, index: usize, topic: usize, number: u32) -> DirectWhat {
+        let conn = &self.conns[index];
+        if conn.resumes.contains_key(&topic) {
+            DirectWhat::Busy
+        } else if conn.topics.len() + conn.resumes.len() >= self.settings.topics_per_connection_max
+        {
+            DirectWhat::TooMany
+        } else {
+            DirectWhat::Frame(number)
+        }
+    }
+
+    fn enter(&mut self, index: usize, topic: usize) {
+        self.conns[index].topics.push(topic);
+        self.topics[topic].members.push(index);
+    }
+
+    /// The command that was pushed last brings this to a connection.
+    fn note_direct(&mut self, index: usize, what: DirectWhat) {
+        let direct = Direct { what, position: self.book.position - 1, left: None };
+        self.conns[index].outgoing.directs.push_back(direct);
+    }
+
+    pub(super) fn unsubscribe(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let mut topic = self.dice.index(self.topics.len());
+        if let Some(resumed) = self.conns[index].resumes.keys().next()
+            && self.dice.chance(1 << 14)
+        {
+            topic = *resumed;
+        }
+        self.unsubscribe_from(index, topic);
+    }
+
+    fn unsubscribe_from(&mut self, index: usize, topic: usize) -> bool {
+        let Some(conn) = self.conns[index].id else { return true };
+        let (reply, number) = self.reply();
+        if !self.push(Command::Unsubscribe { conn, topic: topic_of(topic), reply }) {
+            return false;
+        }
+        let conn = &mut self.conns[index];
+        conn.resumes.remove(&topic);
+        let is_in = conn.topics.contains(&topic);
+        conn.topics.retain(|other| *other != topic);
+        self.topics[topic].members.retain(|other| *other != index);
+        let (what, position) = (DirectWhat::Frame(number), self.book.position - 1);
+        let left = is_in.then_some(topic);
+        self.conns[index].outgoing.directs.push_back(Direct { what, position, left });
+        true
+    }
+
+    /// Begins to resume a topic for some connection, from an offset that the ring reaches back to.
+    pub(super) fn resume(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let topic = self.dice.index(self.topics.len());
+        let (Some(conn), twin) = (self.conns[index].id, &self.topics[topic]) else { return };
+        if twin.is_retiring {
+            return;
+        }
+        let back = self.dice.index(twin.ring.len() + 1) as u64;
+        let after = self.topics[topic].head - back;
+        let (reply, number) = self.reply();
+        let (reply_if_member, number_if_member) = self.reply();
+        self.resumes_begun += 1;
+        let resume = self.resumes_begun;
+        let begin = Some(StretchBegin { reply, reply_if_member });
+        let (stretch, numbers) = self.stretch(conn, topic, resume, after, begin);
+        let (after, is_last) = (stretch.after, stretch.is_last);
+        if !self.push(Command::Resume(Box::new(stretch))) {
+            return;
+        }
+        self.topics[topic].count += i64::from(is_last);
+        if self.conns[index].topics.contains(&topic) {
+            return self.note_direct(index, DirectWhat::Frame(number_if_member));
+        }
+        let what = self.answer(index, topic, number);
+        self.note_direct(index, what);
+        if what == DirectWhat::Frame(number) {
+            let resuming = Resuming { number: resume, after, is_asked: false };
+            self.conns[index].resumes.insert(topic, resuming);
+            self.note_part(index, topic, &numbers, resuming, is_last);
+        }
+    }
+
+    /// The messages of a topic behind `after`, as many as go into a part.
+    fn stretch(
+        &self,
+        conn: ConnId,
+        topic: usize,
+        resume: u32,
+        after: u64,
+        begin: Option<StretchBegin>,
+    ) -> (Stretch, Vec<u32>) {
+        let twin = &self.topics[topic];
+        let mut bytes = 0;
+        let mut kept = Vec::new();
+        for one in twin.ring.iter().filter(|one| one.offset > after) {
+            bytes += one.message.frame().len();
+            if !kept.is_empty() && bytes > self.settings.low_watermark_bytes {
+                break;
+            }
+            kept.push(one);
+        }
+        let after = kept.last().map_or(after, |one| one.offset);
+        let messages = kept.iter().map(|one| Arc::clone(&one.message)).collect();
+        let numbers = kept.iter().map(|one| one.number).collect();
+        let is_last = after >= twin.head;
+        let topic = topic_of(topic);
+        (Stretch { conn, topic, resume, begin, messages, after, is_last }, numbers)
+    }
+
+    /// A part has been pushed to a connection that resumes the topic.
+    fn note_part(
+        &mut self,
+        index: usize,
+        topic: usize,
+        numbers: &[u32],
+        resuming: Resuming,
+        is_last: bool,
+    ) {
+        for number in numbers {
+            self.note_direct(index, DirectWhat::Missed(*number));
+        }
+        if is_last {
+            self.conns[index].resumes.remove(&topic);
+            self.enter(index, topic);
+        } else {
+            self.conns[index].resumes.insert(topic, resuming);
+        }
+    }
+
+    /// A connection has room for the next part of what it resumes.
+    pub(super) fn take_resume_next(
+        &mut self,
+        conn: ConnId,
+        topic: TopicId,
+        resume: u32,
+        after: u64,
+    ) -> Result<(), String> {
+        let topic = topic.0 as usize;
+        let index = self.conns.iter().position(|twin| twin.id == Some(conn));
+        let index = index.ok_or_else(|| format!("{conn:?} is unknown and resumes"))?;
+        if self.conns[index].phase != Phase::Open {
+            return Err(format!("{conn:?} resumes topic {topic} and has ended"));
+        }
+        let running = self.conns[index].resumes.get_mut(&topic);
+        // It may have been called off meanwhile.
+        let Some(running) = running.filter(|running| running.number == resume) else {
+            return Ok(());
+        };
+        if running.after != after || std::mem::replace(&mut running.is_asked, true) {
+            return Err(format!("{conn:?} asks behind {after} of topic {topic}: {running:?}"));
+        }
+        self.to_resume.push((index, topic, resume));
+        self.summary.parts += 1;
+        Ok(())
+    }
+
+    /// Answers those who have asked for more, as far as the lane has room.
+    pub(super) fn go_on_with_resumes(&mut self) {
+        for (index, topic, resume) in std::mem::take(&mut self.to_resume) {
+            let conn = &self.conns[index];
+            let running = conn.resumes.get(&topic).copied();
+            let Some(running) = running.filter(|running| running.number == resume) else {
+                continue;
+            };
+            let (Some(id), Phase::Open) = (conn.id, conn.phase) else { continue };
+            let floor = self.topics[topic].ring.front().map_or(u64::MAX, |one| one.offset);
+            let is_overtaken = running.after < self.topics[topic].head && floor > running.after + 1;
+            let is_pushed = if is_overtaken {
+                self.unsubscribe_from(index, topic)
+            } else {
+                self.push_part(index, topic, id, running)
+            };
+            if !is_pushed {
+                self.to_resume.push((index, topic, resume));
+            }
+        }
+    }
+
+    fn push_part(&mut self, index: usize, topic: usize, conn: ConnId, running: Resuming) -> bool {
+        let (stretch, numbers) = self.stretch(conn, topic, running.number, running.after, None);
+        let (after, is_last) = (stretch.after, stretch.is_last);
+        if !self.push(Command::Resume(Box::new(stretch))) {
+            return false;
+        }
+        self.topics[topic].count += i64::from(is_last);
+        let running = Resuming { after, is_asked: false, ..running };
+        self.note_part(index, topic, &numbers, running, is_last);
+        true
+    }
+
+    /// A part of a resume that has ended, or never was.
+    pub(super) fn push_stale_part(&mut self) {
+        let Some(index) = self.pick_open() else { return };
+        let topic = self.dice.index(self.topics.len());
+        let resume = self.dice.below(self.resumes_begun + 1);
+        let running = self.conns[index].resumes.get(&topic);
+        let Some(conn) = self.conns[index].id else { return };
+        if running.is_some_and(|running| running.number == resume) || self.topics[topic].is_retiring
+        {
+            return;
+        }
+        self.push_lost_part(conn, topic, resume);
+    }
+
+    /// A part that nobody gets; its count comes back.
+    pub(super) fn push_lost_part(&mut self, conn: ConnId, topic: usize, resume: u32) {
+        let (mut stretch, _) = self.stretch(conn, topic, resume, 0, None);
+        stretch.is_last = self.dice.chance(1 << 15);
+        let is_last = stretch.is_last;
+        if self.push(Command::Resume(Box::new(stretch))) {
+            self.topics[topic].count += i64::from(is_last);
+        }
+    }
+
+    pub(super) fn retire(&mut self) {
+        let topic = self.dice.index(self.topics.len());
+        let twin = &self.topics[topic];
+        if twin.count == 0 && !twin.is_retiring && self.push(Command::Retire(topic_of(topic))) {
+            self.topics[topic].is_retiring = true;
+            self.topics[topic].ring.clear();
+            for index in &self.live {
+                self.conns[*index].resumes.remove(&topic);
+            }
+        }
+    }
+}
