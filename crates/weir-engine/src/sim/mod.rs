@@ -39,8 +39,8 @@
 //! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
 //!
 //! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
-//! hand); `driver` (a run), `peers` (what devices do), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what must come of it),
-//! `verify` (what is held against what).
+//! hand); `driver` (a run), `peers` (what devices do), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what
+//! must come of it), `verify` (what is held against what).
 
 mod asks;
 mod blocks;

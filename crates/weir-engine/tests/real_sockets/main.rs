@@ -7,5 +7,6 @@ mod look;
 mod priority;
 mod read;
 mod rig;
+mod slow;
 mod topics;
 mod write;

@@ -12,7 +12,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_engine::{
     Adoption, Budget, Command, ConnId, DeviceRef, Engine, Front, Inspect, InspectPage, InspectWhat,
-    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, TopicId, Urgent,
+    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, SlowPolicy, TopicId,
+    TopicMessage, Urgent,
 };
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
 use weir_wire::v1::server_message::Kind;
@@ -202,6 +203,33 @@ impl Rig {
         let mut bytes = Vec::new();
         push.encode_frame(&mut bytes);
         Message::new(&self.budget, bytes, Nanos::now(), expires_at).expect("the budget has room")
+    }
+
+    /// A message to a topic with this policy, with `text` and a key.
+    pub(crate) fn message_to_topic(
+        &self,
+        text: &str,
+        key: &str,
+        offset: u64,
+        slow: SlowPolicy,
+    ) -> Arc<Message> {
+        let push = Push {
+            topic: "t",
+            payload: Payload::Text(text),
+            content_type: "",
+            key,
+            message_id: offset,
+            offset,
+            sender: 0,
+        };
+        let mut bytes = Vec::new();
+        push.encode_frame(&mut bytes);
+        let at = bytes.windows(key.len()).position(|window| window == key.as_bytes());
+        let at = u32::try_from(at.expect("it was just encoded")).expect("a short frame");
+        let end = at + u32::try_from(key.len()).expect("a short key");
+        let of_topic = TopicMessage { slow, offset, key: at..end, ..TopicMessage::default() };
+        let message = Message::of_topic(&self.budget, bytes, Nanos::now(), None, of_topic);
+        message.expect("the budget has room")
     }
 
     pub(crate) fn subscribe(&self, conn: ConnId, topic: TopicId) {
