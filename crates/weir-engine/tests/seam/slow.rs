@@ -117,15 +117,15 @@ fn gathered_messages_are_not_conflated_for_who_keeps_up() {
 
 /// Who lags ends as stalled only when its socket takes nothing at all.
 ///
-/// Fails when the clock of a lagging connection runs from the beginning (`taken_at` in `advance` and `send_batch`), or
-/// does not run (`next_deadline`).
+/// Fails when the clock of a lagging connection runs from the beginning (`taken_at` in `advance` of write.rs), or does
+/// not run (`next_deadline`).
 #[test]
 fn who_lags_is_closed_when_its_socket_takes_nothing() {
     let mut stage = Stage::with_settings(low_marks());
     let (drips, takes_nothing) = (slow_member(&mut stage, 3), slow_member(&mut stage, 3));
     let mut bytes = Vec::new();
     for offset in 1..=100 {
-        stage.conflate(1, offset, &format!("a={offset}"));
+        stage.conflate(1, offset, &format!("a={offset:030}"));
         stage.shard.advance(Duration::from_millis(500));
         bytes.extend(stage.shard.peer_read(drips.peer));
         if offset == 3 {
@@ -199,7 +199,10 @@ fn a_busy_topic_does_not_starve_another() {
     stage.settle();
     stage.heard(device);
     stage.shard.net().set_send_buffer(device.peer, 0, 0);
-    stage.conflate(1, 1, "busy");
+    for offset in 1..=3 {
+        stage.conflate(1, offset, "busy");
+        stage.settle();
+    }
     stage.conflate(2, 1, "other");
     stage.settle();
     stage.shard.net().set_send_buffer(device.peer, 6, 3);
