@@ -34,6 +34,7 @@ pub(crate) struct Admission {
     sources: Option<Sources>,
     spares: Spares,
     notices: [Notice; ConnectRefuseCause::ALL.len()],
+    goodbyes: Goodbyes,
     began: Instant,
 }
 
@@ -55,6 +56,13 @@ struct Notice {
     told_at: AtomicU64,
 }
 
+/// How many were said to sources over their limits, in which second.
+#[derive(Default)]
+struct Goodbyes {
+    second: AtomicU64,
+    count: AtomicUsize,
+}
+
 /// Descriptors that are kept open for nothing, so that one can be closed when all are used up.
 #[derive(Default)]
 struct Spares(Mutex<Vec<OwnedFd>>);
@@ -72,6 +80,7 @@ impl Admission {
             sources: is_counted.then(|| Sources::new(limits)),
             spares: Spares::default(),
             notices: Default::default(),
+            goodbyes: Goodbyes::default(),
             began: Instant::now(),
         };
         admission.spares.refill();
@@ -129,6 +138,24 @@ impl Admission {
         notice.untold.fetch_add(1, Ordering::Relaxed);
         notice.tell(cause, self.began.elapsed());
         cause.reason()
+    }
+
+    /// Whether there is time to say goodbye to one that was refused at accept.
+    ///
+    /// Always, but for a source that connects and connects: saying it costs more than all else together, and others
+    /// wait behind.
+    pub(crate) fn has_time_for_goodbye(&self, cause: ConnectRefuseCause) -> bool {
+        match cause {
+            ConnectRefuseCause::SourceConnections | ConnectRefuseCause::SourceRate => {
+                self.goodbyes.may_be_said(self.began.elapsed().as_secs())
+            }
+            ConnectRefuseCause::ConnectionsMax
+            | ConnectRefuseCause::UnsettledMax
+            | ConnectRefuseCause::Memory
+            | ConnectRefuseCause::Descriptors
+            | ConnectRefuseCause::Mailbox
+            | ConnectRefuseCause::Draining => true,
+        }
     }
 
     /// Where a settled connection comes from, where that is counted.
@@ -226,6 +253,15 @@ impl Notice {
     }
 }
 
+impl Goodbyes {
+    fn may_be_said(&self, second: u64) -> bool {
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed) < GOODBYES_PER_SECOND
+    }
+}
+
 impl Spares {
     fn lend(&self) -> bool {
         self.lock().pop().is_some()
@@ -274,6 +310,8 @@ const KEPT_DESCRIPTORS: u64 = 320;
 /// One for each listener that may be in trouble at one time.
 const SPARES: usize = 8;
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// To sources over their limits, all together.
+const GOODBYES_PER_SECOND: usize = 1_000;
 const TELL_INTERVAL_MS: u64 = 10_000;
 
 #[cfg(test)]

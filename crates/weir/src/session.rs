@@ -61,10 +61,13 @@ pub(crate) async fn run(
 
 /// Says goodbye at once and closes: for a connection that there is no place for.
 ///
-/// Cost: three syscalls; the runtime never hears of the socket.
+/// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
 pub(crate) fn turn_away(hub: &Hub, socket: OwnedFd, cause: ConnectRefuseCause) {
     let reason = hub.admission.refuse(cause);
     hub.counters().count_closed(reason);
+    if !hub.admission.has_time_for_goodbye(cause) {
+        return;
+    }
     // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
     let _ = send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL);
     // A close with unread bytes is a reset, which may overtake what was said.
