@@ -1,7 +1,7 @@
 //! A device that speaks frames over a real, blocking socket.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,20 @@ pub struct Device {
 impl Device {
     /// Connects without a word.
     pub fn connect(addr: SocketAddr) -> Result<Device> {
-        let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+        Self::over(TcpStream::connect_timeout(&addr, PATIENCE)?)
+    }
+
+    /// Connects from an address of its own, without a word.
+    pub fn connect_from(local: Ipv4Addr, addr: SocketAddr) -> Result<Device> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        bind(&socket, &SocketAddr::from((local, 0)))?;
+        connect(&socket, &addr)?;
+        Self::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Result<Device> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Device { stream, received: Vec::new() })

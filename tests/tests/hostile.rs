@@ -1,8 +1,12 @@
 //! Hostile and broken clients: each ends with the right reason, others are undisturbed, nothing is left behind.
 
-use std::time::Duration;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rustix::net::sockopt;
 use weir_tests::{Device, Server, raise_open_files};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{CloseReason, frame};
@@ -208,6 +212,72 @@ fn a_hello_in_pieces_is_a_hello() -> Result<()> {
     }
     assert!(matches!(device.hear()?, Some(server_message::Kind::Welcome(_))));
     Ok(())
+}
+
+/// With figures: `cargo test -p weir-tests --test hostile -- --ignored --nocapture one_source`.
+#[test]
+#[ignore = "measures for some seconds, and means something on a quiet machine only"]
+fn one_source_that_connects_as_fast_as_it_can_disturbs_nobody() -> Result<()> {
+    const LIMITS: &str = "[limits]\nconnections_per_source_max = 100\n\
+        connects_per_source_per_second = 100\nconnects_per_source_burst = 200\n";
+    let server = Server::start(LIMITS)?;
+    println!("quiet: {}", connect_times(&server)?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let flood: Vec<_> = (0..2)
+        .map(|_| {
+            let (stop, addr) = (Arc::clone(&stop), server.tcp);
+            std::thread::spawn(move || {
+                let mut connects = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let connected = Device::connect_from(Ipv4Addr::new(127, 0, 0, 2), addr);
+                    let Ok(mut device) = connected else { continue };
+                    connects += 1;
+                    // Ends with a reset, or its ports would all wait for their time soon.
+                    let _ = sockopt::set_socket_linger(device.stream(), Some(Duration::ZERO));
+                }
+                connects
+            })
+        })
+        .collect();
+    let (before, began) = (server.cpu_ticks()?, now());
+    let times = connect_times(&server)?;
+    let (used, took) = (server.cpu_ticks()? - before, began.elapsed());
+    stop.store(true, Ordering::Relaxed);
+    let connects: u64 = flood.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+    println!("flooded: {times}; {connects} connects in {took:.2?}, server {used} ticks of 10 ms");
+    let metrics = server.metrics()?;
+    for cause in ["source_rate", "source_connections", "unsettled_max"] {
+        let count = metrics.sum("weir_connections_refused_total", &format!("cause=\"{cause}\""));
+        println!("refused for {cause}: {count}");
+    }
+    let lines = server.log().lines().filter(|line| line.contains("connections refused")).count();
+    println!("{lines} lines in the log");
+    Ok(())
+}
+
+/// From connect to `Welcome`, for devices that each come from an address of their own.
+fn connect_times(server: &Server) -> Result<String> {
+    let mut times = Vec::new();
+    for number in 0..2_000_u16 {
+        let [high, low] = number.to_be_bytes();
+        let began = now();
+        let mut device = Device::connect_from(Ipv4Addr::new(127, 1, high, low), server.tcp)?;
+        let device_id = format!("device-{number}");
+        let hello = v1::Hello { device_id, ..v1::Hello::default() };
+        device.send(client_message::Kind::Hello(hello))?;
+        assert!(matches!(device.hear()?, Some(server_message::Kind::Welcome(_))));
+        times.push(began.elapsed());
+        pause(Duration::from_millis(2));
+    }
+    times.sort();
+    let at = |per_mille: usize| times[(times.len() * per_mille / 1000).min(times.len() - 1)];
+    let (p50, p99, max) = (at(500), at(990), at(1000));
+    Ok(format!("connect to Welcome p50 {p50:.2?}, p99 {p99:.2?}, max {max:.2?}"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test measures")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a slow peer is slow by waiting")]
