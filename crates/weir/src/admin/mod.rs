@@ -25,6 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::{AcceptError, AdminConfig, Handle};
 pub(crate) use process::open_fds;
@@ -45,6 +46,7 @@ pub(crate) async fn serve(
     let routes = Arc::new(Routes::new(handle, &config));
     let (stop, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
+    let mut told = None;
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
@@ -62,7 +64,10 @@ pub(crate) async fn serve(
                     if kind == AcceptError::Emfile && counting.admission().lend_descriptor() {
                         continue;
                     }
-                    tracing::warn!(%error, "the admin API cannot accept a connection");
+                    if told.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL) {
+                        tracing::warn!(%error, "the admin API cannot accept a connection");
+                        told = Some(Instant::now());
+                    }
                     tokio::time::sleep(ACCEPT_BACK_OFF).await;
                 }
             },
@@ -143,6 +148,8 @@ const CONNECTIONS_MAX: usize = 256;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Ten attempts a second would fill the log.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 const ACCEPT_BACK_OFF: Duration = Duration::from_millis(100);
 /// Bounds a request's head too.
 const BUFFER_BYTES: usize = 16 * 1024;
