@@ -20,6 +20,7 @@ pub struct Counters {
     published: [AtomicU64; PublishTarget::ALL.len()],
     refused: [AtomicU64; RefuseCause::ALL.len()],
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
+    resumes: [AtomicU64; ResumeOutcome::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -72,6 +73,19 @@ pub enum RefuseCause {
     TickFull,
     /// The device, or the service, has no right to.
     NotPermitted,
+    /// Its topic would have to begin, and as many exist as may.
+    TopicsMax,
+}
+
+/// How it ends that a connection names the position from which it subscribes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResumeOutcome {
+    /// It got all that it had missed, or had missed nothing.
+    Recovered,
+    /// The position is of another epoch, or something behind it is not kept any more.
+    NotRecovered,
+    /// It took what it had missed more slowly than the topic let go of it.
+    FellBehind,
 }
 
 /// Why a subscription was refused.
@@ -145,6 +159,11 @@ impl Counters {
         self.subscribe_refused[cause as usize].load(Ordering::Relaxed)
     }
 
+    /// Subscriptions from a position on, by how that ended.
+    pub fn resumes(&self, outcome: ResumeOutcome) -> u64 {
+        self.resumes[outcome as usize].load(Ordering::Relaxed)
+    }
+
     /// Ticks that have ended with something to send or to keep.
     pub fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
@@ -207,6 +226,10 @@ impl Counters {
 
     pub(crate) fn count_subscribe_refused(&self, cause: SubscribeRefuseCause) {
         self.subscribe_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_resume(&self, outcome: ResumeOutcome) {
+        self.resumes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_tick(&self, messages: usize) {
@@ -314,7 +337,7 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 7] = [
+    pub const ALL: [RefuseCause; 8] = [
         RefuseCause::Mailbox,
         RefuseCause::Budget,
         RefuseCause::TooLarge,
@@ -322,6 +345,7 @@ impl RefuseCause {
         RefuseCause::RateLimited,
         RefuseCause::TickFull,
         RefuseCause::NotPermitted,
+        RefuseCause::TopicsMax,
     ];
 
     /// The cause as a metric label.
@@ -334,6 +358,7 @@ impl RefuseCause {
             RefuseCause::RateLimited => "rate_limited",
             RefuseCause::TickFull => "tick_full",
             RefuseCause::NotPermitted => "not_permitted",
+            RefuseCause::TopicsMax => "topics_max",
         }
     }
 
@@ -345,8 +370,24 @@ impl RefuseCause {
             }
             PublishError::RateLimited { .. } => RefuseCause::RateLimited,
             PublishError::TickFull { .. } => RefuseCause::TickFull,
+            PublishError::TooManyTopics { .. } => RefuseCause::TopicsMax,
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
+        }
+    }
+}
+
+impl ResumeOutcome {
+    /// Every outcome.
+    pub const ALL: [ResumeOutcome; 3] =
+        [ResumeOutcome::Recovered, ResumeOutcome::NotRecovered, ResumeOutcome::FellBehind];
+
+    /// The outcome as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResumeOutcome::Recovered => "recovered",
+            ResumeOutcome::NotRecovered => "not_recovered",
+            ResumeOutcome::FellBehind => "fell_behind",
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::task::coop;
 use tracing::{debug, error};
 use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
-use weir_wire::v1::{ClientMessage, Published, Subscribe, Unsubscribe, Welcome};
+use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
@@ -57,6 +57,14 @@ enum Job {
     Subscribe {
         conn: ConnId,
         topic: String,
+        position: Option<Position>,
+    },
+    /// The next part of what a connection has missed.
+    ResumeNext {
+        conn: ConnId,
+        topic: TopicId,
+        resume: u32,
+        after: u64,
     },
     Unsubscribe {
         conn: ConnId,
@@ -121,8 +129,9 @@ impl Desk {
                 self.hub.counters().count_closed(reason);
                 self.hub.assignments.release(self.shard);
             }
-            // Nothing is resumed yet.
-            Report::ResumeNext { .. } => {}
+            Report::ResumeNext { conn, topic, resume, after } => {
+                self.jobs.push_back(Job::ResumeNext { conn, topic, resume, after });
+            }
             Report::Retired { topic } => self.hub.router.retired(topic),
             Report::Drained => self.hub.drained.add_permits(1),
         }
@@ -158,6 +167,7 @@ impl Desk {
             Job::Closed { conn, device, origin, reason, topics } => {
                 debug!(%conn, %reason, "connection closed");
                 self.hub.devices.remove(device, conn);
+                self.hub.router.end_resumes(conn);
                 for topic in topics {
                     self.hub.router.leave(topic, self.shard);
                 }
@@ -165,7 +175,16 @@ impl Desk {
                 self.hub.admission.leave(origin);
                 Ok(())
             }
-            Job::Subscribe { conn, topic } => self.subscribe(conn, topic),
+            Job::Subscribe { conn, topic, position } => self.subscribe(conn, topic, position),
+            Job::ResumeNext { conn, topic, resume, after } => {
+                match self.hub.lane(self.shard).try_credit() {
+                    Some(credit) => {
+                        self.hub.router.resume_next(credit, conn, topic, (resume, after));
+                    }
+                    None => return Err(Starved(Job::ResumeNext { conn, topic, resume, after })),
+                }
+                Ok(())
+            }
             Job::Unsubscribe { conn, topic } => {
                 match self.hub.lane(self.shard).try_credit() {
                     Some(credit) => self.hub.router.unsubscribe(credit, conn, &topic),
@@ -291,10 +310,10 @@ impl Desk {
 
     /// Takes on a subscription, if name and right are good.
     fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
-        let Subscribe { topic, .. } = subscribe;
+        let Subscribe { topic, position } = subscribe;
         let conn = asker.conn;
         let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
-            self.jobs.push_front(Job::Subscribe { conn, topic });
+            self.jobs.push_front(Job::Subscribe { conn, topic, position });
             return;
         };
         let frame = match denied {
@@ -332,11 +351,16 @@ impl Desk {
         Err(Denied::NotPermitted(grant.refusal(act, topic, class.pattern.as_str(), actors)))
     }
 
-    fn subscribe(&mut self, conn: ConnId, topic: String) -> Result<(), Starved> {
+    fn subscribe(
+        &mut self,
+        conn: ConnId,
+        topic: String,
+        position: Option<Position>,
+    ) -> Result<(), Starved> {
         let Some(credit) = self.hub.lane(self.shard).try_credit() else {
-            return Err(Starved(Job::Subscribe { conn, topic }));
+            return Err(Starved(Job::Subscribe { conn, topic, position }));
         };
-        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic) {
+        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, position) {
             self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
             let frame = match error {
                 // Not sent back: it may be long.

@@ -62,6 +62,7 @@ impl From<PublishError> for Refusal {
                 ErrorCode::TooLarge
             }
             PublishError::RateLimited { .. } => ErrorCode::RateLimited,
+            PublishError::TooManyTopics { .. } => ErrorCode::TooManyTopics,
             PublishError::TickFull { .. }
             | PublishError::Busy(_)
             | PublishError::BudgetExhausted(_) => ErrorCode::Busy,

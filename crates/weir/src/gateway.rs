@@ -368,6 +368,7 @@ fn launch(
         listeners.spawn(listener::run(Arc::clone(&hub), listener));
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
+    services.spawn(sweep_rings(Arc::clone(&hub)));
     for ticker in 0..hub.router.ticker_count() {
         let hub = Arc::clone(&hub);
         services.spawn(async move { hub.router.run_ticks(ticker).await });
@@ -382,6 +383,14 @@ fn launch(
     });
     hub.set_listening();
     Gateway { hub, listeners, desks, services, admin, started }
+}
+
+/// Lets topics let go of what they have kept long enough.
+async fn sweep_rings(hub: Arc<Hub>) {
+    loop {
+        sleep(SWEEP_INTERVAL).await;
+        hub.router.sweep_rings().await;
+    }
 }
 
 /// Asks the shards again to forget topics whose `Retire` found a lane full.
@@ -403,6 +412,8 @@ const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
 /// A lane empties within a few turns.
 const TICK_GRACE: Duration = Duration::from_secs(1);
 const TICK_INTERVAL: Duration = Duration::from_millis(2);
+/// `retention_ttl` is counted in seconds at the least.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

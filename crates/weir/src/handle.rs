@@ -28,6 +28,19 @@ pub struct Gauges {
     pub sources: usize,
 }
 
+/// What all topics keep together for those who come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retained {
+    /// Messages.
+    pub messages: usize,
+    /// What they occupy.
+    pub bytes: usize,
+    /// The most that they may occupy.
+    pub bytes_max: usize,
+    /// Messages that were not kept since the start, because of that limit.
+    pub refused: u64,
+}
+
 impl Handle {
     pub(crate) fn new(hub: Arc<Hub>) -> Handle {
         Handle { hub }
@@ -98,6 +111,17 @@ impl Handle {
     /// How many devices and topics there are.
     pub fn gauges(&self) -> Gauges {
         self.hub.gauges()
+    }
+
+    /// What all topics keep together.
+    pub fn retained(&self) -> Retained {
+        let retained = self.hub.router.retained();
+        Retained {
+            messages: retained.messages(),
+            bytes: retained.bytes(),
+            bytes_max: retained.bytes_max(),
+            refused: retained.refused(),
+        }
     }
 }
 
@@ -193,6 +217,14 @@ pub enum PublishError {
         /// The rest of the tick.
         after: Duration,
     },
+    /// It would have to begin its topic, and as many topics exist as may: try again after the delay.
+    #[error("{limit} topics exist, the limit (limits.topics_max); try again in {after:?}")]
+    TooManyTopics {
+        /// The limit.
+        limit: usize,
+        /// The delay.
+        after: Duration,
+    },
     /// A shard's mailbox is full: try again after the delay.
     #[error("a shard's mailbox is full; try again in {0:?}")]
     Busy(Duration),
@@ -272,4 +304,8 @@ pub struct TopicInfo {
     pub offset: u64,
     /// Its epoch.
     pub epoch: u64,
+    /// The pattern of its class.
+    pub class: String,
+    /// Messages kept for those who come back.
+    pub retained_messages: usize,
 }

@@ -31,13 +31,14 @@ pub use config::{
     TokenConfig, TopicClass, parse_duration,
 };
 pub use counters::{
-    AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, SubscribeRefuseCause,
+    AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,
+    SubscribeRefuseCause,
 };
 pub use events::{FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
-    PublishError, Target, TopicInfo, TopicNameError,
+    PublishError, Retained, Target, TopicInfo, TopicNameError,
 };
 pub use ipnet::IpNet;
 pub use listener::Buffers;

@@ -152,6 +152,10 @@ impl<'a> Draft<'a> {
                 PublishError::RateLimited { per_second, after }
             }
             RouteError::TickFull { limit, after } => PublishError::TickFull { limit, after },
+            RouteError::TooManyTopics => PublishError::TooManyTopics {
+                limit: self.hub.config().limits.topics_max,
+                after: RETRY_AFTER,
+            },
         }
     }
 

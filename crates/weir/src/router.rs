@@ -4,12 +4,15 @@
 //! shard that has none. What is counted: a membership from the moment its `Subscribe` is pushed until the shard
 //! reports it not made, left, or closed. Each +1 meets exactly one −1.
 //!
-//! Order of locks: a topic's, then its stripe's or its ticker's, then that of the ids. None is held while waiting for anything.
+//! Order of locks: a topic's, then one of its stripe, its ticker, the list of rings or that of resumes, then that of
+//! the ids. None is held while waiting for anything.
 
 mod bucket;
 mod classes;
 mod counts;
 mod ids;
+mod resume;
+mod ring;
 mod tick;
 
 use std::hash::{BuildHasher, RandomState};
@@ -17,21 +20,20 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use hashbrown::HashTable;
-use weir_engine::{Budget, Command, ConnId, Credit, Message, Nanos, TopicId};
-use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
-
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::frames;
 use crate::handle::{TopicInfo, TopicNameError};
 use crate::lanes::{self, Lanes};
 use bucket::Bucket;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
+use hashbrown::HashTable;
 use ids::Ids;
 pub(crate) use ids::Retirement;
+use resume::Resumes;
+use ring::{Retained, Ring};
 use tick::{Tick, Ticker};
+use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
 
 /// All topics.
 ///
@@ -45,6 +47,12 @@ pub(crate) struct Router {
     ids: Ids,
     classes: Classes,
     tickers: Box<[Ticker]>,
+    /// Topics that keep something.
+    rings: Mutex<Vec<Arc<Topic>>>,
+    retained: Retained,
+    resumes: Resumes,
+    /// Bytes of one part of a resume.
+    stretch_bytes_max: usize,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
     name_bytes_max: usize,
@@ -76,6 +84,9 @@ struct State {
 struct Extra {
     bucket: Bucket,
     tick: Tick,
+    ring: Ring,
+    /// Connections that resume it and are not counted as members yet.
+    resuming: u32,
 }
 
 /// What the router must know of a message before it is made.
@@ -108,6 +119,8 @@ pub(crate) enum RouteError {
     RateLimited { per_second: u32, after: Duration },
     /// The running tick has gathered as much as it may.
     TickFull { limit: usize, after: Duration },
+    /// It would have to begin its topic, and `topics_max` topics exist.
+    TooManyTopics,
 }
 
 /// Why a subscription was refused.
@@ -133,6 +146,13 @@ impl Router {
             ids: Ids::new(config.limits.topics_max),
             tickers: classes.tick_lengths().iter().copied().map(Ticker::new).collect(),
             classes,
+            rings: Mutex::default(),
+            retained: Retained::new(match config.memory.retention_bytes {
+                0 => budget.bytes_max() / 4,
+                bytes => bytes,
+            }),
+            resumes: Resumes::default(),
+            stretch_bytes_max: config.connection.low_watermark_bytes,
             budget,
             counters,
             name_bytes_max: config.limits.topic_bytes_max,
@@ -140,7 +160,7 @@ impl Router {
         }
     }
 
-    /// Publishes to a topic; `None` if it does not exist, which is to say that nobody is in it.
+    /// Publishes to a topic; `None` if it does not exist, which is to say that nobody is in it and nothing is kept.
     ///
     /// `message` makes the message once its offset is known; it is asked only if it will be pushed, or the budget is
     /// used up. All lanes get it or none.
@@ -150,15 +170,33 @@ impl Router {
         offer: Offer<'_>,
         message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
-        let Some(topic) = self.find(name) else {
-            self.classes.of(name).check_length(offer.frame_bytes)?;
-            return Ok(None);
-        };
-        let mut state = topic.lock();
-        if state.ended {
+        loop {
+            let Some(topic) = self.find_to_publish(name, offer)? else { return Ok(None) };
+            let mut state = topic.lock();
+            if state.ended {
+                continue;
+            }
+            let routed = self.accept(&topic, &mut state, offer, message);
+            self.end_if_idle(&topic, &mut state);
+            return routed.map(Some);
+        }
+    }
+
+    /// The topic of this name, which begins if it would keep the message.
+    fn find_to_publish(
+        &self,
+        name: &str,
+        offer: Offer<'_>,
+    ) -> Result<Option<Arc<Topic>>, RouteError> {
+        if let Some(topic) = self.find(name) {
+            return Ok(Some(topic));
+        }
+        let class = self.classes.of(name);
+        class.check_length(offer.frame_bytes)?;
+        if class.retention.is_none() {
             return Ok(None);
         }
-        self.accept(&topic, &mut state, offer, message).map(Some)
+        self.find_or_begin(name).map(Some).ok_or(RouteError::TooManyTopics)
     }
 
     /// Takes a message under its topic's lock, or nothing of it.
@@ -179,6 +217,9 @@ impl Router {
                 for credit in credits {
                     credit.push(Command::Publish(topic.id, Arc::clone(&message)));
                 }
+                if let Some(extra) = &mut state.extra {
+                    self.retain(topic, &mut extra.ring, &message);
+                }
             }
         }
         state.offset += 1;
@@ -193,60 +234,8 @@ impl Router {
         counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard])).collect()
     }
 
-    /// Enters a connection into a topic, which begins with it if need be.
-    ///
-    /// The credit is one of the connection's own lane. It was taken without any lock; refused, it is given back for
-    /// the answer.
-    pub(crate) fn subscribe<'a>(
-        &self,
-        credit: Credit<'a, OwnedFd>,
-        conn: ConnId,
-        name: &str,
-    ) -> Result<(), (SubscribeError, Credit<'a, OwnedFd>)> {
-        if let Err(error) = validate_name(name, self.name_bytes_max) {
-            return Err((SubscribeError::Name(error), credit));
-        }
-        loop {
-            let Some(topic) = self.find_or_begin(name) else {
-                return Err((SubscribeError::TooManyTopics, credit));
-            };
-            let mut state = topic.lock();
-            if state.ended {
-                continue;
-            }
-            state.counts.add(conn.shard());
-            let reply = Subscribed {
-                topic: name.to_owned(),
-                position: Some(Position { epoch: topic.epoch, offset: state.sent(&topic.class) }),
-                recovered: false,
-            };
-            let reply = frames::encode(Kind::Subscribed(reply));
-            credit.push(Command::Subscribe { conn, topic: topic.id, reply });
-            return Ok(());
-        }
-    }
-
-    /// Takes a connection out of a topic and answers it; whether it was in it, only its shard knows.
-    pub(crate) fn unsubscribe(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
-        let reply = |position| {
-            let unsubscribed =
-                Unsubscribed { topic: name.to_owned(), reason: String::new(), position };
-            frames::encode(Kind::Unsubscribed(unsubscribed))
-        };
-        if let Some(topic) = self.find(name) {
-            let state = topic.lock();
-            if !state.ended {
-                let offset = state.sent(&topic.class);
-                let position = Position { epoch: topic.epoch, offset };
-                let reply = reply(Some(position));
-                credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
-                return;
-            }
-        }
-        credit.push(Command::Send(conn, weir_engine::Item::Frame(reply(None))));
-    }
-
-    /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's.
+    /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's, unless it keeps
+    /// messages.
     pub(crate) fn leave(&self, id: TopicId, shard: usize) {
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a membership counts for a topic that lives");
@@ -254,9 +243,7 @@ impl Router {
         };
         let mut state = topic.lock();
         state.counts.remove(shard);
-        if state.counts.total() == 0 {
-            self.end(&topic, &mut state);
-        }
+        self.end_if_idle(&topic, &mut state);
     }
 
     /// A shard has forgotten a topic.
@@ -321,7 +308,10 @@ impl Router {
         least.into_values().map(|topic| topic.info()).collect()
     }
 
-    fn end(&self, topic: &Arc<Topic>, state: &mut State) {
+    fn end_if_idle(&self, topic: &Arc<Topic>, state: &mut State) {
+        if state.ended || !state.is_idle(&topic.class) {
+            return;
+        }
         state.ended = true;
         let hash = self.hasher.hash_one(topic.name.as_ref());
         let mut stripe = lock(self.stripe(hash));
@@ -368,8 +358,22 @@ impl Router {
 
 impl State {
     fn new(class: &Class) -> State {
-        let extra = (class.rate.is_some() || class.tick.is_some()).then(Box::default);
+        let has_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
+        let extra = has_extra.then(Box::default);
         State { offset: 0, counts: ShardCounts::default(), ended: false, extra }
+    }
+
+    /// Whether nobody is in it, and nobody can come back for anything.
+    fn is_idle(&self, class: &Class) -> bool {
+        let holds = |extra: &Extra| {
+            let is_kept = class.retention.is_some() && !extra.tick.is_empty();
+            is_kept || !extra.ring.is_empty() || extra.resuming > 0
+        };
+        self.counts.total() == 0 && !self.extra.as_deref().is_some_and(holds)
+    }
+
+    fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
     }
 
     /// Offset of the last message that has left.
@@ -401,6 +405,8 @@ impl Topic {
             subscribers: state.counts.total(),
             offset: state.offset,
             epoch: self.epoch,
+            class: self.class.pattern.as_str().to_owned(),
+            retained_messages: state.extra.as_ref().map_or(0, |extra| extra.ring.len()),
         }
     }
 }

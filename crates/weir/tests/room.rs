@@ -1,4 +1,4 @@
-//! Topic classes over real sockets: rates, ticks, conflation.
+//! Topic classes over real sockets: rates, ticks, conflation, and coming back.
 
 mod common;
 
@@ -9,10 +9,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir::{
-    Accepted, Config, Gateway, Payload, Publication, PublishError, RefuseCause, Target, TopicClass,
+    Accepted, Config, Gateway, Payload, Publication, PublishError, RefuseCause, ResumeOutcome,
+    Target, TopicClass,
 };
 use weir_wire::CloseReason;
-use weir_wire::v1::{Publish, Push};
+use weir_wire::v1::{Hello, Position, Publish, Push, Subscribe, Subscribed};
 
 /// One class for the topics in `room/`.
 fn config_of(class: TopicClass) -> Config {
@@ -198,6 +199,93 @@ async fn a_device_that_outruns_the_topic_is_told_so() {
     };
     assert_eq!((published > 0, error.code.as_str()), (true, "rate_limited"));
     assert!(error.message.contains("1 messages a second"), "{}", error.message);
+    gateway.shutdown().await;
+}
+
+/// Subscribes from a position on: by `Hello`, or afterwards.
+async fn come_back(gateway: &Gateway, position: Position, by_hello: bool) -> (Peer, Subscribed) {
+    let subscribe = Subscribe { topic: "room/1".to_owned(), position: Some(position) };
+    let mut peer = Peer::connect(gateway).await;
+    let topics = if by_hello { vec![subscribe.clone()] } else { Vec::new() };
+    peer.say(Says::Hello(Hello { device_id: "d1".to_owned(), topics, ..Hello::default() })).await;
+    peer.welcome().await;
+    if !by_hello {
+        peer.say(Says::Subscribe(subscribe)).await;
+    }
+    match peer.hear().await {
+        Some(Hears::Subscribed(subscribed)) => (peer, subscribed),
+        other => panic!("no subscribed but {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn who_comes_back_gets_exactly_what_it_missed() {
+    let class = TopicClass { retention_messages: 50, ..TopicClass::default() };
+    let gateway = start(config_of(class.clone())).await;
+    // It begins with its first message, and keeps it.
+    assert_eq!(publish(&gateway, "", "1").unwrap().connections, 0);
+    let epoch = gateway.handle().topics("", None, 1)[0].epoch;
+    let check = async |offset, by_hello, recovered| {
+        let position = Position { epoch, offset };
+        let head = publish(&gateway, "", "missed").unwrap().offset.unwrap();
+        let (mut peer, subscribed) = come_back(&gateway, position, by_hello).await;
+        let begin = if recovered { offset } else { head };
+        assert_eq!(subscribed.recovered, recovered, "{offset} by hello: {by_hello}");
+        assert_eq!(subscribed.position, Some(Position { epoch, offset: begin }));
+        publish(&gateway, "", "live").unwrap();
+        for expected in begin + 1..=head + 1 {
+            assert_eq!(peer.push().await.offset, expected);
+        }
+    };
+    check(0, true, true).await;
+    check(1, false, true).await;
+    check(3, true, true).await;
+    for _ in 0..60 {
+        publish(&gateway, "", "more").unwrap();
+    }
+    check(10, true, false).await;
+    check(11, false, false).await;
+    check(60, true, true).await;
+    let counters = gateway.handle();
+    let outcome = |outcome| counters.counters().resumes(outcome);
+    assert_eq!((outcome(ResumeOutcome::Recovered), outcome(ResumeOutcome::NotRecovered)), (4, 2));
+    let topic = &gateway.handle().topics("", None, 1)[0];
+    assert_eq!((topic.class.as_str(), topic.retained_messages), ("room/*", 50));
+    assert_eq!(gateway.handle().retained().messages, 50);
+    gateway.shutdown().await;
+
+    // Another start of the server is another epoch.
+    let gateway = start(config_of(class)).await;
+    for _ in 0..80 {
+        publish(&gateway, "", "anew").unwrap();
+    }
+    for by_hello in [true, false] {
+        let (_, subscribed) = come_back(&gateway, Position { epoch, offset: 60 }, by_hello).await;
+        assert!(!subscribed.recovered);
+        assert_eq!(subscribed.position.map(|position| position.offset), Some(80));
+    }
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_topic_ends_when_all_that_it_kept_is_too_old() {
+    let gateway = start(config_of(TopicClass {
+        retention_messages: 50,
+        retention_ttl: Duration::from_millis(100),
+        ..TopicClass::default()
+    }))
+    .await;
+    publish(&gateway, "", "1").unwrap();
+    assert_eq!(gateway.handle().gauges().topics, 1);
+    eventually(|| gateway.handle().gauges().topics == 0, "the topic ends").await;
+    assert_eq!(gateway.handle().retained().bytes, 0);
+    assert_eq!(gateway.handle().engine().budget().used(), 0);
+    let metrics = gateway.handle().metrics();
+    for line in
+        ["weir_retained_messages 0", "weir_retained_bytes 0", "weir_retained_bytes_max 4194304"]
+    {
+        assert!(metrics.contains(&format!("{line}\n")), "no {line} in {metrics}");
+    }
     gateway.shutdown().await;
 }
 

@@ -17,7 +17,8 @@ use weir_wire::CloseReason;
 use self::families::{Families, Histogram};
 use super::process;
 use crate::{
-    AcceptError, ConnectRefuseCause, Handle, PublishTarget, RefuseCause, SubscribeRefuseCause,
+    AcceptError, ConnectRefuseCause, Handle, PublishTarget, RefuseCause, ResumeOutcome,
+    SubscribeRefuseCause,
 };
 
 /// All metrics of a gateway.
@@ -164,6 +165,7 @@ impl Gateway {
             }),
         )?;
         self.ticks(to)?;
+        self.retention(to)?;
         to.counter(
             "weir_log_lines_dropped",
             "Log lines dropped because the queue of the log was full.",
@@ -188,6 +190,37 @@ impl Gateway {
             "weir_ticks_deferred",
             "Ticks that went on at their end, because a mailbox or the byte budget was full.",
             front.ticks_deferred(),
+        )
+    }
+
+    fn retention(&self, to: &mut Families<'_>) -> fmt::Result {
+        let (front, retained) = (self.handle.counters(), self.handle.retained());
+        to.counters(
+            "weir_resumes",
+            "Subscriptions from a position on, by how that ended.",
+            ResumeOutcome::ALL
+                .map(|outcome| ([("outcome", outcome.name())], front.resumes(outcome))),
+        )?;
+        to.gauge(
+            "weir_retained_messages",
+            "Messages that topics keep for those who come back.",
+            retained.messages as u64,
+        )?;
+        to.gauge_in(
+            "weir_retained",
+            &Unit::Bytes,
+            "Bytes of the messages that topics keep; they are part of the byte budget.",
+            retained.bytes as u64,
+        )?;
+        to.gauge(
+            "weir_retained_bytes_max",
+            "The most bytes that all topics together may keep.",
+            retained.bytes_max as u64,
+        )?;
+        to.counter(
+            "weir_retention_refused",
+            "Messages that were not kept, because other topics keep as much as they may.",
+            retained.refused,
         )
     }
 

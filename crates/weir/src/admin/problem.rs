@@ -38,6 +38,8 @@ pub(super) enum Kind {
     RateLimited,
     /// The topic's tick is full.
     TickFull,
+    /// As many topics exist as may.
+    TooManyTopics,
     /// A shard's mailbox is full.
     MailboxFull,
     /// The byte budget is used up.
@@ -88,6 +90,9 @@ impl Kind {
             ),
             Kind::TickFull => {
                 ("tick-full", "The topic's tick is full", StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Kind::TooManyTopics => {
+                ("too-many-topics", "Too many topics exist", StatusCode::SERVICE_UNAVAILABLE)
             }
             Kind::MailboxFull => {
                 ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
@@ -169,6 +174,9 @@ impl Problem {
                 Self::retry(Kind::RateLimited, after, detail)
             }
             PublishError::TickFull { after, .. } => Self::retry(Kind::TickFull, after, detail),
+            PublishError::TooManyTopics { after, .. } => {
+                Self::retry(Kind::TooManyTopics, after, detail)
+            }
             PublishError::Busy(after) => Self::retry(Kind::MailboxFull, after, detail),
             PublishError::BudgetExhausted(after) => {
                 Self::retry(Kind::BudgetExhausted, after, detail)

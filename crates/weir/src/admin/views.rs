@@ -36,6 +36,8 @@ struct TopicView {
     subscribers: u32,
     offset: u64,
     epoch: String,
+    class: String,
+    retained_messages: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -98,6 +100,8 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
         subscribers: info.subscribers,
         offset: info.offset,
         epoch: format!("{:016x}", info.epoch),
+        class: info.class,
+        retained_messages: info.retained_messages,
     });
     Ok(reply::json(StatusCode::OK, &TopicsView { topics: topics.collect(), next_cursor }))
 }

@@ -1,223 +1,50 @@
 //! The router against scripted shards and an obvious twin.
 
+mod resumes;
+mod stage;
 mod ticks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use weir_engine::{Budget, Detached, Mailbox, Nanos};
-use weir_wire::v1::{ServerMessage, server_message};
+use weir_engine::{Budget, ConnId, Detached, Mailbox, Nanos, Stretch};
+use weir_wire::v1::{Position, ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame, hot};
 
 use super::*;
 use crate::config::TopicClass;
-
-/// A shard as simple as can be: it carries out one command at a time and checks what it is told.
-struct Shard {
-    index: usize,
-    lane: Detached<OwnedFd>,
-    /// Per membership: the epoch and the offset after which everything is due.
-    members: BTreeMap<(ConnId, TopicId), (u64, u64)>,
-    names: BTreeMap<TopicId, String>,
-    closed: BTreeSet<ConnId>,
-    delivered: usize,
-}
-
-fn conn(shard: usize, number: u64) -> ConnId {
-    ConnId::from_u64((shard as u64) << 56 | number)
-}
-
-/// A router over `shards` lanes of `capacity` commands.
-fn world(shards: usize, capacity: usize, topics_max: usize) -> (Arc<Router>, Vec<Shard>) {
-    let mut config = Config::default();
-    config.limits.topics_max = topics_max;
-    world_of(&config, shards, capacity)
-}
-
-fn world_of(config: &Config, shards: usize, capacity: usize) -> (Arc<Router>, Vec<Shard>) {
-    let (lanes, ends): (Vec<Mailbox<OwnedFd>>, Vec<_>) =
-        (0..shards).map(|_| Detached::mailbox(capacity, 1)).unzip();
-    let shard_of = |(index, lane)| Shard {
-        index,
-        lane,
-        members: BTreeMap::new(),
-        names: BTreeMap::new(),
-        closed: BTreeSet::new(),
-        delivered: 0,
-    };
-    let shards = ends.into_iter().enumerate().map(shard_of).collect();
-    let budget = Budget::new(1 << 20);
-    (Arc::new(Router::new(lanes.into(), budget, Arc::default(), config)), shards)
-}
-
-/// Config with one class.
-fn config_of(class: TopicClass) -> Config {
-    Config { topic_classes: vec![class], ..Config::default() }
-}
-
-/// A message that carries name and offset: what a shard compares with what it knows.
-fn message(
-    budget: &Arc<Budget>,
-    (name, key): (&str, &str),
-    class: &Class,
-    offset: u64,
-) -> Option<Arc<Message>> {
-    let push = hot::Push {
-        topic: name,
-        payload: hot::Payload::Text("value"),
-        content_type: "",
-        key,
-        message_id: 1,
-        offset,
-        sender: 0,
-    };
-    let mut frame = Vec::new();
-    let key = push.encode_frame(&mut frame);
-    let key = u32::try_from(key.start).unwrap()..u32::try_from(key.end).unwrap();
-    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(offset, key))
-}
-
-const OFFER: Offer<'_> = Offer { frame_bytes: 40, key: "", accepted_at: Nanos(0) };
-
-fn publish(
-    router: &Router,
-    budget: &Arc<Budget>,
-    name: &str,
-) -> Result<Option<Routed>, RouteError> {
-    publish_key(router, budget, name, "")
-}
-
-fn publish_key(
-    router: &Router,
-    budget: &Arc<Budget>,
-    name: &str,
-    key: &str,
-) -> Result<Option<Routed>, RouteError> {
-    let offer = Offer { key, ..OFFER };
-    router.publish(name, offer, |class, offset| message(budget, (name, key), class, offset))
-}
-
-/// `false`: there was no credit.
-fn subscribe(router: &Router, conn: ConnId, name: &str) -> bool {
-    let Some(credit) = router.lanes[conn.shard()].try_credit() else { return false };
-    router.subscribe(credit, conn, name).map_err(|(error, _)| error).unwrap();
-    true
-}
-
-fn decode(reply: &[u8]) -> server_message::Kind {
-    let (body, _) = frame::decode(reply, 1 << 20).unwrap().unwrap();
-    ServerMessage::decode(body).unwrap().kind.unwrap()
-}
-
-/// Topic, offset and key of each message in the frames of one.
-fn pushes(mut frames: &[u8]) -> Vec<(String, u64, String)> {
-    let mut pushes = Vec::new();
-    let told = |push: hot::Push<'_>| (push.topic.to_owned(), push.offset, push.key.to_owned());
-    while let Some((body, taken)) = frame::decode(frames, 1 << 20).unwrap() {
-        frames = &frames[taken..];
-        match hot::FromServer::decode(body).unwrap() {
-            hot::FromServer::Push(push) => pushes.push(told(push)),
-            hot::FromServer::Batch(batch) => {
-                let messages = batch.messages().map(|push| told(push.unwrap()));
-                let messages: Vec<_> = messages.collect();
-                let ends = |end: Option<&(String, u64, String)>| end.map(|push| push.1);
-                assert_eq!(ends(messages.first()), Some(batch.first_offset));
-                assert_eq!(ends(messages.last()), Some(batch.last_offset));
-                pushes.extend(messages);
-            }
-            other @ (hot::FromServer::Pong { .. }
-            | hot::FromServer::Other
-            | hot::FromServer::Unknown) => panic!("no message but {other:?}"),
-        }
-    }
-    pushes
-}
-
-impl Shard {
-    /// Carries out one command; `false` if there is none. Each count that goes down is told to `left`.
-    fn step(&mut self, router: &Router, mut left: impl FnMut(&str)) -> bool {
-        let Some(command) = self.lane.pop() else { return false };
-        match command {
-            Command::Subscribe { conn, topic, reply } => {
-                let server_message::Kind::Subscribed(subscribed) = decode(&reply) else { panic!() };
-                let Position { epoch, offset } = subscribed.position.unwrap();
-                let known = self.names.entry(topic).or_insert_with(|| subscribed.topic.clone());
-                assert_eq!(*known, subscribed.topic, "a number stands for one topic at a time");
-                if self.closed.contains(&conn) || self.members.contains_key(&(conn, topic)) {
-                    left(&subscribed.topic);
-                    router.leave(topic, self.index);
-                } else {
-                    self.members.insert((conn, topic), (epoch, offset));
-                }
-            }
-            Command::Unsubscribe { conn, topic, .. } => {
-                if self.members.remove(&(conn, topic)).is_some() {
-                    left(&self.names[&topic]);
-                    router.leave(topic, self.index);
-                }
-            }
-            Command::Publish(topic, message) => self.deliver(topic, &message),
-            Command::Retire(topic) => {
-                assert!(self.members.keys().all(|(_, other)| *other != topic), "nobody is in it");
-                self.names.remove(&topic).expect("only a shard that knows it is asked");
-                router.retired(topic);
-            }
-            Command::Send(..) => {}
-            other @ (Command::Adopt(_)
-            | Command::Resume(_)
-            | Command::Broadcast(_)
-            | Command::Evict(..)
-            | Command::Welcome(..)
-            | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
-        }
-        self.lane.return_credit();
-        true
-    }
-
-    fn deliver(&mut self, topic: TopicId, message: &Message) {
-        let pushes = pushes(message.frame());
-        assert_eq!(pushes.last().map(|push| push.1), Some(message.offset()));
-        for (name, offset, _) in pushes {
-            assert_eq!(self.names[&topic], name);
-            for ((_, other), (_, position)) in &mut self.members {
-                if *other == topic {
-                    assert_eq!(*position + 1, offset, "no message is missed, none comes twice");
-                    *position = offset;
-                    self.delivered += 1;
-                }
-            }
-        }
-    }
-
-    fn close(&mut self, router: &Router, conn: ConnId, mut left: impl FnMut(&str)) {
-        self.closed.insert(conn);
-        let topics: Vec<TopicId> =
-            self.members.keys().filter(|key| key.0 == conn).map(|key| key.1).collect();
-        for topic in topics {
-            self.members.remove(&(conn, topic));
-            left(&self.names[&topic]);
-            router.leave(topic, self.index);
-        }
-    }
-}
+use stage::*;
 
 proptest! {
     /// Counts, offsets and what reaches whom, against a map of counts.
     #[test]
-    fn agrees_with_its_twin(steps in proptest::collection::vec((0u8..9, 0u8..6, 0u8..4), 0..400)) {
+    fn agrees_with_its_twin(steps in proptest::collection::vec((0u8..12, 0u8..6, 0u8..4), 0..400)) {
         let budget = Budget::new(1 << 20);
         let tick = Duration::from_secs(1);
-        let class = TopicClass { pattern: "tick/*".to_owned(), tick, ..TopicClass::default() };
-        let (router, mut shards) = world_of(&config_of(class), 3, 4);
-        let names = ["a", "b", "tick/c", "tick/d"];
+        let class = |pattern: &str, tick, retention_messages| {
+            let pattern = pattern.to_owned();
+            TopicClass { pattern, tick, retention_messages, ..TopicClass::default() }
+        };
+        let ring = class("ring/*", Duration::ZERO, 3);
+        let mut config = config_of(class("tick/*", tick, 0));
+        config.topic_classes.extend([ring, class("both/*", tick, 4)]);
+        // A part holds one message.
+        config.connection.low_watermark_bytes = 30;
+        let (router, mut shards) = world_of(&config, 3, 4);
+        let names = ["a", "tick/b", "ring/c", "both/d"];
+        let is_kept = |name: &str| name.starts_with("ring") || name.starts_with("both");
         let mut counts = BTreeMap::<String, u32>::new();
         let mut offsets = BTreeMap::<String, u64>::new();
+        let mut kept = BTreeMap::<&str, u64>::new();
         for (what, who, which) in steps {
             let conn = conn(usize::from(who) % 3, u64::from(who));
             let name = names[usize::from(which)];
             let shard = &mut shards[conn.shard()];
             let left = |name: &str| {
+                if is_kept(name) {
+                    return;
+                }
                 let count = counts.get_mut(name).unwrap();
                 *count -= 1;
                 if *count == 0 {
@@ -227,7 +54,7 @@ proptest! {
             };
             match what {
                 0 | 1 => {
-                    if subscribe(&router, conn, name) {
+                    if subscribe(&router, conn, name) && !is_kept(name) {
                         *counts.entry(name.to_owned()).or_default() += 1;
                         offsets.entry(name.to_owned()).or_default();
                     }
@@ -238,6 +65,11 @@ proptest! {
                     }
                 }
                 3 | 4 => match publish(&router, &budget, name) {
+                    Ok(routed) if is_kept(name) => {
+                        let offset = routed.expect("it begins with its first message").offset;
+                        let before = kept.insert(name, offset).unwrap_or(0);
+                        prop_assert!(offset == before + 1 || offset == 1);
+                    }
                     Ok(routed) => {
                         let offset = offsets.get_mut(name).map(|offset| {
                             *offset += 1;
@@ -253,12 +85,20 @@ proptest! {
                 6 => {
                     router.end_ticks();
                 }
+                7 | 8 if !shard.closed.contains(&conn) => {
+                    let seen = lock(&shard.told.seen).get(&(conn, name.to_owned())).copied();
+                    if is_kept(name) && seen.is_some() {
+                        resume(&router, conn, name, seen);
+                    }
+                }
+                9 if who == 5 && which == 3 => sweep(&router, Nanos(u64::MAX)),
                 _ => {
+                    resume_next(&router, &shard.told);
                     shard.step(&router, left);
                     router.retry_retirements();
                 }
             }
-            let listed = router.list("", None, 10).into_iter();
+            let listed = router.list("", None, 10).into_iter().filter(|info| !is_kept(&info.topic));
             let listed: BTreeMap<String, (u32, u64)> =
                 listed.map(|info| (info.topic, (info.subscribers, info.offset))).collect();
             let twin = counts.iter().map(|(name, count)| (name.clone(), (*count, offsets[name])));
@@ -273,11 +113,15 @@ proptest! {
 fn end(router: &Router, shards: &mut [Shard]) {
     let run = |shards: &mut [Shard]| loop {
         let is_idle = !shards.iter_mut().any(|shard| shard.step(router, |_| ()));
-        if router.retry_retirements() && router.end_ticks() && is_idle {
+        let is_asked = shards.iter().any(|shard| resume_next(router, &shard.told));
+        if router.retry_retirements() && router.end_ticks() && is_idle && !is_asked {
             break;
         }
     };
     run(shards);
+    // What is kept goes with time alone.
+    sweep(router, Nanos(u64::MAX));
+    assert_eq!((router.retained.messages(), router.retained.bytes()), (0, 0));
     for shard in shards.iter_mut() {
         let conns: BTreeSet<ConnId> = shard.members.keys().map(|(conn, _)| *conn).collect();
         for conn in conns {
@@ -285,6 +129,7 @@ fn end(router: &Router, shards: &mut [Shard]) {
         }
     }
     run(shards);
+    assert!(router.resumes.is_empty());
     assert_eq!(router.topic_count(), 0);
     assert_eq!(router.ids.in_use(), 0);
     assert!(router.stripes.iter().all(|stripe| lock(stripe).is_empty()));
@@ -431,7 +276,7 @@ fn a_number_is_free_when_every_shard_has_let_go() {
     assert_eq!(router.topic_count(), 0);
     let refused = |router: &Router| {
         let credit = router.lanes[0].try_credit().unwrap();
-        router.subscribe(credit, conn(0, 2), "second").map_err(|(error, _)| error)
+        router.subscribe(credit, conn(0, 2), "second", None).map_err(|(error, _)| error)
     };
     assert_eq!(refused(&router), Err(SubscribeError::TooManyTopics));
     assert!(shards[0].step(&router, |_| ()));

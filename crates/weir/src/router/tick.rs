@@ -246,13 +246,14 @@ impl Router {
             self.counters.count_tick_deferred();
             ticker.list(Arc::clone(&topic));
         }
+        self.end_if_idle(&topic, &mut state);
         drop(state);
         ticker.put_down();
         true
     }
 
     /// Sends what a tick has gathered; `false`: there is no credit or no budget, and it goes on.
-    fn end_tick(&self, topic: &Topic, state: &mut State) -> bool {
+    fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
         let Some(extra) = &mut state.extra else { return true };
         let messages = extra.tick.unexpired(Nanos::now());
         let expired = extra.tick.live - messages.len();
@@ -264,6 +265,9 @@ impl Router {
             for credit in credits {
                 credit.push(Command::Publish(topic.id, Arc::clone(&message)));
             }
+        }
+        for message in &messages {
+            self.retain(topic, &mut extra.ring, message);
         }
         extra.tick.begin(state.offset);
         self.counters.count_tick(messages.len());

@@ -1,0 +1,276 @@
+//! Rings: the messages of a topic that are kept for those who come back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::task::coop;
+use weir_engine::{Message, Nanos};
+
+use super::classes::Retention;
+use super::{Router, Topic, lock};
+
+/// The newest messages of a topic that have left, one by one.
+///
+/// Shape: references by offset; gaps are what ticks have conflated.
+/// Limits: messages, bytes and age by its class, and [`Retained`] with all others. Bytes count as in the byte budget,
+/// where each message is charged as long as it is kept.
+#[derive(Default)]
+pub(super) struct Ring {
+    messages: VecDeque<Arc<Message>>,
+    bytes: usize,
+    /// Nothing above this offset is missing.
+    base: u64,
+    /// Whether the sweep has it on its list.
+    is_listed: bool,
+}
+
+/// What all rings keep together.
+#[derive(Debug)]
+pub(crate) struct Retained {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    refused: AtomicU64,
+    bytes_max: usize,
+}
+
+impl Ring {
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether all that has left behind this offset is here.
+    pub(super) fn reaches(&self, offset: u64) -> bool {
+        self.base <= offset
+    }
+
+    /// The messages behind `offset` whose frames have at most `bytes_max` bytes together, or one; and whether they are
+    /// all that there are.
+    pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
+        let first = self.messages.partition_point(|message| message.offset() <= offset);
+        let mut bytes = 0;
+        let fits = |message: &&Arc<Message>| {
+            let is_first = bytes == 0;
+            bytes += message.frame().len();
+            is_first || bytes <= bytes_max
+        };
+        let messages: Box<[_]> = self.messages.range(first..).take_while(fits).cloned().collect();
+        let is_all = first + messages.len() == self.messages.len();
+        (messages, is_all)
+    }
+
+    /// Keeps a message, the oldest ones giving way to it. If it finds no room even so, nothing is kept.
+    fn push(&mut self, message: &Arc<Message>, limits: Retention, retained: &Retained) {
+        let bytes = cost(message);
+        let fits = bytes <= limits.bytes_max;
+        let is_over = |ring: &Ring| {
+            !fits || ring.len() >= limits.messages_max || ring.bytes + bytes > limits.bytes_max
+        };
+        while is_over(self) && self.pop(retained) {}
+        while fits && !retained.take(bytes) {
+            if !self.pop(retained) {
+                retained.refused.fetch_add(1, Ordering::Relaxed);
+                self.base = message.offset();
+                return;
+            }
+        }
+        if fits {
+            self.bytes += bytes;
+            self.messages.push_back(Arc::clone(message));
+        } else {
+            self.base = message.offset();
+        }
+    }
+
+    /// Lets go of what is older than `ttl` allows.
+    fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) {
+        let is_old = |message: &Arc<Message>| message.accepted_at().after(limits.ttl) <= now;
+        while self.messages.front().is_some_and(is_old) {
+            self.pop(retained);
+        }
+        // After a burst the memory is given back.
+        if self.messages.capacity() > 4 * self.messages.len() + CAPACITY_KEPT {
+            self.messages.shrink_to(2 * self.messages.len());
+        }
+    }
+
+    fn pop(&mut self, retained: &Retained) -> bool {
+        let Some(message) = self.messages.pop_front() else { return false };
+        let bytes = cost(&message);
+        self.bytes -= bytes;
+        self.base = message.offset();
+        retained.give(bytes);
+        true
+    }
+}
+
+impl Retained {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            messages: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Messages that were not kept, because others are.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
+        let is_taken = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        if is_taken {
+            self.messages.fetch_add(1, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    fn give(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.messages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Router {
+    /// Keeps a message that leaves, if the topic's class says so.
+    pub(super) fn retain(&self, topic: &Arc<Topic>, ring: &mut Ring, message: &Arc<Message>) {
+        let Some(limits) = topic.class.retention else { return };
+        ring.push(message, limits, &self.retained);
+        if !ring.is_listed && !ring.is_empty() {
+            ring.is_listed = true;
+            lock(&self.rings).push(Arc::clone(topic));
+        }
+    }
+
+    /// Lets go of what is too old, and of topics that have nothing else.
+    pub(crate) async fn sweep_rings(&self) {
+        let topics = std::mem::take(&mut *lock(&self.rings));
+        let mut kept = Vec::new();
+        for topic in topics {
+            if self.sweep_ring(&topic, Nanos::now()) {
+                kept.push(topic);
+            }
+            coop::consume_budget().await;
+        }
+        lock(&self.rings).append(&mut kept);
+    }
+
+    /// Whether something stays in the ring.
+    pub(super) fn sweep_ring(&self, topic: &Arc<Topic>, now: Nanos) -> bool {
+        let mut state = topic.lock();
+        let (Some(limits), Some(extra)) = (topic.class.retention, &mut state.extra) else {
+            return false;
+        };
+        extra.ring.trim(limits, now, &self.retained);
+        extra.ring.is_listed = !extra.ring.is_empty();
+        let is_listed = extra.ring.is_listed;
+        self.end_if_idle(topic, &mut state);
+        is_listed
+    }
+
+    /// What all topics keep.
+    pub(crate) fn retained(&self) -> &Retained {
+        &self.retained
+    }
+}
+
+/// What a message occupies as long as it is kept.
+fn cost(message: &Message) -> usize {
+    message.frame().len() + size_of::<Message>()
+}
+
+/// Room for messages that is kept without use: half a kilobyte.
+const CAPACITY_KEPT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use weir_engine::{Budget, TopicMessage};
+
+    use super::*;
+
+    fn message(budget: &Arc<Budget>, offset: u64, bytes: usize) -> Arc<Message> {
+        let topic = TopicMessage { offset, ..TopicMessage::default() };
+        Message::of_topic(budget, vec![0; bytes], Nanos(offset), None, topic).unwrap()
+    }
+
+    fn offsets(messages: &[Arc<Message>]) -> Vec<u64> {
+        messages.iter().map(|message| message.offset()).collect()
+    }
+
+    proptest! {
+        /// Whatever its bounds: complete above its base, and no more than allowed.
+        #[test]
+        fn keeps_the_newest_within_all_bounds(
+            sizes in proptest::collection::vec((1usize..400, 1u64..4), 1..60),
+            (messages_max, bytes_max, sum_max) in (1usize..20, 300usize..3000, 0usize..3000),
+            ttl in 1u64..200,
+        ) {
+            let budget = Budget::new(1 << 20);
+            let retained = Retained::new(sum_max);
+            let limits = Retention { messages_max, bytes_max, ttl: Duration::from_nanos(ttl) };
+            let mut ring = Ring::default();
+            let (mut all, mut offset) = (Vec::new(), 0);
+            for (index, (bytes, step)) in sizes.into_iter().enumerate() {
+                offset += step;
+                all.push(offset);
+                ring.push(&message(&budget, offset, bytes), limits, &retained);
+                if index % 7 == 0 {
+                    ring.trim(limits, Nanos(offset), &retained);
+                    let oldest = ring.messages.front().map(|message| message.offset());
+                    prop_assert!(oldest.is_none_or(|oldest| oldest + ttl > offset));
+                }
+                let kept: Vec<u64> = ring.messages.iter().map(|message| message.offset()).collect();
+                let due: Vec<u64> = all.iter().copied().filter(|at| *at > ring.base).collect();
+                prop_assert_eq!(kept, due);
+                prop_assert!(ring.len() <= messages_max && ring.bytes <= bytes_max);
+                prop_assert!(ring.bytes <= sum_max);
+                prop_assert_eq!((retained.bytes(), retained.messages()), (ring.bytes, ring.len()));
+            }
+            while ring.pop(&retained) {}
+            prop_assert_eq!((retained.bytes(), retained.messages(), budget.used()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn is_read_in_parts_of_at_most_so_many_bytes_or_one_message() {
+        let budget = Budget::new(1 << 20);
+        let retained = Retained::new(1 << 20);
+        let ttl = Duration::from_secs(1);
+        let limits = Retention { messages_max: 10, bytes_max: 1 << 20, ttl };
+        let mut ring = Ring::default();
+        for (offset, bytes) in [(1, 50), (2, 50), (4, 500), (5, 10)] {
+            ring.push(&message(&budget, offset, bytes), limits, &retained);
+        }
+        let check = |behind, expected: &[u64], is_all| {
+            let (messages, all) = ring.behind(behind, 100);
+            assert_eq!((offsets(&messages), all), (expected.to_vec(), is_all), "{behind}");
+        };
+        check(0, &[1, 2], false);
+        check(2, &[4], false);
+        check(3, &[4], false);
+        check(4, &[5], true);
+        check(5, &[], true);
+    }
+}
