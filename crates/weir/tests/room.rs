@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Hears, Peer, Says, config, eventually, start, start_with};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use weir::{
     Accepted, Config, Gateway, Payload, Publication, PublishError, RefuseCause, ResumeOutcome,
     Target, TopicClass,
@@ -203,11 +205,16 @@ async fn a_device_that_outruns_the_topic_is_told_so() {
 }
 
 /// Subscribes from a position on: by `Hello`, or afterwards.
-async fn come_back(gateway: &Gateway, position: Position, by_hello: bool) -> (Peer, Subscribed) {
+async fn come_back(
+    gateway: &Gateway,
+    device: &str,
+    position: Position,
+    by_hello: bool,
+) -> (Peer, Subscribed) {
     let subscribe = Subscribe { topic: "room/1".to_owned(), position: Some(position) };
     let mut peer = Peer::connect(gateway).await;
     let topics = if by_hello { vec![subscribe.clone()] } else { Vec::new() };
-    peer.say(Says::Hello(Hello { device_id: "d1".to_owned(), topics, ..Hello::default() })).await;
+    peer.say(Says::Hello(Hello { device_id: device.to_owned(), topics, ..Hello::default() })).await;
     peer.welcome().await;
     if !by_hello {
         peer.say(Says::Subscribe(subscribe)).await;
@@ -228,7 +235,7 @@ async fn who_comes_back_gets_exactly_what_it_missed() {
     let check = async |offset, by_hello, recovered| {
         let position = Position { epoch, offset };
         let head = publish(&gateway, "", "missed").unwrap().offset.unwrap();
-        let (mut peer, subscribed) = come_back(&gateway, position, by_hello).await;
+        let (mut peer, subscribed) = come_back(&gateway, "d1", position, by_hello).await;
         let begin = if recovered { offset } else { head };
         assert_eq!(subscribed.recovered, recovered, "{offset} by hello: {by_hello}");
         assert_eq!(subscribed.position, Some(Position { epoch, offset: begin }));
@@ -260,11 +267,57 @@ async fn who_comes_back_gets_exactly_what_it_missed() {
         publish(&gateway, "", "anew").unwrap();
     }
     for by_hello in [true, false] {
-        let (_, subscribed) = come_back(&gateway, Position { epoch, offset: 60 }, by_hello).await;
+        let (_, subscribed) =
+            come_back(&gateway, "d1", Position { epoch, offset: 60 }, by_hello).await;
         assert!(!subscribed.recovered);
         assert_eq!(subscribed.position.map(|position| position.offset), Some(80));
     }
     gateway.shutdown().await;
+}
+
+/// Twenty come back to a megabyte each while messages go on: part by part, and then live.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_comes_back_without_gap_or_duplicate() {
+    const KEPT: u64 = 1_000;
+    const LIVE: u64 = 200;
+    let mut config = config_of(TopicClass {
+        retention_messages: 2_000,
+        retention_bytes: 8 << 20,
+        ..TopicClass::default()
+    });
+    config.memory.retention_bytes = 8 << 20;
+    let gateway = start(config).await;
+    let text = "x".repeat(1_000);
+    for _ in 0..KEPT {
+        publish(&gateway, "", &text).unwrap();
+    }
+    let epoch = gateway.handle().topics("", None, 1)[0].epoch;
+    let gateway = Arc::new(gateway);
+    let mut crowd = JoinSet::new();
+    for index in 0..20 {
+        let gateway = Arc::clone(&gateway);
+        crowd.spawn(async move {
+            let position = Position { epoch, offset: index };
+            let (mut peer, subscribed) =
+                come_back(&gateway, &index.to_string(), position, index % 2 == 0).await;
+            assert!(subscribed.recovered);
+            for offset in index + 1..=KEPT + LIVE {
+                assert_eq!(peer.push().await.offset, offset);
+            }
+        });
+    }
+    for _ in 0..LIVE {
+        while publish(&gateway, "", &text).is_err() {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+    }
+    while let Some(come) = crowd.join_next().await {
+        come.unwrap();
+    }
+    let counters = gateway.handle();
+    assert_eq!(counters.counters().resumes(ResumeOutcome::Recovered), 20);
+    Arc::into_inner(gateway).unwrap().shutdown().await;
 }
 
 #[tokio::test]
