@@ -48,7 +48,8 @@ impl Handle {
 
     /// Publishes a message. Never waits.
     ///
-    /// Errors: a topic name or a size that cannot be; a full mailbox or budget, to be tried again after the delay.
+    /// Errors: a topic name or a size that cannot be; a full mailbox, budget or tick, or more messages than the topic
+    /// takes, to be tried again after the delay.
     /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
         self.hub.publish(publication)
@@ -167,7 +168,8 @@ pub struct Publication<'a> {
 pub struct Accepted {
     /// Its id, unique for a server.
     pub id: u64,
-    /// Its offset in the topic's epoch; `None` where there is no topic, or nobody is in it.
+    /// Its offset in the topic's epoch; `None` where there is no topic, or nobody is in it and its class
+    /// keeps nothing.
     pub offset: Option<u64>,
     /// Connections that it was queued for.
     pub connections: u32,
