@@ -42,6 +42,10 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Guests that come and go at a rate, on top of connections that stay.
     Churn(ChurnArgs),
+    /// A few connections of high priority among many that are flooded.
+    Priorities(PrioritiesArgs),
+    /// The newest value of each key to clients behind a slow link.
+    Conflate(ConflateArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
     Floor(FloorArgs),
     #[command(hide = true)]
@@ -205,6 +209,8 @@ mod tests {
             "weir-bench broadcast --spawn w --rate 100 --tick-ms 200",
             "weir-bench resume --spawn w --connections 10000 --share 0.5 --rate 100 --restart --json",
             "weir-bench churn --spawn w --connections 10000 --churn-rate 2000 --seconds 120 --json",
+            "weir-bench priorities --spawn w --connections 10000 --high 100 --json",
+            "weir-bench conflate --spawn w --connections 1000 --keys 50 --rate 5 --tick-ms 200",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {

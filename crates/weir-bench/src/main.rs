@@ -67,6 +67,12 @@ fn run(command: Command) -> Result<bool> {
         Command::Churn(args) => present(args.run.json, Report::new("churn"), |report| {
             scenario::churn::run(&args, report)
         }),
+        Command::Priorities(args) => present(args.run.json, Report::new("priorities"), |report| {
+            scenario::priorities::run(&args, report)
+        }),
+        Command::Conflate(args) => present(args.run.json, Report::new("conflate"), |report| {
+            scenario::conflate::run(&args, report)
+        }),
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),

@@ -32,6 +32,10 @@ pub(crate) enum Order {
     Churn(ChurnPlan),
     /// Reset connections and have them come back; answered with [`Answer::Done`] at once.
     ComeBack(ComeBack),
+    /// Note how old the values are that connections hold of each key; answered with [`Answer::Done`].
+    NoteAges,
+    /// Leave the CPU to the other workers where they want it; answered with [`Answer::Done`].
+    StandBack,
     /// Close all connections; answered with [`Answer::Done`].
     Close,
 }
@@ -74,6 +78,8 @@ pub(crate) enum Check {
     Streams,
     /// All connections get the messages of so many publishers, in the order of one topic.
     Room(u32),
+    /// All connections get messages of so many keys, of which the newest count.
+    Keys(u32),
 }
 
 /// What a client says of itself.
@@ -163,7 +169,7 @@ pub(crate) struct PublishPlan {
 /// What to wait for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Collect {
-    /// Messages published so far, by stream or by publisher.
+    /// Messages published so far, by stream, by publisher or by key.
     pub(crate) published: Vec<u32>,
     /// Longest wait, in milliseconds.
     pub(crate) wait_ms: u64,
@@ -268,6 +274,8 @@ pub(crate) struct Tally {
     pub(crate) away: u64,
     /// From dropping to being live again.
     pub(crate) returns: LagCounts,
+    /// Ages of the values that connections held, at each [`Order::NoteAges`].
+    pub(crate) ages: LagCounts,
     /// Lags of the last message of each frame.
     pub(crate) lags_last: LagCounts,
     /// The first few things that went wrong.

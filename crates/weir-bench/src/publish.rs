@@ -11,6 +11,7 @@ use crate::clock;
 use crate::floor::Floor;
 use crate::http::Http;
 use crate::payload::Header;
+use crate::worker::keys::name as key_name;
 
 /// Where messages go.
 pub(crate) trait Sink {
@@ -99,6 +100,8 @@ pub(crate) struct HttpSink {
     http: Http,
     /// Topics by stream; none: to all.
     topics: Vec<String>,
+    /// All streams are keys of the one topic.
+    keyed: bool,
     body: String,
 }
 
@@ -110,7 +113,12 @@ struct Accepted {
 impl HttpSink {
     /// Publishes to these topics, or to all connections if there are none.
     pub(crate) fn new(http: Http, topics: Vec<String>) -> HttpSink {
-        HttpSink { http, topics, body: String::new() }
+        HttpSink { http, topics, keyed: false, body: String::new() }
+    }
+
+    /// Publishes to one topic, each stream under a key of its own.
+    pub(crate) fn keyed(http: Http, topic: String) -> HttpSink {
+        HttpSink { http, topics: vec![topic], keyed: true, body: String::new() }
     }
 }
 
@@ -118,7 +126,12 @@ impl Sink for HttpSink {
     fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
         self.body.clear();
         // Topics and payloads of the bench have nothing in them that JSON escapes.
-        match self.topics.get(stream as usize) {
+        let place = if self.keyed { 0 } else { stream as usize };
+        match self.topics.get(place) {
+            Some(topic) if self.keyed => {
+                let key = key_name(stream);
+                write!(self.body, r#"{{"topic":"{topic}","key":"{key}","text":"{text}"}}"#)?;
+            }
             Some(topic) => write!(self.body, r#"{{"topic":"{topic}","text":"{text}"}}"#)?,
             None => write!(self.body, r#"{{"all":true,"text":"{text}"}}"#)?,
         }

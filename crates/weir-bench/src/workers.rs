@@ -32,6 +32,8 @@ pub(crate) struct Totals {
     pub(crate) lags_last: Lags,
     /// Times from dropping to being live again.
     pub(crate) returns: Lags,
+    /// Ages of the values that connections held.
+    pub(crate) ages: Lags,
 }
 
 /// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
@@ -99,6 +101,16 @@ impl Workers {
     /// Changes who reads how.
     pub(crate) fn read(&mut self, reading: Reading) -> Result<()> {
         self.tell_all(&Order::Read(reading))
+    }
+
+    /// Notes how old the values are that connections hold.
+    pub(crate) fn note_ages(&mut self) -> Result<()> {
+        self.tell_all(&Order::NoteAges)
+    }
+
+    /// Leaves the CPU to other workers where they want it.
+    pub(crate) fn stand_back(&mut self) -> Result<()> {
+        self.tell_all(&Order::StandBack)
     }
 
     /// Has guests come and go, all from the first process.
@@ -239,6 +251,7 @@ impl Totals {
         self.lags_slow.add(&other.lags_slow);
         self.lags_last.add(&other.lags_last);
         self.returns.add(&other.returns);
+        self.ages.add(&other.ages);
         self.tally.add(other);
     }
 }

@@ -209,6 +209,73 @@ pub(crate) struct ChurnArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PrioritiesArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections, those of high priority included.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) connections: u32,
+    /// Connections of high priority.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) high: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection while flooded.
+    #[arg(long, value_name = "R", default_value_t = 100.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Messages a second to each connection before.
+    #[arg(long, value_name = "R", default_value_t = 2.0, value_parser = rate)]
+    pub(crate) quiet_rate: f64,
+    /// Tick of the topic; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// Seconds of the quiet phase.
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of the flood.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConflateArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections, all behind a slow link.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Keys of the topic.
+    #[arg(long, value_name = "K", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) keys: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second of each key.
+    #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Tick of the topic.
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) tick_ms: u32,
+    /// What each client reads at most.
+    #[arg(long, value_name = "BYTES", default_value_t = 2048.0, value_parser = rate)]
+    pub(crate) link_bytes_per_second: f64,
+    /// `SO_RCVBUF` of each client.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    pub(crate) recv_buffer: usize,
+    /// Seconds of load, on each server.
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Leave out the server without conflation.
+    #[arg(long)]
+    pub(crate) only_conflated: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,

@@ -2,9 +2,11 @@
 
 pub(crate) mod broadcast;
 pub(crate) mod churn;
+pub(crate) mod conflate;
 pub(crate) mod echo;
 pub(crate) mod floor;
 pub(crate) mod idle;
+pub(crate) mod priorities;
 pub(crate) mod resume;
 pub(crate) mod room;
 mod sampler;

@@ -4,6 +4,7 @@ use weir_wire::v1::{ServerMessage, Subscribed, server_message};
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
+use super::keys::Keys;
 use super::room::{Room, Taken};
 use crate::clock;
 use crate::payload::{Header, Verifier};
@@ -18,6 +19,7 @@ pub(crate) struct Counter {
     lags_slow: Lags,
     lags_last: Lags,
     returns: Lags,
+    ages: Lags,
     judge: Judge,
     topics: Vec<String>,
 }
@@ -26,6 +28,7 @@ pub(crate) struct Counter {
 enum Judge {
     Streams(Verifier),
     Room(Room),
+    Keys(Keys),
 }
 
 /// What was published.
@@ -51,12 +54,11 @@ const ERRORS_MAX: usize = 5;
 impl Counter {
     /// For payloads of `size` bytes; `topics` by number of stream.
     pub(crate) fn new(size: usize, topics: Vec<String>, check: Check) -> Counter {
+        let topic = topics.first().cloned().unwrap_or_default();
         let judge = match check {
             Check::Streams => Judge::Streams(Verifier::new(size)),
-            Check::Room(publishers) => {
-                let topic = topics.first().cloned().unwrap_or_default();
-                Judge::Room(Room::new(topic, size, publishers))
-            }
+            Check::Room(publishers) => Judge::Room(Room::new(topic, size, publishers)),
+            Check::Keys(keys) => Judge::Keys(Keys::new(topic, size, keys)),
         };
         Counter {
             tally: Tally::default(),
@@ -64,6 +66,7 @@ impl Counter {
             lags_slow: Lags::new(),
             lags_last: Lags::new(),
             returns: Lags::new(),
+            ages: Lags::new(),
             judge,
             topics,
         }
@@ -77,6 +80,7 @@ impl Counter {
         self.lags_slow.reset();
         self.lags_last.reset();
         self.returns.reset();
+        self.ages.reset();
     }
 
     /// Topic of a stream.
@@ -91,13 +95,22 @@ impl Counter {
             lags_slow: self.lags_slow.counts(),
             lags_last: self.lags_last.counts(),
             returns: self.returns.counts(),
+            ages: self.ages.counts(),
             ..self.tally.clone()
         }
     }
 
-    /// Messages that a connection still has to receive, if so many were published.
-    pub(crate) fn missing(&self, conn: &Conn, published: &Published<'_>) -> u64 {
-        match self.judge {
+    /// Notes how old the values are that connection `index` holds.
+    pub(crate) fn note_ages(&mut self, index: usize, now_ns: u64) {
+        if let Judge::Keys(keys) = &self.judge {
+            keys.ages(index, now_ns, &mut self.ages);
+        }
+    }
+
+    /// Messages that connection `index` still has to receive, if so many were published.
+    pub(crate) fn missing(&self, index: usize, conn: &Conn, published: &Published<'_>) -> u64 {
+        match &self.judge {
+            Judge::Keys(keys) => keys.missing(index, published.by_stream),
             Judge::Streams(_) => {
                 let published = published.by_stream.get(conn.stream as usize).copied().unwrap_or(0);
                 published.saturating_sub(conn.next_seq).into()
@@ -125,24 +138,25 @@ impl Counter {
         self.tally.closed += u64::from(!conn.slow);
     }
 
-    /// Takes bytes that a connection received; `stamp` tells when.
+    /// Takes bytes that connection `index` received; `stamp` tells when.
     ///
     /// Errors: what cannot be a stream of frames; the connection is of no more use.
     pub(crate) fn take(
         &mut self,
+        index: usize,
         conn: &mut Conn,
         bytes: &[u8],
         stamp: Option<u64>,
     ) -> Result<(), String> {
         self.tally.bytes += bytes.len() as u64;
         if conn.partial.is_empty() {
-            let used = self.take_frames(conn, bytes, stamp)?;
+            let used = self.take_frames(index, conn, bytes, stamp)?;
             conn.partial.extend_from_slice(&bytes[used..]);
             return Ok(());
         }
         let mut whole = std::mem::take(&mut conn.partial);
         whole.extend_from_slice(bytes);
-        let used = self.take_frames(conn, &whole, stamp)?;
+        let used = self.take_frames(index, conn, &whole, stamp)?;
         whole.drain(..used);
         conn.partial = whole;
         Ok(())
@@ -150,6 +164,7 @@ impl Counter {
 
     fn take_frames(
         &mut self,
+        index: usize,
         conn: &mut Conn,
         bytes: &[u8],
         stamp: Option<u64>,
@@ -159,13 +174,14 @@ impl Counter {
             let frame = frame::decode(&bytes[used..], FRAME_BYTES_MAX)
                 .map_err(|error| error.to_string())?;
             let Some((body, frame_bytes)) = frame else { return Ok(used) };
-            self.take_frame(conn, body, frame_bytes, stamp)?;
+            self.take_frame(index, conn, body, frame_bytes, stamp)?;
             used += frame_bytes;
         }
     }
 
     fn take_frame(
         &mut self,
+        index: usize,
         conn: &mut Conn,
         body: &[u8],
         bytes: usize,
@@ -191,6 +207,19 @@ impl Counter {
                 self.tally.duplicates += room.take_repeated();
                 taken.map(|taken| self.take_room(taken, stamp))
             }
+            Judge::Keys(keys) => keys.take(index, body).map(|brought| {
+                let Some(brought) = brought else { return false };
+                self.tally.delivered += brought.sent_ns.len() as u64;
+                self.tally.duplicates += brought.stale;
+                // The link is in the reading: what the kernel has received is not there yet.
+                let now = clock::realtime_ns();
+                let lags = if conn.slow { &mut self.lags_slow } else { &mut self.lags };
+                brought
+                    .sent_ns
+                    .iter()
+                    .for_each(|sent_ns| lags.record(now.saturating_sub(*sent_ns)));
+                true
+            }),
         };
         match found {
             Ok(true) => {

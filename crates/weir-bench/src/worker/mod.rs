@@ -4,6 +4,7 @@ mod churn;
 mod conn;
 mod counter;
 mod echo;
+pub(crate) mod keys;
 mod opening;
 mod pacing;
 mod publishing;
@@ -20,6 +21,7 @@ use anyhow::{Context, Result};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
+use rustix::process::nice;
 
 use conn::{Conn, Phase, hello_frame};
 use counter::{Counter, Published};
@@ -60,6 +62,8 @@ struct Collecting {
 
 /// Bytes read at once: a burst of messages fits.
 const READ_BYTES: usize = 64 << 10;
+/// Niceness of a worker that stands back.
+const NICENESS: i32 = 10;
 /// Events taken at once.
 const EVENTS_MAX: usize = 512;
 /// What stands for the orders among the numbers of connections.
@@ -145,8 +149,11 @@ impl<W: Write> Worker<W> {
         }
         collecting.checked = now;
         let published = Published::new(&collecting.order.published);
-        let missing = self.conns.iter().any(|conn| {
-            is_waited_for(conn, &collecting.order) && self.counter.missing(conn, &published) > 0
+        // Who reads at a pace is not watched, but reads.
+        let paced = self.pacer.is_active();
+        let missing = self.conns.iter().enumerate().any(|(index, conn)| {
+            is_waited_for(conn, &collecting.order, paced)
+                && self.counter.missing(index, conn, &published) > 0
         });
         let waiting = missing || !self.returning.is_empty();
         if waiting && now < collecting.until {
@@ -193,6 +200,15 @@ impl<W: Write> Worker<W> {
             }
             Order::Churn(plan) => return self.churn(&plan),
             Order::ComeBack(plan) => self.come_back(plan, now),
+            Order::NoteAges => {
+                let now_ns = clock::realtime_ns();
+                for index in (0..self.conns.len()).filter(|index| self.conns[*index].fd.is_some()) {
+                    self.counter.note_ages(index, now_ns);
+                }
+            }
+            Order::StandBack => {
+                nice(NICENESS).context("cannot stand back")?;
+            }
             Order::Close => {
                 self.conns = Vec::new();
                 self.pacer.stop();
@@ -310,7 +326,7 @@ impl<W: Write> Worker<W> {
         let limit = limit.min(self.buf.len());
         let how = match sys::receive_stamped(fd.as_fd(), &mut self.buf[..limit]) {
             Ok((0, _)) => "eof".to_owned(),
-            Ok((got, stamp)) => match self.counter.take(conn, &self.buf[..got], stamp) {
+            Ok((got, stamp)) => match self.counter.take(index, conn, &self.buf[..got], stamp) {
                 Ok(()) => {
                     self.settle(index);
                     return got;
@@ -437,14 +453,14 @@ fn closed_early(counter: &Counter, conns: &[Conn], first: u32) -> Option<String>
     ))
 }
 
-fn is_waited_for(conn: &Conn, order: &Collect) -> bool {
-    conn.fd.is_some() && conn.watched && (!conn.slow || order.slow_too)
+fn is_waited_for(conn: &Conn, order: &Collect, paced: bool) -> bool {
+    conn.fd.is_some() && (conn.watched || paced) && (!conn.slow || order.slow_too)
 }
 
 fn tally_of(counter: &Counter, conns: &[Conn], published: &Published<'_>) -> Tally {
     let mut tally = counter.report();
-    for conn in conns {
-        let missing = counter.missing(conn, published);
+    for (index, conn) in conns.iter().enumerate() {
+        let missing = counter.missing(index, conn, published);
         let open = u64::from(conn.fd.is_some());
         tally.away += u64::from(conn.away.is_some());
         if conn.slow {
