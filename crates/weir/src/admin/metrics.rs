@@ -66,6 +66,7 @@ impl Collector for Gateway {
         self.memory(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
+        self.allocated(&mut families)?;
         process(&mut families)
     }
 }
@@ -342,6 +343,16 @@ impl Gateway {
             "weir_stall_seconds_max",
             "The longest stall, by outcome.",
             stalls.each_ref().map(|(outcome, times)| ([("outcome", *outcome)], times.max)),
+        )
+    }
+
+    /// What the threads of the shards allocate; nothing where the allocator does not tell.
+    fn allocated(&self, to: &mut Families<'_>) -> fmt::Result {
+        let allocated = self.by_shard(|shard| shard.allocated_bytes.get());
+        to.counters(
+            "weir_shard_allocated_bytes",
+            "Bytes that a shard's thread has allocated, those freed again included; 0 if the allocator does not tell.",
+            allocated.iter().map(|(shard, bytes)| ([("shard", shard.as_str())], *bytes)),
         )
     }
 
