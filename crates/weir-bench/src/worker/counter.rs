@@ -20,6 +20,8 @@ pub(crate) struct Counter {
     lags_last: Lags,
     returns: Lags,
     ages: Lags,
+    /// Buffers for frames that come in pieces, emptied.
+    spare: Vec<Vec<u8>>,
     judge: Judge,
     topics: Vec<String>,
 }
@@ -46,6 +48,8 @@ impl Published<'_> {
     }
 }
 
+/// Emptied buffers kept: one for each connection, as large as a tick, would be more than caches hold.
+const SPARE_MAX: usize = 64;
 /// Longest frame accepted from a server.
 const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Errors kept for the report: the first ones tell most.
@@ -67,6 +71,7 @@ impl Counter {
             lags_last: Lags::new(),
             returns: Lags::new(),
             ages: Lags::new(),
+            spare: Vec::new(),
             judge,
             topics,
         }
@@ -151,14 +156,21 @@ impl Counter {
         self.tally.bytes += bytes.len() as u64;
         if conn.partial.is_empty() {
             let used = self.take_frames(index, conn, bytes, stamp)?;
-            conn.partial.extend_from_slice(&bytes[used..]);
+            if used < bytes.len() {
+                conn.partial = self.spare.pop().unwrap_or_default();
+                conn.partial.extend_from_slice(&bytes[used..]);
+            }
             return Ok(());
         }
         let mut whole = std::mem::take(&mut conn.partial);
         whole.extend_from_slice(bytes);
         let used = self.take_frames(index, conn, &whole, stamp)?;
         whole.drain(..used);
-        conn.partial = whole;
+        if !whole.is_empty() {
+            conn.partial = whole;
+        } else if self.spare.len() < SPARE_MAX {
+            self.spare.push(whole);
+        }
         Ok(())
     }
 
