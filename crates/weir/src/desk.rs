@@ -14,7 +14,7 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 use crate::auth::Act;
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::Revoked;
-use crate::events::{FromDevice, OnPublish, Refusal};
+use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target, TopicNameError};
 use crate::hub::{Hub, unix_time};
@@ -56,6 +56,7 @@ enum Job {
     },
     Subscribe {
         conn: ConnId,
+        device: DeviceRef,
         topic: String,
         position: Option<Position>,
     },
@@ -68,6 +69,7 @@ enum Job {
     },
     Unsubscribe {
         conn: ConnId,
+        device: DeviceRef,
         topic: String,
     },
     Send {
@@ -166,7 +168,9 @@ impl Desk {
             }
             Job::Closed { conn, device, origin, reason, topics } => {
                 debug!(%conn, %reason, "connection closed");
-                self.hub.devices.remove(device, conn);
+                if let Some(device) = self.hub.devices.remove(device, conn) {
+                    self.hub.events.tell(conn, &device, EventKind::Disconnected(reason));
+                }
                 self.hub.router.end_resumes(conn);
                 for topic in topics {
                     self.hub.router.leave(topic, self.shard);
@@ -175,7 +179,9 @@ impl Desk {
                 self.hub.admission.leave(origin);
                 Ok(())
             }
-            Job::Subscribe { conn, topic, position } => self.subscribe(conn, topic, position),
+            Job::Subscribe { conn, device, topic, position } => {
+                self.subscribe(conn, device, topic, position)
+            }
             Job::ResumeNext { conn, topic, resume, after } => {
                 match self.hub.lane(self.shard).try_credit() {
                     Some(credit) => {
@@ -185,11 +191,12 @@ impl Desk {
                 }
                 Ok(())
             }
-            Job::Unsubscribe { conn, topic } => {
+            Job::Unsubscribe { conn, device, topic } => {
                 match self.hub.lane(self.shard).try_credit() {
                     Some(credit) => self.hub.router.unsubscribe(credit, conn, &topic),
-                    None => return Err(Starved(Job::Unsubscribe { conn, topic })),
+                    None => return Err(Starved(Job::Unsubscribe { conn, device, topic })),
                 }
+                self.tell(conn, device, || EventKind::Unsubscribed(topic));
                 Ok(())
             }
             Job::Send { conn, frame } => {
@@ -230,6 +237,7 @@ impl Desk {
         let welcome = || credit.push(Command::Welcome(conn, welcome));
         match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
+                self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(
                     Asker { conn, device: pin.device(), grant: origin.grant },
                     topics,
@@ -292,7 +300,7 @@ impl Desk {
         match kind {
             Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => {
-                self.jobs.push_front(Job::Unsubscribe { conn, topic });
+                self.jobs.push_front(Job::Unsubscribe { conn, device: asker.device, topic });
             }
             Some(Kind::Refresh(_)) => {
                 let message = "credentials do not expire yet, so there is nothing to refresh";
@@ -313,7 +321,8 @@ impl Desk {
         let Subscribe { topic, position } = subscribe;
         let conn = asker.conn;
         let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
-            self.jobs.push_front(Job::Subscribe { conn, topic, position });
+            let device = asker.device;
+            self.jobs.push_front(Job::Subscribe { conn, device, topic, position });
             return;
         };
         let frame = match denied {
@@ -354,11 +363,12 @@ impl Desk {
     fn subscribe(
         &mut self,
         conn: ConnId,
+        device: DeviceRef,
         topic: String,
         position: Option<Position>,
     ) -> Result<(), Starved> {
         let Some(credit) = self.hub.lane(self.shard).try_credit() else {
-            return Err(Starved(Job::Subscribe { conn, topic, position }));
+            return Err(Starved(Job::Subscribe { conn, device, topic, position }));
         };
         if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, position) {
             self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
@@ -374,8 +384,21 @@ impl Desk {
                 }
             };
             credit.push(Command::Send(conn, Item::Frame(frame)));
+            return Ok(());
         }
+        self.tell(conn, device, || EventKind::Subscribed(topic));
         Ok(())
+    }
+
+    /// Tells those who listen, if there are any.
+    fn tell(&self, conn: ConnId, device: DeviceRef, kind: impl FnOnce() -> EventKind) {
+        if !self.hub.events.is_heard() {
+            return;
+        }
+        // One that was replaced or revoked has nothing more to be told but its end.
+        if let Some(device) = self.hub.devices.id_of(device, conn) {
+            self.hub.events.tell(conn, &device, kind());
+        }
     }
 
     fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {

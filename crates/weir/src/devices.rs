@@ -4,6 +4,7 @@
 //! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
 //! still there when the connection wants to enter.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,6 +43,8 @@ pub(crate) struct Revoked;
 struct Stripe {
     index: HashTable<u32>,
     records: Slab<Record>,
+    /// Device ids of connections that were taken out of their record and have not ended yet.
+    leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
 }
 
 struct Record {
@@ -109,22 +112,34 @@ impl Devices {
         welcome();
         record.conns.push(conn);
         if replaces && record.conns.as_slice().len() > self.connections_per_device_max {
-            return Ok(record.conns.take_oldest());
+            let oldest = record.conns.take_oldest();
+            if let Some(oldest) = oldest {
+                let id = record.id.clone();
+                stripe.leaving.insert(oldest, id);
+            }
+            return Ok(oldest);
         }
         self.connections.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
 
-    /// Takes a connection's own handle out, if it is still there; the record goes with the last.
-    pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) {
+    /// Takes a connection's own handle out, if it is still there; the record goes with the last. Answers with the
+    /// device's id if the connection was ever entered.
+    pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) -> Option<Box<str>> {
         let (stripe, slot) = parts(device);
         let mut stripe = self.lock(stripe);
-        // A replaced or revoked connection is in no record any more, and its slot may be another device's by now.
-        let Some(record) = stripe.records.get_mut(slot) else { return };
-        if record.conns.remove(conn) {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            stripe.drop_if_idle(slot, &self.hasher);
+        if let Some(id) = stripe.take_leaving(conn) {
+            return Some(id);
         }
+        // A replaced or revoked connection is in no record any more, and its slot may be another device's by now.
+        let record = stripe.records.get_mut(slot)?;
+        if !record.conns.remove(conn) {
+            return None;
+        }
+        let id = record.id.clone();
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        stripe.drop_if_idle(slot, &self.hasher);
+        Some(id)
     }
 
     /// Ends what the device was permitted: connections on their way can no longer enter, and those that have are
@@ -136,6 +151,8 @@ impl Devices {
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.generation = record.generation.wrapping_add(1);
         let conns = std::mem::replace(&mut record.conns, Conns::None).into_vec();
+        let id = record.id.clone();
+        stripe.leaving.extend(conns.iter().map(|conn| (*conn, id.clone())));
         self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
         Some(conns)
@@ -238,6 +255,15 @@ impl Stripe {
         slot
     }
 
+    fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {
+        let id = self.leaving.remove(&conn);
+        // After a wave of them the table is given back.
+        if self.leaving.is_empty() && self.leaving.capacity() > LEAVING_KEPT {
+            self.leaving.shrink_to(0);
+        }
+        id
+    }
+
     fn drop_if_idle(&mut self, slot: u32, hasher: &RandomState) {
         let Some(record) = self.records.get(slot) else { return };
         if record.pins > 0 || !record.conns.as_slice().is_empty() {
@@ -321,6 +347,8 @@ fn parts(device: DeviceRef) -> (usize, u32) {
 /// Enough that shards and publishers seldom meet.
 const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 6;
+/// Entries that a stripe's table may keep without use.
+const LEAVING_KEPT: usize = 64;
 const _: () = assert!(size_of::<Record>() == 40);
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
-//! What devices send to the program that embeds the gateway.
+//! What devices send to the program that embeds the gateway, and what it is told of connections.
+
+mod bus;
 
 use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+
+pub(crate) use bus::{Bus, EventCounts};
+pub use bus::{Event, EventFilter, EventKind, Events, EventsEnd};
 
 /// A device has published something.
 pub struct FromDevice<'a> {

@@ -140,6 +140,8 @@ impl Gateway {
             warn!("a shard did not stop in time");
         }
         self.services.shutdown().await;
+        // Those who listen have been told of every end.
+        self.hub.events.close();
         // Last, so that the drain can be watched.
         if let Some((stop, admin)) = self.admin.take() {
             let _ = stop.send(());
@@ -188,6 +190,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.hub.draining.send_replace(true);
+        self.hub.events.close();
         self.stop_shards();
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use weir_engine::{ConnId, ConnectionInfo, Engine};
 
 use crate::admission::Admission;
+use crate::config::Config;
 use crate::counters::Counters;
+use crate::events::{EventCounts, EventFilter, Events};
 use crate::hub::Hub;
 
 /// The gateway from the inside.
@@ -98,6 +100,21 @@ impl Handle {
     /// The shards, for what they count.
     pub fn engine(&self) -> &Engine {
         self.hub.engine()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.hub.config()
+    }
+
+    /// What happens to connections from now on, as far as the filter lets it pass.
+    ///
+    /// Errors: `None` if [`Events::READERS_MAX`] read already. Cost: nothing is built while nobody reads.
+    pub fn events(&self, filter: EventFilter) -> Option<Events> {
+        self.hub.events.listen(filter)
+    }
+
+    pub(crate) fn event_counts(&self) -> EventCounts {
+        self.hub.events.counts()
     }
 
     /// What the front counts.

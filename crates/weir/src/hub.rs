@@ -13,7 +13,7 @@ use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::devices::Devices;
-use crate::events::OnPublish;
+use crate::events::{Bus, OnPublish};
 use crate::handle::{Gauges, TopicInfo};
 use crate::lanes::Lanes;
 use crate::router::Router;
@@ -24,6 +24,7 @@ pub(crate) struct Hub {
     pub(crate) router: Router,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
+    pub(crate) events: Arc<Bus>,
     /// By shard.
     pub(crate) tickets: Box<[Tickets]>,
     pub(crate) admission: Arc<Admission>,
@@ -61,6 +62,7 @@ impl Hub {
             router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
             devices: Devices::new(limits.connections_per_device_max),
             auth: Authenticator::new(&config),
+            events: Arc::default(),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),
             admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
             assignments: Assignments::new(shards, limits.connections_max),

@@ -34,7 +34,7 @@ pub use counters::{
     AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,
     SubscribeRefuseCause,
 };
-pub use events::{FromDevice, Refusal};
+pub use events::{Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
@@ -44,4 +44,4 @@ pub use ipnet::IpNet;
 pub use listener::Buffers;
 pub use threads::{OpenFiles, Resources, raise_open_files};
 pub use weir_engine::{ConnId, Priority, SlowPolicy};
-pub use weir_wire::ErrorCode;
+pub use weir_wire::{CloseReason, ErrorCode};

@@ -8,14 +8,26 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
-use subtle::{Choice, ConstantTimeEq};
 
 use super::problem::{Kind, Problem};
+use crate::auth::Secrets;
+use crate::{AdminConfig, Right, ServiceConfig};
 
 /// The rules of one admin listener.
 pub(super) struct Guard {
-    token: Option<Box<[u8]>>,
+    /// By token; `None`: nobody has to show one.
+    callers: Option<Secrets<Caller>>,
     hosts: Vec<HostRule>,
+}
+
+/// Whose token it is.
+enum Caller {
+    /// That of `admin.token`, which may all.
+    Admin,
+    Service {
+        name: Box<str>,
+        may: Box<[Right]>,
+    },
 }
 
 /// A name that the server goes by, at one port or at any.
@@ -25,12 +37,12 @@ struct HostRule {
 }
 
 impl Guard {
-    /// `token` empty: none is asked for. `hosts` are names beside loopback and the address that a connection came in
-    /// on; one that is no host name matches nothing.
-    pub(super) fn new(token: &str, hosts: &[String]) -> Self {
-        let token = (!token.is_empty()).then(|| token.as_bytes().into());
+    /// `admin.token` empty: none is asked for. `admin.hosts` are names beside loopback and the address that a connection
+    /// came in on; one that is no host name matches nothing.
+    pub(super) fn new(admin: &AdminConfig, services: &[ServiceConfig]) -> Self {
+        let callers = (!admin.token.is_empty()).then(|| callers(&admin.token, services));
         let mut rules = vec![HostRule { host: "localhost".to_owned(), port: None }];
-        for host in hosts {
+        for host in &admin.hosts {
             match host.parse::<Authority>() {
                 Ok(authority) => {
                     rules.push(HostRule { host: name_of(&authority), port: authority.port_u16() });
@@ -38,7 +50,7 @@ impl Guard {
                 Err(error) => tracing::warn!(host, %error, "admin.hosts: not a host name"),
             }
         }
-        Self { token, hosts: rules }
+        Self { callers, hosts: rules }
     }
 
     /// Refuses a request for another host, or from a page of another origin. `local` is where the connection came in.
@@ -51,23 +63,38 @@ impl Guard {
         check_origin(&request.headers, &host)
     }
 
-    /// Refuses a request without the token, where there is one.
+    /// Refuses a request without a token that permits it, where tokens are asked for: that of the admin, or that of a
+    /// service with the right that is needed; `None`: no service's will do.
     ///
-    /// Cost: the time depends on the length of what is shown, not on what it has in common with the token.
-    pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let Some(token) = &self.token else { return Ok(()) };
+    /// Cost: the time does not tell what is shown has in common with a token.
+    pub(super) fn check_token(
+        &self,
+        headers: &HeaderMap,
+        needed: Option<Right>,
+    ) -> Result<(), Problem> {
+        let Some(callers) = &self.callers else { return Ok(()) };
         let mut shown = headers.get_all(AUTHORIZATION).iter();
         let (Some(shown), None) = (shown.next(), shown.next()) else {
             return Err(Problem::unauthorized(
                 "Bearer realm=\"weir\"",
-                "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token",
+                "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token, or a service's",
             ));
         };
-        match bearer(shown.as_bytes()) {
-            Some(shown) if bool::from(same(shown, token)) => Ok(()),
-            Some(_) | None => Err(Problem::unauthorized(
+        match bearer(shown.as_bytes()).and_then(|token| callers.find(token)) {
+            Some(Caller::Admin) => Ok(()),
+            Some(Caller::Service { name, may }) => match needed {
+                Some(right) if may.contains(&right) => Ok(()),
+                Some(right) => Err(Problem::forbidden(format!(
+                    "the token of service {name:?} lacks the right {:?} (auth.services, may)",
+                    right.name()
+                ))),
+                None => Err(Problem::forbidden(format!(
+                    "this takes the token of admin.token; that of service {name:?} is for POST /v1/publish and GET /v1/events at the most"
+                ))),
+            },
+            None => Err(Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
-                "the token is not the one of admin.token",
+                "the token is not the one of admin.token, nor a service's",
             )),
         }
     }
@@ -148,12 +175,15 @@ fn bearer(header: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()).then_some(token)
 }
 
-/// Compares without a branch on what is compared: every byte shown is compared with some byte of the token, which is
-/// not empty.
-fn same(shown: &[u8], token: &[u8]) -> Choice {
-    let lengths = (shown.len() as u64).ct_eq(&(token.len() as u64));
-    let pairs = shown.iter().zip(token.iter().cycle());
-    pairs.fold(lengths, |same, (left, right)| same & left.ct_eq(right))
+/// The admin's token comes first: a service cannot take its place.
+fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
+    let mut callers = Secrets::new();
+    callers.insert(admin.as_bytes(), Caller::Admin);
+    for ServiceConfig { token, name, may } in services {
+        let caller = Caller::Service { name: name.as_str().into(), may: may.as_slice().into() };
+        callers.insert(token.as_bytes(), caller);
+    }
+    callers
 }
 
 const BEARER: &[u8] = b"bearer ";
@@ -164,7 +194,8 @@ mod tests {
     use http::Request;
 
     fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
-        let guard = Guard::new("", &["gate.example".to_owned(), "api.example:8443".to_owned()]);
+        let hosts = vec!["gate.example".to_owned(), "api.example:8443".to_owned()];
+        let guard = Guard::new(&AdminConfig { token: String::new(), hosts }, &[]);
         let mut request = Request::builder().uri("/healthz");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -212,22 +243,52 @@ mod tests {
         assert_eq!(check("127.0.0.1", &behind_tls), Ok(()));
     }
 
+    fn status(token: &str, header: Option<&str>, needed: Option<Right>) -> Result<(), u16> {
+        let service = |name: &str, may: &[Right]| ServiceConfig {
+            token: format!("{name}-token"),
+            name: name.to_owned(),
+            may: may.to_vec(),
+        };
+        let services = [service("mouth", &[Right::Publish]), service("ears", &[Right::Events])];
+        let admin = AdminConfig { token: token.to_owned(), hosts: Vec::new() };
+        let mut headers = HeaderMap::new();
+        if let Some(header) = header {
+            headers.insert(AUTHORIZATION, header.parse().unwrap());
+        }
+        let checked = Guard::new(&admin, &services).check_token(&headers, needed);
+        checked.map_err(|problem| problem.into_response().status().as_u16())
+    }
+
     #[test]
     fn only_the_whole_token_opens() {
-        let guard = Guard::new("s3cret", &[]);
-        let with = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(AUTHORIZATION, value.parse().unwrap());
-            guard.check_token(&headers).is_ok()
-        };
-        assert!(with("Bearer s3cret"));
-        assert!(with("bearer  s3cret"));
+        for header in ["Bearer s3cret", "bearer  s3cret"] {
+            assert_eq!(status("s3cret", Some(header), None), Ok(()), "{header}");
+        }
         for wrong in
             ["Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets3cret", "Bearer S3cret", "s3cret"]
         {
-            assert!(!with(wrong), "{wrong}");
+            assert_eq!(status("s3cret", Some(wrong), None), Err(401), "{wrong}");
         }
-        assert!(guard.check_token(&HeaderMap::new()).is_err());
-        assert!(Guard::new("", &[]).check_token(&HeaderMap::new()).is_ok());
+        assert_eq!(status("s3cret", None, None), Err(401));
+        assert_eq!(status("", None, None), Ok(()));
+    }
+
+    #[test]
+    fn a_service_s_token_opens_what_it_may() {
+        use Right::{Events, Publish};
+        for (token, needed, expected) in [
+            ("mouth-token", Some(Publish), Ok(())),
+            ("mouth-token", Some(Events), Err(403)),
+            ("mouth-token", None, Err(403)),
+            ("ears-token", Some(Publish), Err(403)),
+            ("ears-token", Some(Events), Ok(())),
+            ("nose-token", Some(Events), Err(401)),
+            ("s3cret", Some(Publish), Ok(())),
+        ] {
+            let header = format!("Bearer {token}");
+            assert_eq!(status("s3cret", Some(&header), needed), expected, "{token} {needed:?}");
+            // Without a token of the admin's everything is open, whatever is shown.
+            assert_eq!(status("", Some(&header), needed), Ok(()), "{token} {needed:?}");
+        }
     }
 }

@@ -62,6 +62,7 @@ impl Collector for Gateway {
         let mut families = Families::new(encoder);
         self.connections(&mut families)?;
         self.front(&mut families)?;
+        self.events(&mut families)?;
         self.traffic(&mut families)?;
         self.memory(&mut families)?;
         self.mailboxes(&mut families)?;
@@ -222,6 +223,25 @@ impl Gateway {
             "weir_retention_refused",
             "Messages that were not kept, because other topics keep as much as they may.",
             retained.refused,
+        )
+    }
+
+    fn events(&self, to: &mut Families<'_>) -> fmt::Result {
+        let events = self.handle.event_counts();
+        to.gauge(
+            "weir_event_readers",
+            "Readers of the events of connections.",
+            events.readers as u64,
+        )?;
+        to.counter(
+            "weir_event_readers_cut",
+            "Readers of events that fell behind and were cut.",
+            events.cut,
+        )?;
+        to.counter(
+            "weir_events_dropped",
+            "Events that waited for a reader when it was cut, and the one that it had no room for.",
+            events.dropped,
         )
     }
 

@@ -3,6 +3,7 @@
 //! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
 
 mod body;
+mod events;
 mod guard;
 mod metrics;
 mod problem;

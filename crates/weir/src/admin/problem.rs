@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use http::StatusCode;
 use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Response, StatusCode};
-use http_body_util::Full;
 use serde::Serialize;
 
-use super::reply;
+use super::reply::{self, Reply};
 use crate::{PublishError, TopicNameError};
 
 /// Why a request is refused: each is one `type`, one title and one status.
@@ -18,6 +16,8 @@ pub(super) enum Kind {
     InvalidRequest,
     /// No token, or a wrong one.
     Unauthorized,
+    /// The token is good, but not for this.
+    Forbidden,
     /// A page of another origin asks.
     ForeignOrigin,
     /// There is no such path, connection or device.
@@ -58,6 +58,9 @@ impl Kind {
             }
             Kind::Unauthorized => {
                 ("unauthorized", "A valid token is required", StatusCode::UNAUTHORIZED)
+            }
+            Kind::Forbidden => {
+                ("forbidden", "The token does not permit this", StatusCode::FORBIDDEN)
             }
             Kind::ForeignOrigin => {
                 ("foreign-origin", "Pages of other origins are refused", StatusCode::FORBIDDEN)
@@ -151,6 +154,15 @@ impl Problem {
         }
     }
 
+    /// 403 for a token that is known.
+    pub(super) fn forbidden(detail: String) -> Self {
+        let challenge = "Bearer realm=\"weir\", error=\"insufficient_scope\"";
+        Self {
+            header: Some(HeaderValue::from_static(challenge)),
+            ..Self::new(Kind::Forbidden, detail)
+        }
+    }
+
     /// A refusal that passes.
     pub(super) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
@@ -196,7 +208,7 @@ impl Problem {
         }
     }
 
-    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+    pub(super) fn into_response(self) -> Reply {
         let (_, _, status) = self.kind.facts();
         let mut response = reply::json(status, &self.document());
         let headers = response.headers_mut();
@@ -209,7 +221,8 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(value) = self.header {
-            let name = if self.kind == Kind::Unauthorized { WWW_AUTHENTICATE } else { ALLOW };
+            let is_challenge = matches!(self.kind, Kind::Unauthorized | Kind::Forbidden);
+            let name = if is_challenge { WWW_AUTHENTICATE } else { ALLOW };
             headers.insert(name, value);
         }
         if matches!(self.kind, Kind::BodyTimeout | Kind::LengthRequired) {

@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use serde::Serialize;
 
+use super::events::Stream;
+
 /// What every route answers with.
-pub(super) type Reply = Response<Full<Bytes>>;
+pub(super) type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// A JSON document.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
@@ -24,13 +26,13 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
 pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
     let mut response = empty(status);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    *response.body_mut() = Full::new(body);
+    *response.body_mut() = Either::Left(Full::new(body));
     response
 }
 
 /// A status without a body.
 pub(super) fn empty(status: StatusCode) -> Reply {
-    let mut response = Response::new(Full::new(Bytes::new()));
+    let mut response = Response::new(Either::Left(Full::new(Bytes::new())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -14,8 +14,8 @@ use super::metrics::{self, Metrics};
 use super::problem::{Kind, Problem};
 use super::query::Query;
 use super::reply::{self, Reply};
-use super::{publish, views};
-use crate::{AdminConfig, Handle};
+use super::{events, publish, views};
+use crate::{AdminConfig, Handle, Right};
 
 /// All that requests share.
 pub(super) struct Routes {
@@ -30,6 +30,7 @@ pub(super) struct Routes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Publish,
+    Events,
     Connections,
     Connection,
     Topics,
@@ -41,8 +42,9 @@ enum Route {
 }
 
 impl Route {
-    const ALL: [(&'static str, Route); 9] = [
+    const ALL: [(&'static str, Route); 10] = [
         ("/v1/publish", Route::Publish),
+        ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
         ("/v1/connections/{id}", Route::Connection),
         ("/v1/topics", Route::Topics),
@@ -57,6 +59,7 @@ impl Route {
     const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
+            Route::Events => "GET",
             Route::Connection => "GET, HEAD, DELETE",
             Route::Connections
             | Route::Topics
@@ -64,6 +67,22 @@ impl Route {
             | Route::Health
             | Route::Ready
             | Route::Metrics => "GET, HEAD",
+        }
+    }
+
+    /// The right with which a service may ask for it; `None`: no service may.
+    const fn right(self) -> Option<Right> {
+        match self {
+            Route::Publish => Some(Right::Publish),
+            Route::Events => Some(Right::Events),
+            Route::Connections
+            | Route::Connection
+            | Route::Topics
+            | Route::Device
+            | Route::Revoke
+            | Route::Health
+            | Route::Ready
+            | Route::Metrics => None,
         }
     }
 
@@ -81,7 +100,7 @@ impl Routes {
         }
         Self {
             metrics: Metrics::new(handle.clone()),
-            guard: Guard::new(&config.token, &config.hosts),
+            guard: Guard::new(config, &handle.config().auth.services),
             room: Room::new(),
             handle,
             router,
@@ -110,13 +129,13 @@ impl Routes {
         let found = self.router.at(head.uri.path()).ok();
         let route = found.as_ref().map(|found| *found.value);
         if !route.is_some_and(Route::is_open) {
-            self.guard.check_token(&head.headers)?;
+            self.guard.check_token(&head.headers, route.and_then(Route::right))?;
         }
         let (Some(route), Some(found)) = (route, found) else {
             let detail = format!("there is nothing at {:?}", head.uri.path());
             return Err(Problem::new(Kind::NotFound, detail));
         };
-        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+        let method = &head.method;
         if !route.methods().split(", ").any(|known| known == method.as_str()) {
             return Err(Problem::method(route.methods()));
         }
@@ -149,10 +168,11 @@ impl Routes {
     }
 
     async fn look(&self, route: Route, id: &str, query: Option<&str>) -> Result<Reply, Problem> {
-        if !matches!(route, Route::Connections | Route::Topics) {
+        if !matches!(route, Route::Connections | Route::Topics | Route::Events) {
             Query::parse(query, &[])?;
         }
         match route {
+            Route::Events => events::stream(&self.handle, query),
             Route::Connections => views::connections(&self.handle, query).await,
             Route::Connection => views::connection(&self.handle, id).await,
             Route::Topics => views::topics(&self.handle, query),

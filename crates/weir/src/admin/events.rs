@@ -1,0 +1,194 @@
+//! `GET /v1/events`: what happens to connections, as server-sent events.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use http_body_util::Either;
+use hyper::body::{Body, Frame};
+use serde::Serialize;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::problem::{Kind, Problem, millis};
+use super::query::Query;
+use super::reply::{self, Reply};
+use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
+
+/// A body that goes on until the reader leaves, falls behind, or the server ends.
+pub(super) struct Stream {
+    events: Events,
+    /// Shows both ends that the other is still there; the first one opens the stream.
+    heartbeat: Interval,
+    is_over: bool,
+}
+
+/// The data of an event, in one line.
+#[derive(Serialize)]
+struct EventView<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    time_ms: u64,
+    connection: String,
+    device: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+/// Answers with a stream of the events that the query asks for.
+pub(super) fn stream(handle: &Handle, query: Option<&str>) -> Result<Reply, Problem> {
+    let Some(events) = handle.events(filter(query)?) else {
+        let detail =
+            format!("{} streams of events are open, the most there can be", Events::READERS_MAX);
+        return Err(Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail));
+    };
+    let mut heartbeat = tokio::time::interval(HEARTBEAT);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stream = Stream { events, heartbeat, is_over: false };
+    let mut response = reply::empty(StatusCode::OK);
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    // So that the end of the stream shows as the end.
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    *response.body_mut() = Either::Right(stream);
+    Ok(response)
+}
+
+fn filter(query: Option<&str>) -> Result<EventFilter, Problem> {
+    let query = Query::parse(query, &["type", "device", "topic", "sample"])?;
+    let mut kinds = Vec::new();
+    for word in query.value("type").into_iter().flat_map(|words| words.split(',')) {
+        let Some(kind) = EventKind::NAMES.into_iter().find(|name| *name == word) else {
+            let known = EventKind::NAMES.join(", ");
+            let detail = format!("{word:?} is no type of event; there are {known}");
+            return Err(Problem::field("type", detail));
+        };
+        kinds.push(kind);
+    }
+    let sample = match query.value("sample").map(|value| (value, value.parse::<f64>())) {
+        Some((_, Ok(share))) if (0.0..=1.0).contains(&share) => Some(share),
+        Some((value, _)) => {
+            let detail = format!("sample is {value:?}; it is a number from 0 to 1");
+            return Err(Problem::field("sample", detail));
+        }
+        None => None,
+    };
+    let text = |name| query.value(name).map(str::to_owned);
+    Ok(EventFilter { kinds, device: text("device"), topic: text("topic"), sample })
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    /// Several events in one piece, if they are there: one write for all.
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let mut text = String::new();
+        if self.heartbeat.poll_tick(cx).is_ready() {
+            text.push_str(":\n\n");
+            // Not ready again at once; asked so that it wakes.
+            let _ = self.heartbeat.poll_tick(cx);
+        }
+        while text.len() < PIECE_BYTES && !self.is_over {
+            match self.events.poll_next(cx) {
+                Poll::Ready(Ok(event)) => write_event(&event, &mut text),
+                Poll::Ready(Err(EventsEnd::Overflow { dropped })) => {
+                    // A String takes everything.
+                    let _ = write!(text, "event: overflow\ndata: {{\"dropped\":{dropped}}}\n\n");
+                    self.is_over = true;
+                }
+                Poll::Ready(Err(EventsEnd::Closed)) => self.is_over = true,
+                Poll::Pending => break,
+            }
+        }
+        match (text.is_empty(), self.is_over) {
+            (false, _) => Poll::Ready(Some(Ok(Frame::data(text.into())))),
+            (true, true) => Poll::Ready(None),
+            (true, false) => Poll::Pending,
+        }
+    }
+}
+
+fn write_event(event: &Event, to: &mut String) {
+    let kind = event.kind.name();
+    let reason = match &event.kind {
+        EventKind::Disconnected(reason) => Some(reason.name()),
+        EventKind::Connected | EventKind::Subscribed(_) | EventKind::Unsubscribed(_) => None,
+    };
+    let view = EventView {
+        kind,
+        time_ms: millis(event.at),
+        connection: event.conn.to_string(),
+        device: &event.device,
+        topic: event.topic(),
+        reason,
+    };
+    // JSON escapes line breaks, so that the data is one line.
+    let data = serde_json::to_string(&view).unwrap_or_default();
+    let _ = write!(to, "event: {kind}\ndata: {data}\n\n");
+}
+
+/// Below what proxies and firewalls take for silence.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+const PIECE_BYTES: usize = 8 * 1024;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_cannot_be_is_refused_by_its_name() {
+        for (query, field, says) in [
+            (
+                "type=connected,opened",
+                "type",
+                "\"opened\" is no type of event; there are connected",
+            ),
+            ("type=", "type", "no type of event"),
+            ("sample=1.5", "sample", "sample is \"1.5\"; it is a number from 0 to 1"),
+            ("sample=NaN", "sample", "from 0 to 1"),
+            ("limit=5", "limit", "known are type, device, topic, sample"),
+        ] {
+            let problem = filter(Some(query)).unwrap_err();
+            let problem = serde_json::to_value(problem.document()).unwrap();
+            assert_eq!(problem["field"], field, "{query}");
+            assert!(problem["detail"].as_str().unwrap().contains(says), "{problem}");
+        }
+        let query = Some("type=subscribed,unsubscribed&device=a%2Fb&topic=news%2F&sample=0.25");
+        let expected = EventFilter {
+            kinds: vec!["subscribed", "unsubscribed"],
+            device: Some("a/b".to_owned()),
+            topic: Some("news/".to_owned()),
+            sample: Some(0.25),
+        };
+        assert_eq!(filter(query).unwrap(), expected);
+        assert_eq!(filter(None).unwrap(), EventFilter::default());
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_json() {
+        let event = Event {
+            at: Duration::from_millis(1_700),
+            conn: weir_engine::ConnId::from_u64(0xab),
+            device: "a\"b".to_owned(),
+            kind: EventKind::Disconnected(weir_wire::CloseReason::Stalled),
+        };
+        let mut text = String::new();
+        write_event(&event, &mut text);
+        let data = r#"{"type":"disconnected","time_ms":1700,"connection":"00000000000000ab","device":"a\"b","reason":"stalled"}"#;
+        assert_eq!(text, format!("event: disconnected\ndata: {data}\n\n"));
+    }
+}
