@@ -58,25 +58,27 @@ impl Handle {
     }
 
     /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.
+    ///
+    /// Errors: a shard does not answer; so do the three below.
     pub async fn connections(
         &self,
         query: &ConnectionQuery,
-    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
         self.hub.connections(query).await
     }
 
     /// One connection; `None` if it has gone.
-    pub async fn connection(&self, id: ConnId) -> Option<Connection> {
+    pub async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
         self.hub.connection(id).await
     }
 
     /// Closes a connection with `closed_by_operator`; `false` if it has gone.
-    pub async fn close(&self, id: ConnId) -> bool {
+    pub async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
         self.hub.close(id).await
     }
 
     /// A device's connections; `None` if the device is unknown.
-    pub async fn device(&self, id: &str) -> Option<Vec<Connection>> {
+    pub async fn device(&self, id: &str) -> Result<Option<Vec<Connection>>, ShardSilent> {
         self.hub.device(id).await
     }
 
@@ -250,6 +252,14 @@ pub enum PublishError {
     /// The byte budget is used up: try again after the delay.
     #[error("the byte budget is used up; try again in {0:?}")]
     BudgetExhausted(Duration),
+}
+
+/// A shard did not answer in time: what it holds cannot be told, nor that it is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("shard {shard} does not answer")]
+pub struct ShardSilent {
+    /// Its index.
+    pub shard: usize,
 }
 
 /// Why a topic name is refused.

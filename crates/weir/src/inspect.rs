@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
 
-use crate::handle::{Connection, ConnectionCursor, ConnectionQuery};
+use crate::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
 use crate::hub::Hub;
 use crate::lanes::{Lanes, inspect, urgent};
 use crate::sources::Source;
@@ -14,35 +14,36 @@ impl Hub {
     pub(crate) async fn connections(
         &self,
         query: &ConnectionQuery,
-    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
         match &query.device {
             Some(device) => self.connections_of(device, query).await,
             None => self.walk(query).await,
         }
     }
 
-    pub(crate) async fn connection(&self, id: ConnId) -> Option<Connection> {
-        let lane = self.lanes().get(id.shard())?;
-        let page = inspect(lane, InspectWhat::One(id)).await?;
-        page.connections.into_iter().next().and_then(|info| self.name(info))
+    pub(crate) async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
+        let Some(lane) = self.lanes().get(id.shard()) else { return Ok(None) };
+        let silent = ShardSilent { shard: id.shard() };
+        let page = inspect(lane, InspectWhat::One(id)).await.ok_or(silent)?;
+        Ok(page.connections.into_iter().next().and_then(|info| self.name(info)))
     }
 
-    pub(crate) async fn close(&self, id: ConnId) -> bool {
-        let is_there = self.connection(id).await.is_some();
+    pub(crate) async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
+        let is_there = self.connection(id).await?.is_some();
         if is_there {
             let close = Urgent::Close(id, CloseReason::ClosedByOperator);
             urgent(self.lane(id.shard()), close).await;
         }
-        is_there
+        Ok(is_there)
     }
 
-    pub(crate) async fn device(&self, id: &str) -> Option<Vec<Connection>> {
-        let conns = self.devices.connections_of(id)?;
+    pub(crate) async fn device(&self, id: &str) -> Result<Option<Vec<Connection>>, ShardSilent> {
+        let Some(conns) = self.devices.connections_of(id) else { return Ok(None) };
         let mut connections = Vec::with_capacity(conns.len());
         for conn in conns {
-            connections.extend(self.connection(conn).await);
+            connections.extend(self.connection(conn).await?);
         }
-        Some(connections)
+        Ok(Some(connections))
     }
 
     pub(crate) async fn revoke(&self, id: &str) -> bool {
@@ -67,26 +68,29 @@ impl Hub {
         &self,
         device: &str,
         query: &ConnectionQuery,
-    ) -> (Vec<Connection>, Option<ConnectionCursor>) {
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
         let conns = self.devices.connections_of(device).unwrap_or_default();
         let from = query.cursor.map_or(0, |place| place.cursor);
         let wanted = u32::try_from(query.limit.max(1)).unwrap_or(u32::MAX);
         let end = from.saturating_add(wanted);
         let mut connections = Vec::new();
         for conn in conns.iter().skip(from as usize).take(wanted as usize) {
-            connections.extend(self.connection(*conn).await);
+            connections.extend(self.connection(*conn).await?);
         }
         if let Some(topic) = &query.topic {
             connections.retain(|connection| connection.topics.contains(topic));
         }
         let next = ConnectionCursor { shard: 0, cursor: end };
-        (connections, (conns.len() > end as usize).then_some(next))
+        Ok((connections, (conns.len() > end as usize).then_some(next)))
     }
 
     /// Goes from shard to shard until the page is full.
-    async fn walk(&self, query: &ConnectionQuery) -> (Vec<Connection>, Option<ConnectionCursor>) {
+    async fn walk(
+        &self,
+        query: &ConnectionQuery,
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
         let topic = match query.topic.as_deref().map(|name| self.router.id(name)) {
-            Some(None) => return (Vec::new(), None),
+            Some(None) => return Ok((Vec::new(), None)),
             Some(Some(topic)) => Some(topic),
             None => None,
         };
@@ -96,16 +100,15 @@ impl Hub {
         let ConnectionCursor { mut shard, mut cursor } = query.cursor.unwrap_or(first);
         while let Some(lane) = self.lanes().get(shard as usize) {
             if found.len() >= wanted {
-                return (found, Some(ConnectionCursor { shard, cursor }));
+                return Ok((found, Some(ConnectionCursor { shard, cursor })));
             }
             let limit = wanted - found.len();
             let what = match topic {
                 Some(topic) => InspectWhat::Topic { topic, cursor, limit },
                 None => InspectWhat::All { cursor, limit },
             };
-            let Some(page) = inspect(lane, what).await else {
-                return (found, Some(ConnectionCursor { shard, cursor }));
-            };
+            let silent = ShardSilent { shard: shard as usize };
+            let page = inspect(lane, what).await.ok_or(silent)?;
             let named = page.connections.into_iter().filter_map(|info| self.name(info));
             // The topic may have ended since, and its number stand for another.
             found.extend(named.filter(|connection| {
@@ -116,7 +119,7 @@ impl Hub {
                 None => (shard, cursor) = (shard + 1, 0),
             }
         }
-        (found, None)
+        Ok((found, None))
     }
 
     /// Puts names in the place of numbers; `None` if the connection is on its way out: no device has it any more.

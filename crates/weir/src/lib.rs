@@ -38,7 +38,7 @@ pub use events::{Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, R
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
-    PublishError, Retained, Target, TopicInfo, TopicNameError,
+    PublishError, Retained, ShardSilent, Target, TopicInfo, TopicNameError,
 };
 pub use ipnet::IpNet;
 pub use listener::Buffers;

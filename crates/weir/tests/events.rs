@@ -51,7 +51,7 @@ impl Reader {
     }
 
     async fn more(&mut self) -> bool {
-        let mut bytes = [0; 16 * 1024];
+        let mut bytes = vec![0; 16 * 1024];
         let count = timeout(PATIENCE, self.stream.read(&mut bytes)).await.unwrap().unwrap();
         self.text.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
         count > 0
@@ -216,7 +216,7 @@ async fn answer(admin: SocketAddr, head: &str, token: &str) -> String {
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut bytes = [0; 4096];
+    let mut bytes = vec![0; 4096];
     let count = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
     String::from_utf8_lossy(&bytes[..count]).into_owned()
 }

@@ -84,7 +84,7 @@ async fn the_newest_connection_of_a_device_wins() {
     old.expect_goodbye(CloseReason::Replaced).await;
     drop(old);
     eventually(|| handle.topics("t", None, 1)[0].subscribers == 1, "the old one has left").await;
-    assert_eq!(handle.device("d").await.unwrap().len(), 1);
+    assert_eq!(handle.device("d").await.unwrap().unwrap().len(), 1);
     assert_eq!(handle.publish(&text(Target::Device("d"), "x")).unwrap().connections, 1);
     new.push().await;
     gateway.shutdown().await;
@@ -241,7 +241,7 @@ async fn what_devices_publish_goes_to_the_program() {
     let (published, push) = (published.unwrap(), push.unwrap());
     assert_eq!((published.request, published.offset, published.connections), (7, 1, 1));
     assert_eq!((push.message_id, push.key.as_str()), (published.message_id, "k"));
-    let connections = gateway.handle().device("d").await.unwrap();
+    let connections = gateway.handle().device("d").await.unwrap().unwrap();
     assert_eq!(push.sender, connections[0].info.id.to_u64());
     peer.say(publish("t", "", 0)).await;
     assert_eq!(peer.push().await.offset, 2);
@@ -265,7 +265,7 @@ async fn connections_are_listed_found_closed_and_revoked() {
     let mut query = weir::ConnectionQuery { limit: 2, ..Default::default() };
     let mut devices = Vec::new();
     loop {
-        let (page, cursor) = handle.connections(&query).await;
+        let (page, cursor) = handle.connections(&query).await.unwrap();
         assert!(page.len() <= 2);
         devices.extend(page.into_iter().map(|connection| connection.device));
         match cursor {
@@ -277,19 +277,20 @@ async fn connections_are_listed_found_closed_and_revoked() {
     assert_eq!(devices, ["d0", "d1", "d2", "d3", "d4", "d5", "d6"]);
     let topic = Some("even".to_owned());
     let query = weir::ConnectionQuery { limit: 100, topic, ..Default::default() };
-    let (even, _) = handle.connections(&query).await;
+    let (even, _) = handle.connections(&query).await.unwrap();
     assert_eq!(even.len(), 4);
     assert!(even.iter().all(|connection| connection.topics == ["even"]));
 
-    let id = handle.device("d3").await.unwrap()[0].info.id;
-    assert_eq!(handle.connection(id).await.unwrap().device, "d3");
-    assert!(handle.close(id).await);
+    let id = handle.device("d3").await.unwrap().unwrap()[0].info.id;
+    assert_eq!(handle.connection(id).await.unwrap().unwrap().device, "d3");
+    assert!(handle.close(id).await.unwrap());
     peers[3].expect_goodbye(CloseReason::ClosedByOperator).await;
     assert!(handle.revoke("d4").await);
     peers[4].expect_goodbye(CloseReason::Revoked).await;
     eventually(|| handle.gauges().devices == 5, "both are gone").await;
-    assert!(!handle.close(id).await && !handle.revoke("d4").await);
-    assert!(handle.device("d4").await.is_none() && handle.connection(id).await.is_none());
+    assert!(!handle.close(id).await.unwrap() && !handle.revoke("d4").await);
+    assert!(handle.device("d4").await.unwrap().is_none());
+    assert!(handle.connection(id).await.unwrap().is_none());
     // It may come back: its credentials are still good.
     Peer::settled(&gateway, "d4", &[]).await;
     gateway.shutdown().await;

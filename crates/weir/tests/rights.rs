@@ -187,8 +187,8 @@ async fn a_service_may_connect_many_times_and_no_device_in_its_name() {
     for id in ["", "ears", "", "ears/2"] {
         ears.push(settled(&gateway, id, "ears").await.0);
     }
-    assert_eq!(handle.device("ears").await.unwrap().len(), 3);
-    assert_eq!(handle.device("ears/2").await.unwrap().len(), 1);
+    assert_eq!(handle.device("ears").await.unwrap().unwrap().len(), 3);
+    assert_eq!(handle.device("ears/2").await.unwrap().unwrap().len(), 1);
     for (device, token) in [("ears", ""), ("ears/2", "vip"), ("mouth", "ears"), ("", "nose")] {
         let mut peer = Peer::connect(&gateway).await;
         peer.say(hello(device, token, &[])).await;

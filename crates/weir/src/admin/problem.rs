@@ -7,7 +7,7 @@ use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE
 use serde::Serialize;
 
 use super::reply::{self, Reply};
-use crate::{PublishError, TopicNameError};
+use crate::{PublishError, ShardSilent, TopicNameError};
 
 /// Why a request is refused: each is one `type`, one title and one status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub(super) enum Kind {
     BudgetExhausted,
     /// Too many request bodies at once.
     TooManyRequests,
+    /// A shard does not answer.
+    ShardSilent,
     /// Not listening yet, or draining.
     NotReady,
 }
@@ -106,6 +108,9 @@ impl Kind {
             Kind::TooManyRequests => {
                 ("too-many-requests", "Too many requests at once", StatusCode::SERVICE_UNAVAILABLE)
             }
+            Kind::ShardSilent => {
+                ("shard-silent", "A shard does not answer", StatusCode::SERVICE_UNAVAILABLE)
+            }
             Kind::NotReady => ("not-ready", "Not ready", StatusCode::SERVICE_UNAVAILABLE),
         }
     }
@@ -120,6 +125,12 @@ pub(super) struct Problem {
     retry_after: Option<Duration>,
     /// A header that belongs to this refusal: `Allow`, or `WWW-Authenticate`.
     header: Option<HeaderValue>,
+}
+
+impl From<ShardSilent> for Problem {
+    fn from(error: ShardSilent) -> Self {
+        Self::retry(Kind::ShardSilent, Duration::from_secs(1), error.to_string())
+    }
 }
 
 impl Problem {

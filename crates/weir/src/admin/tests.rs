@@ -283,6 +283,21 @@ async fn connections_topics_and_devices_can_be_seen_and_ended() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn a_shard_that_does_not_answer_is_not_one_that_has_nothing() {
+    let server = Server::start(Config::default()).await;
+    let _device = Device::connect(server.device_addr(), "a", &[]).await;
+    server.stop_shard().await;
+    let none = "/v1/connections/00000000000000ff";
+    for request in ["GET /v1/connections", &format!("GET {none}"), &format!("DELETE {none}")] {
+        let answer =
+            check(&server, request, "", 503, &["shard-silent", "shard 0 does not answer"]).await;
+        assert_eq!(answer.header("retry-after"), Some("1"), "{request}");
+    }
+    let elsewhere = "GET /v1/connections/ff000000000000ff";
+    check(&server, elsewhere, "", 404, &["there is no connection"]).await;
+}
+
 /// What stands under `member` in each of a list, sorted.
 fn names<'a>(list: &'a [Value], member: &str) -> Vec<&'a str> {
     let mut names: Vec<_> = list.iter().filter_map(|item| item[member].as_str()).collect();

@@ -61,7 +61,7 @@ pub(super) async fn connections(handle: &Handle, query: Option<&str>) -> Result<
         cursor: query.connection_cursor()?,
         limit: query.limit()?,
     };
-    let (connections, next) = handle.connections(&asked).await;
+    let (connections, next) = handle.connections(&asked).await?;
     let view = ConnectionsView {
         connections: connections.into_iter().map(ConnectionView::from).collect(),
         next_cursor: next.map(query::connection_cursor),
@@ -71,7 +71,7 @@ pub(super) async fn connections(handle: &Handle, query: Option<&str>) -> Result<
 
 /// `GET /v1/connections/{id}`.
 pub(super) async fn connection(handle: &Handle, id: &str) -> Result<Reply, Problem> {
-    match handle.connection(connection_id(id)?).await {
+    match handle.connection(connection_id(id)?).await? {
         Some(connection) => Ok(reply::json(StatusCode::OK, &ConnectionView::from(connection))),
         None => Err(no_connection(id)),
     }
@@ -79,7 +79,7 @@ pub(super) async fn connection(handle: &Handle, id: &str) -> Result<Reply, Probl
 
 /// `DELETE /v1/connections/{id}`.
 pub(super) async fn close(handle: &Handle, id: &str) -> Result<Reply, Problem> {
-    if handle.close(connection_id(id)?).await {
+    if handle.close(connection_id(id)?).await? {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
     Err(no_connection(id))
@@ -109,7 +109,7 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
 /// `GET /v1/devices/{id}`.
 pub(super) async fn device(handle: &Handle, id: &str) -> Result<Reply, Problem> {
     let id = &query::segment(id, "id")?;
-    let Some(connections) = handle.device(id).await else { return Err(no_device(id)) };
+    let Some(connections) = handle.device(id).await? else { return Err(no_device(id)) };
     let connections = connections.into_iter().map(ConnectionView::from).collect();
     Ok(reply::json(StatusCode::OK, &DeviceView { device: id, connections }))
 }

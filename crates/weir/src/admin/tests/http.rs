@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use weir_engine::Urgent;
 
 use crate::{Config, Gateway};
 
@@ -50,6 +51,16 @@ impl Server {
             tokio::task::yield_now().await;
         }
         budget.bytes_max()
+    }
+
+    /// Ends the first shard's thread.
+    pub(super) async fn stop_shard(&self) {
+        let handle = self.gateway.handle();
+        let stopped = handle.engine().mailbox(0).try_urgent(Urgent::Stop);
+        assert!(stopped.is_ok(), "the reserved lane has room");
+        while handle.is_ready() {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(super) fn give_budget(&self, bytes: usize) {
