@@ -3,6 +3,7 @@
 //! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
 
 mod body;
+mod crowd;
 mod events;
 mod guard;
 mod metrics;
@@ -20,6 +21,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::Either;
+use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,14 +32,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::{AcceptError, AdminConfig, Handle};
-pub(crate) use process::open_fds;
-
+use crowd::{Crowd, Life, Watched};
 use problem::{Kind, Problem};
+pub(crate) use process::open_fds;
 use routes::Routes;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
 ///
-/// Limits: `CONNECTIONS_MAX`; one more is answered with 503 and closed.
+/// Limits: `CONNECTIONS_MAX`; one more closes the one that has been silent for longest, and is answered with 503 if
+/// all of them are busy.
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
@@ -46,17 +50,27 @@ pub(crate) async fn serve(
     let counting = handle.clone();
     let routes = Arc::new(Routes::new(handle, &config));
     let (stop, stopped) = watch::channel(false);
-    let mut connections = JoinSet::new();
+    let (mut connections, mut crowd) = (JoinSet::new(), Crowd::default());
     let mut told = None;
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
+            Some(ended) = connections.join_next_with_id() => match ended {
+                Ok((id, ())) => crowd.leave(id),
+                Err(error) => crowd.leave(error.id()),
+            },
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if connections.len() >= CONNECTIONS_MAX => refuse(&stream),
+                Ok((stream, _))
+                    if crowd.count() >= CONNECTIONS_MAX && !crowd.close_longest_silent() =>
+                {
+                    refuse(&stream);
+                }
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, Arc::clone(&routes), stopped.clone()));
+                    let life = crowd.life();
+                    let conversation =
+                        converse(stream, Arc::clone(&routes), Arc::clone(&life), stopped.clone());
+                    crowd.enter(connections.spawn(conversation), life);
                 }
                 Err(error) => {
                     let kind = AcceptError::of(&error);
@@ -81,12 +95,17 @@ pub(crate) async fn serve(
 }
 
 /// Serves one connection to its end.
-async fn converse(stream: TcpStream, routes: Arc<Routes>, mut stopped: watch::Receiver<bool>) {
+async fn converse(
+    stream: TcpStream,
+    routes: Arc<Routes>,
+    life: Arc<Life>,
+    mut stopped: watch::Receiver<bool>,
+) {
     let Ok(local) = stream.local_addr().map(|addr| addr.ip()) else { return };
     prepare(&stream);
     let service = service_fn(move |request| {
-        let routes = Arc::clone(&routes);
-        async move { Ok::<_, Infallible>(answer(&routes, local, request).await) }
+        let (routes, life) = (Arc::clone(&routes), Arc::clone(&life));
+        async move { Ok::<_, Infallible>(answer(&routes, &life, local, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -110,11 +129,17 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, mut stopped: watch::Re
 
 async fn answer(
     routes: &Routes,
+    life: &Arc<Life>,
     local: IpAddr,
     request: hyper::Request<hyper::body::Incoming>,
 ) -> reply::Reply {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    // Until its body is whole it is the peer's turn.
+    life.hear(request.is_end_stream());
+    let request = request.map(|body| Watched::new(body, Arc::clone(life)));
     let reply = routes.answer(local, request).await;
+    // So is what follows, but for a stream: that ends with the connection, and its readers are few.
+    life.hear(matches!(reply.body(), Either::Right(_)));
     tracing::debug!(%method, path, status = reply.status().as_u16(), "admin request");
     reply
 }
@@ -131,8 +156,9 @@ fn prepare(stream: &TcpStream) {
 
 /// Answers one connection too many, as far as its socket takes it, and closes it.
 fn refuse(stream: &TcpStream) {
-    let detail =
-        format!("{CONNECTIONS_MAX} connections to the admin API are open, the most there can be");
+    let detail = format!(
+        "{CONNECTIONS_MAX} connections to the admin API are open and busy, the most there can be"
+    );
     let problem = Problem::retry(Kind::TooManyRequests, Duration::from_secs(1), detail);
     let Ok(body) = serde_json::to_string(&problem.document()) else { return };
     let answer = format!(

@@ -119,6 +119,10 @@ impl Kept {
         self.read().await
     }
 
+    pub(super) async fn send(&mut self, bytes: &str) {
+        self.stream.write_all(bytes.as_bytes()).await.unwrap();
+    }
+
     /// Reads one answer, which has a length.
     pub(super) async fn read(&mut self) -> Answer {
         let mut answer = Vec::new();

@@ -1,0 +1,111 @@
+//! Which connections are open, and which of them goes when one more comes.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::task::{AbortHandle, Id};
+
+/// The open connections.
+///
+/// Limits: the longest silent one gives way to a new one. A connection is silent while nothing comes of a head or a
+/// body; while its request is carried out, or its events stream, it is not.
+#[derive(Default)]
+pub(super) struct Crowd {
+    members: HashMap<Id, (AbortHandle, Arc<Life>)>,
+    turns: Arc<AtomicU64>,
+}
+
+/// What is known of a connection's life.
+pub(super) struct Life {
+    turns: Arc<AtomicU64>,
+    /// The turn in which it was heard of last: all draw from one row of numbers, so no clock is needed.
+    heard: AtomicU64,
+    is_busy: AtomicBool,
+}
+
+/// A request's body that shows when something of it comes.
+pub(super) struct Watched<B> {
+    body: B,
+    life: Arc<Life>,
+}
+
+impl Crowd {
+    pub(super) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// A life for a connection that has just come.
+    pub(super) fn life(&self) -> Arc<Life> {
+        let heard = AtomicU64::new(self.turns.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Life { turns: Arc::clone(&self.turns), heard, is_busy: AtomicBool::new(false) })
+    }
+
+    pub(super) fn enter(&mut self, task: AbortHandle, life: Arc<Life>) {
+        self.members.insert(task.id(), (task, life));
+    }
+
+    pub(super) fn leave(&mut self, id: Id) {
+        self.members.remove(&id);
+    }
+
+    /// Closes the longest silent connection; `false` if all are busy.
+    pub(super) fn close_longest_silent(&mut self) -> bool {
+        let silent = self.members.iter().filter(|(_, (_, life))| !life.is_busy());
+        let longest = silent.min_by_key(|(_, (_, life))| life.heard.load(Ordering::Relaxed));
+        let Some(id) = longest.map(|(id, _)| *id) else { return false };
+        if let Some((task, _)) = self.members.remove(&id) {
+            task.abort();
+        }
+        true
+    }
+}
+
+impl Life {
+    /// Something has come; what follows is the peer's turn, or ours.
+    pub(super) fn hear(&self, is_busy: bool) {
+        self.heard.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.is_busy.store(is_busy, Ordering::Relaxed);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
+    }
+}
+
+impl<B> Watched<B> {
+    pub(super) fn new(body: B, life: Arc<Life>) -> Self {
+        Self { body, life }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(_)) => self.life.hear(false),
+            // Whole: now it is carried out.
+            Poll::Ready(None) => self.life.hear(true),
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
