@@ -1,12 +1,15 @@
 //! Request bodies: JSON, of bounded length, read in bounded time and memory.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::problem::{Kind, Problem};
@@ -15,45 +18,150 @@ use super::problem::{Kind, Problem};
 #[derive(Debug)]
 pub(super) struct Whole<'a> {
     pub(super) bytes: Bytes,
-    _permit: SemaphorePermit<'a>,
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
 /// Room for all bodies that are being read or carried out.
+///
+/// Shape: what has come of a body takes room, what was announced takes none.
+/// Limits: `ROOM_KIB`. Where there is none left, those bodies that have not grown for longest are given up, as many as
+/// it needs: so who sends slowly stands in nobody's way.
 pub(super) struct Room {
     kibibytes: Semaphore,
     timeout: Duration,
+    growing: Mutex<Vec<Arc<Growing>>>,
+    turns: AtomicU64,
+}
+
+/// A body of which more is to come.
+#[derive(Default)]
+struct Growing {
+    kib: AtomicU32,
+    /// The turn in which it has grown last.
+    grown: AtomicU64,
+    is_given_up: AtomicBool,
+    given_up: Notify,
+}
+
+/// Keeps a body among those that grow.
+struct Entry<'a> {
+    room: &'a Room,
+    growing: Arc<Growing>,
 }
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self { kibibytes: Semaphore::new(ROOM_KIB), timeout: BODY_TIMEOUT }
+        Self {
+            kibibytes: Semaphore::new(ROOM_KIB),
+            timeout: BODY_TIMEOUT,
+            growing: Mutex::default(),
+            turns: AtomicU64::new(0),
+        }
     }
 
     /// Reads a body whole.
     ///
-    /// Errors: over `BODY_BYTES_MAX`; not there within `BODY_TIMEOUT`; no room for it within that time; broken.
+    /// Errors: over `BODY_BYTES_MAX`; not there within `BODY_TIMEOUT`; no room for it within that time, or needed by
+    /// others that come faster; broken.
     pub(super) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let kib = kibibytes(headers)?;
-        let Ok(permit) = timeout(self.timeout, self.kibibytes.acquire_many(kib)).await else {
-            let detail = format!("other requests' bodies take all of {ROOM_KIB} KiB");
-            return Err(Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail));
-        };
-        let permit = permit.expect("the semaphore is never closed");
-        match timeout(self.timeout, Limited::new(body, BODY_BYTES_MAX).collect()).await {
-            Ok(Ok(whole)) => Ok(Whole { bytes: whole.to_bytes(), _permit: permit }),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => {
-                Err(Problem::new(Kind::InvalidRequest, "the body ends or is framed wrongly"))
+        check_announced(headers)?;
+        let entry = self.enter();
+        tokio::select! {
+            biased;
+            whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
+                whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))
             }
-            Err(_) => {
-                let detail = format!("the body was not whole after {:?}", self.timeout);
-                Err(Problem::new(Kind::BodyTimeout, detail))
-            }
+            () = entry.growing.given_up.notified() => Err(no_room()),
         }
+    }
+
+    async fn gather<B>(&self, growing: &Growing, body: B) -> Result<Whole<'_>, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut body = pin!(Limited::new(body, BODY_BYTES_MAX));
+        let (mut bytes, mut permit) = (Vec::new(), None::<SemaphorePermit<'_>>);
+        while let Some(frame) = body.frame().await {
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+                Err(_) => {
+                    let detail = "the body ends or is framed wrongly";
+                    return Err(Problem::new(Kind::InvalidRequest, detail));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            growing.grown.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            let kib = kibibytes(bytes.len() + data.len());
+            let more = kib - growing.kib.load(Ordering::Relaxed);
+            if more > 0 {
+                let taken = self.take(growing, more).await;
+                match &mut permit {
+                    Some(permit) => permit.merge(taken),
+                    None => permit = Some(taken),
+                }
+                growing.kib.store(kib, Ordering::Relaxed);
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Whole { bytes: bytes.into(), _permit: permit })
+    }
+
+    /// Waits for room; where there is none, others make it.
+    async fn take(&self, growing: &Growing, kib: u32) -> SemaphorePermit<'_> {
+        if let Ok(permit) = self.kibibytes.try_acquire_many(kib) {
+            return permit;
+        }
+        self.give_up_longest_idle(growing, kib);
+        self.kibibytes.acquire_many(kib).await.expect("the semaphore is never closed")
+    }
+
+    /// Gives up bodies that have not grown for longest, until they leave `kib` or no other is left.
+    fn give_up_longest_idle(&self, taker: &Growing, kib: u32) {
+        let growing = self.lock();
+        let mut left = 0;
+        while left < kib {
+            let others = growing.iter().filter(|other| {
+                !std::ptr::eq(Arc::as_ptr(other), taker)
+                    && !other.is_given_up.load(Ordering::Relaxed)
+                    && other.kib.load(Ordering::Relaxed) > 0
+            });
+            let longest = others.min_by_key(|other| other.grown.load(Ordering::Relaxed));
+            let Some(longest) = longest else { return };
+            longest.is_given_up.store(true, Ordering::Relaxed);
+            longest.given_up.notify_one();
+            left += longest.kib.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Why a body was not whole in time: nothing came, or it found no room.
+    fn too_late(&self, growing: &Growing) -> Problem {
+        if self.kibibytes.available_permits() == 0 && growing.kib.load(Ordering::Relaxed) == 0 {
+            return no_room();
+        }
+        let detail = format!("the body was not whole after {:?}", self.timeout);
+        Problem::new(Kind::BodyTimeout, detail)
+    }
+
+    fn enter(&self) -> Entry<'_> {
+        let growing = Arc::<Growing>::default();
+        self.lock().push(Arc::clone(&growing));
+        Entry { room: self, growing }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Growing>>> {
+        self.growing.lock().expect("no panic happens under the lock of the bodies")
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.room.lock().retain(|other| !Arc::ptr_eq(other, &self.growing));
     }
 }
 
@@ -94,15 +202,24 @@ fn is_json(value: &str) -> bool {
         })
 }
 
-/// The room that a body takes: its length where it is announced, the limit otherwise.
-fn kibibytes(headers: &HeaderMap) -> Result<u32, Problem> {
+/// Refuses a body that announces more than it may have.
+fn check_announced(headers: &HeaderMap) -> Result<(), Problem> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let bytes = match announced.map(str::parse::<usize>) {
-        Some(Ok(bytes)) if bytes <= BODY_BYTES_MAX => bytes,
-        Some(_) => return Err(too_large()),
-        None => BODY_BYTES_MAX,
-    };
-    Ok(u32::try_from(bytes.div_ceil(1024)).expect("at most BODY_BYTES_MAX / 1024"))
+    match announced.map(str::parse::<usize>) {
+        Some(Ok(bytes)) if bytes <= BODY_BYTES_MAX => Ok(()),
+        Some(_) => Err(too_large()),
+        None => Ok(()),
+    }
+}
+
+/// The room that bytes take.
+fn kibibytes(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).expect("at most BODY_BYTES_MAX / 1024")
+}
+
+fn no_room() -> Problem {
+    let detail = format!("other requests' bodies take all of {ROOM_KIB} KiB");
+    Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail)
 }
 
 fn too_large() -> Problem {
@@ -141,12 +258,30 @@ mod tests {
         }
     }
 
-    /// The status of reading `body` into room for `kib` where time is short.
-    async fn read<B>(kib: usize, body: B) -> Result<usize, u16>
+    /// Sends what it has and nothing behind it.
+    struct Stalled(Option<Bytes>);
+
+    impl Body for Stalled {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+        }
+    }
+
+    fn room(kib: usize, timeout: Duration) -> Room {
+        Room { kibibytes: Semaphore::new(kib), timeout, ..Room::new() }
+    }
+
+    /// Its length, or the status of reading it.
+    async fn read<B>(room: &Room, body: B) -> Result<usize, u16>
     where
         B: Body<Data = Bytes, Error = Infallible>,
     {
-        let room = Room { kibibytes: Semaphore::new(kib), timeout: Duration::from_millis(10) };
         let whole = room.read(&HeaderMap::new(), body).await;
         whole
             .map(|whole| whole.bytes.len())
@@ -155,10 +290,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_does_not_come_or_has_no_room_is_given_up() {
-        assert_eq!(read(1024, Full::from("{}")).await, Ok(2));
-        assert_eq!(read(1023, Full::from("{}")).await, Err(503));
-        assert_eq!(read(1024, Full::from(vec![0; BODY_BYTES_MAX + 1])).await, Err(413));
-        assert_eq!(read(1024, Silent).await, Err(408));
+        let soon = Duration::from_millis(10);
+        let large = || Full::from(vec![0; BODY_BYTES_MAX]);
+        assert_eq!(read(&room(1024, soon), Full::from("{}")).await, Ok(2));
+        assert_eq!(read(&room(1024, soon), large()).await, Ok(BODY_BYTES_MAX));
+        assert_eq!(read(&room(0, soon), Full::from("{}")).await, Err(503));
+        assert_eq!(
+            read(&room(1024, soon), Full::from(vec![0; BODY_BYTES_MAX + 1])).await,
+            Err(413)
+        );
+        assert_eq!(read(&room(1024, soon), Silent).await, Err(408));
+    }
+
+    #[tokio::test]
+    async fn a_slow_body_gives_way_to_one_that_comes() {
+        let room = Arc::new(room(3, Duration::from_secs(60)));
+        let mut slow = Vec::new();
+        for count in 0..3 {
+            let reader = Arc::clone(&room);
+            let part = Bytes::from_static(&[b' '; 1024]);
+            slow.push(tokio::spawn(async move { read(&reader, Stalled(Some(part))).await }));
+            while room.kibibytes.available_permits() > 2 - count {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(read(&room, Full::from(vec![b' '; 2048])).await, Ok(2048));
+        let last = slow.pop().unwrap();
+        for slow in slow {
+            assert_eq!(slow.await.unwrap(), Err(503));
+        }
+        assert!(!last.is_finished());
+        assert_eq!(room.kibibytes.available_permits(), 2);
+        last.abort();
     }
 
     #[test]
