@@ -104,9 +104,9 @@ pub struct ServiceConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {
-    /// Subscribe to any topic.
+    /// Subscribe to any topic whose class names services, as all do unless told otherwise.
     Subscribe,
-    /// Publish to any topic, device, and to all.
+    /// Publish: to such topics on a connection, and to whatever it likes by the admin API.
     Publish,
     /// See the events of connections.
     Events,

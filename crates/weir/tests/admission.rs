@@ -160,7 +160,7 @@ async fn a_connection_shows_its_source() {
     for limits in [0, 10] {
         let gateway = start(limited(limits, 0, 0)).await;
         let _peer = settled_from(&gateway, 7, "d1").await;
-        let connections = gateway.handle().device("d1").await.unwrap();
+        let connections = gateway.handle().device("d1").await.unwrap().unwrap();
         assert_eq!(connections[0].source.as_deref(), Some("127.0.0.7"));
         assert_eq!(gateway.handle().gauges().sources, usize::from(limits > 0));
         gateway.shutdown().await;
@@ -199,7 +199,7 @@ async fn a_proxy_tells_where_a_connection_comes_from() {
         }
         peer.say(hello(source, "", &[])).await;
         peer.welcome().await;
-        let connections = handle.device(source).await.unwrap();
+        let connections = handle.device(source).await.unwrap().unwrap();
         assert_eq!(connections[0].source.as_deref(), Some(source));
         assert_eq!(connections[0].info.peer.unwrap().ip().to_string(), "127.0.0.9");
         // One more from there is one too many, whatever the proxy has.
@@ -222,7 +222,7 @@ async fn header_and_hello_may_come_in_one_piece() {
     let mut peer = from(&gateway, 9).await;
     say_bytes(&mut peer, &[&header[..], &encode(hello("d1", "", &[]))].concat()).await;
     peer.welcome().await;
-    let connections = gateway.handle().device("d1").await.unwrap();
+    let connections = gateway.handle().device("d1").await.unwrap().unwrap();
     assert_eq!(connections[0].source.as_deref(), Some("192.0.2.7"));
     gateway.shutdown().await;
 }

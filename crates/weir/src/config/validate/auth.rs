@@ -18,7 +18,7 @@ impl Config {
         let count = self.auth.tokens.len() + self.auth.services.len();
         if count > TOKENS_MAX {
             let allowed = format!(
-                "at most {TOKENS_MAX} of [[auth.tokens]] and [[auth.services]] together: each Hello is compared with all"
+                "at most {TOKENS_MAX} of [[auth.tokens]] and [[auth.services]] together, as they are numbered in 16 bits"
             );
             return Err(error("auth.tokens", format_args!("({count} tokens)"), allowed));
         }
