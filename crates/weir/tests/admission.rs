@@ -1,6 +1,7 @@
 //! Who is let in, tried with real sockets from several loopback addresses.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "it serves other tests too")]
 mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,6 +1,7 @@
 //! Events of connections over HTTP: who hears what, who may, and what becomes of a reader that is slow.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "it serves other tests too")]
 mod common;
 
 use std::io::{BufRead as _, BufReader};

@@ -1,5 +1,6 @@
 //! Topic classes over real sockets: rates, ticks, conflation, and coming back.
 
+#[expect(dead_code, reason = "it serves other tests too")]
 mod common;
 
 use std::sync::Arc;

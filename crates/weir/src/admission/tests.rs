@@ -1,3 +1,5 @@
+//! What is refused, by which limit, and what is counted.
+
 use super::*;
 
 #[test]

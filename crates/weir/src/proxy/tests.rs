@@ -1,3 +1,5 @@
+//! PROXY headers, byte by byte, cut everywhere, and what is no header.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The table of sources against a twin, and its buckets.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -1,6 +1,5 @@
 //! A gateway on free ports and a scripted device, so that a test reads as the conversation.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
