@@ -53,7 +53,7 @@ fn limited(connections: usize, rate: u32, burst: u32) -> Config {
 
 #[tokio::test]
 async fn a_source_has_so_many_connections_and_no_more() {
-    let gateway = start(limited(2, 0, 0)).await;
+    let gateway = start(limited(2, 0, 1)).await;
     let settled = settled_from(&gateway, 2, "d1").await;
     // One that says nothing counts too.
     let silent = from(&gateway, 2).await;
@@ -75,7 +75,7 @@ async fn a_source_has_so_many_connections_and_no_more() {
 
 #[tokio::test]
 async fn whoever_is_refused_by_the_shard_or_the_rules_gives_its_place_back() {
-    let mut config = limited(1, 0, 0);
+    let mut config = limited(1, 0, 1);
     config.limits.connections_max = 1;
     let gateway = start(config).await;
     let handle = gateway.handle();
@@ -159,7 +159,7 @@ async fn as_many_as_may_be_silent() {
 #[tokio::test]
 async fn a_connection_shows_its_source() {
     for limits in [0, 10] {
-        let gateway = start(limited(limits, 0, 0)).await;
+        let gateway = start(limited(limits, 0, 1)).await;
         let _peer = settled_from(&gateway, 7, "d1").await;
         let connections = gateway.handle().device("d1").await.unwrap().unwrap();
         assert_eq!(connections[0].source.as_deref(), Some("127.0.0.7"));
@@ -171,6 +171,7 @@ async fn a_connection_shows_its_source() {
 /// Only 127.0.0.9 is a proxy.
 fn behind_a_proxy(mut config: Config) -> Config {
     config.listen.proxy_networks = vec!["127.0.0.9/32".parse().unwrap()];
+    config.auth.anonymous = Some(true);
     config
 }
 
@@ -180,7 +181,7 @@ async fn say_bytes(peer: &mut Peer, bytes: &[u8]) {
 
 #[tokio::test]
 async fn a_proxy_tells_where_a_connection_comes_from() {
-    let gateway = start(behind_a_proxy(limited(1, 0, 0))).await;
+    let gateway = start(behind_a_proxy(limited(1, 0, 1))).await;
     let handle = gateway.handle();
     let v2 =
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x08\x7f\x00\x00\x01\x10\x00\x1b\x9e";
