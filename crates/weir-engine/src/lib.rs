@@ -41,4 +41,5 @@ pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready};
 pub use settings::ShardSettings;
 pub use stats::{Cell, DropRule, Durations, ShardStats};
+pub use sys::ThreadShare;
 pub use time::{Nanos, TICK};

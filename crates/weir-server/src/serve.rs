@@ -22,6 +22,7 @@ pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(front_threads)
         .thread_name("weir-front")
+        .on_thread_start(weir::schedule_front_thread)
         .enable_all()
         .build()
         .context("cannot start the front threads")?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -19,15 +20,18 @@ use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
 use crate::listener::{self, Buffers, Listener};
 use crate::reports::{self, Reports};
-use crate::threads::{OpenFiles, Resources, raise_open_files};
+use crate::threads::{OpenFiles, Resources, raise_open_files, schedule_settling_thread};
 use crate::{admin, frames, lanes};
 
 /// A running gateway.
 ///
-/// Shape: the shards' threads, and tasks on the runtime of whoever started it.
+/// Shape: the shards' threads, threads that take connections until they are settled, and tasks on the runtime of whoever
+/// started it.
 /// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
 pub struct Gateway {
     hub: Arc<Hub>,
+    /// Where connections are accepted and settled; there until this is dropped.
+    settling: Option<Runtime>,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
     /// The janitors: what sees to topics.
@@ -93,6 +97,9 @@ pub enum StartError {
     /// The shards.
     #[error("cannot start the shards: {0}")]
     Shards(#[source] io::Error),
+    /// The threads that take connections until they are settled.
+    #[error("cannot start the threads that settle connections: {0}")]
+    Settling(#[source] io::Error),
 }
 
 impl Gateway {
@@ -192,6 +199,9 @@ impl Drop for Gateway {
         self.hub.draining.send_replace(true);
         self.hub.events.close();
         self.stop_shards();
+        if let Some(settling) = self.settling.take() {
+            settling.shutdown_background();
+        }
     }
 }
 
@@ -235,7 +245,11 @@ impl GatewayBuilder {
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
-        let (listeners, buffers) = bind_all(&config)?;
+        let settling = start_settling(&resources).map_err(StartError::Settling)?;
+        let (listeners, buffers) = {
+            let _sockets_belong_to = settling.enter();
+            bind_all(&config)?
+        };
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
@@ -253,7 +267,7 @@ impl GatewayBuilder {
         };
         started.log(&config);
         let hub = Hub::new(config, engine, on_publish, sockets_max);
-        Ok(launch(hub, queues, listeners, admin, started))
+        Ok(launch(hub, settling, queues, listeners, admin, started))
     }
 }
 
@@ -355,9 +369,19 @@ fn start_shards(
     Ok((engine, queues))
 }
 
+fn start_settling(resources: &Resources) -> io::Result<Runtime> {
+    runtime::Builder::new_multi_thread()
+        .worker_threads(resources.settling_threads())
+        .thread_name("weir-settle")
+        .on_thread_start(schedule_settling_thread)
+        .enable_all()
+        .build()
+}
+
 /// Everything is there: the tasks begin.
 fn launch(
     hub: Arc<Hub>,
+    settling: Runtime,
     queues: Vec<Reports>,
     bound: Vec<Bound<Listener>>,
     admin: Option<Bound<TcpListener>>,
@@ -368,7 +392,7 @@ fn launch(
         desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
     }
     for (_, listener) in bound {
-        listeners.spawn(listener::run(Arc::clone(&hub), listener));
+        listeners.spawn_on(listener::run(Arc::clone(&hub), listener), settling.handle());
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
     services.spawn(sweep_rings(Arc::clone(&hub)));
@@ -385,7 +409,7 @@ fn launch(
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
     hub.set_listening();
-    Gateway { hub, listeners, desks, services, admin, started }
+    Gateway { hub, settling: Some(settling), listeners, desks, services, admin, started }
 }
 
 /// Lets topics let go of what they have kept long enough.

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::debug;
+use weir_engine::ThreadShare;
 
 use crate::config::{MemoryConfig, ThreadsConfig};
 
@@ -51,6 +54,11 @@ impl Resources {
         if config.front == 0 { self.processors_granted().div_ceil(2) } else { config.front }
     }
 
+    /// Threads that take connections until they are settled: one for every processor, as they only get what is left.
+    pub(crate) fn settling_threads(&self) -> usize {
+        self.processors_granted()
+    }
+
     /// The byte budget: as configured, or a quarter of the memory.
     pub fn budget_bytes(&self, config: &MemoryConfig) -> usize {
         if config.budget_bytes == 0 { self.memory_bytes / 4 } else { config.budget_bytes }
@@ -74,6 +82,26 @@ impl Resources {
             Some(quota) => (1..count).find(|granted| *granted as f64 >= quota).unwrap_or(count),
             None => count,
         }
+    }
+}
+
+/// Gives the calling thread a short time slice: what a front thread has to do is short, and what it pushes should not wait
+/// for the end of a busy shard's slice. For the `on_thread_start` of a runtime that a gateway is started on.
+///
+/// Cost: one syscall. With 100 connections of high priority among 10,000 that take the whole processor, the p99 lag of
+/// the former fell from 5.5 to 3.0 ms (`weir-bench priorities`).
+pub fn schedule_front_thread() {
+    share(ThreadShare { nice: 0, slice: Some(FRONT_SLICE) });
+}
+
+/// Puts the calling thread below shards and front: those who are connected go before those who connect.
+pub(crate) fn schedule_settling_thread() {
+    share(ThreadShare { nice: SETTLING_NICE, slice: Some(FRONT_SLICE) });
+}
+
+fn share(share: ThreadShare) {
+    if let Err(error) = share.apply() {
+        debug!(%error, ?share, "the thread keeps the share of the processor that it had");
     }
 }
 
@@ -167,6 +195,11 @@ fn mem_total(text: &str) -> Option<usize> {
     let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
+
+/// Longer than most of what a front thread does at once.
+const FRONT_SLICE: Duration = Duration::from_micros(200);
+/// A tenth of the weight of a shard's thread: never starved, hardly in the way.
+const SETTLING_NICE: i32 = 10;
 
 /// Where neither the cgroup nor the kernel tells.
 const FALLBACK_MEMORY_BYTES: usize = 1 << 30;
