@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 ///
 /// Shape: one counter for all shards, which lease it in pieces of 64 KiB so that it stays out of their way.
 /// Limits: `take` refuses beyond the limit; what happens then is the caller's: a shard closes its longest-stalled
-/// connection, the router refuses the message.
+/// connection, the router refuses the message. Only the batch of a tick may pass it ([`crate::Message::of_tick`]), by no
+/// more than the messages in it have taken.
 /// Cost: one atomic operation a message, and one a piece.
 #[derive(Debug)]
 pub struct Budget {
@@ -81,6 +82,12 @@ impl Budget {
         }
     }
 
+    /// Takes `bytes`, also beyond the limit: for what replaces bytes that were taken before it.
+    fn overdraw(&self, bytes: usize) {
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+    }
+
     /// Gives back what was taken.
     pub fn give(&self, bytes: usize) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -98,6 +105,12 @@ pub(crate) struct Charge {
 impl Charge {
     pub(crate) fn take(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
         budget.take(bytes).then(|| Charge { budget: Arc::clone(budget), bytes })
+    }
+
+    /// Takes it in any case.
+    pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize) -> Charge {
+        budget.overdraw(bytes);
+        Charge { budget: Arc::clone(budget), bytes }
     }
 }
 
@@ -181,6 +194,10 @@ mod tests {
         assert!(!budget.take(41));
         assert!(budget.take(40));
         assert_eq!((budget.used(), budget.peak(), budget.refused()), (100, 100, 1));
+        let charge = Charge::overdraw(&budget, 20);
+        assert_eq!((budget.used(), budget.peak(), budget.refused()), (120, 120, 1));
+        assert!(budget.is_tight() && !budget.take(1));
+        drop(charge);
         budget.give(100);
         assert_eq!(budget.used(), 0);
     }

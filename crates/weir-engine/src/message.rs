@@ -66,10 +66,34 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Option<Arc<Message>> {
+        let charge = Charge::take(budget, occupied(&frame, &topic))?;
+        Some(Self::charged(charge, frame, accepted_at, expires_at, topic))
+    }
+
+    /// What a tick has gathered, as one; otherwise like [`Message::of_topic`].
+    ///
+    /// Limits: charged beyond the budget's if need be. What was gathered has been charged one by one and can only give
+    /// that back once this has left.
+    pub fn of_tick(
+        budget: &Arc<Budget>,
+        frames: Vec<u8>,
+        accepted_at: Nanos,
+        expires_at: Option<Nanos>,
+        topic: TopicMessage,
+    ) -> Arc<Message> {
+        let charge = Charge::overdraw(budget, occupied(&frames, &topic));
+        Self::charged(charge, frames, accepted_at, expires_at, topic)
+    }
+
+    fn charged(
+        charge: Charge,
+        frame: Vec<u8>,
+        accepted_at: Nanos,
+        expires_at: Option<Nanos>,
+        topic: TopicMessage,
+    ) -> Arc<Message> {
         let TopicMessage { priority, slow, is_tick, offset, key, singles } = topic;
-        let bytes = frame.len() + size_of::<Message>() + size_of_val(&*singles);
-        let charge = Charge::take(budget, bytes)?;
-        Some(Arc::new(Message {
+        Arc::new(Message {
             frame: frame.into_boxed_slice(),
             accepted_at,
             expires_at,
@@ -80,7 +104,7 @@ impl Message {
             key,
             singles,
             _charge: charge,
-        }))
+        })
     }
 
     /// The frame, length prefix included.
@@ -131,6 +155,10 @@ impl Message {
     pub(crate) fn is_expired(&self, now: Nanos) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
+}
+
+fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {
+    frame.len() + size_of::<Message>() + size_of_val(&*topic.singles)
 }
 
 /// What waits for one socket: a shared message, or a frame for this connection alone.

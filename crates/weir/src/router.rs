@@ -432,6 +432,11 @@ pub(crate) fn validate_name(name: &str, limit: usize) -> Result<(), TopicNameErr
     Ok(())
 }
 
+/// What a message occupies, as the byte budget counts it.
+fn cost(message: &Arc<Message>) -> usize {
+    message.frame().len() + size_of::<Message>()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic happens under the router's locks")
 }

@@ -250,7 +250,7 @@ static TOPIC_CLASS: &[MemberOf<TopicClass>] = &[
     member!(
         TopicClass.tick_bytes_max,
         "at least the largest message, at most 67108864",
-        "What one tick may gather. More is refused until the next one, and may be tried again then."
+        "What one tick may gather, with about a hundred bytes a message beside its frame. More is refused until the next one, and may be tried again then."
     ),
     member!(
         TopicClass.conflation,

@@ -17,7 +17,7 @@ pub struct TopicClass {
     /// Messages are gathered for this long and leave as one batch; 0: each leaves at once.
     #[serde(with = "duration")]
     pub tick: Duration,
-    /// Bytes that one tick may gather; what comes then is refused until the next.
+    /// Bytes that one tick may gather, what each message occupies beside its frame included; what comes then is refused until the next.
     pub tick_bytes_max: usize,
     /// Whether a tick keeps only the newest message of each key.
     pub conflation: bool,

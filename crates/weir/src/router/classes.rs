@@ -32,7 +32,7 @@ pub(crate) struct Class {
 pub(super) struct TickRule {
     /// Index of its length among all that there are.
     pub(super) ticker: usize,
-    /// Bytes of their frames.
+    /// Bytes that they may occupy.
     pub(super) bytes_max: usize,
     /// Whether only the newest of each key stays.
     pub(super) conflation: bool,

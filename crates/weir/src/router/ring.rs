@@ -8,7 +8,7 @@ use tokio::task::coop;
 use weir_engine::{Message, Nanos};
 
 use super::classes::Retention;
-use super::{Router, Topic, lock};
+use super::{Router, Topic, cost, lock};
 
 /// The newest messages of a topic that have left, one by one.
 ///
@@ -191,11 +191,6 @@ impl Router {
     pub(crate) fn retained(&self) -> &Retained {
         &self.retained
     }
-}
-
-/// What a message occupies as long as it is kept.
-fn cost(message: &Message) -> usize {
-    message.frame().len() + size_of::<Message>()
 }
 
 /// Room for messages that is kept without use: half a kilobyte.

@@ -17,7 +17,7 @@ use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
 use weir_wire::hot;
 
 use super::classes::TickRule;
-use super::{Class, Offer, RouteError, Router, State, Topic, lock};
+use super::{Class, Offer, RouteError, Router, State, Topic, cost, lock};
 
 /// What a topic's running tick has gathered.
 ///
@@ -29,7 +29,7 @@ pub(super) struct Tick {
     /// Where the newest message of each key stands.
     keys: HashTable<u32>,
     live: usize,
-    /// Of the frames that are live.
+    /// What those that are live occupy.
     bytes: usize,
     /// Offset of the last message that has left.
     sent: u64,
@@ -65,10 +65,10 @@ impl Tick {
     /// Bytes that would be live with one more message.
     fn bytes_with(&self, rule: &TickRule, offer: Offer<'_>, hasher: &RandomState) -> usize {
         let replaced = match rule.conflation {
-            true => self.newest(offer.key.as_bytes(), hasher).map_or(0, frame_bytes),
+            true => self.newest(offer.key.as_bytes(), hasher).map_or(0, cost),
             false => 0,
         };
-        self.bytes - replaced + offer.frame_bytes
+        self.bytes - replaced + offer.frame_bytes + size_of::<Message>()
     }
 
     /// Takes a message; whether it replaces one.
@@ -81,7 +81,7 @@ impl Tick {
             is_newer = self.replace(message.key(), hasher);
         }
         self.live += 1;
-        self.bytes += frame_bytes(&message);
+        self.bytes += cost(&message);
         self.messages.push(Some(message));
         is_newer
     }
@@ -95,7 +95,7 @@ impl Tick {
                 let old = messages[*index as usize].take();
                 *index = next;
                 self.live -= 1;
-                self.bytes -= old.as_ref().map_or(0, frame_bytes);
+                self.bytes -= old.as_ref().map_or(0, cost);
                 true
             }
             None => {
@@ -127,10 +127,22 @@ impl Tick {
         }
     }
 
-    /// What it has gathered, without what has expired meanwhile.
-    fn unexpired(&self, now: Nanos) -> Vec<Arc<Message>> {
-        let is_unexpired = |message: &&Arc<Message>| message.expires_at().is_none_or(|at| at > now);
-        self.messages.iter().flatten().filter(is_unexpired).cloned().collect()
+    /// Lets go of what has expired; how many that are.
+    fn expire(&mut self, now: Nanos, hasher: &RandomState) -> usize {
+        let is_expired =
+            |message: &mut Arc<Message>| message.expires_at().is_some_and(|at| at <= now);
+        let mut expired = 0;
+        for place in &mut self.messages {
+            if let Some(message) = place.take_if(is_expired) {
+                expired += 1;
+                self.bytes -= cost(&message);
+            }
+        }
+        self.live -= expired;
+        if expired > 0 {
+            self.compact(hasher);
+        }
+        expired
     }
 
     /// The next one begins.
@@ -252,16 +264,15 @@ impl Router {
         true
     }
 
-    /// Sends what a tick has gathered; `false`: there is no credit or no budget, and it goes on.
+    /// Sends what a tick has gathered; `false`: there is no credit, and it goes on with what has not expired.
     fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
         let Some(extra) = &mut state.extra else { return true };
-        let messages = extra.tick.unexpired(Nanos::now());
-        let expired = extra.tick.live - messages.len();
+        let expired = extra.tick.expire(Nanos::now(), &self.hasher);
+        self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
+        let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
         if !messages.is_empty() && state.counts.total() > 0 {
             let Some(credits) = self.credits(&state.counts) else { return false };
-            let Some(message) = self.batch(topic, &messages, state.offset) else {
-                return false;
-            };
+            let message = self.batch(topic, &messages, state.offset);
             for credit in credits {
                 credit.push(Command::Publish(topic.id, Arc::clone(&message)));
             }
@@ -271,17 +282,12 @@ impl Router {
         }
         extra.tick.begin(state.offset);
         self.counters.count_tick(messages.len());
-        self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
         true
     }
 
-    /// All messages of a tick as one; a single one is that already. `None`: the byte budget is used up.
-    fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Option<Arc<Message>> {
-        let first = match messages {
-            [message] => return Some(Arc::clone(message)),
-            [first, ..] => first,
-            [] => return None,
-        };
+    /// All messages of a tick as one; a single one is that already.
+    fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Arc<Message> {
+        let [first, _, ..] = messages else { return Arc::clone(&messages[0]) };
         let singles: Vec<(u64, &[u8])> =
             messages.iter().map(|message| (message.offset(), message.frame())).collect();
         let mut frames = Vec::new();
@@ -301,16 +307,12 @@ impl Router {
                 SlowPolicy::Close | SlowPolicy::Drop => Box::default(),
             },
         };
-        Message::of_topic(&self.budget, frames, first.accepted_at(), expires_at, of_topic)
+        Message::of_tick(&self.budget, frames, first.accepted_at(), expires_at, of_topic)
     }
 }
 
 fn key_at(messages: &[Option<Arc<Message>>], index: u32) -> &[u8] {
     messages[index as usize].as_ref().map_or(&[], |message| message.key())
-}
-
-fn frame_bytes(message: &Arc<Message>) -> usize {
-    message.frame().len()
 }
 
 /// Gaps that are left before a tick is compacted.

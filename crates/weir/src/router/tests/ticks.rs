@@ -104,8 +104,9 @@ fn a_tick_beyond_the_frame_limit_leaves_as_several_frames_in_one_message() {
 #[test]
 fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     let budget = Budget::new(1 << 20);
+    let tick_bytes_max = 90 + 2 * size_of::<Message>();
     let (router, mut shard) =
-        topic(TopicClass { tick_bytes_max: 90, conflation: true, ..TopicClass::default() });
+        topic(TopicClass { tick_bytes_max, conflation: true, ..TopicClass::default() });
     let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
     assert_eq!(publish_key(&router, &budget, "t", "a"), accepted(1));
     assert!(!router.end_ticks());
@@ -113,7 +114,8 @@ fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     assert!(!router.end_ticks());
     assert_eq!(router.counters.ticks_deferred(), 2);
     let refused = publish_key(&router, &budget, "t", "c");
-    let Err(RouteError::TickFull { limit: 90, after }) = refused else { panic!("{refused:?}") };
+    let Err(RouteError::TickFull { limit, after }) = refused else { panic!("{refused:?}") };
+    assert_eq!(limit, tick_bytes_max);
     assert_eq!(after, Duration::from_secs(1), "the rest of the tick");
     // What replaces another needs its room only.
     assert_eq!(publish_key(&router, &budget, "t", "a"), accepted(3));
@@ -165,17 +167,62 @@ fn what_expires_within_its_tick_does_not_leave() {
 }
 
 #[test]
-fn a_tick_without_budget_goes_on() {
-    let (router, mut shard) = topic(TopicClass::default());
-    let budget = Arc::clone(&router.budget);
-    publish(&router, &budget, "t").unwrap();
-    publish(&router, &budget, "t").unwrap();
-    let rest = budget.bytes_max() - budget.used();
-    assert!(budget.take(rest));
+fn ticks_that_have_used_the_budget_up_leave() {
+    let class = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
+    let class = TopicClass { tick: Duration::from_secs(1), ..class };
+    for slow in [SlowPolicy::Close, SlowPolicy::Conflate] {
+        for retention_messages in [0, 1_000_000] {
+            let class = TopicClass { slow, retention_messages, ..class.clone() };
+            let (router, mut shards) = world_of(&config_of(class), 1, 64);
+            let budget = Arc::clone(&router.budget);
+            let names: Vec<String> = (0..20).map(|name| name.to_string()).collect();
+            for name in &names {
+                assert!(subscribe(&router, conn(0, 1), name));
+                assert!(shards[0].step(&router, |_| ()));
+            }
+            let accepted = |name: &&String| publish(&router, &budget, name).is_ok();
+            let count = names.iter().cycle().take_while(accepted).count();
+            let refused = publish(&router, &budget, &names[0]);
+            assert_eq!(refused, Err(RouteError::Budget), "of {count}");
+            let gathered = budget.used();
+            assert!(router.end_ticks());
+            assert!(budget.used() <= 2 * gathered, "{} for {gathered}", budget.used());
+            while shards[0].step(&router, |_| ()) {}
+            assert_eq!(shards[0].delivered, count);
+            end(&router, &mut shards);
+            assert_eq!(budget.used(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_each_message_occupies_counts_in_a_tick() {
+    let budget = Budget::new(1 << 20);
+    let (router, _shard) = topic(TopicClass { tick_bytes_max: 4096, ..TopicClass::default() });
+    while publish(&router, &budget, "t").is_ok() {}
+    let used = budget.used();
+    assert!((3_700..=4_096).contains(&used), "{used}");
+}
+
+#[test]
+fn what_expires_leaves_a_tick_that_cannot_leave() {
+    let budget = Budget::new(1 << 20);
+    let (router, mut shard) = topic(TopicClass { conflation: true, ..TopicClass::default() });
+    publish_key(&router, &budget, "t", "a").unwrap();
+    let used = budget.used();
+    for key in ["b", "c"] {
+        let expiring = |class: &Class, offset| {
+            let of_topic = class.topic_message(offset, 0..1);
+            Message::of_topic(&budget, key.into(), Nanos(0), Some(Nanos(1)), of_topic)
+        };
+        router.publish("t", Offer { key, ..OFFER }, expiring).unwrap();
+    }
+    let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
     assert!(!router.end_ticks());
-    assert_eq!(publish(&router, &budget, "t"), Err(RouteError::Budget));
-    budget.give(rest);
+    assert_eq!((budget.used(), router.counters.expired()), (used, 2));
+    drop(busy);
+    publish_key(&router, &budget, "t", "a").unwrap();
+    publish_key(&router, &budget, "t", "b").unwrap();
     assert!(router.end_ticks());
-    assert_eq!(offsets(&sent(&mut shard)), [1, 2]);
-    assert_eq!(router.lanes[0].depth(), 0);
+    assert_eq!(offsets(&sent(&mut shard)), [4, 5]);
 }
