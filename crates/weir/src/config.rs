@@ -154,7 +154,8 @@ pub struct ThreadsConfig {
 pub struct MemoryConfig {
     /// Bytes that may wait for sockets; 0: a quarter of the memory that the cgroup or the machine allows.
     pub budget_bytes: usize,
-    /// Bytes of the budget that all topics together may retain for those who come back; 0: a quarter.
+    /// Bytes of the budget that all topics together may retain for those who come back; 0: a quarter,
+    /// and at most half.
     pub retention_bytes: usize,
 }
 

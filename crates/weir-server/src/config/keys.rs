@@ -221,7 +221,7 @@ static KEYS: &[Key] = &[
     ),
     key!(
         memory.retention_bytes,
-        "0 or at most memory.budget_bytes",
+        "0 or at most half of memory.budget_bytes",
         "Part of the budget that the topics of all classes may keep together for those who come back; each topic lets \
          go of its own oldest. 0: a quarter of the budget."
     ),

@@ -119,10 +119,11 @@ impl Config {
             );
             return Err(error("memory.budget_bytes", memory.budget_bytes, allowed));
         }
-        let budget = resources.budget_bytes(memory);
-        if memory.retention_bytes > budget {
+        let limit = resources.budget_bytes(memory) / 2;
+        if memory.retention_bytes > limit {
             let allowed = format!(
-                "0 (a quarter of the budget) to {budget}, the budget (memory.budget_bytes) that it is a part of"
+                "0 (a quarter of the budget) to {limit}, half of the budget (memory.budget_bytes): the rest is for what \
+                 is on its way"
             );
             let depends_on = &["memory.budget_bytes"];
             let error = error("memory.retention_bytes", memory.retention_bytes, allowed);

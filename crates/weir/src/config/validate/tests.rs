@@ -89,16 +89,16 @@ fn limits_and_memory() {
         assert_eq!([limit(min), limit(max)], ["", ""], "{key}");
     }
     check_all(&[
-        (r#"{"memory": {"budget_bytes": 8388608, "retention_bytes": 8388608}}"#, ""),
+        (r#"{"memory": {"budget_bytes": 8388608, "retention_bytes": 4194304}}"#, ""),
         (
-            r#"{"memory": {"budget_bytes": 8388608, "retention_bytes": 8388609}}"#,
-            "memory.retention_bytes = 8388609: allowed is 0 (a quarter of the budget) to 8388608, the budget \
-             (memory.budget_bytes) that it is a part of",
+            r#"{"memory": {"budget_bytes": 8388608, "retention_bytes": 4194305}}"#,
+            "memory.retention_bytes = 4194305: allowed is 0 (a quarter of the budget) to 4194304, half of the budget \
+             (memory.budget_bytes): the rest is for what is on its way",
         ),
         (
-            r#"{"memory": {"retention_bytes": 67108865}}"#,
-            "memory.retention_bytes = 67108865: allowed is 0 (a quarter of the budget) to 67108864, the budget \
-             (memory.budget_bytes) that it is a part of",
+            r#"{"memory": {"retention_bytes": 33554433}}"#,
+            "memory.retention_bytes = 33554433: allowed is 0 (a quarter of the budget) to 33554432, half of the budget \
+             (memory.budget_bytes): the rest is for what is on its way",
         ),
     ]);
 }
