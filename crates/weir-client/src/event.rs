@@ -100,7 +100,7 @@ pub struct Unsubscribed {
     /// Why, or empty when we asked for it. `fell_behind`: a resume was slower than new messages came, and what follows
     /// `position` is no longer kept. To go on, subscribe again.
     pub reason: String,
-    /// The last message that was sent, if the server says.
+    /// The last message that was sent, where there is a reason: the answer to our own wish has none.
     pub position: Option<Position>,
 }
 

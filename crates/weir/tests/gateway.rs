@@ -67,7 +67,8 @@ async fn a_topic_begins_with_its_first_subscriber_and_ends_with_its_last() {
         let is_one = || handle.topics("", None, 10).iter().all(|topic| topic.subscribers == 1);
         eventually(is_one, "one membership").await;
         peer.say(Says::Unsubscribe(Unsubscribe { topic: "t".to_owned() })).await;
-        assert!(matches!(peer.hear().await, Some(Hears::Unsubscribed(_))));
+        let Some(Hears::Unsubscribed(left)) = peer.hear().await else { panic!("unsubscribed") };
+        assert_eq!((left.topic.as_str(), left.reason.as_str(), left.position), ("t", "", None));
         eventually(|| handle.gauges().topics == 0, "the topic ends").await;
     }
     peer.say(Says::Unsubscribe(Unsubscribe { topic: "t".to_owned() })).await;

@@ -179,7 +179,7 @@ impl Router {
         let mut state = topic.lock();
         if !state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after)) {
             self.counters.count_resume(ResumeOutcome::FellBehind);
-            let reply = topic.unsubscribed(FELL_BEHIND, after);
+            let reply = topic.fell_behind(after);
             credit.push(Command::Unsubscribe { conn, topic: id, reply });
             self.end_resume(conn, &topic, &mut state);
             return;
@@ -212,15 +212,13 @@ impl Router {
         if let Some(topic) = self.find(name) {
             let mut state = topic.lock();
             if !state.ended {
-                let reply = topic.unsubscribed("", state.sent(&topic.class));
+                let reply = left(name);
                 credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
                 self.end_resume(conn, &topic, &mut state);
                 return;
             }
         }
-        let unsubscribed = Unsubscribed { topic: name.to_owned(), ..Unsubscribed::default() };
-        let reply = frames::encode(Kind::Unsubscribed(unsubscribed));
-        credit.push(Command::Send(conn, Item::Frame(reply)));
+        credit.push(Command::Send(conn, Item::Frame(left(name))));
     }
 
     /// A connection has ended, and with it what it resumes.
@@ -267,11 +265,19 @@ impl Topic {
         frames::encode(Kind::Subscribed(Subscribed { topic, position, recovered }))
     }
 
-    fn unsubscribed(&self, reason: &str, offset: u64) -> Box<[u8]> {
+    fn fell_behind(&self, offset: u64) -> Box<[u8]> {
         let position = Some(Position { epoch: self.epoch, offset });
-        let (topic, reason) = (self.name.as_ref().to_owned(), reason.to_owned());
+        let (topic, reason) = (self.name.as_ref().to_owned(), FELL_BEHIND.to_owned());
         frames::encode(Kind::Unsubscribed(Unsubscribed { topic, reason, position }))
     }
+}
+
+/// The answer to `Unsubscribe`. Without a position: which message was the last that was sent, only the shard knows.
+pub(crate) fn left(topic: &str) -> Box<[u8]> {
+    frames::encode(Kind::Unsubscribed(Unsubscribed {
+        topic: topic.to_owned(),
+        ..Unsubscribed::default()
+    }))
 }
 
 /// Why a resume ends early: the topic no longer keeps what comes next.
