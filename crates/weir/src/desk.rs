@@ -19,7 +19,7 @@ use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target, TopicNameError};
 use crate::hub::{Hub, unix_time};
 use crate::reports::{Room, cost};
-use crate::router::{SubscribeError, validate_name};
+use crate::router::{SubscribeError, left, validate_name};
 use crate::tickets::Pending;
 
 /// The jobs that one shard's reports have led to.
@@ -299,9 +299,7 @@ impl Desk {
         let conn = asker.conn;
         match kind {
             Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
-            Some(Kind::Unsubscribe(Unsubscribe { topic })) => {
-                self.jobs.push_front(Job::Unsubscribe { conn, device: asker.device, topic });
-            }
+            Some(Kind::Unsubscribe(Unsubscribe { topic })) => self.leave_topic(asker, topic),
             Some(Kind::Refresh(_)) => {
                 let message = "credentials do not expire yet, so there is nothing to refresh";
                 let message = message.to_owned();
@@ -337,6 +335,21 @@ impl Desk {
             }
         };
         self.answer(conn, frame);
+    }
+
+    /// Takes on the end of a subscription. Who may not subscribe is in nothing, and learns nothing of the topic.
+    fn leave_topic(&mut self, asker: Asker, topic: String) {
+        let (conn, device) = (asker.conn, asker.device);
+        match self.check(asker, Act::Subscribe, &topic) {
+            Ok(()) => self.jobs.push_front(Job::Unsubscribe { conn, device, topic }),
+            // Not sent back: it may be long.
+            Err(Denied::Name(error)) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                let message = error.to_string();
+                self.answer(conn, frames::error(ErrorCode::TopicName, message, "", 0));
+            }
+            Err(Denied::NotPermitted(_)) => self.answer(conn, left(&topic)),
+        }
     }
 
     /// Whether the class of the topic permits the act to whoever asks.

@@ -33,6 +33,7 @@ use counts::ShardCounts;
 use ids::Ids;
 pub(crate) use ids::Retirement;
 use resume::Resumes;
+pub(crate) use resume::left;
 use ring::{Retained, Ring};
 use tick::{Tick, Ticker};
 

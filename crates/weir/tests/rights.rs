@@ -5,9 +5,9 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Hears, Peer, Says, config, eventually, hello, start};
-use weir::{Actor, Config, Gateway, Right, ServiceConfig, TokenConfig, TopicClass};
+use weir::{Actor, Config, EventFilter, Gateway, Right, ServiceConfig, TokenConfig, TopicClass};
 use weir_wire::CloseReason;
-use weir_wire::v1::{Publish, Subscribe, publish};
+use weir_wire::v1::{Publish, Subscribe, Unsubscribe, publish};
 
 fn class(pattern: &str, publish: &[&str], subscribe: &[&str]) -> TopicClass {
     let actors = |words: &[&str]| {
@@ -84,6 +84,37 @@ async fn a_service_hears_what_a_device_publishes_and_who_it_was() {
     assert_eq!(device.subscribed().await, ("room/1".to_owned(), 2));
     assert_eq!(ears.push().await.offset, 2);
     gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn who_leaves_a_topic_is_checked_too() {
+    let gateway = start(room()).await;
+    let handle = gateway.handle();
+    let mut events = handle.events(EventFilter::default()).unwrap();
+    let (mut ears, _) = settled(&gateway, "", "ears").await;
+    ears.say(subscribe("room/1")).await;
+    ears.subscribed().await;
+    let (mut device, _) = settled(&gateway, "d", "").await;
+    let unsubscribe = |topic: &str| Says::Unsubscribe(Unsubscribe { topic: topic.to_owned() });
+    for topic in ["", "room/*", &"x".repeat(60_000)] {
+        device.say(unsubscribe(topic)).await;
+        let error = device.error().await;
+        assert_eq!((error.code.as_str(), error.topic.as_str()), ("topic_name", ""));
+        assert!(error.message.len() < 300, "{}", error.message);
+    }
+    for topic in ["vip/1", "to/e", "room/1"] {
+        device.say(unsubscribe(topic)).await;
+        let Some(Hears::Unsubscribed(left)) = device.hear().await else { panic!("unsubscribed") };
+        assert_eq!((left.topic.as_str(), left.position), (topic, None));
+    }
+    gateway.shutdown().await;
+    let mut told = Vec::new();
+    while let Ok(event) = events.next().await {
+        if event.kind.name() == "unsubscribed" {
+            told.push(event.topic().unwrap_or_default().to_owned());
+        }
+    }
+    assert_eq!(told, ["room/1"]);
 }
 
 #[tokio::test]
