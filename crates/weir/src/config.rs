@@ -169,7 +169,7 @@ pub struct LimitsConfig {
     pub unsettled_connections_max: usize,
     /// Connections of one device; one more replaces the oldest.
     pub connections_per_device_max: usize,
-    /// Topics that exist at one time.
+    /// Topics that exist at one time; half of them may be topics that nobody is in and that keep messages.
     pub topics_max: usize,
     /// Topics that one connection may be in.
     pub topics_per_connection_max: usize,

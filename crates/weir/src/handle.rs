@@ -239,7 +239,9 @@ pub enum PublishError {
         after: Duration,
     },
     /// It would have to begin its topic, and as many topics exist as may: try again after the delay.
-    #[error("{limit} topics exist, the limit (limits.topics_max); try again in {after:?}")]
+    #[error(
+        "{limit} topics exist, or half as many without subscribers, the limit (limits.topics_max); try again in {after:?}"
+    )]
     TooManyTopics {
         /// The limit.
         limit: usize,

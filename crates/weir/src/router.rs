@@ -17,6 +17,7 @@ mod tick;
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ use tick::{Tick, Ticker};
 /// All topics.
 ///
 /// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
-/// Limits: `topics_max` topics, those included whose id is not free again yet.
+/// Limits: `topics_max` topics, those included whose id is not free again yet; half of them may be topics that nobody
+/// is in, or who publishes to new names all the time would leave no topic to those who subscribe.
 /// Cost: a topic with a name of 25 bytes takes 196 bytes in all, and more only if its class has a rate, a tick or
 /// a ring; nothing remains of one that has ended.
 pub(crate) struct Router {
@@ -53,6 +55,9 @@ pub(crate) struct Router {
     /// Topics that keep something.
     rings: Mutex<Vec<Arc<Topic>>>,
     retained: Retained,
+    /// Topics that nobody is in, resumes included: they live for what they keep.
+    unattended: AtomicUsize,
+    unattended_max: usize,
     resumes: Resumes,
     /// Bytes of one part of a resume.
     stretch_bytes_max: usize,
@@ -76,6 +81,8 @@ struct State {
     /// Offset of the last message accepted.
     offset: u64,
     counts: ShardCounts,
+    /// Whether it counts as one that nobody is in.
+    is_unattended: bool,
     /// Out of the tables: whoever still holds the topic looks its name up again.
     ended: bool,
     /// What only the topics of some classes have.
@@ -122,7 +129,7 @@ pub(crate) enum RouteError {
     RateLimited { per_second: u32, after: Duration },
     /// The running tick has gathered as much as it may.
     TickFull { limit: usize, after: Duration },
-    /// It would have to begin its topic, and `topics_max` topics exist.
+    /// It would have to begin its topic, and `topics_max` topics exist, or half as many that nobody is in.
     TooManyTopics,
 }
 
@@ -154,6 +161,8 @@ impl Router {
                 0 => budget.bytes_max() / 4,
                 bytes => bytes,
             }),
+            unattended: AtomicUsize::new(0),
+            unattended_max: config.limits.topics_max.div_ceil(2),
             resumes: Resumes::default(),
             stretch_bytes_max: config.connection.low_watermark_bytes,
             budget,
@@ -198,6 +207,9 @@ impl Router {
         class.check_length(offer.frame_bytes)?;
         if class.retention.is_none() {
             return Ok(None);
+        }
+        if self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+            return Err(RouteError::TooManyTopics);
         }
         self.find_or_begin(name).map(Some).ok_or(RouteError::TooManyTopics)
     }
@@ -311,11 +323,31 @@ impl Router {
         least.into_values().map(|topic| topic.info()).collect()
     }
 
+    /// Counts a topic by whether somebody is in it; called whenever that may have changed.
+    fn note_attendance(&self, state: &mut State) {
+        let is_unattended = !state.ended && state.is_unattended();
+        if is_unattended == state.is_unattended {
+            return;
+        }
+        state.is_unattended = is_unattended;
+        if !is_unattended {
+            self.unattended.fetch_sub(1, Ordering::Relaxed);
+        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max
+            && let Some(extra) = &mut state.extra
+        {
+            // One too many: it keeps nothing.
+            extra.ring.give_up(&self.retained);
+            extra.tick = Tick::default();
+        }
+    }
+
     fn end_if_idle(&self, topic: &Arc<Topic>, state: &mut State) {
+        self.note_attendance(state);
         if state.ended || !state.is_idle(&topic.class) {
             return;
         }
         state.ended = true;
+        self.note_attendance(state);
         let hash = self.hasher.hash_one(topic.name.as_ref());
         let mut stripe = lock(self.stripe(hash));
         if let Ok(entry) = stripe.find_entry(hash, |other| Arc::ptr_eq(other, topic)) {
@@ -363,7 +395,8 @@ impl State {
     fn new(class: &Class) -> State {
         let has_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
         let extra = has_extra.then(Box::default);
-        State { offset: 0, counts: ShardCounts::default(), ended: false, extra }
+        let counts = ShardCounts::default();
+        State { offset: 0, counts, is_unattended: false, ended: false, extra }
     }
 
     /// Whether nobody is in it, and nobody can come back for anything.
@@ -373,6 +406,12 @@ impl State {
             is_kept || !extra.ring.is_empty() || extra.resuming > 0
         };
         self.counts.total() == 0 && !self.extra.as_deref().is_some_and(holds)
+    }
+
+    /// Whether nobody is in it, or about to be.
+    fn is_unattended(&self) -> bool {
+        let is_resumed = self.extra.as_ref().is_some_and(|extra| extra.resuming > 0);
+        self.counts.total() == 0 && !is_resumed
     }
 
     fn extra_mut(&mut self) -> &mut Extra {

@@ -240,7 +240,12 @@ static KEYS: &[Key] = &[
         "1 to 1024",
         "Connections of one device id. One more closes the oldest with `replaced`."
     ),
-    key!(limits.topics_max, "1 to 16777216", "Topics that exist at one time."),
+    key!(
+        limits.topics_max,
+        "1 to 16777216",
+        "Topics that exist at one time. Half of them may be topics that nobody is in and that keep messages; no \
+         publish begins another one then, and a topic beyond it keeps nothing when its last subscriber leaves."
+    ),
     key!(
         limits.topics_per_connection_max,
         "1 to 4096",

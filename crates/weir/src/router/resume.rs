@@ -130,6 +130,7 @@ impl Router {
                 });
             }
             state.counts.add(conn.shard());
+            self.note_attendance(&mut state);
             let reply = topic.subscribed(state.sent(&topic.class), is_recovered);
             credit.push(Command::Subscribe { conn, topic: topic.id, reply });
             return Ok(());
@@ -157,6 +158,7 @@ impl Router {
         } else if self.resumes.begin(conn, topic.id, number) {
             state.extra_mut().resuming += 1;
         }
+        self.note_attendance(state);
         credit.push(Command::Resume(Box::new(stretch)));
     }
 

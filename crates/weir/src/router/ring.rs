@@ -98,6 +98,12 @@ impl Ring {
         }
     }
 
+    /// Lets go of everything, which counts as not kept.
+    pub(super) fn give_up(&mut self, retained: &Retained) {
+        retained.refused.fetch_add(self.len() as u64, Ordering::Relaxed);
+        while self.pop(retained) {}
+    }
+
     fn pop(&mut self, retained: &Retained) -> bool {
         let Some(message) = self.messages.pop_front() else { return false };
         let bytes = cost(&message);

@@ -241,6 +241,38 @@ fn a_tick_is_kept_as_it_left() {
 }
 
 #[test]
+fn half_of_the_topics_may_be_without_subscribers() {
+    let mut config = config_of(TopicClass { pattern: "t*".to_owned(), ..kept(3) });
+    config.limits.topics_max = 4;
+    let (router, mut shards) = world_of(&config, 1, 8);
+    let budget = Arc::clone(&router.budget);
+    let publish = |name| publish(&router, &budget, name).map(|routed| routed.is_some());
+    assert_eq!([publish("t1"), publish("t2")], [Ok(true), Ok(true)]);
+    assert_eq!(publish("t3"), Err(RouteError::TooManyTopics));
+    // To who subscribes the others are open, and what is published to them is kept.
+    for (number, name) in [(3, "t3"), (4, "t4")] {
+        assert!(subscribe(&router, conn(0, number), name));
+        assert!(shards[0].step(&router, |_| ()));
+        assert_eq!(publish(name), Ok(true));
+        assert!(shards[0].step(&router, |_| ()));
+    }
+    assert_eq!((router.topic_count(), router.retained.messages()), (4, 4));
+    // Left by all, they are too many.
+    shards[0].close(&router, conn(0, 3), |_| ());
+    assert_eq!((router.topic_count(), router.retained.messages()), (3, 3));
+    assert_eq!((router.find("t3").is_none(), router.retained.refused()), (true, 1));
+    // Where somebody comes back there is room for another.
+    let position = Position { epoch: epoch(&router, "t1"), offset: 0 };
+    assert!(resume(&router, conn(0, 1), "t1", Some(position)));
+    assert!(shards[0].step(&router, |_| ()));
+    shards[0].close(&router, conn(0, 4), |_| ());
+    assert_eq!((router.topic_count(), router.retained.refused()), (3, 1));
+    assert_eq!(router.unattended.load(Ordering::Relaxed), 2);
+    end(&router, &mut shards);
+    assert_eq!(router.unattended.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_topic_that_cannot_begin_refuses_what_it_would_keep() {
     let mut config = config_of(TopicClass { pattern: "t*".to_owned(), ..kept(1) });
     config.limits.topics_max = 1;
