@@ -82,6 +82,7 @@ impl Ring {
             self.bytes += bytes;
             self.messages.push_back(Arc::clone(message));
         } else {
+            retained.refused.fetch_add(1, Ordering::Relaxed);
             self.base = message.offset();
         }
     }
@@ -251,6 +252,24 @@ mod tests {
             }
             while ring.pop(&retained) {}
             prop_assert_eq!((retained.bytes(), retained.messages(), budget.used()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_message_that_cannot_fit_counts_as_refused() {
+        let budget = Budget::new(1 << 20);
+        let retained = Retained::new(1 << 20);
+        let largest = message(&budget, 2, 100);
+        let limits = |bytes_max| {
+            let ttl = Duration::from_secs(1);
+            Retention { messages_max: 10, bytes_max, ttl }
+        };
+        let mut ring = Ring::default();
+        for (bytes_max, len, refused) in [(cost(&largest), 1, 0), (cost(&largest) - 1, 0, 1)] {
+            ring.push(&message(&budget, 1, 10), limits(bytes_max), &retained);
+            ring.push(&largest, limits(bytes_max), &retained);
+            assert_eq!((ring.len(), retained.refused(), ring.base), (len, refused, 2 - len as u64));
+            while ring.pop(&retained) {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use weir_engine::SlowPolicy;
+use weir_engine::{Message, SlowPolicy};
 
 use super::auth::ONCE;
 use super::{ConfigError, DAY, RATE_MAX, error, within, within_time};
@@ -150,10 +150,11 @@ impl Config {
             let frame = self.limits.frame_bytes_max;
             let message =
                 if class.message_bytes_max == 0 { frame } else { class.message_bytes_max };
+            let message = message + size_of::<Message>();
             if !(message..=retention_bytes).contains(&class.retention_bytes) {
                 let allowed = format!(
-                    "{message} (a message of the largest size) to {retention_bytes} (memory.retention_bytes, what all \
-                     topics may retain)"
+                    "{message} (a message of the largest size, and what it occupies beside its frame) to \
+                     {retention_bytes} (memory.retention_bytes, what all topics may retain)"
                 );
                 let key = format!("{path}.retention_bytes");
                 return Err(large_frame(&key, class.retention_bytes, allowed));

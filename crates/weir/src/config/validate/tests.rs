@@ -376,9 +376,10 @@ fn ticks_and_sizes() {
 
 #[test]
 fn retention() {
+    let least = 65_536 + size_of::<weir_engine::Message>();
     check_class(&[
         (r#""pattern": "a", "retention_messages": 1000000"#, ""),
-        (r#""pattern": "a", "retention_messages": 1, "retention_bytes": 65536"#, ""),
+        (&format!(r#""pattern": "a", "retention_messages": 1, "retention_bytes": {least}"#), ""),
         (r#""pattern": "a", "retention_messages": 1, "retention_bytes": 16777216"#, ""),
         (r#""pattern": "a", "retention_ttl": "1s""#, ""),
         (r#""pattern": "a", "retention_ttl": "168h""#, ""),
@@ -389,14 +390,18 @@ fn retention() {
             "topic_classes[0].retention_messages = 1000001: allowed is 0 to 1000000",
         ),
         (
-            r#""pattern": "a", "retention_messages": 1, "retention_bytes": 65535"#,
-            "topic_classes[0].retention_bytes = 65535: allowed is 65536 (a message of the largest size) to 16777216 \
-             (memory.retention_bytes, what all topics may retain)",
+            r#""pattern": "a", "retention_messages": 1, "retention_bytes": 65536"#,
+            &format!(
+                "topic_classes[0].retention_bytes = 65536: allowed is {least} (a message of the largest size, and what \
+                 it occupies beside its frame) to 16777216 (memory.retention_bytes, what all topics may retain)"
+            ),
         ),
         (
             r#""pattern": "a", "retention_messages": 1, "retention_bytes": 16777217"#,
-            "topic_classes[0].retention_bytes = 16777217: allowed is 65536 (a message of the largest size) to 16777216 \
-             (memory.retention_bytes, what all topics may retain)",
+            &format!(
+                "topic_classes[0].retention_bytes = 16777217: allowed is {least} (a message of the largest size, and \
+                 what it occupies beside its frame) to 16777216 (memory.retention_bytes, what all topics may retain)"
+            ),
         ),
         (
             r#""pattern": "a", "retention_ttl": "999ms""#,
