@@ -375,8 +375,9 @@ impl Router {
         if let Some(topic) = stripe.find(hash, |topic| topic.name.as_ref() == name) {
             return Some(Arc::clone(topic));
         }
+        // Not under the lock of all numbers: there may be many patterns.
+        let class = Arc::clone(self.classes.of(name));
         let topic = self.ids.begin(|id| {
-            let class = Arc::clone(self.classes.of(name));
             let state = Mutex::new(State::new(&class));
             Arc::new(Topic { name: name.into(), id, epoch: rand::random(), class, state })
         })?;

@@ -87,16 +87,20 @@ impl Ring {
         }
     }
 
-    /// Lets go of what is older than `ttl` allows.
-    fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) {
+    /// Lets go of what is older than `ttl` allows, of some of it at a time; whether that was all.
+    fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) -> bool {
         let is_old = |message: &Arc<Message>| message.accepted_at().after(limits.ttl) <= now;
-        while self.messages.front().is_some_and(is_old) {
+        for _ in 0..TRIMMED_AT_ONCE {
+            if !self.messages.front().is_some_and(is_old) {
+                break;
+            }
             self.pop(retained);
         }
         // After a burst the memory is given back.
         if self.messages.capacity() > 4 * self.messages.len() + CAPACITY_KEPT {
             self.messages.shrink_to(2 * self.messages.len());
         }
+        !self.messages.front().is_some_and(is_old)
     }
 
     /// Lets go of everything, which counts as not kept.
@@ -181,17 +185,20 @@ impl Router {
         lock(&self.rings).append(&mut kept);
     }
 
-    /// Whether something stays in the ring.
+    /// Whether something stays in the ring. Between the parts of a large sweep others have the topic.
     pub(super) fn sweep_ring(&self, topic: &Arc<Topic>, now: Nanos) -> bool {
-        let mut state = topic.lock();
-        let (Some(limits), Some(extra)) = (topic.class.retention, &mut state.extra) else {
-            return false;
-        };
-        extra.ring.trim(limits, now, &self.retained);
-        extra.ring.is_listed = !extra.ring.is_empty();
-        let is_listed = extra.ring.is_listed;
-        self.end_if_idle(topic, &mut state);
-        is_listed
+        loop {
+            let mut state = topic.lock();
+            let (Some(limits), Some(extra)) = (topic.class.retention, &mut state.extra) else {
+                return false;
+            };
+            if extra.ring.trim(limits, now, &self.retained) {
+                extra.ring.is_listed = !extra.ring.is_empty();
+                let is_listed = extra.ring.is_listed;
+                self.end_if_idle(topic, &mut state);
+                return is_listed;
+            }
+        }
     }
 
     /// What all topics keep.
@@ -200,6 +207,8 @@ impl Router {
     }
 }
 
+/// Messages that are freed under one hold of a topic's lock: some tens of microseconds.
+const TRIMMED_AT_ONCE: usize = 1024;
 /// Room for messages that is kept without use: half a kilobyte.
 const CAPACITY_KEPT: usize = 64;
 
@@ -253,6 +262,20 @@ mod tests {
             while ring.pop(&retained) {}
             prop_assert_eq!((retained.bytes(), retained.messages(), budget.used()), (0, 0, 0));
         }
+    }
+
+    #[test]
+    fn a_burst_that_is_too_old_goes_in_parts() {
+        let budget = Budget::new(1 << 30);
+        let retained = Retained::new(1 << 30);
+        let ttl = Duration::from_nanos(1);
+        let limits = Retention { messages_max: 5_000, bytes_max: 1 << 30, ttl };
+        let mut ring = Ring::default();
+        for offset in 1..=2_500 {
+            ring.push(&message(&budget, offset, 1), limits, &retained);
+        }
+        let mut trim = || (ring.trim(limits, Nanos(2_401), &retained), ring.len());
+        assert_eq!([trim(), trim(), trim()], [(false, 1_476), (false, 452), (true, 100)]);
     }
 
     #[test]
