@@ -57,7 +57,7 @@ pub struct EventFilter {
 pub enum EventsEnd {
     /// The reader has fallen behind and was cut.
     Overflow {
-        /// Events that it has missed.
+        /// Events that were not delivered up to the cut; those after it are not counted.
         dropped: u64,
     },
     /// The gateway has ended.
@@ -80,9 +80,17 @@ pub struct Events {
 pub(crate) struct Bus {
     /// As many as there are in `readers`.
     count: AtomicUsize,
-    readers: RwLock<Vec<Arc<Reader>>>,
+    readers: RwLock<Readers>,
     dropped: AtomicU64,
     cut: AtomicU64,
+}
+
+#[derive(Default)]
+struct Readers {
+    /// Those who are neither gone nor cut.
+    list: Vec<Arc<Reader>>,
+    /// No more events will come.
+    is_closed: bool,
 }
 
 /// For the metrics.
@@ -181,22 +189,23 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        let mut readers = self.bus.readers.write().expect(NO_PANIC);
-        readers.retain(|reader| !Arc::ptr_eq(reader, &self.reader));
-        self.bus.count.store(readers.len(), Ordering::Relaxed);
+        self.bus.remove(&self.reader);
     }
 }
 
 impl Bus {
-    /// From now on.
+    /// From now on; nothing but the end if the bus is closed.
     pub(crate) fn listen(self: &Arc<Self>, filter: EventFilter) -> Option<Events> {
         let reader = Arc::new(Reader { filter, queue: Mutex::default() });
         let mut readers = self.readers.write().expect(NO_PANIC);
-        if readers.len() >= Events::READERS_MAX {
+        if readers.is_closed {
+            reader.lock().end = Some(EventsEnd::Closed);
+        } else if readers.list.len() >= Events::READERS_MAX {
             return None;
+        } else {
+            readers.list.push(Arc::clone(&reader));
+            self.count.store(readers.list.len(), Ordering::Relaxed);
         }
-        readers.push(Arc::clone(&reader));
-        self.count.store(readers.len(), Ordering::Relaxed);
         drop(readers);
         Some(Events { bus: Arc::clone(self), reader })
     }
@@ -212,16 +221,21 @@ impl Bus {
             return;
         }
         let event = Arc::new(Event { at: unix_time(), conn, device: device.to_owned(), kind });
-        for reader in self.readers.read().expect(NO_PANIC).iter() {
-            if reader.filter.lets_pass(&event) {
-                self.push(reader, &event);
+        let mut cut = Vec::new();
+        for reader in &self.readers.read().expect(NO_PANIC).list {
+            if reader.filter.lets_pass(&event) && !self.push(reader, &event) {
+                cut.push(Arc::clone(reader));
             }
         }
+        // Its place is free for another, however long its connection takes to end.
+        cut.iter().for_each(|reader| self.remove(reader));
     }
 
     /// Ends all streams behind what still waits.
     pub(crate) fn close(&self) {
-        for reader in self.readers.read().expect(NO_PANIC).iter() {
+        let mut readers = self.readers.write().expect(NO_PANIC);
+        readers.is_closed = true;
+        for reader in &readers.list {
             let mut queue = reader.lock();
             queue.end.get_or_insert(EventsEnd::Closed);
             queue.wake();
@@ -236,12 +250,20 @@ impl Bus {
         }
     }
 
-    fn push(&self, reader: &Reader, event: &Arc<Event>) {
+    fn remove(&self, reader: &Arc<Reader>) {
+        let mut readers = self.readers.write().expect(NO_PANIC);
+        readers.list.retain(|other| !Arc::ptr_eq(other, reader));
+        self.count.store(readers.list.len(), Ordering::Relaxed);
+    }
+
+    /// `false`: the reader was cut.
+    fn push(&self, reader: &Reader, event: &Arc<Event>) -> bool {
         let mut queue = reader.lock();
         if queue.end.is_some() {
-            return;
+            return true;
         }
-        if queue.events.len() < Events::QUEUE_MAX {
+        let is_room = queue.events.len() < Events::QUEUE_MAX;
+        if is_room {
             queue.events.push_back(Arc::clone(event));
         } else {
             let dropped = std::mem::take(&mut queue.events).len() as u64 + 1;
@@ -250,6 +272,7 @@ impl Bus {
             self.dropped.fetch_add(dropped, Ordering::Relaxed);
         }
         queue.wake();
+        is_room
     }
 }
 
@@ -358,7 +381,7 @@ mod tests {
         let dropped = Events::QUEUE_MAX as u64 + 1;
         let overflow = Some(EventsEnd::Overflow { dropped });
         assert_eq!(drain(&mut slow), (Vec::new(), overflow));
-        assert_eq!(bus.counts(), EventCounts { readers: 2, cut: 1, dropped });
+        assert_eq!(bus.counts(), EventCounts { readers: 1, cut: 1, dropped });
         bus.tell(conn(1), "last", EventKind::Connected);
         bus.close();
         assert_eq!(drain(&mut slow), (Vec::new(), overflow));
@@ -374,5 +397,20 @@ mod tests {
         assert!(listen().is_none());
         readers.pop();
         assert!(listen().is_some());
+        // Those who are cut leave their places at once.
+        for _ in 0..=Events::QUEUE_MAX {
+            bus.tell(conn(1), "d", EventKind::Connected);
+        }
+        assert_eq!(bus.counts().readers, 0);
+        assert!(listen().is_some());
+    }
+
+    #[test]
+    fn who_listens_after_the_end_hears_of_it() {
+        let bus = Arc::new(Bus::default());
+        bus.close();
+        let mut late = bus.listen(EventFilter::default()).unwrap();
+        bus.tell(conn(1), "d", EventKind::Connected);
+        assert_eq!(drain(&mut late), (Vec::new(), Some(EventsEnd::Closed)));
     }
 }
