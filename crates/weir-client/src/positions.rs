@@ -11,6 +11,9 @@ use crate::{Position, Subscribed, Subscription, Unsubscribed};
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     topics: BTreeMap<String, Place>,
+    /// Topics left, and how often, for which the server has not answered: until it has, what it says of them is of the
+    /// time before.
+    leaving: BTreeMap<String, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +41,10 @@ impl Positions {
             }
             Some(Say::Subscribe(asked)) => self.handle_asked(asked),
             // Forgotten before the server has answered: the caller wants out.
-            Some(Say::Unsubscribe(left)) => drop(self.topics.remove(&left.topic)),
+            Some(Say::Unsubscribe(left)) => {
+                self.topics.remove(&left.topic);
+                *self.leaving.entry(left.topic.clone()).or_default() += 1;
+            }
             Some(Say::Ping(_) | Say::Publish(_) | Say::Refresh(_)) | None => {}
         }
     }
@@ -54,6 +60,9 @@ impl Positions {
     /// Where the topic goes on. What is on its way already comes from before `told.position`, and so does what was
     /// missed: until it has been seen, the earlier position stays.
     pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) {
+        if self.leaving.contains_key(&told.topic) {
+            return;
+        }
         let Some(place) = self.topics.get_mut(&told.topic) else { return };
         let stays = place.is_in || told.recovered;
         place.is_in = true;
@@ -63,10 +72,17 @@ impl Positions {
         }
     }
 
-    /// The end of a topic that was not asked for; one that was, is forgotten already, or asked for again.
+    /// The end of a topic. One that was asked for is forgotten already, or asked for again.
     pub(crate) fn handle_unsubscribed(&mut self, told: &Unsubscribed) {
-        if !told.reason.is_empty() {
-            self.topics.remove(&told.topic);
+        match self.leaving.get_mut(&told.topic) {
+            Some(count) if told.reason.is_empty() => {
+                *count -= 1;
+                if *count == 0 {
+                    self.leaving.remove(&told.topic);
+                }
+            }
+            None if !told.reason.is_empty() => drop(self.topics.remove(&told.topic)),
+            Some(_) | None => {}
         }
     }
 
@@ -109,6 +125,11 @@ mod tests {
 
     fn subscribed(positions: &mut Positions, position: Option<Position>, recovered: bool) {
         positions.handle_subscribed(&Subscribed { topic: "t".to_owned(), position, recovered });
+    }
+
+    fn unsubscribed(positions: &mut Positions, reason: &str) {
+        let (topic, reason) = ("t".to_owned(), reason.to_owned());
+        positions.handle_unsubscribed(&Unsubscribed { topic, reason, position: None });
     }
 
     #[track_caller]
@@ -154,8 +175,7 @@ mod tests {
         positions.leave();
         assert!(positions.to_subscriptions().is_empty());
         positions.ask(None);
-        let answer = Unsubscribed { topic: "t".to_owned(), reason: String::new(), position: None };
-        positions.handle_unsubscribed(&answer);
+        unsubscribed(&mut positions, "");
         positions.handle_seen("t", 6);
         check(&positions, None);
         subscribed(&mut positions, at(1, 8), false);
@@ -166,12 +186,30 @@ mod tests {
     fn a_topic_that_the_server_ends_is_forgotten() {
         let mut positions = asked(None);
         subscribed(&mut positions, at(1, 5), false);
-        let reason = "fell_behind".to_owned();
-        positions.handle_unsubscribed(&Unsubscribed {
-            topic: "t".to_owned(),
-            reason,
-            position: None,
-        });
+        unsubscribed(&mut positions, "fell_behind");
+        assert!(positions.to_subscriptions().is_empty());
+    }
+
+    #[test]
+    fn what_was_on_its_way_says_nothing_of_the_return() {
+        let mut positions = asked(at(1, 5));
+        positions.leave();
+        positions.ask(at(1, 9));
+        positions.leave();
+        positions.ask(at(1, 9));
+        // Of before it left, the first time and the second.
+        subscribed(&mut positions, at(1, 5), true);
+        unsubscribed(&mut positions, "fell_behind");
+        unsubscribed(&mut positions, "");
+        subscribed(&mut positions, at(2, 1), false);
+        unsubscribed(&mut positions, "fell_behind");
+        positions.handle_seen("t", 30);
+        check(&positions, at(1, 9));
+        unsubscribed(&mut positions, "");
+        subscribed(&mut positions, at(1, 9), true);
+        positions.handle_seen("t", 10);
+        check(&positions, at(1, 10));
+        unsubscribed(&mut positions, "fell_behind");
         assert!(positions.to_subscriptions().is_empty());
     }
 }
