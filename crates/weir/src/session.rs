@@ -22,6 +22,7 @@ use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
 use crate::admission::{Admission, Unsettled};
+use crate::config::LimitsConfig;
 use crate::counters::ConnectRefuseCause;
 use crate::frames;
 use crate::hub::Hub;
@@ -145,7 +146,7 @@ async fn settle(
 ) -> Result<(), Refused> {
     let Greeting { mut hello, read_ahead } = greeting;
     let (heartbeat, topics) =
-        (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(hub, &mut hello));
+        (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
     let admission = match hub.auth.authenticate(&hello.device_id, &hello.token) {
         Ok(admission) => admission,
         Err(reason) => return Err((stream, unsettled, reason)),
@@ -189,11 +190,19 @@ async fn settle(
 
 /// The topics that `Hello` asks for, and one more where it asks for too many, which is what tells.
 ///
-/// A topic without a name takes two bytes on the wire and 56 here: the longest `Hello` would hold megabytes.
-fn wished_topics(hub: &Hub, hello: &mut Hello) -> Vec<Subscribe> {
+/// A topic without a name takes two bytes on the wire and 56 here: the longest `Hello` would hold megabytes. A name that
+/// is too long stays just as much too long as is needed to tell.
+fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
     let mut topics = std::mem::take(&mut hello.topics);
-    topics.truncate(hub.config().limits.topics_per_connection_max + 1);
+    topics.truncate(limits.topics_per_connection_max + 1);
     topics.shrink_to_fit();
+    for Subscribe { topic, .. } in &mut topics {
+        let is_end = |at: &usize| topic.is_char_boundary(*at);
+        if let Some(end) = (limits.topic_bytes_max + 1..topic.len()).find(is_end) {
+            topic.truncate(end);
+            topic.shrink_to_fit();
+        }
+    }
     topics
 }
 
@@ -292,3 +301,20 @@ const DISCARDED_READS_MAX: usize = 64;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A lane that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_kept_of_what_hello_asks_for_than_can_be() {
+        let limits =
+            LimitsConfig { topics_per_connection_max: 4, topic_bytes_max: 8, ..Default::default() };
+        let names = ["12345678", "123456789", "1234567890", "1234567äää", "", "six"];
+        let topics = names.map(|name| Subscribe { topic: name.to_owned(), position: None });
+        let mut hello = Hello { topics: topics.into(), ..Hello::default() };
+        let wished = wished_topics(&limits, &mut hello);
+        let wished: Vec<&str> = wished.iter().map(|wish| wish.topic.as_str()).collect();
+        assert_eq!(wished, ["12345678", "123456789", "123456789", "1234567ä", ""]);
+    }
+}
