@@ -153,6 +153,8 @@ pub(crate) struct Pattern {
     anybody: Box<[Segment]>,
     /// `{device}` as a literal that is known when it is asked for.
     somebody: Box<[Segment]>,
+    /// What sets `{device}` off from a part that a `*` stands in: an id that holds it could reach into another's names.
+    separators: Box<[char]>,
 }
 
 /// Literals that stand side by side, behind a gap or not.
@@ -195,7 +197,15 @@ impl Pattern {
             push_literal(&mut segments, rest);
             segments.into_boxed_slice()
         };
-        Self { text: text.into(), anybody: compile(true), somebody: compile(false) }
+        let (before, behind) = text.split_once(DEVICE).unwrap_or_default();
+        let before = before.contains('*').then(|| before.chars().next_back()).flatten();
+        let behind = behind.contains('*').then(|| behind.chars().next()).flatten();
+        Self {
+            text: text.into(),
+            anybody: compile(true),
+            somebody: compile(false),
+            separators: before.into_iter().chain(behind).collect(),
+        }
     }
 
     /// Whether the name fits, whichever device `{device}` stands for.
@@ -203,9 +213,10 @@ impl Pattern {
         fits(&self.anybody, name.as_bytes(), b"")
     }
 
-    /// Whether the name fits with `{device}` standing for this one.
+    /// Whether the name fits with `{device}` standing for this one, and for no other.
     pub(crate) fn matches_for(&self, name: &str, device: &str) -> bool {
-        fits(&self.somebody, name.as_bytes(), device.as_bytes())
+        !device.contains(&*self.separators)
+            && fits(&self.somebody, name.as_bytes(), device.as_bytes())
     }
 
     /// As it was written.
@@ -334,6 +345,23 @@ mod tests {
         check("*{device}{device}", "d1", true, false);
         check("*x{device}", "xxd1", true, true);
         check("news", "news", true, true);
+    }
+
+    #[test]
+    fn a_name_is_one_device_s_alone() {
+        let check = |pattern: &str, name: &str, devices: &[&str]| {
+            let fits = Pattern::new(pattern);
+            let ids = ["van-7", "van-7/cmd", "cmd", "x"];
+            let whose = ids.into_iter().filter(|id| fits.matches_for(name, id));
+            assert_eq!(whose.collect::<Vec<_>>(), devices, "{pattern:?} on {name:?}");
+        };
+        check("{device}/*", "van-7/cmd/x", &["van-7"]);
+        check("a/{device}/*", "a/van-7/cmd/x", &["van-7"]);
+        check("*/{device}", "a/van-7/cmd", &["cmd"]);
+        check("*/{device}-x", "van-7/cmd-x", &["cmd"]);
+        // Without a * there is no doubt.
+        check("{device}/in", "van-7/cmd/in", &["van-7/cmd"]);
+        check("*", "van-7/cmd", &["van-7", "van-7/cmd", "cmd", "x"]);
     }
 
     #[test]

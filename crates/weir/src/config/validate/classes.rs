@@ -62,6 +62,16 @@ impl Config {
         if parts.iter().filter(|part| **part == Part::Device).count() > 1 {
             return refuse("{device} at most once");
         }
+        let is_any = |part: &Part| *part == Part::Any;
+        let mut sides = parts.split(|part| *part == Part::Device);
+        if let (Some(before), Some(behind)) = (sides.next(), sides.next())
+            && before.iter().any(is_any)
+            && behind.iter().any(is_any)
+        {
+            return refuse(
+                "{device} with * on one side of it only, or whose id it is would not be certain",
+            );
+        }
         for pair in parts.windows(2) {
             match pair {
                 [Part::Any, Part::Any] => return refuse("one * where two stand side by side"),

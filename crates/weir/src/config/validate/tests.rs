@@ -279,6 +279,11 @@ fn patterns() {
              whose id it is would not be certain",
         ),
         (
+            r#""pattern": "*/{device}/*""#,
+            "topic_classes[0].pattern = \"*/{device}/*\": allowed is {device} with * on one side of it only, or whose \
+             id it is would not be certain",
+        ),
+        (
             r#""pattern": "*{device}""#,
             "topic_classes[0].pattern = \"*{device}\": allowed is {device} with something between it and *, or whose \
              id it is would not be certain",
