@@ -26,11 +26,13 @@ pub enum ErrorCode {
     NotPermitted,
     /// Messages come faster than the connection, or the topic, may take them.
     RateLimited,
+    /// A field that is too long, or holds characters that it must not hold.
+    InvalidField,
 }
 
 impl ErrorCode {
     /// Every code, in the order of docs/protocol.md.
-    pub const ALL: [ErrorCode; 9] = [
+    pub const ALL: [ErrorCode; 10] = [
         ErrorCode::UnknownKind,
         ErrorCode::NotSupported,
         ErrorCode::AlreadyGreeted,
@@ -40,6 +42,7 @@ impl ErrorCode {
         ErrorCode::Busy,
         ErrorCode::NotPermitted,
         ErrorCode::RateLimited,
+        ErrorCode::InvalidField,
     ];
 
     /// The word on the wire.
@@ -54,6 +57,7 @@ impl ErrorCode {
             ErrorCode::Busy => "busy",
             ErrorCode::NotPermitted => "not_permitted",
             ErrorCode::RateLimited => "rate_limited",
+            ErrorCode::InvalidField => "invalid_field",
         }
     }
 

@@ -75,6 +75,8 @@ pub enum RefuseCause {
     NotPermitted,
     /// Its topic would have to begin, and as many exist as may.
     TopicsMax,
+    /// Its key or its media type is too long, or holds what it must not.
+    InvalidField,
 }
 
 /// How it ends that a connection names the position from which it subscribes.
@@ -337,7 +339,7 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 8] = [
+    pub const ALL: [RefuseCause; 9] = [
         RefuseCause::Mailbox,
         RefuseCause::Budget,
         RefuseCause::TooLarge,
@@ -346,6 +348,7 @@ impl RefuseCause {
         RefuseCause::TickFull,
         RefuseCause::NotPermitted,
         RefuseCause::TopicsMax,
+        RefuseCause::InvalidField,
     ];
 
     /// The cause as a metric label.
@@ -359,6 +362,7 @@ impl RefuseCause {
             RefuseCause::TickFull => "tick_full",
             RefuseCause::NotPermitted => "not_permitted",
             RefuseCause::TopicsMax => "topics_max",
+            RefuseCause::InvalidField => "invalid_field",
         }
     }
 

@@ -18,6 +18,7 @@ use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target, TopicNameError};
 use crate::hub::{Hub, unix_time};
+use crate::publish::check_fields;
 use crate::reports::{Room, cost};
 use crate::router::{SubscribeError, left, validate_name};
 use crate::tickets::Pending;
@@ -415,10 +416,16 @@ impl Desk {
     }
 
     fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
-        let outcome = match &self.hub.on_publish {
+        let limit = self.hub.config().limits.topic_bytes_max;
+        let invalid = |message| {
+            self.hub.counters().count_refused(RefuseCause::InvalidField);
+            Refusal { code: ErrorCode::InvalidField, message }
+        };
+        let fields = check_fields(publish.content_type, publish.key).map_err(invalid);
+        let outcome = fields.and_then(|()| match &self.hub.on_publish {
             Some(on_publish) => self.pass_on(on_publish, asker, publish),
             None => self.publish(asker, publish).map(Some),
-        };
+        });
         let frame = match outcome {
             Ok(_) if publish.request == 0 => return,
             Ok(accepted) => frames::encode(server_message::Kind::Published(Published {
@@ -432,7 +439,9 @@ impl Desk {
                 frames::error(code, message, "", publish.request)
             }
             Err(Refusal { code, message }) => {
-                frames::error(code, message, publish.topic, publish.request)
+                let topic = publish.topic;
+                let topic = if topic.len() > limit { "" } else { topic };
+                frames::error(code, message, topic, publish.request)
             }
         };
         self.answer(asker.conn, frame);

@@ -165,5 +165,23 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// Checks what a device says of its message; the admin API has the same rule.
+///
+/// Errors: a sentence with the field, its length and the limit.
+pub(crate) fn check_fields(content_type: &str, key: &str) -> Result<(), String> {
+    for (field, value) in [("content_type", content_type), ("key", key)] {
+        if value.len() > FIELD_BYTES_MAX {
+            let bytes = value.len();
+            return Err(format!("{field} of {bytes} bytes is over the limit of {FIELD_BYTES_MAX}"));
+        }
+    }
+    if content_type.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err("content_type holds what is not printable ASCII".to_owned())
+}
+
+/// Longer ones are no media types and no keys: each travels with every message.
+const FIELD_BYTES_MAX: usize = 255;
 /// A lane empties within a few turns; a second is what the header of HTTP can say at the least.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

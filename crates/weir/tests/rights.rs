@@ -87,6 +87,35 @@ async fn a_service_hears_what_a_device_publishes_and_who_it_was() {
 }
 
 #[tokio::test]
+async fn what_a_device_says_of_its_message_is_bounded() {
+    let gateway = start(room()).await;
+    let (mut device, _) = settled(&gateway, "d", "").await;
+    let (long, longest) = ("x".repeat(256), "x".repeat(255));
+    for (content_type, key, message) in [
+        (&*long, "", "content_type of 256 bytes is over the limit of 255"),
+        ("", &*long, "key of 256 bytes is over the limit of 255"),
+        ("text/plain\n", "", "content_type holds what is not printable ASCII"),
+        (&*longest, &*longest, ""),
+    ] {
+        let Says::Publish(publish) = publish("room/1", 3) else { panic!("a publish") };
+        let (content_type, key) = (content_type.to_owned(), key.to_owned());
+        device.say(Says::Publish(Publish { content_type, key, ..publish })).await;
+        match device.hear().await {
+            Some(Hears::Error(error)) => {
+                let told = (error.code.as_str(), error.message.as_str(), error.request);
+                assert_eq!(told, ("invalid_field", message, 3));
+            }
+            Some(Hears::Published(_)) => assert_eq!(message, ""),
+            other => panic!("{other:?}"),
+        }
+    }
+    let metrics = gateway.handle().metrics();
+    let refused = "weir_publish_refused_total{cause=\"invalid_field\"} 3\n";
+    assert!(metrics.contains(refused), "{metrics}");
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
 async fn who_leaves_a_topic_is_checked_too() {
     let gateway = start(room()).await;
     let handle = gateway.handle();
