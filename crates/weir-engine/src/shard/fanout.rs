@@ -265,9 +265,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 share.sends -= 1;
                 delivered += u64::from(self.deliver(slot, walk.over.topic(), &walk.message));
                 // A lower rank gathers for it: what is there already leaves with this.
-                if self.table[slot].flags.to_flush {
-                    self.flush_gathered(slot);
-                }
+                self.flush_gathered(slot);
             }
         }
         let now = self.net.now();

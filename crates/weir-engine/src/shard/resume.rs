@@ -168,10 +168,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(outbox) = &mut self.table[slot].outbox {
             outbox.grant_grace(bytes);
         }
-        if !is_waiting {
-            self.flush(slot);
-        } else if !self.table[slot].flags.to_flush {
+        if self.table[slot].flags.to_flush {
+            self.flush_gathered(slot);
+        } else if is_waiting {
             self.check_watermarks(slot);
+        } else {
+            self.flush(slot);
         }
     }
 

@@ -73,7 +73,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
         self.note_accepted();
         if self.table[slot].outbox.is_some() {
-            return self.queue(slot, Item::Frame(bytes.into()), 0);
+            self.queue(slot, Item::Frame(bytes.into()), 0);
+            // They do not wait until a gathering is over, which higher ranks may put off for ever.
+            return self.flush_gathered(slot);
         }
         match self.send(slot, &[IoSlice::new(bytes)]) {
             Ok(sent) if sent == bytes.len() => self.note_sent(1),
@@ -94,6 +96,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     let lag = &self.stats.lag[self.table[slot].priority.index()];
                     lag.record(self.net.now().since(message.accepted_at()), 1);
                 }
+                self.flush_gathered(slot);
             }
             Item::Frame(frame) => self.send_bytes(slot, frame),
         }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use weir_engine::Priority;
+use weir_engine::{Priority, ShardSettings};
 
-use crate::stage::{Device, Stage};
+use crate::stage::{Device, Part, Stage};
 
 /// A high member has a message before any other, whoever joined first.
 ///
@@ -146,6 +146,46 @@ fn a_high_message_does_not_wait_for_a_gathering() {
             assert_eq!(*heard, ["one", "two", "three"]);
         }
         assert_eq!(stage.shard.stats().queued_bytes.get(), 0);
+    }
+}
+
+/// What is for a connection alone does not wait until a gathering is over that higher ranks put off, and who takes
+/// nothing meanwhile is found to be stalled.
+///
+/// Fails when what is queued behind gathered messages is left to the gathering's flush (`send_bytes`, `send_item` in
+/// write.rs, `queue_stretch` in resume.rs).
+#[test]
+fn what_is_for_one_connection_does_not_wait_for_a_gathering() {
+    let settings = ShardSettings {
+        low_watermark_bytes: 100,
+        high_watermark_bytes: 200,
+        ..ShardSettings::default()
+    };
+    let mut stage = Stage::with_settings(settings);
+    let devices = stage.members(1, 300);
+    let takes_nothing = devices[4];
+    stage.shard.cut_turns(512, 50, 100, 1 << 15, 1 << 16);
+    for text in ["one", "two"] {
+        stage.publish_of(Priority::Low, 1, text);
+    }
+    stage.shard.turn();
+    stage.ping(devices[0], "now");
+    stage.send(devices[1], "pushed");
+    let missed = Part { number: 1, begin: "", texts: &["missed"], after: 1, is_last: true };
+    stage.resume(devices[2], 2, Part { begin: "in", ..missed });
+    stage.send_message(devices[3], "message");
+    stage.shard.net().set_send_buffer(takes_nothing.peer, 0, 0);
+    stage.send(takes_nothing, &"x".repeat(300));
+    stage.shard.turn();
+    assert_eq!(stage.heard(devices[0]), ["one", "pong now"]);
+    assert_eq!(stage.heard(devices[1]), ["one", "pushed"]);
+    assert_eq!(stage.heard(devices[2]), ["one", "in", "missed"]);
+    assert_eq!(stage.heard(devices[3]), ["one", "message"]);
+    assert_eq!(stage.shard.stats().stalled.get(), 1);
+    assert!(stage.shard.stats().fanouts.get() > 0, "the gathering goes on");
+    stage.settle();
+    for device in &devices[..4] {
+        assert_eq!(stage.heard(*device), ["two"]);
     }
 }
 

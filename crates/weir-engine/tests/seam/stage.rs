@@ -181,6 +181,12 @@ impl Stage {
         self.shard.push(Command::Send(device.conn, Item::Frame(said(text).into())));
     }
 
+    /// Sends a message to one device, as a push does.
+    pub(crate) fn send_message(&mut self, device: Device, text: &str) {
+        let message = self.message(text);
+        self.shard.push(Command::Send(device.conn, Item::Message(message)));
+    }
+
     pub(crate) fn evict(&self, device: Device) {
         self.shard.push(Command::Evict(device.conn, CloseReason::Replaced));
     }
