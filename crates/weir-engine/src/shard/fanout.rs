@@ -284,12 +284,13 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One of several: puts its message into the outboxes.
     fn walk_gathering(&mut self, rank: usize, share: Share) {
-        let mut steps = share.steps;
+        let Share { mut sends, mut steps } = share;
         while self.fanouts.ranks[rank].walked.len() < GATHER_MAX
             && let Some(mut walk) = self.fanouts.ranks[rank].waiting.pop_front()
         {
             self.note_begin(&walk);
-            while steps > 0
+            while sends > 0
+                && steps > 0
                 && walk.cursor < walk.end
                 && self.fanouts.ranks[rank].touched.len() < self.slices.touched
             {
@@ -300,8 +301,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 steps -= 1;
                 if let Some(slot) = self.at(&walk, cursor) {
-                    let is_new = self.gather(slot, walk.over.topic(), &walk.message);
-                    self.list_to_flush(rank, slot, is_new);
+                    let gathered = self.gather(slot, walk.over.topic(), &walk.message);
+                    sends -= usize::from(gathered.has_sent);
+                    self.list_to_flush(rank, slot, gathered.is_new);
                 }
             }
             if walk.cursor < walk.end {

@@ -17,6 +17,15 @@ use crate::table::State;
 /// Outboxes kept for reuse: a fan-out that gathers for a few thousand connections takes none from the allocator.
 const SPARE_OUTBOXES_MAX: usize = 4096;
 
+/// What came of gathering one message for one connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gathered {
+    /// The connection is new to the gathering.
+    pub(super) is_new: bool,
+    /// What was gathered before has been offered to the socket.
+    pub(super) has_sent: bool,
+}
+
 impl<N: Net, F: Front> Shard<N, F> {
     /// Sends a shared message of `topic` (`NONE`: of no topic) to one open connection; the hot path of every fan-out.
     /// Whether the kernel took all.
@@ -145,26 +154,27 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
-    /// Whether the connection is new to the gathering.
-    pub(super) fn gather(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> bool {
-        if conflates(topic, message) && self.has_gathered_enough(slot) {
+    pub(super) fn gather(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> Gathered {
+        let has_sent = conflates(topic, message) && self.has_gathered_enough(slot);
+        if has_sent {
             self.flush_gathered(slot);
         }
+        let not_new = Gathered { is_new: false, has_sent };
         if self.table[slot].state != State::Open {
-            return false;
+            return not_new;
         }
         let is_waiting = self.table[slot].outbox.is_some();
         let is_listed = self.table[slot].flags.to_flush;
         if is_waiting && (!is_listed || self.is_stalled(slot) || self.is_lagging(slot)) {
             self.deliver_behind(slot, topic, message);
-            return false;
+            return not_new;
         }
         self.note_accepted();
         if !self.push(slot, Item::Message(Arc::clone(message)), 0) {
-            return false;
+            return not_new;
         }
         self.table[slot].flags.to_flush = true;
-        !is_listed
+        Gathered { is_new: !is_listed, has_sent }
     }
 
     /// Whether so much is gathered for a connection that one of its conflating topics must first see whether it keeps

@@ -115,6 +115,30 @@ fn gathered_messages_are_not_conflated_for_who_keeps_up() {
     assert_eq!(heard[4..], ["a=3"]);
 }
 
+/// A gathering that sends in between, to see who keeps up, sends no more in a turn than any other fan-out.
+///
+/// Fails when those sends are not taken from the turn's share (`walk_gathering` in fanout.rs).
+#[test]
+fn what_a_gathering_sends_in_between_counts() {
+    let mut stage = Stage::with_settings(low_marks());
+    let devices = stage.members(1, 200);
+    stage.shard.cut_turns(512, 20, 4096, 1 << 15, 1 << 16);
+    for offset in 1..=3 {
+        stage.conflate(1, offset, &format!("a={offset:0120}"));
+    }
+    let mut before = stage.shard.net().sends();
+    for turn in 0..60 {
+        stage.shard.turn();
+        let sends = stage.shard.net().sends();
+        assert!(sends - before <= 20, "{} sends in turn {turn}", sends - before);
+        before = sends;
+    }
+    stage.settle();
+    for device in devices {
+        assert_eq!(stage.heard(device).len(), 3);
+    }
+}
+
 /// Who lags ends as stalled only when its socket takes nothing at all.
 ///
 /// Fails when the clock of a lagging connection runs from the beginning (`taken_at` in `advance` of write.rs), or does
