@@ -115,7 +115,7 @@ struct Limits {
 /// How much of each kind of work a turn does before readiness is looked at again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slices {
-    /// Commands taken: a full lane takes a few turns.
+    /// Commands taken, parts of resumes by their size: a full lane takes a few turns.
     pub(crate) commands: usize,
     /// Sockets that are looked at because they are ready, those of high priority not counted.
     pub(crate) events: usize,

@@ -58,6 +58,7 @@ pub struct SimNet<O = SimOffer> {
     is_clock_still: bool,
     was_idle: bool,
     sends: u64,
+    looks: u64,
     links: Vec<Link>,
     offers: HashMap<u64, u32>,
     offered: u64,
@@ -89,6 +90,7 @@ impl<O: Offer> SimNet<O> {
             is_clock_still: false,
             was_idle: false,
             sends: 0,
+            looks: 0,
             links: Vec::new(),
             offers: HashMap::new(),
             offered: 0,
@@ -133,6 +135,11 @@ impl<O: Offer> SimNet<O> {
     /// Whether the last wait found nothing ready and was free to sleep.
     pub fn was_idle(&self) -> bool {
         self.was_idle
+    }
+
+    /// Looks that the shard has taken at connections of high priority.
+    pub fn looks(&self) -> u64 {
+        self.looks
     }
 
     /// Sends that the shard has attempted.
@@ -421,6 +428,7 @@ impl<O: Offer> Net for SimNet<O> {
     }
 
     fn poll_high(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        self.looks += 1;
         let is_high = |links: &[Link], index: u32| links[index as usize].is_high;
         for at in (0..self.edges.len()).rev() {
             if is_high(&self.links, self.edges[at]) {

@@ -249,3 +249,29 @@ fn a_high_connection_is_read_from_first() {
     let answered = normal.iter().filter(|device| !stage.heard(**device).is_empty()).count();
     assert_eq!(answered, 144);
 }
+
+/// Nor does it wait until a lane full of resumes is served, of which a turn takes as many as their bytes allow.
+///
+/// Fails when a part of a resume weighs as much as any command (`weight_of` in commands.rs), or nobody looks in between
+/// (`take_commands`).
+#[test]
+fn a_high_connection_does_not_wait_for_a_mass_resume() {
+    let mut stage = Stage::new();
+    stage.join_of(Priority::High);
+    let normal: Vec<Device> = (0..200).map(|_| stage.join()).collect();
+    stage.settle();
+    let text = "x".repeat(64);
+    let part = Part { number: 1, begin: "in", texts: &[&text[..]; 500], after: 500, is_last: true };
+    for device in &normal {
+        stage.resume(*device, 1, part);
+    }
+    let looks = stage.shard.net().looks();
+    stage.shard.turn();
+    assert!(stage.shard.net().looks() - looks >= 16, "one for each 32 of 512");
+    let served = normal.iter().filter(|device| !stage.heard(**device).is_empty()).count();
+    assert_eq!(served, 57, "each weighs nine");
+    stage.settle();
+    for device in &normal[served..] {
+        assert_eq!(stage.heard(*device).len(), 501);
+    }
+}
