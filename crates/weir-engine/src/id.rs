@@ -128,7 +128,8 @@ pub enum SlowPolicy {
     /// It is queued; who stays above the high watermark for `stall_timeout` is closed.
     #[default]
     Close,
-    /// Above the high watermark it is skipped and counted: the offsets show a gap.
+    /// Above the high watermark it is skipped and counted: the offsets show a gap. So it is while the connection lags
+    /// behind a conflating topic and anything but a message that has begun waits: the two have their turns.
     Drop,
     /// While anything waits for the connection, only its position is kept; it gets the newest message of each key as
     /// soon as its socket takes bytes, and is closed when that takes nothing at all for `stall_timeout`.

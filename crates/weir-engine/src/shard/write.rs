@@ -69,7 +69,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The same for a connection that something waits for: what becomes of the message is its topic's policy.
     fn deliver_behind(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
         match message.slow() {
-            SlowPolicy::Drop if self.is_stalled(slot) => self.count_dropped(DropRule::Slow, 1),
+            SlowPolicy::Drop if self.is_stalled(slot) || self.is_held_up(slot) => {
+                self.count_dropped(DropRule::Slow, 1);
+            }
             SlowPolicy::Conflate if conflates(topic, message) => self.lag(slot, topic, message),
             SlowPolicy::Close | SlowPolicy::Drop | SlowPolicy::Conflate => {
                 self.note_accepted();
@@ -313,6 +315,14 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     pub(super) fn is_stalled(&self, slot: u32) -> bool {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.stalled_since.is_some())
+    }
+
+    /// Whether the connection lags and something more than what is begun waits for it. Until that has left it does not
+    /// catch up: so there is one message of dropping topics to each time that it does, and neither starves the other.
+    fn is_held_up(&self, slot: u32) -> bool {
+        self.table[slot].outbox.as_ref().is_some_and(|outbox| {
+            !outbox.lags.is_empty() && outbox.len() > usize::from(outbox.has_remainder())
+        })
     }
 
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.

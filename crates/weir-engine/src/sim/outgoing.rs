@@ -224,10 +224,10 @@ impl Outgoing {
         }
     }
 
-    /// Whether the connection may have been stalled when a message of a dropping topic came to it.
+    /// Whether the connection may have been stalled, or lagged, when a message of a dropping topic came to it.
     fn may_skip(&self, number: u32, book: &Book) -> bool {
         let sent = book.sent(number);
-        sent.of_topic.slow == SlowPolicy::Drop && sent.turn <= self.stalled_in
+        sent.of_topic.slow == SlowPolicy::Drop && sent.turn <= self.stalled_in.max(self.lagged_in)
     }
 
     /// A message of a conflating topic: those before it in its topic have given way to newer ones.

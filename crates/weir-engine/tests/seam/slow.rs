@@ -241,6 +241,38 @@ fn a_busy_topic_does_not_starve_another() {
     assert!(text.contains("other"), "{text}");
 }
 
+/// A dropping and a conflating topic that are both too busy for the link have their turns.
+///
+/// Fails when a lagging connection takes all that a dropping topic sends (`is_held_up` in write.rs).
+#[test]
+fn a_dropping_topic_does_not_starve_a_conflating_one() {
+    let mut stage = Stage::new();
+    let device = slow_member(&mut stage, 100);
+    stage.subscribe(device, 2, "in");
+    stage.settle();
+    stage.heard(device);
+    stage.shard.net().set_send_buffer(device.peer, 40, 20);
+    let mut bytes = Vec::new();
+    for offset in 1..=40 {
+        stage.conflate(1, offset, &format!("a={offset:018}"));
+        for at in 0..3 {
+            let drop = TopicMessage {
+                slow: SlowPolicy::Drop,
+                offset: 3 * offset + at,
+                ..Default::default()
+            };
+            stage.post(2, &format!("{:020}", 3 * offset + at), drop);
+            stage.settle();
+        }
+        bytes.extend(stage.shard.peer_read(device.peer));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let conflated = text.matches("a=").count();
+    let others = bytes.len() / 22 - conflated;
+    assert!(conflated > 10 && others > 10, "{conflated} of one and {others} of the other");
+    assert!(dropped(&stage, DropRule::Slow) > 0);
+}
+
 /// Above the high watermark messages are skipped, down to the low one; what was queued comes.
 ///
 /// Fails when a recovery is not waited for (`deliver_behind` in write.rs).
