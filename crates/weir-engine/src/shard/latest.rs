@@ -7,6 +7,10 @@
 //! A connection gets no message from the store that no walk has brought it yet: what it may get ends with the last
 //! message that it met, and what a walk brings it later lies behind that. So a message reaches it either from the store
 //! or from its walk, however far the walks of the topic's messages are for others.
+//!
+//! Who never catches up gets the least recently changed keys. When all keys change between two sends, and always in the
+//! same order, those are the same each time: the last ones come only when there is a pause. A message cannot be passed
+//! over for the sake of others, as offsets must rise: it would be lost if it were its key's last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
