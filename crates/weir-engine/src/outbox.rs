@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::time::Duration;
 
 use crate::id::TopicId;
 use crate::message::Item;
@@ -19,8 +20,9 @@ pub(crate) struct Outbox {
     sent: usize,
     bytes: usize,
     own_bytes: usize,
-    /// What the last tick or stretch added, and what has been added behind it.
+    /// What the last ticks and stretches added, when the first of them did, and what has been added behind them.
     grace_bytes: usize,
+    grace_at: Nanos,
     bytes_behind: usize,
     /// What the shard's lease holds for this outbox.
     pub(crate) charged: usize,
@@ -62,6 +64,10 @@ impl Default for Links {
 /// Buffers in one gathered send: more would only lengthen the turn.
 pub(crate) const GATHER_MAX: usize = 64;
 
+/// Ticks and parts of resumes that come within this count as one: topics whose ticks are of the same length end them
+/// together, and who comes back resumes all its topics at once. Several turns of a busy shard.
+const GRACE_WINDOW: Duration = Duration::from_millis(50);
+
 /// An outbox that grew beyond this is not kept for reuse.
 const KEPT_ITEMS_MAX: usize = 8;
 
@@ -71,8 +77,8 @@ impl Outbox {
         self.bytes
     }
 
-    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or stretch, so that no
-    /// single one stalls a connection that took all before it.
+    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or stretch (or of several
+    /// at once), so that no single one stalls a connection that took all before it.
     pub(crate) fn bytes_counted(&self) -> usize {
         let grace = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
         self.bytes - grace
@@ -103,22 +109,27 @@ impl Outbox {
     }
 
     /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
-    pub(crate) fn push(&mut self, item: Item, sent: usize) {
+    pub(crate) fn push(&mut self, item: Item, sent: usize, now: Nanos) {
         debug_assert!(sent == 0 || self.items.is_empty(), "only the first item can be partly sent");
         let bytes = item.bytes().len() - sent;
         self.bytes += bytes;
         self.bytes_behind += bytes;
         if item.is_tick() {
-            self.grant_grace(bytes);
+            self.grant_grace(bytes, now);
         }
         self.own_bytes += item.own_bytes();
         self.sent += sent;
         self.items.push_back(item);
     }
 
-    /// The last `bytes` that were added are those of one tick or one stretch; those of the one before count from now.
-    pub(crate) fn grant_grace(&mut self, bytes: usize) {
-        (self.grace_bytes, self.bytes_behind) = (bytes, 0);
+    /// The last `bytes` that were added are those of one tick or one stretch; those of the one before count from now,
+    /// unless both belong together.
+    pub(crate) fn grant_grace(&mut self, bytes: usize, now: Nanos) {
+        let mut before = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
+        if before == 0 || now.since(self.grace_at) > GRACE_WINDOW {
+            (before, self.grace_at) = (0, now);
+        }
+        (self.grace_bytes, self.bytes_behind) = (before + bytes, 0);
     }
 
     /// The first item while no byte of it is sent.
@@ -229,9 +240,9 @@ mod tests {
     #[test]
     fn bytes_leave_in_order_whatever_the_kernel_takes() {
         let mut outbox = Outbox::default();
-        outbox.push(frame(1, 4), 1);
-        outbox.push(frame(2, 2), 0);
-        outbox.push(frame(3, 3), 0);
+        outbox.push(frame(1, 4), 1, Nanos(0));
+        outbox.push(frame(2, 2), 0, Nanos(0));
+        outbox.push(frame(3, 3), 0, Nanos(0));
         let mut all = waiting(&outbox);
         assert_eq!(all, [1, 1, 1, 2, 2, 3, 3, 3]);
         let mut done = 0;
@@ -247,15 +258,15 @@ mod tests {
     #[test]
     fn only_what_no_byte_was_sent_of_can_be_dropped() {
         let mut outbox = Outbox::default();
-        outbox.push(frame(1, 4), 2);
-        outbox.push(frame(2, 2), 0);
+        outbox.push(frame(1, 4), 2, Nanos(0));
+        outbox.push(frame(2, 2), 0, Nanos(0));
         assert!(outbox.uncommitted().is_none());
         outbox.items.reserve(1000);
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!(waiting(&outbox), [1, 1]);
         assert!(outbox.footprint() < 500, "the room of the queue is given back");
         outbox.advance(2, |_| ());
-        outbox.push(frame(3, 3), 0);
+        outbox.push(frame(3, 3), 0, Nanos(0));
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
     }
@@ -266,7 +277,7 @@ mod tests {
         let mut outbox = Outbox::default();
         for expires_at in [Some(Nanos(5)), None, Some(Nanos(7))] {
             let message = Message::new(&budget, vec![1; 4], Nanos(0), expires_at);
-            outbox.push(Item::Message(message.expect("the budget has room")), 0);
+            outbox.push(Item::Message(message.expect("the budget has room")), 0, Nanos(0));
         }
         outbox.advance(1, |_| ());
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
@@ -283,20 +294,31 @@ mod tests {
             Item::Message(message.expect("the budget has room"))
         };
         let mut outbox = Outbox::default();
-        outbox.push(frame(1, 10), 0);
-        outbox.push(tick(100), 0);
+        outbox.push(frame(1, 10), 0, Nanos(0));
+        outbox.push(tick(100), 0, Nanos(0));
         assert_eq!((outbox.bytes(), outbox.bytes_counted()), (110, 10));
-        outbox.push(frame(2, 3), 0);
+        outbox.push(frame(2, 3), 0, Nanos(0));
         assert_eq!(outbox.bytes_counted(), 13);
         outbox.advance(50, |_| ());
         assert_eq!((outbox.bytes(), outbox.bytes_counted()), (63, 3));
-        outbox.push(tick(100), 0);
+        let later = Nanos(51_000_000);
+        outbox.push(tick(100), 0, later);
         assert_eq!((outbox.bytes(), outbox.bytes_counted()), (163, 63));
         outbox.advance(61, |_| ());
         assert_eq!((outbox.bytes(), outbox.bytes_counted()), (102, 2));
         outbox.advance(102, |_| ());
-        outbox.push(frame(3, 4), 0);
+        outbox.push(frame(3, 4), 0, later);
         assert_eq!((outbox.bytes(), outbox.bytes_counted()), (4, 4));
+        outbox.push(tick(100), 0, later);
+        outbox.push(frame(4, 5), 0, later);
+        outbox.push(tick(50), 0, later.after(GRACE_WINDOW));
+        assert_eq!((outbox.bytes(), outbox.bytes_counted()), (159, 9), "both at once");
+        outbox.push(tick(1), 0, later.after(GRACE_WINDOW * 2));
+        assert_eq!(
+            (outbox.bytes(), outbox.bytes_counted()),
+            (160, 159),
+            "the window does not move"
+        );
     }
 
     #[test]

@@ -249,14 +249,18 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn check_resumes(&self) -> Result<(), String> {
-        for (slot, topic, is_asked) in self.resumes.iter() {
+        for (slot, topic, _) in self.resumes.iter() {
             let entry = &self.table[slot];
             ensure!(entry.state == State::Open, "slot {slot} resumes {topic:?} and is not open");
             let is_in = entry.memberships.find(topic).is_some();
             ensure!(!is_in, "slot {slot} resumes {topic:?} and is in it");
             let waiting = entry.outbox.as_ref().map_or(0, |outbox| outbox.bytes());
             let has_room = waiting <= self.settings.low_watermark_bytes;
-            ensure!(is_asked || !has_room, "slot {slot}: nobody asks for more of {topic:?}");
+            let asked =
+                self.resumes.iter().filter(|(other, _, is_asked)| *other == slot && *is_asked);
+            let asked = asked.count();
+            ensure!(asked <= 1, "slot {slot}: {asked} parts are asked for");
+            ensure!(asked == 1 || !has_room, "slot {slot}: nobody asks for more of {topic:?}");
         }
         Ok(())
     }

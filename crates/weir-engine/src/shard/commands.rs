@@ -162,6 +162,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(slot) = slot {
             self.end_resume(slot, topic);
             self.send_item(slot, &Item::Frame(reply));
+            self.ask_for_more(slot);
         }
         match left {
             Some(_) => self.report(Report::Left { topic }, true),

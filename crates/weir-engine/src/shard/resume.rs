@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ──first part──► running ──part──► running ──last part──► member
-//!                    │ at most the low watermark waits: the next part is asked for, once
+//!                    │ at most the low watermark waits: the next part is asked for, once, of one topic at a time
 //!                    └──unsubscribe, end of the connection, topic retired──► over: parts that still come are let go of
 //! ```
 
@@ -37,6 +37,8 @@ struct Running {
     number: u32,
     /// Offset up to which its parts have come.
     after: u64,
+    /// Parts that have come.
+    parts: u32,
     /// The next part has been asked for.
     is_asked: bool,
 }
@@ -100,12 +102,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             let is_open = self.table[slot].state == State::Open;
             if is_open && is_last {
                 self.topics.join(&mut self.table, slot, topic);
+                self.ask_for_more(slot);
             } else if is_open {
-                self.go_on_with_resume(
-                    slot,
-                    topic,
-                    Running { number: resume, after, is_asked: false },
-                );
+                self.go_on_with_resume(slot, topic, resume, after);
             }
             is_open
         });
@@ -166,7 +165,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return;
         }
         if let Some(outbox) = &mut self.table[slot].outbox {
-            outbox.grant_grace(bytes);
+            outbox.grant_grace(bytes, self.now);
         }
         if self.table[slot].flags.to_flush {
             self.flush_gathered(slot);
@@ -178,7 +177,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Notes how far a resume has come, and asks for the next part if there is room for it.
-    fn go_on_with_resume(&mut self, slot: u32, topic: TopicId, running: Running) {
+    fn go_on_with_resume(&mut self, slot: u32, topic: TopicId, number: u32, after: u64) {
         if !self.resumes.is_running(slot, topic) {
             if !self.charge(RESUME_BYTES) {
                 return self.close(slot, CloseReason::BudgetExhausted);
@@ -188,11 +187,14 @@ impl<N: Net, F: Front> Shard<N, F> {
                 return self.lease.give(RESUME_BYTES);
             }
         }
-        self.resumes.running.insert((slot, topic), running);
+        let first = Running { number, after, parts: 0, is_asked: false };
+        let running = self.resumes.running.entry((slot, topic)).or_insert(first);
+        *running = Running { parts: running.parts.saturating_add(1), ..first };
         self.ask_for_more(slot);
     }
 
-    /// Asks for the next parts of what the connection resumes, if no more than the low watermark waits for it.
+    /// Asks for the next part of what the connection resumes, if no more than the low watermark waits for it: of one
+    /// topic at a time, that of which the fewest have come.
     pub(super) fn ask_for_more(&mut self, slot: u32) {
         if self.resumes.is_empty() || self.table[slot].state != State::Open {
             return;
@@ -201,15 +203,16 @@ impl<N: Net, F: Front> Shard<N, F> {
         if waiting > self.settings.low_watermark_bytes {
             return;
         }
-        let conn = self.table.id(self.index, slot);
-        let all = (slot, TopicId(0))..=(slot, TopicId(u32::MAX));
-        while let Some((key, running)) =
-            self.resumes.running.range_mut(all.clone()).find(|(_, running)| !running.is_asked)
-        {
-            running.is_asked = true;
-            let (topic, resume, after) = (key.1, running.number, running.after);
-            self.report(Report::ResumeNext { conn, topic, resume, after }, false);
+        if self.resumes.of(slot).any(|(_, running)| running.is_asked) {
+            return;
         }
+        let all = (slot, TopicId(0))..=(slot, TopicId(u32::MAX));
+        let running = self.resumes.running.range_mut(all).min_by_key(|(_, running)| running.parts);
+        let Some((key, running)) = running else { return };
+        running.is_asked = true;
+        let (topic, resume, after) = (key.1, running.number, running.after);
+        let conn = self.table.id(self.index, slot);
+        self.report(Report::ResumeNext { conn, topic, resume, after }, false);
     }
 
     /// A resume has had its last part, or is called off.
@@ -228,8 +231,11 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// A topic is retired: nobody resumes it any more, as the front has said to those who did.
     pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
-        let before = self.resumes.running.len();
-        self.resumes.running.retain(|(_, other), _| *other != topic);
-        self.lease.give((before - self.resumes.running.len()) * RESUME_BYTES);
+        let ended = self.resumes.running.extract_if(.., |(_, other), _| *other == topic);
+        let slots: Vec<u32> = ended.map(|((slot, _), _)| slot).collect();
+        self.lease.give(slots.len() * RESUME_BYTES);
+        for slot in slots {
+            self.ask_for_more(slot);
+        }
     }
 }

@@ -146,7 +146,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let spare = &mut self.spare_outboxes;
         let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
-        outbox.push(item, sent);
+        outbox.push(item, sent, self.now);
         self.stats.queued_items.add(1);
         if self.account(slot) {
             return true;

@@ -109,7 +109,7 @@ fn a_running_resume_counts_as_a_topic() {
     let refused = "error too_many_topics";
     let heard = stage.heard(device);
     assert_eq!(heard, ["subscribed", "1", "subscribed", "1", refused, refused, "out", "in"]);
-    assert_eq!(stage.reported(), ["resume 1 after 1", "resume 2 after 1", "not entered 4"]);
+    assert_eq!(stage.reported(), ["resume 1 after 1", "not entered 4", "resume 2 after 1"]);
 }
 
 /// The end of a connection ends what it resumes; a last part that still comes gives its count back.
@@ -132,14 +132,14 @@ fn a_close_in_the_middle_of_a_resume_leaves_nothing() {
     assert_eq!(stage.heard(heir), ["subscribed", "1"]);
     assert_eq!(
         stage.reported(),
-        ["resume 1 after 1", "resume 2 after 1", "closed 0 closed_by_operator []", "not entered 2"]
+        ["resume 1 after 1", "closed 0 closed_by_operator []", "not entered 2"]
     );
     stage.close(heir);
     stage.shard.advance(std::time::Duration::from_secs(2));
     assert_eq!(stage.shard.budget().used(), 0);
 }
 
-/// The next part is asked for when there is room for it, once, for each topic that is resumed.
+/// The next part is asked for when there is room for it, once, for one topic after the other.
 ///
 /// Fails when it is asked for at once (`ask_for_more`), or not when the queue has shrunk (`flush` in write.rs).
 #[test]
@@ -156,11 +156,16 @@ fn the_next_part_is_asked_for_at_the_low_watermark() {
     assert!(stage.reported().is_empty(), "more than the low watermark waits");
     let heard = stage.heard_slowly(device);
     assert_eq!(heard, ["subscribed", &text, &text, &text, "second", "1"]);
-    assert_eq!(stage.reported(), ["resume 1 after 3", "resume 2 after 1"]);
-    stage.resume(device, 2, Part { texts: &["2"], after: 2, ..LAST });
-    stage.resume(device, 1, Part { texts: &["4"], after: 4, ..LAST });
+    assert_eq!(stage.reported(), ["resume 1 after 3"]);
+    stage.resume(device, 1, Part { texts: &["4"], after: 4, is_last: false, ..LAST });
     stage.settle();
-    assert_eq!(stage.heard_slowly(device), ["2", "4"]);
+    assert_eq!(stage.reported(), ["resume 2 after 1"], "each in its turn");
+    stage.resume(device, 2, Part { texts: &["2"], after: 2, ..LAST });
+    stage.settle();
+    assert_eq!(stage.reported(), ["resume 1 after 4"]);
+    stage.resume(device, 1, Part { texts: &["5"], after: 5, ..LAST });
+    stage.settle();
+    assert_eq!(stage.heard_slowly(device), ["4", "2", "5"]);
     assert!(stage.reported().is_empty());
 }
 
@@ -198,11 +203,34 @@ fn a_part_larger_than_the_high_watermark_stalls_nobody() {
     let text = "x".repeat(90);
     stage.resume(device, 1, Part { texts: &[&text[..]; 4], after: 4, ..FIRST });
     stage.settle();
-    assert_eq!(stage.shard.stats().stalled.get(), 0);
+    stage.resume(device, 3, Part { texts: &[&text[..]; 4], after: 4, ..FIRST });
+    stage.settle();
+    assert_eq!(stage.shard.stats().stalled.get(), 0, "nor do several at once");
+    stage.shard.advance(std::time::Duration::from_millis(60));
     stage.resume(device, 2, Part { texts: &["small"], after: 4, ..FIRST });
     stage.settle();
     assert_eq!(stage.shard.stats().stalled.get(), 1, "the part before counts now");
-    assert_eq!(stage.heard_slowly(device).len(), 7);
+    assert_eq!(stage.heard_slowly(device).len(), 12);
+}
+
+/// When the topic whose part was asked for is left or retired, the next one has its turn.
+///
+/// Fails when the end of a resume asks for nothing (`unsubscribe`, `end_resumes_of`).
+#[test]
+fn an_end_of_one_resume_lets_the_next_go_on() {
+    let mut stage = Stage::new();
+    let device = stage.join();
+    for topic in [1, 2, 3] {
+        stage.resume(device, topic, Part { texts: &["1"], after: 1, ..FIRST });
+    }
+    stage.settle();
+    assert_eq!(stage.reported(), ["resume 1 after 1"]);
+    stage.unsubscribe(device, 1, "out");
+    stage.settle();
+    assert_eq!(stage.reported(), ["resume 2 after 1"]);
+    stage.shard.push(weir_engine::Command::Retire(TopicId(2)));
+    stage.settle();
+    assert_eq!(stage.reported(), ["resume 3 after 1", "retired 2"]);
 }
 
 /// Retiring a topic ends what resumes it: its id can be used anew at once.
