@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos};
+use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority};
 use weir_wire::hot;
 
 use crate::counters::{PublishTarget, RefuseCause};
@@ -49,7 +49,9 @@ impl Hub {
             if conns.is_empty() {
                 return Ok(draft.accepted(0));
             }
-            let credits = conns.iter().map(|conn| lanes::try_credit(self.lane(conn.shard())));
+            let credits = conns
+                .iter()
+                .map(|conn| lanes::try_credit(self.lane(conn.shard()), Priority::Normal));
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -65,7 +67,7 @@ impl Hub {
         if connections == 0 {
             return Ok(draft.accepted(0));
         }
-        let credits = self.lanes().iter().map(lanes::try_credit);
+        let credits = self.lanes().iter().map(|lane| lanes::try_credit(lane, Priority::Normal));
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
+use weir_engine::{Budget, Command, Credit, Message, Nanos, Priority, TopicId};
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -227,7 +227,8 @@ impl Router {
         match &topic.class.tick {
             Some(rule) => self.gather(topic, state, (rule, offer), message)?,
             None => {
-                let credits = self.credits(&state.counts).ok_or(RouteError::Busy)?;
+                let credits =
+                    self.credits(&state.counts, topic.class.priority).ok_or(RouteError::Busy)?;
                 let message = message(&topic.class, state.offset + 1).ok_or(RouteError::Budget)?;
                 for credit in credits {
                     credit.push(Command::Publish(topic.id, Arc::clone(&message)));
@@ -244,9 +245,13 @@ impl Router {
         Ok(Routed { offset: state.offset, connections: state.counts.total() })
     }
 
-    /// A credit for each shard that has members, or none: those that are dropped return to their lanes.
-    fn credits(&self, counts: &ShardCounts) -> Option<Vec<Credit<'_, OwnedFd>>> {
-        counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard])).collect()
+    /// A credit of this priority for each shard that has members, or none: those that are dropped return to their lanes.
+    fn credits(
+        &self,
+        counts: &ShardCounts,
+        priority: Priority,
+    ) -> Option<Vec<Credit<'_, OwnedFd>>> {
+        counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard], priority)).collect()
     }
 
     /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's, unless it keeps

@@ -271,7 +271,9 @@ impl Router {
         self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
         let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
         if !messages.is_empty() && state.counts.total() > 0 {
-            let Some(credits) = self.credits(&state.counts) else { return false };
+            let Some(credits) = self.credits(&state.counts, topic.class.priority) else {
+                return false;
+            };
             let message = self.batch(topic, &messages, state.offset);
             for credit in credits {
                 credit.push(Command::Publish(topic.id, Arc::clone(&message)));
