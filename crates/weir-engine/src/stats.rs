@@ -92,7 +92,8 @@ pub enum DropRule {
     Gone,
     /// The connection was above the high watermark, and its topic's policy is to skip.
     Slow,
-    /// A newer message of the same key took its place before it was sent.
+    /// A newer message of the same key took its place, or those of more keys than are kept, before it was sent. Counted
+    /// once in a shard, however many connections lag: what one of them had been sent already counts too.
     Conflated,
     /// Its time to live had passed before its first byte was sent.
     Expired,

@@ -92,6 +92,11 @@ impl Store {
     /// Those who meet it later, in a walk that is behind, enter it once more; that changes nothing.
     fn enter(&mut self, message: &Arc<Message>, messages_max: usize, keeps_older: bool) -> usize {
         let offset = message.offset();
+        let is_full = self.by_offset.len() >= messages_max;
+        if is_full && self.by_offset.first_key_value().is_some_and(|(first, _)| offset < *first) {
+            // It has fallen out already, and was counted then.
+            return 0;
+        }
         let mut replaced = 0;
         if !message.key().is_empty() {
             let key = Key(Arc::clone(message));

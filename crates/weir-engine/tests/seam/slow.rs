@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_engine::{DropRule, ShardSettings, SlowPolicy, TopicMessage};
+use weir_engine::{DropRule, Priority, ShardSettings, SlowPolicy, TopicMessage};
 
 use crate::stage::{Device, Stage};
 
@@ -209,6 +209,28 @@ fn no_more_messages_are_kept_than_the_limit_says() {
     stage.settle();
     assert_eq!(stage.heard_slowly(device), ["b=1", "c=1", "a=2"]);
     assert_eq!(stage.shard.budget().used(), 0);
+}
+
+/// What has fallen out is counted once, though walks that are behind bring it again.
+///
+/// Fails when an old message is entered into a full store, and falls out of it (`enter`).
+#[test]
+fn what_falls_out_counts_once() {
+    let settings = ShardSettings { conflation_keys_max: 3, ..ShardSettings::default() };
+    let mut stage = Stage::with_settings(settings);
+    for priority in Priority::ALL {
+        let device = stage.join_of(priority);
+        stage.subscribe(device, 1, "in");
+        stage.settle();
+        stage.shard.net().set_send_buffer(device.peer, 0, 0);
+    }
+    stage.conflate(1, 1, "lag");
+    stage.settle();
+    for offset in 2..=6 {
+        stage.conflate(1, offset, &format!("{offset}=1"));
+    }
+    stage.settle();
+    assert_eq!(dropped(&stage, DropRule::Conflated), 3);
 }
 
 /// Two topics that lag have their turns.
