@@ -93,16 +93,16 @@ impl Authenticator {
 
     /// The device that may connect with this claim, and what it may do.
     ///
-    /// A token that is bound to a device admits only that one, and names it for a device that does not say its id.
-    /// Without a token any id may be claimed where anonymous mode is on, but for those that a token is bound to; and
-    /// one has to be said. A wrong token is refused even there. A service goes by its name, or by its name, a slash
-    /// and what it likes; nobody else may.
+    /// A token that is bound to a device admits only that one, and names it for a device that does not say its id. With
+    /// any other token, or without one where anonymous mode is on, every id may be claimed but those that a token is
+    /// bound to; and one has to be said. A wrong token is refused even there. A service goes by its name, or by its
+    /// name, a slash and what it likes; nobody else may.
     pub(crate) fn authenticate(&self, device: &str, token: &str) -> Result<Admission, CloseReason> {
         if device.len() > self.device_id_bytes_max || device.contains(char::is_control) {
             return Err(CloseReason::Malformed);
         }
         if token.is_empty() {
-            if !self.anonymous || self.bound.contains(device) {
+            if !self.anonymous {
                 return Err(CloseReason::Unauthorized);
             }
             return Ok(Admission {
@@ -135,6 +135,9 @@ impl Authenticator {
     fn claimed(&self, device: &str) -> Result<String, CloseReason> {
         if device.is_empty() {
             return Err(CloseReason::Malformed);
+        }
+        if self.bound.contains(device) {
+            return Err(CloseReason::Unauthorized);
         }
         let ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
         if !self.services.is_empty()
@@ -202,6 +205,8 @@ mod tests {
             check(anonymous, "", "one", Ok("d1"));
             check(anonymous, "d2", "one", Err(Unauthorized));
             check(anonymous, "d2", "any", Ok("d2"));
+            check(anonymous, "d1", "any", Err(Unauthorized));
+            check(anonymous, "d1", "vip", Err(Unauthorized));
             check(anonymous, "", "any", Err(Malformed));
             check(anonymous, "d2", "wrong", Err(Unauthorized));
             check(anonymous, "d2", "an", Err(Unauthorized));
