@@ -44,6 +44,8 @@ pub(crate) struct Admission {
 /// would never be freed.
 pub(crate) struct Unsettled {
     admission: Arc<Admission>,
+    /// Where it comes from, as far as that is known.
+    addr: Option<IpAddr>,
     source: Option<SourceRef>,
     is_settled: bool,
 }
@@ -54,6 +56,8 @@ struct Notice {
     untold: AtomicU64,
     /// Milliseconds after the start, and one; 0: never.
     told_at: AtomicU64,
+    /// Where the last one came from, that an operator has a place to look at.
+    last: Mutex<Option<IpAddr>>,
 }
 
 /// How many were said to sources over their limits, in which second.
@@ -87,11 +91,13 @@ impl Admission {
         Arc::new(admission)
     }
 
-    /// Takes a place for a connection that was just accepted, counted for `source` unless that is not known yet.
+    /// Takes a place for a connection that was just accepted, counted for its peer unless that is a proxy, which tells
+    /// the source later.
     pub(crate) fn enter(
         self: &Arc<Self>,
         hub: &Hub,
-        source: Option<IpAddr>,
+        peer: Option<IpAddr>,
+        is_proxied: bool,
     ) -> Result<Unsettled, ConnectRefuseCause> {
         if hub.is_draining() {
             return Err(ConnectRefuseCause::Draining);
@@ -108,12 +114,13 @@ impl Admission {
         }
         // From here on whatever was taken is given back by the place.
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
-        let mut place = Unsettled { admission: Arc::clone(self), source: None, is_settled: false };
+        let admission = Arc::clone(self);
+        let mut place = Unsettled { admission, addr: peer, source: None, is_settled: false };
         if open >= self.sockets_max {
             return Err(ConnectRefuseCause::Descriptors);
         }
-        if let Some(source) = source {
-            place.count_source(source)?;
+        if let Some(peer) = peer.filter(|_| !is_proxied) {
+            place.count_source(peer)?;
         }
         Ok(place)
     }
@@ -132,21 +139,23 @@ impl Admission {
     }
 
     /// Counts a refusal, tells of it now and then, and answers with what the device is told.
-    pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
+    pub(crate) fn refuse(&self, cause: ConnectRefuseCause, addr: Option<IpAddr>) -> CloseReason {
         self.counters.count_connect_refused(cause);
         let notice = &self.notices[cause as usize];
-        notice.untold.fetch_add(1, Ordering::Relaxed);
+        notice.note(addr);
         notice.tell(cause, self.began.elapsed());
         cause.reason()
     }
 
-    /// Whether there is time to say goodbye to one that was refused at accept.
+    /// Whether there is time to say goodbye to one that is turned away.
     ///
-    /// Always, but for a source that connects and connects: saying it costs more than all else together, and others
-    /// wait behind.
+    /// Always, but for a source that connects and connects, or whatever speaks PROXY where it should not: saying it
+    /// costs more than all else together, and others wait behind.
     pub(crate) fn has_time_for_goodbye(&self, cause: ConnectRefuseCause) -> bool {
         match cause {
-            ConnectRefuseCause::SourceConnections | ConnectRefuseCause::SourceRate => {
+            ConnectRefuseCause::SourceConnections
+            | ConnectRefuseCause::SourceRate
+            | ConnectRefuseCause::ProxyHeader => {
                 self.goodbyes.may_be_said(self.began.elapsed().as_secs())
             }
             ConnectRefuseCause::ConnectionsMax
@@ -205,6 +214,7 @@ pub(crate) async fn tidy(hub: Arc<Hub>) {
 impl Unsettled {
     /// Counts the connection for a source that is known only now.
     pub(crate) fn count_source(&mut self, addr: IpAddr) -> Result<(), ConnectRefuseCause> {
+        self.addr = Some(addr);
         let Some(sources) = &self.admission.sources else { return Ok(()) };
         debug_assert!(self.source.is_none(), "a connection comes from one place");
         let entered = sources.enter(Source::of(addr), self.admission.began.elapsed());
@@ -213,6 +223,16 @@ impl Unsettled {
             SourceFull::Rate => ConnectRefuseCause::SourceRate,
         })?);
         Ok(())
+    }
+
+    /// Where it comes from, as far as that is known.
+    pub(crate) fn addr(&self) -> Option<IpAddr> {
+        self.addr
+    }
+
+    /// Counts that it is refused, and answers with what the device is told.
+    pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
+        self.admission.refuse(cause, self.addr)
     }
 
     /// The source, as a shard carries it.
@@ -236,20 +256,35 @@ impl Drop for Unsettled {
 }
 
 impl Notice {
-    /// Writes a line, if there is something to tell and the last one is long enough ago.
+    fn note(&self, addr: Option<IpAddr>) {
+        self.untold.fetch_add(1, Ordering::Relaxed);
+        // Any of those that are refused at one time will do: nobody waits here.
+        if let (Some(addr), Ok(mut last)) = (addr, self.last.try_lock()) {
+            *last = Some(addr);
+        }
+    }
+
+    /// Writes a line, if one is due.
     fn tell(&self, cause: ConnectRefuseCause, now: Duration) {
+        let Some((times, last)) = self.due(now) else { return };
+        let source = last.map(|addr| addr.to_canonical().to_string());
+        warn!(cause = cause.name(), limit = cause.limit(), times, source, "connections refused");
+    }
+
+    /// How many have not been told of, and where the last one came from, if there are any and the last line is long
+    /// enough ago.
+    fn due(&self, now: Duration) -> Option<(u64, Option<IpAddr>)> {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         let told_at = self.told_at.load(Ordering::Relaxed);
         if told_at != 0 && now.saturating_sub(told_at) < TELL_INTERVAL_MS
             || self.untold.load(Ordering::Relaxed) == 0
         {
-            return;
+            return None;
         }
         let order = Ordering::Relaxed;
-        if self.told_at.compare_exchange(told_at, now, order, order).is_ok() {
-            let times = self.untold.swap(0, order);
-            warn!(cause = cause.name(), limit = cause.limit(), times, "connections refused");
-        }
+        self.told_at.compare_exchange(told_at, now, order, order).ok()?;
+        let last = self.last.lock().expect("no panic happens under a notice's lock").take();
+        Some((self.untold.swap(0, order), last))
     }
 }
 

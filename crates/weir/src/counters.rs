@@ -121,6 +121,8 @@ pub enum ConnectRefuseCause {
     Descriptors,
     /// Its shard took nothing over for some seconds.
     Mailbox,
+    /// It comes from a network of `listen.proxy_networks` without a PROXY header, or with one from elsewhere.
+    ProxyHeader,
     /// The gateway shuts down.
     Draining,
 }
@@ -425,7 +427,7 @@ impl SubscribeRefuseCause {
 
 impl ConnectRefuseCause {
     /// Every cause.
-    pub const ALL: [ConnectRefuseCause; 8] = [
+    pub const ALL: [ConnectRefuseCause; 9] = [
         ConnectRefuseCause::SourceConnections,
         ConnectRefuseCause::SourceRate,
         ConnectRefuseCause::ConnectionsMax,
@@ -433,6 +435,7 @@ impl ConnectRefuseCause {
         ConnectRefuseCause::Memory,
         ConnectRefuseCause::Descriptors,
         ConnectRefuseCause::Mailbox,
+        ConnectRefuseCause::ProxyHeader,
         ConnectRefuseCause::Draining,
     ];
 
@@ -446,6 +449,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::Memory => "memory",
             ConnectRefuseCause::Descriptors => "descriptors",
             ConnectRefuseCause::Mailbox => "mailbox",
+            ConnectRefuseCause::ProxyHeader => "proxy_header",
             ConnectRefuseCause::Draining => "draining",
         }
     }
@@ -460,6 +464,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::Memory => "memory.budget_bytes",
             ConnectRefuseCause::Descriptors => "the limit on open files",
             ConnectRefuseCause::Mailbox => "threads.shards",
+            ConnectRefuseCause::ProxyHeader => "listen.proxy_networks",
             ConnectRefuseCause::Draining => "none: it shuts down",
         }
     }
@@ -474,6 +479,8 @@ impl ConnectRefuseCause {
             | ConnectRefuseCause::Descriptors
             | ConnectRefuseCause::Mailbox => CloseReason::TooManyConnections,
             ConnectRefuseCause::Memory => CloseReason::BudgetExhausted,
+            // The operator's fault and not the device's, which is to come back when it is mended.
+            ConnectRefuseCause::ProxyHeader => CloseReason::Internal,
             ConnectRefuseCause::Draining => CloseReason::Draining,
         }
     }

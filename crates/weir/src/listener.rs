@@ -90,18 +90,17 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener) {
         };
         trouble.pause = PAUSE_MIN;
         hub.counters().count_accepted();
-        let proxied = peer.filter(|peer| is_proxy(hub, *peer));
-        let source = if proxied.is_some() { None } else { peer };
-        match hub.admission.enter(hub, source) {
+        let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
+        match hub.admission.enter(hub, peer, is_proxied) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
                     hub.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
-                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled, proxied));
+                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled, is_proxied));
             }
             Err(cause) => {
-                session::turn_away(hub, socket, cause);
+                session::turn_away(hub, socket, peer, cause);
                 refused = refused.wrapping_add(1);
                 // Those who are in have their turn between a crowd that is turned away.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
@@ -135,9 +134,9 @@ fn shed_one(hub: &Hub, listener: &Listener) -> bool {
     }
     let accepted = accept_one(listener.get_ref());
     let is_shed = accepted.is_ok();
-    if let Ok((socket, _)) = accepted {
+    if let Ok((socket, peer)) = accepted {
         hub.counters().count_accepted();
-        session::turn_away(hub, socket, ConnectRefuseCause::Descriptors);
+        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors);
     }
     hub.admission.restore_descriptors();
     is_shed

@@ -34,6 +34,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     Err(NoHeader)
 }
 
+/// Whether `bytes` begin with a whole signature of either version, which no `Hello` begins with: what it would announce
+/// is longer than what announces it.
+pub(crate) fn is_signed(bytes: &[u8]) -> bool {
+    bytes.starts_with(V1_START) || bytes.starts_with(V2_START)
+}
+
 fn decode_v1(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     let line = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     match line.windows(2).position(|pair| pair == b"\r\n") {

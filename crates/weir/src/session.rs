@@ -8,7 +8,7 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,25 +32,30 @@ use crate::tickets::Pending;
 
 /// Takes a connection to its shard, or says why not.
 ///
-/// `proxied`: the proxy that it comes through, which tells where from.
+/// `is_proxied`: it comes through a proxy, which tells where from.
 /// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
 pub(crate) async fn run(
     hub: Arc<Hub>,
     stream: TcpStream,
     mut unsettled: Unsettled,
-    proxied: Option<IpAddr>,
+    is_proxied: bool,
 ) {
     let mut draining = hub.draining.subscribe();
-    let greeted = greet(&hub, &stream, &mut unsettled, proxied);
+    let greeted = greet(&hub, &stream, &mut unsettled, is_proxied);
     let greeted = timeout(hub.config().connection.hello_timeout, greeted);
     let greeted = tokio::select! {
-        greeted = greeted => greeted.unwrap_or(Err(CloseReason::HelloTimeout)),
+        greeted = greeted => greeted.unwrap_or(Err(CloseReason::HelloTimeout.into())),
         // The sender lives in the hub, so this ends only by draining.
-        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
     let refused = match greeted {
         Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
-        Err(reason) => Err((stream, unsettled, reason)),
+        Err(NotGreeted::TurnedAway(cause)) => {
+            // Others wait behind a source over its limits: its place is not kept for it to hear this.
+            turn_away(&hub, stream, unsettled.addr(), cause);
+            return;
+        }
+        Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
     };
     // The place among the unsettled is kept until the socket is closed.
     if let Err((stream, _unsettled, reason)) = refused {
@@ -63,8 +68,13 @@ pub(crate) async fn run(
 /// Says goodbye at once and closes: for a connection that there is no place for.
 ///
 /// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
-pub(crate) fn turn_away(hub: &Hub, socket: OwnedFd, cause: ConnectRefuseCause) {
-    let reason = hub.admission.refuse(cause);
+pub(crate) fn turn_away(
+    hub: &Hub,
+    socket: impl AsFd,
+    addr: Option<IpAddr>,
+    cause: ConnectRefuseCause,
+) {
+    let reason = hub.admission.refuse(cause, addr);
     hub.counters().count_closed(reason);
     if !hub.admission.has_time_for_goodbye(cause) {
         return;
@@ -82,6 +92,20 @@ struct Greeting {
     read_ahead: Vec<u8>,
 }
 
+/// Why a connection is not heard to the end of its `Hello`.
+enum NotGreeted {
+    /// Its own doing, or the time's: it is told as well as can be.
+    Closed(CloseReason),
+    /// There is no place for it, as is known from its PROXY header.
+    TurnedAway(ConnectRefuseCause),
+}
+
+impl From<CloseReason> for NotGreeted {
+    fn from(reason: CloseReason) -> Self {
+        NotGreeted::Closed(reason)
+    }
+}
+
 /// Connection, place and reason.
 type Refused = (TcpStream, Unsettled, CloseReason);
 
@@ -97,35 +121,42 @@ async fn greet(
     hub: &Hub,
     stream: &TcpStream,
     unsettled: &mut Unsettled,
-    proxied: Option<IpAddr>,
-) -> Result<Greeting, CloseReason> {
+    is_proxied: bool,
+) -> Result<Greeting, NotGreeted> {
     let mut partial = Partial { budget: hub.engine().budget(), bytes: Vec::new(), charged: 0 };
-    if let Some(proxy) = proxied {
+    if is_proxied {
         let announced = loop {
             match proxy::decode(&partial.bytes) {
                 Ok(Some(announced)) => break announced,
                 Ok(None) => partial.read_more(stream).await?,
-                Err(NoHeader) => return Err(CloseReason::Malformed),
+                // Whoever has listed what is no proxy would lose all devices that are told not to come back.
+                Err(NoHeader) => {
+                    return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+                }
             }
         };
         partial.bytes.drain(..announced.bytes);
-        let source = announced.source.unwrap_or(proxy);
-        unsettled.count_source(source).map_err(|cause| hub.admission.refuse(cause))?;
+        if let Some(source) = announced.source.or(unsettled.addr()) {
+            unsettled.count_source(source).map_err(NotGreeted::TurnedAway)?;
+        }
     }
     let frame_bytes_max = hub.config().limits.frame_bytes_max;
     loop {
+        if !is_proxied && proxy::is_signed(&partial.bytes) {
+            return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+        }
         match frame::decode(&partial.bytes, frame_bytes_max) {
             Ok(None) => partial.read_more(stream).await?,
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 return Ok(Greeting { hello, read_ahead: partial.bytes[taken..].to_vec() });
             }
-            Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge),
+            Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
             Err(
                 WireError::LengthMalformed
                 | WireError::MessageMalformed(_)
                 | WireError::PingTooLarge(_),
-            ) => return Err(CloseReason::Malformed),
+            ) => return Err(CloseReason::Malformed.into()),
         }
     }
 }
@@ -157,11 +188,15 @@ async fn settle(
     let pin = hub.devices.pin(&admission.device);
     let shard = match Admission::settle(hub) {
         Ok(shard) => shard,
-        Err(cause) => return Err((stream, unsettled, hub.admission.refuse(cause))),
+        Err(cause) => {
+            let reason = unsettled.refuse(cause);
+            return Err((stream, unsettled, reason));
+        }
     };
     let Ok(credit) = timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await else {
         hub.assignments.release(shard);
-        return Err((stream, unsettled, hub.admission.refuse(ConnectRefuseCause::Mailbox)));
+        let reason = unsettled.refuse(ConnectRefuseCause::Mailbox);
+        return Err((stream, unsettled, reason));
     };
     let pending = Box::new(Pending {
         pin,

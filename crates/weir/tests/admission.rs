@@ -232,18 +232,23 @@ async fn header_and_hello_may_come_in_one_piece() {
 #[tokio::test]
 async fn a_proxy_has_to_tell_and_nobody_else_is_asked() {
     let gateway = start(behind_a_proxy(config())).await;
-    // Without a header.
-    let mut peer = from(&gateway, 9).await;
-    peer.say(hello("d1", "", &[])).await;
-    peer.expect_goodbye(CloseReason::Malformed).await;
-    // A header that goes on for ever.
-    let mut peer = from(&gateway, 9).await;
-    say_bytes(&mut peer, b"PROXY UNKNOWN ").await;
-    say_bytes(&mut peer, &[b'x'; 93]).await;
-    peer.expect_goodbye(CloseReason::Malformed).await;
-    // From elsewhere it is bytes that are no Hello.
+    let handle = gateway.handle();
+    let header = b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n";
+    let v2 = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+    // Whichever it is, the operator has to mend it, and devices come back until then: a proxy without a header, with
+    // one that goes on for ever, and one that is not listed.
+    let endless = [&b"PROXY UNKNOWN "[..], &[b'x'; 93]].concat();
+    let wrong: [(u8, &[u8]); 4] =
+        [(9, &encode(hello("d1", "", &[]))), (9, &endless), (8, header), (8, v2)];
+    for (count, (host, bytes)) in (1..).zip(wrong) {
+        let mut peer = from(&gateway, host).await;
+        say_bytes(&mut peer, bytes).await;
+        expect_later(&mut peer, CloseReason::Internal).await;
+        assert_eq!(refused(&gateway, ConnectRefuseCause::ProxyHeader), count);
+        eventually(|| handle.counters().unsettled() == 0, "its place is free").await;
+    }
+    // What is no header from elsewhere is the peer's own fault.
     let mut peer = from(&gateway, 8).await;
-    say_bytes(&mut peer, b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n").await;
     say_bytes(&mut peer, &[0; 64]).await;
     peer.expect_goodbye(CloseReason::Malformed).await;
     let _direct = settled_from(&gateway, 8, "d2").await;
@@ -258,5 +263,27 @@ async fn a_header_that_does_not_come_ends_by_hello_timeout() {
     let mut peer = from(&gateway, 9).await;
     say_bytes(&mut peer, b"PROXY TCP4 192.0.2.7").await;
     peer.expect_goodbye(CloseReason::HelloTimeout).await;
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_source_over_its_limit_keeps_no_place_behind_a_proxy() {
+    const TOO_MANY: usize = 40;
+    let gateway = start(behind_a_proxy(limited(1, 0, 1))).await;
+    let handle = gateway.handle();
+    let mut peers = Vec::new();
+    for number in 0..=TOO_MANY {
+        let mut peer = from(&gateway, 9).await;
+        say_bytes(&mut peer, b"PROXY TCP4 192.0.2.7 127.0.0.1 4096 7070\r\n").await;
+        if number == 0 {
+            peer.say(hello("d1", "", &[])).await;
+            peer.welcome().await;
+        } else {
+            expect_later(&mut peer, CloseReason::TooManyConnections).await;
+        }
+        peers.push(peer);
+    }
+    // None of them has closed its side.
+    assert!(handle.counters().unsettled() < TOO_MANY / 4, "{}", handle.counters().unsettled());
     gateway.shutdown().await;
 }

@@ -22,3 +22,19 @@ fn so_many_goodbyes_in_a_second() {
         assert_eq!(said, GOODBYES_PER_SECOND);
     }
 }
+
+#[test]
+fn a_line_tells_where_the_last_refused_came_from() {
+    let notice = Notice::default();
+    let at = Duration::from_secs;
+    assert_eq!(notice.due(at(0)), None);
+    let addr = |host| Some(IpAddr::from([192, 0, 2, host]));
+    notice.note(addr(7));
+    assert_eq!(notice.due(at(1)), Some((1, addr(7))));
+    notice.note(addr(8));
+    notice.note(addr(9));
+    notice.note(None);
+    assert_eq!(notice.due(at(10)), None);
+    assert_eq!(notice.due(at(11)), Some((3, addr(9))));
+    assert_eq!(notice.due(at(30)), None);
+}
