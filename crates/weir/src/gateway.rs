@@ -288,6 +288,11 @@ impl Started {
             recv_buffer_bytes = self.buffers.recv_bytes,
             "listening"
         );
+        let budget_bytes = config.memory.budget_bytes;
+        if budget_bytes > self.resources.memory_bytes {
+            let memory_bytes = self.resources.memory_bytes;
+            warn!(budget_bytes, memory_bytes, "memory.budget_bytes is more than there is memory");
+        }
         let configured = config.limits.connections_max;
         if self.connections_max < configured {
             warn!(

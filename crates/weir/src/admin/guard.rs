@@ -38,16 +38,13 @@ struct HostRule {
 
 impl Guard {
     /// `admin.token` empty: none is asked for. `admin.hosts` are names beside loopback and the address that a connection
-    /// came in on; one that is no host name matches nothing.
+    /// came in on, and have been checked with [`is_host`].
     pub(super) fn new(admin: &AdminConfig, services: &[ServiceConfig]) -> Self {
         let callers = (!admin.token.is_empty()).then(|| callers(&admin.token, services));
         let mut rules = vec![HostRule { host: "localhost".to_owned(), port: None }];
         for host in &admin.hosts {
-            match host.parse::<Authority>() {
-                Ok(authority) => {
-                    rules.push(HostRule { host: name_of(&authority), port: authority.port_u16() });
-                }
-                Err(error) => tracing::warn!(host, %error, "admin.hosts: not a host name"),
+            if let Ok(authority) = host.parse::<Authority>() {
+                rules.push(HostRule { host: name_of(&authority), port: authority.port_u16() });
             }
         }
         Self { callers, hosts: rules }
@@ -111,6 +108,11 @@ impl Guard {
         let at = |rule: &HostRule| rule.port.is_none() || rule.port == authority.port_u16();
         self.hosts.iter().any(|rule| rule.host == name && at(rule))
     }
+}
+
+/// Whether a request could ask for this: a name, and a port if need be.
+pub(crate) fn is_host(host: &str) -> bool {
+    host.parse::<Authority>().is_ok_and(|authority| is_host_and_port(&authority))
 }
 
 /// The one authority that a request is for.

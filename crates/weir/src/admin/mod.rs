@@ -33,6 +33,7 @@ use tokio::time::Instant;
 
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
+pub(crate) use guard::is_host;
 use problem::{Kind, Problem};
 pub(crate) use process::open_fds;
 use routes::Routes;
@@ -78,6 +79,10 @@ pub(crate) async fn serve(
                     // One that was kept for this is free now, and taken back when there is room.
                     if kind == AcceptError::Emfile && counting.admission().lend_descriptor() {
                         continue;
+                    }
+                    if kind == AcceptError::Emfile {
+                        // Those who hold all there is and say nothing would keep everybody out.
+                        crowd.close_longest_silent();
                     }
                     if told.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL) {
                         tracing::warn!(%error, "the admin API cannot accept a connection");

@@ -7,8 +7,11 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net};
+
 use super::{Config, ConnectionConfig};
 use crate::Resources;
+use crate::admin::is_host;
 
 /// A value that is not allowed: the operator's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +45,7 @@ impl Config {
         self.check_rates()?;
         self.check_times()?;
         self.check_watermarks()?;
+        self.check_derived_budget(resources)?;
         self.check_tcp()?;
         self.check_classes(self.retention_bytes(resources))
     }
@@ -64,7 +68,8 @@ impl Config {
         }
         for (index, network) in networks.iter().enumerate() {
             let key = format!("listen.proxy_networks[{index}]");
-            if network.prefix_len() == 0 {
+            let mapped = mapped(network);
+            if network.prefix_len() == 0 || mapped.is_some_and(|mapped| mapped.prefix_len() == 0) {
                 let allowed = "the networks of your proxies only: all the world is in this one, and anyone could \
                                claim any address in a PROXY header";
                 return Err(error(&key, format_args!("\"{network}\""), allowed));
@@ -74,6 +79,10 @@ impl Config {
                     "\"{}\", or a longer prefix: the address has bits beyond the prefix",
                     network.trunc()
                 );
+                return Err(error(&key, format_args!("\"{network}\""), allowed));
+            }
+            if let Some(mapped) = mapped {
+                let allowed = format!("\"{mapped}\": a peer over IPv4 is looked for as that");
                 return Err(error(&key, format_args!("\"{network}\""), allowed));
             }
         }
@@ -89,6 +98,14 @@ impl Config {
         if !self.admin.token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let allowed = "printable ASCII without spaces, as it stands in a header";
             return Err(error("admin.token", "(hidden)", allowed));
+        }
+        for (index, host) in self.admin.hosts.iter().enumerate() {
+            if !is_host(host) {
+                let key = format!("admin.hosts[{index}]");
+                let allowed = "a host name with or without a port, as it stands in the header Host: gate.example or \
+                               gate.example:7090";
+                return Err(error(&key, format_args!("{host:?}"), allowed));
+            }
         }
         match self.listen.admin {
             Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
@@ -112,7 +129,7 @@ impl Config {
 
     fn check_memory(&self, resources: &Resources) -> Result<(), ConfigError> {
         let memory = &self.memory;
-        let min = BUDGET_BYTES_MIN.max(self.connection.high_watermark_bytes.saturating_mul(2));
+        let min = self.budget_bytes_min();
         if memory.budget_bytes != 0 && memory.budget_bytes < min {
             let allowed = format!(
                 "0 (a quarter of the memory), or at least {min}: 1 MiB, and two stalled connections' worth"
@@ -130,6 +147,25 @@ impl Config {
             return Err(ConfigError { depends_on, ..error });
         }
         Ok(())
+    }
+
+    /// What a small machine has a quarter of may be too little.
+    fn check_derived_budget(&self, resources: &Resources) -> Result<(), ConfigError> {
+        let (budget, min) = (resources.budget_bytes(&self.memory), self.budget_bytes_min());
+        if budget >= min {
+            return Ok(());
+        }
+        let value = format!("{} (a quarter of the memory: {budget})", self.memory.budget_bytes);
+        let allowed = format!(
+            "at least {min}: 1 MiB, and two stalled connections' worth (connection.high_watermark_bytes); set it, or \
+             lower that"
+        );
+        let depends_on = &["connection.high_watermark_bytes"];
+        Err(ConfigError { depends_on, ..error("memory.budget_bytes", value, allowed) })
+    }
+
+    fn budget_bytes_min(&self) -> usize {
+        BUDGET_BYTES_MIN.max(self.connection.high_watermark_bytes.saturating_mul(2))
     }
 
     /// What all topics together may retain.
@@ -241,6 +277,13 @@ impl Config {
 fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
     let (value, allowed) = (value.to_string(), allowed.to_string());
     ConfigError { key: key.to_owned(), value, allowed, depends_on: &[] }
+}
+
+/// The network of IPv4 addresses that one of mapped addresses stands for.
+fn mapped(network: &IpNet) -> Option<Ipv4Net> {
+    let IpNet::V6(network) = network else { return None };
+    let prefix = network.prefix_len().checked_sub(96)?;
+    Ipv4Net::new(network.network().to_ipv4_mapped()?, prefix).ok()
 }
 
 fn within<T: PartialOrd + Display>(

@@ -11,6 +11,7 @@ type Secrets<'a> = HashMap<&'a str, String>;
 impl Config {
     pub(super) fn check_auth(&self) -> Result<(), ConfigError> {
         self.check_anonymous()?;
+        self.check_placeholders()?;
         let mut secrets = Secrets::new();
         if !self.admin.token.is_empty() {
             secrets.insert(&self.admin.token, "admin.token".to_owned());
@@ -69,6 +70,31 @@ impl Config {
                 None => &["auth.anonymous"],
             };
             return Err(ConfigError { depends_on, ..error("auth.tokens", "[]", allowed) });
+        }
+        Ok(())
+    }
+
+    /// The tokens of the example that comes with Weir are everybody's.
+    fn check_placeholders(&self) -> Result<(), ConfigError> {
+        let addrs = self.listen.tcp.iter().chain(&self.listen.admin);
+        let Some(addr) = addrs.into_iter().find(|addr| !addr.ip().is_loopback()) else {
+            return Ok(());
+        };
+        let tokens = self.auth.tokens.iter().map(|token| &token.token).enumerate();
+        let services = self.auth.services.iter().map(|service| &service.token).enumerate();
+        let named = tokens
+            .map(|(index, token)| (format!("auth.tokens[{index}].token"), token))
+            .chain(services.map(|(index, token)| (format!("auth.services[{index}].token"), token)))
+            .chain([("admin.token".to_owned(), &self.admin.token)]);
+        for (key, token) in named {
+            if token.starts_with(PLACEHOLDER) {
+                let allowed = format!(
+                    "a token of your own (openssl rand -hex 32), since {addr} is not on loopback: what begins with \
+                     {PLACEHOLDER} stands in an example that everybody has"
+                );
+                let depends_on = &["listen.tcp", "listen.admin"];
+                return Err(ConfigError { depends_on, ..error(&key, "(hidden)", allowed) });
+            }
         }
         Ok(())
     }
@@ -201,6 +227,8 @@ fn quoted(text: &str) -> String {
 
 /// Said of what stands in a list a second time.
 pub(super) const ONCE: &str = "each word once, and this one stands before it";
+/// How the tokens of `weir.toml` begin.
+const PLACEHOLDER: &str = "REPLACE-";
 /// A grant is named by 16 bits, and one is that of anonymous devices.
 const TOKENS_MAX: usize = 65_535;
 /// A label is a word.

@@ -454,3 +454,59 @@ fn rights_and_rates() {
          auth.tokens has labels",
     )]);
 }
+
+#[test]
+fn what_would_never_match_is_refused() {
+    check_all(&[
+        (
+            r#"{"listen": {"proxy_networks": ["::ffff:10.0.0.0/104"]}, "auth": {"anonymous": true}}"#,
+            "listen.proxy_networks[0] = \"::ffff:10.0.0.0/104\": allowed is \"10.0.0.0/8\": a peer over IPv4 is looked \
+             for as that",
+        ),
+        (
+            r#"{"listen": {"proxy_networks": ["::ffff:0.0.0.0/96"]}, "auth": {"anonymous": true}}"#,
+            "listen.proxy_networks[0] = \"::ffff:0.0.0.0/96\": allowed is the networks of your proxies only: all the \
+             world is in this one, and anyone could claim any address in a PROXY header",
+        ),
+        (r#"{"admin": {"hosts": ["gate.example", "gate.example:7090", "[::1]:7090"]}}"#, ""),
+    ]);
+    for host in ["", "http://gate.example", "gate example", "me@gate.example", "gate.example:port"]
+    {
+        let message = said(&format!(r#"{{"admin": {{"hosts": ["fine", "{host}"]}}}}"#));
+        let expected = format!("admin.hosts[1] = \"{host}\": allowed is a host name");
+        assert!(message.starts_with(&expected), "{message:?}");
+    }
+}
+
+#[test]
+fn the_tokens_of_the_example_stay_on_loopback() {
+    let placed = |listen: &str, token: &str, service: &str, admin: &str| {
+        said(&format!(
+            r#"{{"listen": {listen}, "admin": {{"token": "{admin}"}}, "auth": {{"tokens": [{{"token": "{token}"}}],
+                "services": [{{"token": "{service}", "name": "s", "may": ["publish"]}}]}}}}"#
+        ))
+    };
+    let inside = r#"{"tcp": ["127.0.0.1:7070"]}"#;
+    assert_eq!(placed(inside, "REPLACE-a", "REPLACE-b", "REPLACE-c"), "");
+    for outside in [r#"{"tcp": ["[::1]:0", "0.0.0.0:7070"]}"#, r#"{"admin": "0.0.0.0:7090"}"#] {
+        assert_eq!(placed(outside, "a", "b", "c"), "");
+        for (tokens, key) in [
+            (["REPLACE-a", "b", "c"], "auth.tokens[0].token"),
+            (["a", "REPLACE-b", "c"], "auth.services[0].token"),
+            (["a", "b", "REPLACE-c"], "admin.token"),
+        ] {
+            let message = placed(outside, tokens[0], tokens[1], tokens[2]);
+            let expected = format!("{key} = (hidden): allowed is a token of your own");
+            assert!(message.starts_with(&expected), "{message:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_the_machine_decides_is_enough() {
+    let small = Resources { memory_bytes: 2 << 20, ..machine() };
+    let error = Config::default().validate_for(&small).unwrap_err();
+    assert_eq!(error.key, "memory.budget_bytes");
+    assert_eq!(error.value, "0 (a quarter of the memory: 524288)");
+    assert!(error.allowed.contains("connection.high_watermark_bytes"), "{error}");
+}
