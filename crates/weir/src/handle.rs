@@ -85,7 +85,9 @@ impl Handle {
     /// Ends what a device was permitted: its connections are closed with `revoked`, those that are just being
     /// authenticated too; `false` if the device is unknown. It may connect again with credentials that are still
     /// valid.
-    pub async fn revoke(&self, id: &str) -> bool {
+    ///
+    /// Errors: a shard that does not take it; as soon as it does, the connections are closed nevertheless.
+    pub async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
         self.hub.revoke(id).await
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tokio::time::{Instant, timeout_at};
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
 
 use crate::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
 use crate::hub::Hub;
-use crate::lanes::{Lanes, inspect, urgent};
+use crate::lanes::{ANSWER_TIMEOUT, Lanes, inspect, urgent, urgent_in_time};
 use crate::sources::Source;
 
 impl Hub {
@@ -32,7 +33,9 @@ impl Hub {
         let is_there = self.connection(id).await?.is_some();
         if is_there {
             let close = Urgent::Close(id, CloseReason::ClosedByOperator);
-            urgent(self.lane(id.shard()), close).await;
+            if !urgent_in_time(self.lane(id.shard()), close).await {
+                return Err(ShardSilent { shard: id.shard() });
+            }
         }
         Ok(is_there)
     }
@@ -46,21 +49,25 @@ impl Hub {
         Ok(Some(connections))
     }
 
-    pub(crate) async fn revoke(&self, id: &str) -> bool {
-        let Some(conns) = self.devices.revoke(id) else { return false };
+    pub(crate) async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
+        let Some(conns) = self.devices.revoke(id) else { return Ok(false) };
         let mut waiting = Vec::new();
         for conn in conns {
             let close = Urgent::Close(conn, CloseReason::Revoked);
             if self.lane(conn.shard()).try_urgent(close).is_err() {
-                waiting.push(conn);
+                // No record names it any more, so nobody else would close it: a task of its own goes on even if
+                // whoever asked has gone, or been told that it takes too long.
+                let closing = tokio::spawn(close_revoked(Arc::clone(self.lanes()), conn));
+                waiting.push((conn.shard(), closing));
             }
         }
-        if !waiting.is_empty() {
-            // No record names them any more, so nobody else would close them: a task of its own goes on even if
-            // whoever asked has gone.
-            let _ = tokio::spawn(close_revoked(Arc::clone(self.lanes()), waiting)).await;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        for (shard, closing) in waiting {
+            if timeout_at(deadline, closing).await.is_err() {
+                return Err(ShardSilent { shard });
+            }
         }
-        true
+        Ok(true)
     }
 
     /// Those of a device, oldest first; the cursor counts the ones before.
@@ -133,8 +140,6 @@ impl Hub {
     }
 }
 
-async fn close_revoked(lanes: Arc<Lanes>, conns: Vec<ConnId>) {
-    for conn in conns {
-        urgent(&lanes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
-    }
+async fn close_revoked(lanes: Arc<Lanes>, conn: ConnId) {
+    urgent(&lanes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
 }

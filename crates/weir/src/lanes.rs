@@ -64,6 +64,11 @@ pub(crate) async fn urgent(lane: &Mailbox<OwnedFd>, mut request: Urgent) {
     }
 }
 
+/// Likewise, but not for ever; `false` if the shard takes nothing.
+pub(crate) async fn urgent_in_time(lane: &Mailbox<OwnedFd>, request: Urgent) -> bool {
+    timeout(ANSWER_TIMEOUT, urgent(lane, request)).await.is_ok()
+}
+
 /// Looks at connections of a shard; `None` if it does not answer in time.
 pub(crate) async fn inspect(lane: &Mailbox<OwnedFd>, what: InspectWhat) -> Option<InspectPage> {
     let (sender, page) = oneshot::channel();
@@ -75,14 +80,14 @@ pub(crate) async fn inspect(lane: &Mailbox<OwnedFd>, what: InspectWhat) -> Optio
         urgent(lane, Urgent::Inspect(Inspect { what, reply })).await;
         page.await
     };
-    timeout(INSPECT_TIMEOUT, asked).await.ok()?.ok()
+    timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()
 }
 
 /// A turn of a busy shard takes about this long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// A shard answers within a turn; one that takes this long has stopped.
-const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

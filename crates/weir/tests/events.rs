@@ -98,7 +98,7 @@ async fn scene(gateway: &Gateway) {
     drop(second);
     eventually(|| handle.gauges().devices == 0, "the second has gone").await;
     let mut third = Peer::settled(gateway, "b", &["room"]).await;
-    assert!(handle.revoke("b").await);
+    assert!(handle.revoke("b").await.unwrap());
     third.expect_goodbye(CloseReason::Revoked).await;
     drop(third);
     eventually(|| handle.gauges().topics == 0, "the third has gone").await;

@@ -286,10 +286,10 @@ async fn connections_are_listed_found_closed_and_revoked() {
     assert_eq!(handle.connection(id).await.unwrap().unwrap().device, "d3");
     assert!(handle.close(id).await.unwrap());
     peers[3].expect_goodbye(CloseReason::ClosedByOperator).await;
-    assert!(handle.revoke("d4").await);
+    assert!(handle.revoke("d4").await.unwrap());
     peers[4].expect_goodbye(CloseReason::Revoked).await;
     eventually(|| handle.gauges().devices == 5, "both are gone").await;
-    assert!(!handle.close(id).await.unwrap() && !handle.revoke("d4").await);
+    assert!(!handle.close(id).await.unwrap() && !handle.revoke("d4").await.unwrap());
     assert!(handle.device("d4").await.unwrap().is_none());
     assert!(handle.connection(id).await.unwrap().is_none());
     // It may come back: its credentials are still good.

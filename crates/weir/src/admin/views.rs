@@ -122,7 +122,7 @@ pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Rep
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;
-    if handle.revoke(id).await {
+    if handle.revoke(id).await? {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
     Err(no_device(id))

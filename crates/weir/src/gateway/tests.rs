@@ -82,3 +82,30 @@ async fn a_gateway_whose_shard_has_ended_is_not_ready() {
         sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[tokio::test]
+async fn a_shard_that_has_ended_keeps_nobody_waiting() {
+    let mut config = Config::default();
+    config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+    config.listen.admin = None;
+    config.threads.shards = 1;
+    config.threads.pin = false;
+    let gateway = Gateway::builder().config(config).start().await.unwrap();
+    let handle = gateway.handle();
+    let hello = Hello { device_id: "d".to_owned(), ..Hello::default() };
+    let mut out = Vec::new();
+    frame::encode(&ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }, &mut out);
+    let mut stream = TcpStream::connect(gateway.tcp_addrs()[0]).unwrap();
+    stream.write_all(&out).unwrap();
+    while handle.gauges().devices == 0 || handle.counters().unsettled() > 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let mailbox = handle.engine().mailbox(0);
+    assert!(mailbox.try_urgent(Urgent::Stop).is_ok());
+    while handle.is_ready() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    while mailbox.try_urgent(Urgent::Stop).is_ok() {}
+    let revoked = timeout(Duration::from_secs(20), handle.revoke("d")).await;
+    assert_eq!(revoked.expect("it answers").unwrap_err().shard, 0);
+}
