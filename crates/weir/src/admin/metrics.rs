@@ -35,7 +35,8 @@ impl Metrics {
 
     /// The metrics in OpenMetrics' text form, whole.
     ///
-    /// Cost: some hundred lines, from relaxed reads and three reads of /proc; no lock of the hot path.
+    /// Cost: some hundred lines, from relaxed reads, three reads of /proc, and the locks of the sources one after another,
+    /// each for a moment.
     pub(super) fn text(&self) -> String {
         let mut text = String::with_capacity(32 * 1024);
         encode(&mut text, &self.registry).expect("a String takes everything");
@@ -138,7 +139,7 @@ impl Gateway {
         )?;
         to.gauge(
             "weir_sources",
-            "Source addresses that are known; none where they are not limited.",
+            "Source addresses that are known; none where neither limits by source nor listen.proxy_networks ask for them.",
             gauges.sources as u64,
         )?;
         to.counters(
@@ -291,17 +292,17 @@ impl Gateway {
         to.gauge_in(
             "weir_queued",
             &Unit::Bytes,
-            "Bytes that wait for sockets: messages charged and pieces held by shards.",
+            "The byte budget's use: messages that wait for sockets, that ticks gather or topics keep, and pieces held by shards.",
             budget.used() as u64,
         )?;
         to.gauge(
             "weir_queued_bytes_max",
-            "The byte budget: the most that may wait for sockets.",
+            "The byte budget: the most that weir_queued_bytes may be.",
             budget.bytes_max() as u64,
         )?;
         to.gauge(
             "weir_queued_bytes_peak",
-            "The most bytes that ever waited for sockets.",
+            "The most that weir_queued_bytes ever was.",
             budget.peak() as u64,
         )?;
         to.counter(
