@@ -58,6 +58,8 @@ impl Report {
         self.check(tally.closed == 0, || {
             format!("{what}: {} connections closed: {:?}", tally.closed, tally.closed_by)
         });
+        // Nothing can be said of messages that there were not.
+        self.check(tally.delivered > 0, || format!("{what}: no message was delivered"));
         self.check(tally.delivered == 0 || tally.unstamped < tally.delivered, || {
             format!("{what}: the kernel stamped no message")
         });
@@ -161,6 +163,13 @@ fn commit_at(directory: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_messages_fails() {
+        let mut report = Report::new("broadcast");
+        report.check_messages("broadcast", &Totals::default());
+        assert_eq!(report.errors(), ["broadcast: no message was delivered"]);
+    }
 
     #[test]
     fn the_object_is_one_line_in_order_and_the_table_readable() {

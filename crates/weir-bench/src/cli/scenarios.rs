@@ -198,7 +198,7 @@ pub(crate) struct ChurnArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub(crate) size: usize,
     /// Messages a second to each connection that stays.
-    #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
     pub(crate) rate: f64,
     /// Seconds of load before the guests come.
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]

@@ -52,6 +52,10 @@ pub(crate) fn run(args: &ConflateArgs, report: &mut Report) -> Result<()> {
     let with = measure(args, &setup, true, report)?;
     let tally = &with.totals.tally;
     with.fill(report);
+    let accepted = with.published.accepted;
+    report.check(accepted > 0 && tally.delivered > 0, || {
+        format!("{accepted} messages were accepted and {} delivered", tally.delivered)
+    });
     report.check(tally.wrong == 0, || format!("{} wrong messages", tally.wrong));
     report.check(tally.closed_by.is_empty(), || {
         format!("clients were closed: {:?}", tally.closed_by)

@@ -196,8 +196,10 @@ fn fill_from_metrics(
 ) {
     const ALLOCATED: &str = "weir_shard_allocated_bytes_total";
     let messages: u64 = rounds.iter().map(|(server, _)| server.echoed.tally.answered_in_all).sum();
-    let allocated = after
+    // Shards that have started have allocated: 0 says that the allocator does not tell.
+    let allocated = before
         .sum(ALLOCATED, &[])
+        .filter(|bytes| *bytes > 0.0)
         .map(|_| growth(before, after, ALLOCATED, "shard").into_values().sum::<u64>());
     report.set("allocated_bytes", allocated);
     report.figure(
