@@ -130,7 +130,8 @@ fn size(bytes: usize) -> String {
 
 /// Three commands that work against this gateway from its own machine.
 fn commands(started: &Started, config: &Config) -> [String; 3] {
-    let mut subscribe = "weir subscribe news".to_owned();
+    let topic = topic(&config.topic_classes);
+    let mut subscribe = format!("weir subscribe {topic}");
     match started.tcp.first().map(|addr| reachable(*addr)) {
         Some(addr) if addr != default_addr(DEVICES_PORT) => subscribe += &format!(" --addr {addr}"),
         Some(_) | None => {}
@@ -142,7 +143,7 @@ fn commands(started: &Started, config: &Config) -> [String; 3] {
         let reference = "weir config reference".to_owned();
         return [subscribe, reference, "weir publish --help".to_owned()];
     };
-    let mut publish = "weir publish --topic news --text hello".to_owned();
+    let mut publish = format!("weir publish --topic {topic} --text hello");
     let mut curl = "curl".to_owned();
     if admin != default_addr(ADMIN_PORT) {
         publish += &format!(" --admin {admin}");
@@ -152,6 +153,14 @@ fn commands(started: &Started, config: &Config) -> [String; 3] {
         curl += " -H 'Authorization: Bearer ADMIN-TOKEN'";
     }
     [subscribe, publish, format!("{curl} http://{admin}/v1/connections")]
+}
+
+/// A topic that every device may subscribe to.
+fn topic(classes: &[TopicClass]) -> String {
+    let open = classes.iter().find(|class| {
+        class.subscribe.contains(&Actor::Devices) && !class.pattern.contains("{device}")
+    });
+    open.map_or_else(|| "news".to_owned(), |class| class.pattern.replace('*', "news"))
 }
 
 /// The address to connect to on this machine: loopback for "any".
@@ -261,6 +270,13 @@ topic classes, of which the first that fits a name counts:
             "curl -H 'Authorization: Bearer ADMIN-TOKEN' http://[::1]:5001/v1/connections",
         ];
         assert_eq!(commands(&started("0.0.0.0:5000", Some("[::]:5001")), &config), expected);
+        let closed =
+            TopicClass { pattern: "*".to_owned(), subscribe: vec![], ..TopicClass::default() };
+        let own = TopicClass { pattern: "own/{device}/*".to_owned(), ..TopicClass::default() };
+        let room = TopicClass { pattern: "room/*".to_owned(), ..TopicClass::default() };
+        let with_classes = Config { topic_classes: vec![own, room, closed], ..Config::default() };
+        let shown = commands(&started("127.0.0.1:7070", None), &with_classes);
+        assert_eq!(shown[0], "weir subscribe room/news");
         let without_admin = commands(&started("127.0.0.1:7070", None), &Config::default());
         assert_eq!(without_admin[1], "weir config reference");
     }
