@@ -12,6 +12,9 @@ use crate::settings::ShardSettings;
 use crate::table::State;
 use crate::time::Nanos;
 
+/// No topic's name is longer, whatever `limits.topic_bytes_max` says: the most that it may be set to.
+const NAME_BYTES_MAX: usize = 1024;
+
 /// The rate of the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PublishRate {
@@ -88,6 +91,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn refuse_publish(&mut self, slot: u32, body: &[u8], per_second: u32) -> Handled {
         let publish = hot::Publish::decode(body);
         let (topic, request) = publish.map_or(("", 0), |publish| (publish.topic, publish.request));
+        // What cannot be a name is not said back: it may be as long as a frame.
+        let topic = if topic.len() > NAME_BYTES_MAX { "" } else { topic };
         let message = format!(
             "connection publishes faster than {per_second} messages a second, the limit of limits.publishes_per_second"
         );

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use weir_engine::ShardSettings;
+use weir_wire::hot::{Payload, Publish};
 
 use crate::stage::Stage;
 
@@ -66,6 +67,24 @@ fn who_goes_on_publishing_too_fast_is_closed() {
     let reported = stage.reported();
     assert_eq!(reported.len(), 4);
     assert_eq!(reported[3], "closed 0 rate_limited []");
+}
+
+/// What cannot be a name is not said back: the answer would be longer than any frame may be.
+///
+/// Fails when the topic of a refused message is answered unread (`refuse_publish`).
+#[test]
+fn a_refusal_does_not_say_back_what_is_no_name() {
+    let mut stage = stage();
+    let device = stage.join();
+    stage.publish_from(device, 1..=3);
+    let topic = "t".repeat(60_000);
+    let payload = Payload::Text("");
+    let mut frame = Vec::new();
+    Publish { topic: &topic, payload, content_type: "", key: "", request: 4 }
+        .encode_frame(&mut frame);
+    stage.shard.peer_write(device.peer, &frame);
+    stage.settle();
+    assert_eq!(stage.heard(device), ["error rate_limited to 4 of "]);
 }
 
 /// A message that the front has no room for is held back, and costs the bucket once.
