@@ -66,8 +66,9 @@ pub enum Command<S> {
 /// A part of what a connection has missed of a topic.
 ///
 /// The shard queues the messages, whatever the topic's policy for slow connections, and asks for the next part with
-/// [`Report::ResumeNext`] once no more than the low watermark waits, of one topic of a connection at a time. A resume ends with its last part, with
-/// [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are let go of.
+/// [`Report::ResumeNext`] once no more than the low watermark waits, of one topic of a connection at a time. A resume
+/// ends with its last part, with [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are
+/// let go of.
 #[derive(Debug)]
 pub struct Stretch {
     /// The connection.

@@ -231,8 +231,13 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// A topic is retired: nobody resumes it any more, as the front has said to those who did.
     pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
-        let ended = self.resumes.running.extract_if(.., |(_, other), _| *other == topic);
-        let slots: Vec<u32> = ended.map(|((slot, _), _)| slot).collect();
+        let mut slots = Vec::new();
+        self.resumes.running.retain(|(slot, other), _| {
+            if *other == topic {
+                slots.push(*slot);
+            }
+            *other != topic
+        });
         self.lease.give(slots.len() * RESUME_BYTES);
         for slot in slots {
             self.ask_for_more(slot);
