@@ -30,8 +30,7 @@ use crate::{admin, frames, lanes};
 /// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
 pub struct Gateway {
     hub: Arc<Hub>,
-    /// Where connections are accepted and settled; there until this is dropped.
-    settling: Option<Runtime>,
+    settling: Settling,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
     /// The janitors: what sees to topics.
@@ -40,6 +39,9 @@ pub struct Gateway {
     admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     started: Started,
 }
+
+/// Where connections are accepted and settled. Dropped, it waits for nobody, so that this may happen on a front thread.
+struct Settling(Option<Runtime>);
 
 /// What a gateway found and took when it started.
 #[derive(Debug, Clone)]
@@ -199,9 +201,6 @@ impl Drop for Gateway {
         self.hub.draining.send_replace(true);
         self.hub.events.close();
         self.stop_shards();
-        if let Some(settling) = self.settling.take() {
-            settling.shutdown_background();
-        }
     }
 }
 
@@ -245,9 +244,9 @@ impl GatewayBuilder {
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
-        let settling = start_settling(&resources).map_err(StartError::Settling)?;
+        let settling = Settling::start(&resources).map_err(StartError::Settling)?;
         let (listeners, buffers) = {
-            let _sockets_belong_to = settling.enter();
+            let _sockets_belong_to = settling.handle().enter();
             bind_all(&config)?
         };
         let admin = bind_admin(&config).await?;
@@ -374,19 +373,34 @@ fn start_shards(
     Ok((engine, queues))
 }
 
-fn start_settling(resources: &Resources) -> io::Result<Runtime> {
-    runtime::Builder::new_multi_thread()
-        .worker_threads(resources.settling_threads())
-        .thread_name("weir-settle")
-        .on_thread_start(schedule_settling_thread)
-        .enable_all()
-        .build()
+impl Settling {
+    fn start(resources: &Resources) -> io::Result<Settling> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(resources.settling_threads())
+            .thread_name("weir-settle")
+            .on_thread_start(schedule_settling_thread)
+            .enable_all()
+            .build()?;
+        Ok(Settling(Some(runtime)))
+    }
+
+    fn handle(&self) -> &runtime::Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle()
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Everything is there: the tasks begin.
 fn launch(
     hub: Arc<Hub>,
-    settling: Runtime,
+    settling: Settling,
     queues: Vec<Reports>,
     bound: Vec<Bound<Listener>>,
     admin: Option<Bound<TcpListener>>,
@@ -414,7 +428,7 @@ fn launch(
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
     hub.set_listening();
-    Gateway { hub, settling: Some(settling), listeners, desks, services, admin, started }
+    Gateway { hub, settling, listeners, desks, services, admin, started }
 }
 
 /// Lets topics let go of what they have kept long enough.
