@@ -79,6 +79,8 @@ pub(crate) struct Flags {
     pub(crate) to_flush: bool,
     /// While `to_flush`: the rank of the fan-outs whose list that is.
     pub(crate) flush_rank: u8,
+    /// It was held back or stalled, and not all that came meanwhile has been read: how fast that comes says nothing.
+    pub(crate) read_late: bool,
     /// The limit on its publishes does not hold for it.
     pub(crate) publishes_freely: bool,
     /// The front has taken the report of the end.

@@ -74,6 +74,11 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 handled
             }
+            // That it comes all at once is our doing: it is refused, and neither owed nor a reason to close.
+            Verdict::Refuse(_) | Verdict::End if self.table[slot].flags.read_late => {
+                self.stats.publishes_rate_limited.add(1);
+                self.refuse_publish(slot, body, rate.per_second)
+            }
             Verdict::Refuse(due) => {
                 self.stats.publishes_rate_limited.add(1);
                 self.table[slot].publish_due = due;

@@ -60,6 +60,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             let may_go_on = self.take_read(slot, read, &buf);
             self.recv_buf = buf;
             if !may_go_on {
+                if !self.table[slot].flags.held_back && !self.is_stalled(slot) {
+                    self.table[slot].flags.read_late = false;
+                }
                 return false;
             }
         }
@@ -166,6 +169,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return true;
         }
         let Some(block) = entry.partial.take() else { return true };
+        entry.flags.read_late = true;
         self.consume(slot, block.filled());
         self.drop_block(block);
         if self.table[slot].flags.held_back {

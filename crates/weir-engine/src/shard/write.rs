@@ -357,6 +357,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.stats.stall_recovered.record(lasted, 1);
             // It took bytes, which is a sign of life, and what it said meanwhile is read now.
             self.table[slot].heard_at = self.tick();
+            self.table[slot].flags.read_late = true;
             self.list_to_read(slot);
             self.arm_next(slot);
         } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_engine::ShardSettings;
 use weir_wire::hot::{Payload, Publish};
 
-use crate::stage::Stage;
+use crate::stage::{Device, Stage};
 
 fn stage() -> Stage {
     Stage::with_settings(ShardSettings {
@@ -103,6 +103,68 @@ fn what_is_held_back_is_paid_for_once() {
     stage.shard.advance(Duration::from_millis(20));
     assert_eq!(received(&mut stage), 3);
     assert_eq!(stage.heard(device), ["error rate_limited to 4 of t"]);
+}
+
+/// Who keeps to the rate is not closed because all that it has said meanwhile is read at once, nor owes it; the next
+/// that it says counts again.
+///
+/// Fails when what is read late is judged as what comes at once (`handle_publish`), or `read_late` is never cleared
+/// (`read_open`), or not set (`offer_held_back_of`).
+#[test]
+fn what_the_front_had_no_room_for_closes_nobody() {
+    let mut stage = stage();
+    let device = stage.join();
+    stage.shard.front_mut().set_room(0);
+    for request in 1..=50 {
+        stage.publish_from(device, request..=request);
+        stage.shard.advance(Duration::from_millis(100));
+    }
+    stage.shard.front_mut().set_room(100);
+    stage.shard.advance(Duration::from_millis(20));
+    check_read_late(&mut stage, device, 47);
+}
+
+/// The same of a connection that was stalled.
+///
+/// Fails when `read_late` is not set by `end_stall`.
+#[test]
+fn what_was_said_during_a_stall_closes_nobody() {
+    let settings = ShardSettings {
+        publishes_per_second: 10,
+        publish_burst: 3,
+        low_watermark_bytes: 100,
+        high_watermark_bytes: 200,
+        ..ShardSettings::default()
+    };
+    let mut stage = Stage::with_settings(settings);
+    let device = stage.join();
+    stage.shard.net().set_send_buffer(device.peer, 30, 10);
+    let text = "x".repeat(400);
+    stage.send(device, &text);
+    stage.settle();
+    for request in 1..=50 {
+        stage.publish_from(device, request..=request);
+        stage.shard.advance(Duration::from_millis(100));
+    }
+    assert_eq!((received(&mut stage), stage.shard.stats().stalled.get()), (0, 1));
+    let heard = stage.heard_slowly(device);
+    assert_eq!((heard.len(), &heard[0]), (48, &text));
+    stage.shard.net().set_send_buffer(device.peer, 1 << 16, 1 << 16);
+    check_read_late(&mut stage, device, 0);
+}
+
+/// Of fifty that were read late a burst has passed, nothing is owed, and from now on the rate holds.
+fn check_read_late(stage: &mut Stage, device: Device, told: usize) {
+    assert_eq!(stage.heard(device).len(), told);
+    assert_eq!(received(stage), 3);
+    assert_eq!(stage.shard.stats().publishes_rate_limited.get(), 47);
+    stage.shard.advance(Duration::from_millis(310));
+    stage.publish_from(device, 51..=53);
+    stage.settle();
+    assert_eq!((received(stage), stage.heard(device).len()), (3, 0), "a refusal cost nothing");
+    stage.publish_from(device, 54..=60);
+    stage.settle();
+    assert_eq!(stage.heard(device).last().map(|last| &last[..]), Some("goodbye rate_limited"));
 }
 
 /// The rate holds for whom the front says, and if there is one.
