@@ -68,7 +68,7 @@ pub enum Command<S> {
 /// The shard queues the messages, whatever the topic's policy for slow connections, and asks for the next part with
 /// [`Report::ResumeNext`] once no more than the low watermark waits, of one topic of a connection at a time. A resume
 /// ends with its last part, with [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are
-/// let go of.
+/// let go of. [`Report::ResumeRefused`] tells of one that does not begin.
 #[derive(Debug)]
 pub struct Stretch {
     /// The connection.
@@ -245,6 +245,17 @@ pub enum Report {
         resume: u32,
         /// From the [`Stretch`].
         after: u64,
+    },
+    /// A resume has not begun, of whose beginning more parts were to come: the connection is in the topic already or in
+    /// `topics_per_connection_max` (it has been told so). Not said of one that it resumes already, nor of one that has
+    /// gone.
+    ResumeRefused {
+        /// The connection.
+        conn: ConnId,
+        /// The topic.
+        topic: TopicId,
+        /// From the [`Stretch`].
+        resume: u32,
     },
     /// A connection has ended; nothing more will be said of it.
     Closed {

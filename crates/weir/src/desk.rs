@@ -113,7 +113,7 @@ impl Desk {
         Self { hub, shard, room, handle, jobs: VecDeque::new() }
     }
 
-    /// Takes a report. Counts go down at once: each −1 has had its +1. The rest becomes a job.
+    /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
     pub(crate) fn take(&mut self, report: Report) {
         match report {
             Report::Adopted { conn, ticket } => self.jobs.push_back(Job::Adopted { conn, ticket }),
@@ -134,6 +134,9 @@ impl Desk {
             }
             Report::ResumeNext { conn, topic, resume, after } => {
                 self.jobs.push_back(Job::ResumeNext { conn, topic, resume, after });
+            }
+            Report::ResumeRefused { conn, topic, resume } => {
+                self.hub.router.resume_refused(conn, topic, resume);
             }
             Report::Retired { topic } => self.hub.router.retired(topic),
             Report::Drained => self.hub.drained.add_permits(1),

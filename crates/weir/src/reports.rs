@@ -110,6 +110,7 @@ pub(crate) fn cost(report: &Report) -> usize {
         | Report::NotEntered { .. }
         | Report::Left { .. }
         | Report::ResumeNext { .. }
+        | Report::ResumeRefused { .. }
         | Report::Closed { .. }
         | Report::Retired { .. }
         | Report::Drained => 0,

@@ -443,6 +443,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             | Report::NotEntered { .. }
             | Report::Left { .. }
             | Report::ResumeNext { .. }
+            | Report::ResumeRefused { .. }
             | Report::Retired { .. }
             | Report::Drained => None,
         };

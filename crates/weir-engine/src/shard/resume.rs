@@ -87,8 +87,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Queues a part of what a connection has missed; the last part enters it.
     pub(super) fn resume(&mut self, stretch: Stretch) {
         let Stretch { conn, topic, resume, begin, messages, after, is_last } = stretch;
+        let mut is_refused = false;
         let slot = self.find(conn).filter(|slot| match begin {
-            Some(begin) => self.begin_resume(*slot, topic, begin),
+            Some(begin) => {
+                let is_busy = self.resumes.is_running(*slot, topic);
+                let has_begun = self.begin_resume(*slot, topic, begin);
+                is_refused = !has_begun && !is_busy && self.table[*slot].state == State::Open;
+                has_begun
+            }
             None => {
                 let running = self.resumes.running.get(&(*slot, topic));
                 running.is_some_and(|running| running.number == resume)
@@ -110,6 +116,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         });
         if is_last && !is_entered {
             return self.report(Report::NotEntered { topic }, true);
+        }
+        if is_refused {
+            return self.report(Report::ResumeRefused { conn, topic, resume }, true);
         }
         self.inbox.return_credit();
     }

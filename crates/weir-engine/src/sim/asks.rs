@@ -1,6 +1,6 @@
 //! The front's part: what it asks of the shard, and what it makes of the reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +61,7 @@ impl Run {
             incoming: Incoming::new(now),
             topics: Vec::new(),
             resumes: BTreeMap::new(),
+            refused: BTreeSet::new(),
             reading: Reading::All,
             is_silent: false,
             asked: Vec::new(),
@@ -349,6 +350,12 @@ impl Run {
             Report::ResumeNext { conn, topic, resume, after } => {
                 self.take_resume_next(conn, topic, resume, after)?;
             }
+            Report::ResumeRefused { conn, topic, resume } => {
+                let twin = self.conns.iter_mut().find(|twin| twin.id == Some(conn));
+                if !twin.is_some_and(|twin| twin.refused.remove(&(topic.0 as usize, resume))) {
+                    return Err(format!("{conn:?} is refused resume {resume} of {topic:?}"));
+                }
+            }
             Report::NotEntered { topic } | Report::Left { topic } => {
                 self.topics[topic.0 as usize].count -= 1;
             }
@@ -360,6 +367,7 @@ impl Run {
                     self.topics[topic.0 as usize].count -= 1;
                 }
                 self.conns[index].resumes.clear();
+                self.conns[index].refused.clear();
                 for topic in std::mem::take(&mut self.conns[index].topics) {
                     self.topics[topic].members.retain(|other| *other != index);
                 }

@@ -253,11 +253,15 @@ impl Run {
             return;
         }
         self.topics[topic].count += i64::from(is_last);
-        if self.conns[index].topics.contains(&topic) {
-            return self.note_direct(index, DirectWhat::Frame(number_if_member));
-        }
-        let what = self.answer(index, topic, number);
+        let is_member = self.conns[index].topics.contains(&topic);
+        let what = match is_member {
+            true => DirectWhat::Frame(number_if_member),
+            false => self.answer(index, topic, number),
+        };
         self.note_direct(index, what);
+        if !is_last && (is_member || what == DirectWhat::TooMany) {
+            self.conns[index].refused.insert((topic, resume));
+        }
         if what == DirectWhat::Frame(number) {
             let resuming = Resuming { number: resume, after, is_asked: false };
             self.conns[index].resumes.insert(topic, resuming);

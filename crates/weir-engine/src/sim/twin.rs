@@ -1,6 +1,6 @@
 //! The twin: for each connection, plainly, what must reach it and what must be heard from it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use weir_wire::CloseReason;
@@ -224,6 +224,8 @@ pub(crate) struct Conn {
     pub(crate) topics: Vec<usize>,
     /// What it resumes.
     pub(crate) resumes: BTreeMap<usize, Resuming>,
+    /// Topics and numbers of the resumes that the shard must say that it has refused.
+    pub(crate) refused: BTreeSet<(usize, u32)>,
     pub(crate) reading: Reading,
     pub(crate) is_silent: bool,
     /// Reasons that were brought about from outside.

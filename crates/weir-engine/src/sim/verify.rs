@@ -151,6 +151,9 @@ impl Run {
             if !resumes.iter().eq(conn.resumes.keys()) {
                 return Err(format!("connection {index} resumes {resumes:?}: {:?}", conn.resumes));
             }
+            if !conn.refused.is_empty() {
+                return Err(format!("connection {index} is not refused {:?}", conn.refused));
+            }
         }
         Ok(())
     }

@@ -61,7 +61,8 @@ fn parts_of_a_resume_that_was_called_off_are_let_go_of() {
 
 /// Who is in the topic is told so, and gets nothing twice.
 ///
-/// Fails when a resume does not look whether its connection is a member (`begin_resume`).
+/// Fails when a resume does not look whether its connection is a member (`begin_resume`), or the front is not told of
+/// a beginning that leads to nothing (`resume`).
 #[test]
 fn a_member_resumes_nothing() {
     let mut stage = Stage::new();
@@ -72,12 +73,12 @@ fn a_member_resumes_nothing() {
     stage.publish(1, "3");
     stage.settle();
     assert_eq!(stage.heard(device), ["is member", "is member", "3"]);
-    assert_eq!(stage.reported(), ["not entered 1", "not entered 1"]);
+    assert_eq!(stage.reported(), ["refused 1 of 1", "not entered 1", "not entered 1"]);
 }
 
 /// One resume of a topic at a time, and no membership beside it.
 ///
-/// Fails when a running resume is not looked for (`refuses_topic`).
+/// Fails when a running resume is not looked for (`refuses_topic`), or a refusal beside it is reported (`resume`).
 #[test]
 fn who_resumes_a_topic_can_neither_subscribe_to_it_nor_resume_it_again() {
     let mut stage = Stage::new();
@@ -85,9 +86,11 @@ fn who_resumes_a_topic_can_neither_subscribe_to_it_nor_resume_it_again() {
     stage.resume(device, 1, Part { texts: &["1"], after: 1, ..FIRST });
     stage.subscribe(device, 1, "in");
     stage.resume(device, 1, Part { number: 2, texts: &["1"], after: 1, is_last: true, ..FIRST });
+    stage.resume(device, 1, Part { number: 3, texts: &["1"], after: 1, ..FIRST });
     stage.resume(device, 1, Part { texts: &["2"], after: 2, ..LAST });
     stage.settle();
-    assert_eq!(stage.heard(device), ["subscribed", "1", "error busy", "error busy", "2"]);
+    let busy = "error busy";
+    assert_eq!(stage.heard(device), ["subscribed", "1", busy, busy, busy, "2"]);
     assert_eq!(stage.reported(), ["resume 1 after 1", "not entered 1", "not entered 1"]);
 }
 
@@ -109,7 +112,9 @@ fn a_running_resume_counts_as_a_topic() {
     let refused = "error too_many_topics";
     let heard = stage.heard(device);
     assert_eq!(heard, ["subscribed", "1", "subscribed", "1", refused, refused, "out", "in"]);
-    assert_eq!(stage.reported(), ["resume 1 after 1", "not entered 4", "resume 2 after 1"]);
+    let refused = "refused 1 of 3";
+    let reported = stage.reported();
+    assert_eq!(reported, ["resume 1 after 1", refused, "not entered 4", "resume 2 after 1"]);
 }
 
 /// The end of a connection ends what it resumes; a last part that still comes gives its count back.

@@ -18,9 +18,8 @@ use crate::frames;
 
 /// Resumes that take more than one part.
 ///
-/// Shape: an entry for each connection that has one, until its last part is pushed, it unsubscribes or it ends.
-/// What concerns a connection comes from one task, in order. A shard lets go without a word of a resume that it cannot
-/// begin; its entry then stays as long as the connection, or until it unsubscribes.
+/// Shape: an entry for each connection that has one, until its last part is pushed, its shard refuses to begin it, it
+/// unsubscribes or it ends. What concerns a connection comes from one task, in order.
 #[derive(Default)]
 pub(super) struct Resumes {
     running: Mutex<HashMap<ConnId, Vec<Running>, foldhash::fast::RandomState>>,
@@ -33,6 +32,8 @@ struct Running {
     topic: TopicId,
     /// The first of its numbers; one before it belongs to a resume that was called off.
     first: u32,
+    /// The last of its numbers: a refusal of an earlier one says nothing of this.
+    last: u32,
 }
 
 /// What a connection that names a position has missed.
@@ -53,11 +54,12 @@ impl Resumes {
     fn begin(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
         let mut running = lock(&self.running);
         let of_conn = running.entry(conn).or_default();
-        let is_new = of_conn.iter().all(|running| running.topic != topic);
-        if is_new {
-            of_conn.push(Running { topic, first: number });
+        if let Some(running) = of_conn.iter_mut().find(|running| running.topic == topic) {
+            running.last = number;
+            return false;
         }
-        is_new
+        of_conn.push(Running { topic, first: number, last: number });
+        true
     }
 
     fn is_running(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
@@ -71,11 +73,18 @@ impl Resumes {
 
     /// Whether it was running.
     fn end(&self, conn: ConnId, topic: TopicId) -> bool {
+        self.end_if(conn, |running| running.topic == topic)
+    }
+
+    /// The resume with this number does not begin; whether it was the last one that runs.
+    fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+        self.end_if(conn, |running| running.topic == topic && running.last == number)
+    }
+
+    fn end_if(&self, conn: ConnId, is_it: impl FnMut(&Running) -> bool) -> bool {
         let mut running = lock(&self.running);
         let Some(of_conn) = running.get_mut(&conn) else { return false };
-        let Some(at) = of_conn.iter().position(|running| running.topic == topic) else {
-            return false;
-        };
+        let Some(at) = of_conn.iter().position(is_it) else { return false };
         of_conn.swap_remove(at);
         if of_conn.is_empty() {
             running.remove(&conn);
@@ -226,14 +235,26 @@ impl Router {
     /// A connection has ended, and with it what it resumes.
     pub(crate) fn end_resumes(&self, conn: ConnId) {
         for Running { topic, .. } in self.resumes.end_all(conn) {
-            let Some(topic) = self.ids.topic(topic) else {
-                debug_assert!(false, "a topic lives as long as it is resumed");
-                continue;
-            };
-            let mut state = topic.lock();
-            state.extra_mut().resuming -= 1;
-            self.end_if_idle(&topic, &mut state);
+            self.let_go(topic);
         }
+    }
+
+    /// A shard has not begun a resume: nothing more comes of it.
+    pub(crate) fn resume_refused(&self, conn: ConnId, id: TopicId, number: u32) {
+        if self.resumes.end_refused(conn, id, number) {
+            self.let_go(id);
+        }
+    }
+
+    /// One resume less of a topic.
+    fn let_go(&self, id: TopicId) {
+        let Some(topic) = self.ids.topic(id) else {
+            debug_assert!(false, "a topic lives as long as it is resumed");
+            return;
+        };
+        let mut state = topic.lock();
+        state.extra_mut().resuming -= 1;
+        self.end_if_idle(&topic, &mut state);
     }
 
     fn end_resume(&self, conn: ConnId, topic: &Arc<Topic>, state: &mut State) {

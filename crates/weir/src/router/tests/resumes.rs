@@ -202,6 +202,32 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
     end(&router, &mut [shard]);
 }
 
+/// Fails when a refusal is not heard (`resume_refused`), or that of an earlier resume ends a later one (`end_refused`).
+#[test]
+fn a_resume_that_its_shard_refuses_keeps_no_topic() {
+    let (router, budget, mut shard) = room(kept(6), 0);
+    for _ in 0..6 {
+        publish(&router, &budget, "t").unwrap();
+    }
+    let position = Some(Position { epoch: epoch(&router, "t"), offset: 1 });
+    let mut begin = || {
+        assert!(resume(&router, conn(0, 1), "t", position));
+        let Some(Command::Resume(stretch)) = shard.lane.pop() else { panic!() };
+        shard.lane.return_credit();
+        assert!(!stretch.is_last);
+        (stretch.conn, stretch.topic, stretch.resume)
+    };
+    let (first, second) = (begin(), begin());
+    sweep(&router, Nanos(TTL_NANOS));
+    for _ in 0..2 {
+        router.resume_refused(first.0, first.1, first.2);
+        assert_eq!((router.resumes.is_empty(), router.topic_count()), (false, 1));
+    }
+    router.resume_refused(second.0, second.1, second.2);
+    assert_eq!((router.resumes.is_empty(), router.topic_count()), (true, 0));
+    end(&router, &mut [shard]);
+}
+
 #[test]
 fn all_topics_together_keep_no_more_than_they_may() {
     let (router, budget, shard) = room(kept(100), 2_000);

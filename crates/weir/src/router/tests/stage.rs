@@ -246,6 +246,11 @@ impl Shard {
     /// As the engine does it; every part asks for the next at once.
     fn resume(&mut self, router: &Router, stretch: Stretch, mut left: impl FnMut(&str)) {
         let key = (stretch.conn, stretch.topic);
+        let is_open = !self.closed.contains(&stretch.conn);
+        if is_open && stretch.begin.is_some() && !stretch.is_last && self.members.contains_key(&key)
+        {
+            return router.resume_refused(stretch.conn, stretch.topic, stretch.resume);
+        }
         let running = match stretch.begin {
             Some(begin) => {
                 let server_message::Kind::Subscribed(subscribed) = decode(&begin.reply) else {
@@ -264,7 +269,7 @@ impl Shard {
                 Some(_) | None => None,
             },
         };
-        let running = running.filter(|_| !self.closed.contains(&stretch.conn));
+        let running = running.filter(|_| is_open);
         let Some((name, (epoch, mut position))) = running else {
             if stretch.is_last {
                 left(&router.name(stretch.topic).unwrap());
