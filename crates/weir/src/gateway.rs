@@ -30,7 +30,8 @@ use crate::{admin, frames, lanes};
 /// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
 pub struct Gateway {
     hub: Arc<Hub>,
-    settling: Settling,
+    /// Runs the listeners until it is dropped.
+    _settling: Settling,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
     /// The janitors: what sees to topics.
@@ -428,7 +429,7 @@ fn launch(
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
     hub.set_listening();
-    Gateway { hub, settling, listeners, desks, services, admin, started }
+    Gateway { hub, _settling: settling, listeners, desks, services, admin, started }
 }
 
 /// Lets topics let go of what they have kept long enough.

@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::outgoing::{Direct, DirectWhat, Outgoing};
 use super::twin::{Conn, Incoming, Phase, Reading};
 use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
-use crate::id::{DeviceRef, Origin, Priority, TopicId};
+use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
 use crate::message::Item;
 
 impl Run {
@@ -360,17 +360,7 @@ impl Run {
                 self.topics[topic.0 as usize].count -= 1;
             }
             Report::Closed { conn, device, reason, topics, .. } => {
-                let index = device.0 as usize;
-                self.check_end(index, conn, reason)?;
-                self.conns[index].phase = Phase::Ended(reason);
-                for topic in topics {
-                    self.topics[topic.0 as usize].count -= 1;
-                }
-                self.conns[index].resumes.clear();
-                self.conns[index].refused.clear();
-                for topic in std::mem::take(&mut self.conns[index].topics) {
-                    self.topics[topic].members.retain(|other| *other != index);
-                }
+                self.take_closed(conn, device.0 as usize, reason, &topics)?;
             }
             Report::Retired { topic } => {
                 let twin = &mut self.topics[topic.0 as usize];
@@ -384,6 +374,26 @@ impl Run {
                 }
                 self.is_drained = true;
             }
+        }
+        Ok(())
+    }
+
+    fn take_closed(
+        &mut self,
+        conn: ConnId,
+        index: usize,
+        reason: CloseReason,
+        topics: &[TopicId],
+    ) -> Result<(), String> {
+        self.check_end(index, conn, reason)?;
+        self.conns[index].phase = Phase::Ended(reason);
+        for topic in topics {
+            self.topics[topic.0 as usize].count -= 1;
+        }
+        self.conns[index].resumes.clear();
+        self.conns[index].refused.clear();
+        for topic in std::mem::take(&mut self.conns[index].topics) {
+            self.topics[topic].members.retain(|other| *other != index);
         }
         Ok(())
     }

@@ -205,12 +205,12 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
 /// Fails when a refusal is not heard (`resume_refused`), or that of an earlier resume ends a later one (`end_refused`).
 #[test]
 fn a_resume_that_its_shard_refuses_keeps_no_topic() {
-    let (router, budget, mut shard) = room(kept(6), 0);
+    let (router, budget, shard) = room(kept(6), 0);
     for _ in 0..6 {
         publish(&router, &budget, "t").unwrap();
     }
     let position = Some(Position { epoch: epoch(&router, "t"), offset: 1 });
-    let mut begin = || {
+    let begin = || {
         assert!(resume(&router, conn(0, 1), "t", position));
         let Some(Command::Resume(stretch)) = shard.lane.pop() else { panic!() };
         shard.lane.return_credit();
