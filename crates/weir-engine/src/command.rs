@@ -8,6 +8,7 @@ use weir_wire::CloseReason;
 
 use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
 use crate::message::{Item, Message};
+use crate::tls::Session;
 
 /// A request to a shard, in the order of its lane.
 ///
@@ -114,8 +115,19 @@ pub struct Adoption<S> {
     pub origin: Origin,
     /// Whether `publishes_per_second` holds for it.
     pub publish_limited: bool,
-    /// Bytes already read behind `Hello`; they count as read once the connection is welcomed.
+    /// Bytes already read behind `Hello`; they count as read once the connection is welcomed. With TLS: plaintext.
     pub read_ahead: Vec<u8>,
+    /// The records, if it speaks TLS.
+    pub tls: Option<Box<TlsAdoption>>,
+}
+
+/// What a connection with TLS brings besides.
+#[derive(Debug)]
+pub struct TlsAdoption {
+    /// Keys and sequence numbers.
+    pub session: Session,
+    /// Bytes already read that are not opened yet: they come behind the plaintext that was read ahead.
+    pub sealed_ahead: Vec<u8>,
 }
 
 /// A request that never waits behind messages.

@@ -24,13 +24,14 @@ mod stats;
 mod sys;
 mod table;
 mod time;
+pub mod tls;
 mod topics;
 mod wheel;
 
 pub use budget::Budget;
 pub use command::{
     Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Stretch,
-    StretchBegin, Urgent,
+    StretchBegin, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId};

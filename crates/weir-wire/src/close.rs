@@ -43,6 +43,12 @@ pub enum CloseReason {
     TooManyConnections,
     /// It published faster than `limits.publishes_per_second`, after having been told so.
     RateLimited,
+    /// The TLS handshake failed, or was refused.
+    TlsHandshake,
+    /// A record that TLS does not permit, or an alert that ended it.
+    TlsRecord,
+    /// As many records as the cipher permits were sent under keys that TLS 1.2 cannot change.
+    TlsKeysSpent,
     /// The server shuts down.
     Draining,
     /// A fault of the server's own.
@@ -64,7 +70,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// Every reason, in the order of [`CloseReason::index`].
-    pub const ALL: [CloseReason; 19] = [
+    pub const ALL: [CloseReason; 22] = [
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
         CloseReason::KernelTimeout,
@@ -82,6 +88,9 @@ impl CloseReason {
         CloseReason::ClosedByOperator,
         CloseReason::TooManyConnections,
         CloseReason::RateLimited,
+        CloseReason::TlsHandshake,
+        CloseReason::TlsRecord,
+        CloseReason::TlsKeysSpent,
         CloseReason::Draining,
         CloseReason::Internal,
     ];
@@ -104,6 +113,7 @@ impl CloseReason {
             CloseReason::HeartbeatMissed => 4004,
             CloseReason::Stalled => 4005,
             CloseReason::ClosedByOperator => 4006,
+            CloseReason::TlsKeysSpent => 4007,
             CloseReason::Draining => 4100,
             CloseReason::TooManyConnections => 4101,
             CloseReason::BudgetExhausted => 4102,
@@ -116,6 +126,8 @@ impl CloseReason {
             CloseReason::FrameTooLarge => 4301,
             CloseReason::FrameTimeout => 4302,
             CloseReason::Replaced => 4303,
+            CloseReason::TlsHandshake => 4304,
+            CloseReason::TlsRecord => 4305,
         }
     }
 
@@ -139,6 +151,9 @@ impl CloseReason {
             CloseReason::ClosedByOperator => "closed_by_operator",
             CloseReason::TooManyConnections => "too_many_connections",
             CloseReason::RateLimited => "rate_limited",
+            CloseReason::TlsHandshake => "tls_handshake",
+            CloseReason::TlsRecord => "tls_record",
+            CloseReason::TlsKeysSpent => "tls_keys_spent",
             CloseReason::Draining => "draining",
             CloseReason::Internal => "internal",
         }

@@ -82,6 +82,7 @@ impl Tickets {
             origin,
             publish_limited,
             read_ahead,
+            tls: None,
         };
         credit.push(Command::Adopt(Box::new(adoption)));
         Ok(())

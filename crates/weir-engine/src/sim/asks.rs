@@ -93,6 +93,7 @@ impl Run {
             origin,
             publish_limited: true,
             read_ahead,
+            tls: None,
         };
         self.conns.push(conn);
         let (capacity, low) = self.draw_buffers();

@@ -24,6 +24,7 @@
 //!     origin: Origin::default(),
 //!     publish_limited: true,
 //!     read_ahead: Vec::new(),
+//!     tls: None,
 //! };
 //! shard.push(Command::Adopt(Box::new(adoption)));
 //! shard.settle();

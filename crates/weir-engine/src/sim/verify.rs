@@ -210,6 +210,9 @@ impl Run {
             | CloseReason::Revoked
             | CloseReason::TooManyConnections
             | CloseReason::RateLimited
+            | CloseReason::TlsHandshake
+            | CloseReason::TlsRecord
+            | CloseReason::TlsKeysSpent
             | CloseReason::Internal => false,
         };
         if !may {

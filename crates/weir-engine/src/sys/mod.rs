@@ -1,5 +1,6 @@
-//! The kernel under a shard: epoll, sockets, the bell. The only place for unsafe code.
+//! What is under a shard: epoll, sockets and the bell of the kernel, ciphers in C. The only place for unsafe code.
 
+pub(crate) mod aead;
 mod epoll;
 mod thread;
 

@@ -206,6 +206,7 @@ fn a_descriptor_that_epoll_refuses_is_reported() {
             origin: Origin::default(),
             publish_limited: true,
             read_ahead: Vec::new(),
+            tls: None,
         })),
     );
     let report = rig.wait_for(|report| matches!(report, Report::Refused { ticket: 99, .. }));

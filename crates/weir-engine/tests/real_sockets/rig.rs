@@ -92,6 +92,7 @@ impl Rig {
                 origin: Origin::default(),
                 publish_limited: true,
                 read_ahead: rest.read_ahead.to_vec(),
+                tls: None,
             })),
         );
         self.ticket

@@ -60,6 +60,7 @@ impl Stage {
             origin: Origin::default(),
             publish_limited: self.publish_limited,
             read_ahead: ahead.to_vec(),
+            tls: None,
         };
         self.shard.push(Command::Adopt(Box::new(adoption)));
         (peer, self.tickets)

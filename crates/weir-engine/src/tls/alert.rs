@@ -1,0 +1,102 @@
+//! Alerts: what ends a connection, or would like to.
+
+use super::Version;
+use super::record::ALERT_BYTES;
+
+/// Something that a peer must not do; ends the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct Violation {
+    /// What to tell the peer (RFC 8446 section 6); `None` if the peer has sent a fatal alert itself.
+    pub alert: Option<Alert>,
+    /// What it did.
+    pub cause: &'static str,
+}
+
+/// Alert descriptions that are sent here (RFC 8446 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Alert {
+    /// Nothing more will be sent.
+    CloseNotify = 0,
+    /// A record or message that does not belong here.
+    UnexpectedMessage = 10,
+    /// A record that does not open.
+    BadRecordMac = 20,
+    /// A record longer than the limit.
+    RecordOverflow = 22,
+    /// A handshake message that cannot be read.
+    DecodeError = 50,
+    /// A value that cannot be.
+    IllegalParameter = 47,
+    /// We cannot go on.
+    InternalError = 80,
+    /// TLS 1.2: no second handshake (a warning; the connection goes on).
+    NoRenegotiation = 100,
+}
+
+impl Alert {
+    /// Whether nothing may follow it.
+    pub(super) fn is_last(self) -> bool {
+        self != Alert::NoRenegotiation
+    }
+
+    /// As it is sent: level and description.
+    pub(super) fn encode(self) -> [u8; ALERT_BYTES] {
+        let level = match self {
+            Alert::CloseNotify | Alert::NoRenegotiation => WARNING,
+            Alert::UnexpectedMessage
+            | Alert::BadRecordMac
+            | Alert::RecordOverflow
+            | Alert::DecodeError
+            | Alert::IllegalParameter
+            | Alert::InternalError => FATAL,
+        };
+        [level, self as u8]
+    }
+}
+
+impl Violation {
+    pub(super) fn new(alert: Alert, cause: &'static str) -> Violation {
+        Violation { alert: Some(alert), cause }
+    }
+
+    pub(super) fn unexpected(cause: &'static str) -> Violation {
+        Violation::new(Alert::UnexpectedMessage, cause)
+    }
+}
+
+/// What an alert of the peer's means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It will send nothing more.
+    End,
+    /// Nothing: what goes on, goes on.
+    Nothing,
+}
+
+/// Reads the content of an alert record.
+pub(super) fn read(version: Version, content: &[u8]) -> Result<Heard, Violation> {
+    let &[level, description] = content else {
+        // RFC 8446 section 5.1: neither cut nor several in one record. What TLS 1.2 permits here, nobody does.
+        return Err(Violation::new(Alert::DecodeError, "an alert that is not of two bytes"));
+    };
+    let fatal = Violation { alert: None, cause: "the peer has sent a fatal alert" };
+    match (description, version) {
+        (CLOSE_NOTIFY, _) => Ok(Heard::End),
+        (USER_CANCELED, Version::Tls13) => Ok(Heard::Nothing),
+        // RFC 8446 section 6: all others are errors, whatever level they claim.
+        (_, Version::Tls13) => Err(fatal),
+        (_, Version::Tls12) => match level {
+            WARNING => Ok(Heard::Nothing),
+            FATAL => Err(fatal),
+            _ => Err(Violation::new(Alert::IllegalParameter, "an alert of no level")),
+        },
+    }
+}
+
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+
+const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
+const USER_CANCELED: u8 = 90;

@@ -1,0 +1,538 @@
+//! [`Session`]: both directions of one connection, and what the peer may and must not do in them.
+
+use std::io::IoSlice;
+use std::{fmt, iter};
+
+use zeroize::Zeroize;
+
+use super::alert::{self, Alert, Heard, Violation};
+use super::keys::{IV_BYTES, KEY_BYTES_MAX, Keys, SECRET_BYTES_MAX, ratchet, traffic_keys};
+use super::record::{ContentType, Form, PLAINTEXT_BYTES_MAX, nonce};
+use super::{Cipher, Exhausted, Keys12, Opened, Version};
+use crate::sys::aead::Aead;
+
+/// The records of one connection, both ways.
+///
+/// ```text
+///  send:    seal … seal ──CloseNotify or a fatal alert──▶ closed: nothing more is sealed
+///  receive: open … open ──close_notify, a violation─────▶ closed: nothing more is opened
+/// ```
+///
+/// Shape: fixed, at most [`Session::BYTES_MAX`]; wiped when dropped, and `take` wipes what is left behind.
+/// Limits: what brings no application data (key updates, empty records, warnings, wishes to renegotiate) may come
+/// [`Session::IDLE_MAX`] times in a row.
+/// Cost: a record costs its cipher's time and the key schedule's, some 100 ns; opening in TLS 1.3 also the derivation
+/// of the key, about 1 µs a call. No allocation but what `out` lacks.
+pub struct Session {
+    state: State,
+}
+
+/// All bytes of a session. A copy is a leak unless it is wiped: see [`Session::take`].
+#[derive(Clone, Copy)]
+struct State {
+    /// Of the next record to seal under these keys. Below `1 << records_log2`, so it never wraps.
+    send_sequence: u64,
+    /// Of the next record to open.
+    receive_sequence: u64,
+    /// TLS 1.3: the secret from which `send_key` and `send_iv` are derived; not used in TLS 1.2.
+    send_secret: [u8; SECRET_BYTES_MAX],
+    /// TLS 1.3: the secret; TLS 1.2: key and IV.
+    receive_secret: [u8; SECRET_BYTES_MAX],
+    send_key: [u8; KEY_BYTES_MAX],
+    send_iv: [u8; IV_BYTES],
+    /// Bytes still to come of a ClientHello that is skipped (TLS 1.2).
+    handshake_left: u16,
+    /// Bytes seen of the handshake message that has begun (TLS 1.2: of its header).
+    handshake_seen: u8,
+    /// What has come without bringing application data, since the last that did.
+    idle: u8,
+    /// Key changes that nobody has asked for yet.
+    key_changes: u8,
+    /// So many records may be sealed under one key.
+    records_log2: u8,
+    version: Version,
+    cipher: Cipher,
+    is_send_closed: bool,
+    is_receive_closed: bool,
+    /// The peer has asked for new keys of ours.
+    is_update_due: bool,
+    /// The peer has asked for a second handshake.
+    is_refusal_due: bool,
+}
+
+const _: () = assert!(size_of::<Session>() <= Session::BYTES_MAX);
+
+impl Session {
+    /// No session is larger.
+    pub const BYTES_MAX: usize = 168;
+
+    /// What may come in a row without bringing application data. Peers have no reason for more than a few; each costs
+    /// us a key schedule at least.
+    pub const IDLE_MAX: u8 = 32;
+
+    /// A TLS 1.3 session from its application traffic secrets and the records already sent and received under them.
+    ///
+    /// `None`: a secret that is not as long as the cipher's hash, or more records than the cipher permits.
+    pub fn tls13(cipher: Cipher, send: (&[u8], u64), receive: (&[u8], u64)) -> Option<Session> {
+        let bytes = cipher.secret_bytes();
+        if send.0.len() != bytes || receive.0.len() != bytes {
+            return None;
+        }
+        let mut session = Session::new(Version::Tls13, cipher, send.1, receive.1)?;
+        session.state.send_secret[..bytes].copy_from_slice(send.0);
+        session.state.receive_secret[..bytes].copy_from_slice(receive.0);
+        session.state.derive_send_keys();
+        Some(session)
+    }
+
+    /// A TLS 1.2 session from its keys and the sequence numbers to go on with.
+    ///
+    /// `None`: a key or an IV that is not as long as the cipher asks for, or more records than it permits.
+    pub fn tls12(
+        cipher: Cipher,
+        send: (Keys12<'_>, u64),
+        receive: (Keys12<'_>, u64),
+    ) -> Option<Session> {
+        let fits =
+            |keys: Keys12<'_>| keys.key.len() == cipher.key_bytes() && keys.iv.len() == IV_BYTES;
+        if !fits(send.0) || !fits(receive.0) {
+            return None;
+        }
+        let mut session = Session::new(Version::Tls12, cipher, send.1, receive.1)?;
+        let state = &mut session.state;
+        state.send_key[..cipher.key_bytes()].copy_from_slice(send.0.key);
+        state.send_iv.copy_from_slice(send.0.iv);
+        state.receive_secret[..cipher.key_bytes()].copy_from_slice(receive.0.key);
+        state.receive_secret[KEY_BYTES_MAX..][..IV_BYTES].copy_from_slice(receive.0.iv);
+        Some(session)
+    }
+
+    fn new(version: Version, cipher: Cipher, sent: u64, received: u64) -> Option<Session> {
+        let records_log2 = if cipher.is_gcm() { GCM_RECORDS_LOG2 } else { SEQUENCE_LOG2 };
+        let state = State {
+            send_sequence: sent,
+            receive_sequence: received,
+            send_secret: [0; SECRET_BYTES_MAX],
+            receive_secret: [0; SECRET_BYTES_MAX],
+            send_key: [0; KEY_BYTES_MAX],
+            send_iv: [0; IV_BYTES],
+            handshake_left: 0,
+            handshake_seen: 0,
+            idle: 0,
+            key_changes: 0,
+            records_log2,
+            version,
+            cipher,
+            is_send_closed: false,
+            is_receive_closed: false,
+            is_update_due: false,
+            is_refusal_due: false,
+        };
+        // Built before it is looked at, so that there is one place that knows the limit.
+        (sent < state.last_record()).then_some(Session { state })
+    }
+
+    /// Moves the session out and wipes what is left behind: a session that neither seals nor opens.
+    pub fn take(&mut self) -> Session {
+        let state = self.state;
+        self.wipe();
+        Session { state }
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.state.version
+    }
+
+    /// The cipher.
+    pub fn cipher(&self) -> Cipher {
+        self.state.cipher
+    }
+
+    /// How often keys have changed since this was last asked, both directions together (up to 255).
+    pub fn take_key_changes(&mut self) -> u32 {
+        u32::from(std::mem::take(&mut self.state.key_changes))
+    }
+
+    /// Whether few records are left under keys that cannot be changed (TLS 1.2): time to say goodbye.
+    pub fn is_nearly_exhausted(&self) -> bool {
+        let state = &self.state;
+        state.version == Version::Tls12 && state.send_sequence >= state.late_record()
+    }
+
+    /// Lets fewer records be sealed under one key, `1 << log2` of them: tests have no time for millions.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn set_records_log2(&mut self, log2: u8) {
+        self.state.records_log2 = self.state.records_log2.min(log2);
+    }
+
+    fn wipe(&mut self) {
+        let state = &mut self.state;
+        state.send_secret.zeroize();
+        state.receive_secret.zeroize();
+        state.send_key.zeroize();
+        state.send_iv.zeroize();
+        (state.is_send_closed, state.is_receive_closed) = (true, true);
+    }
+}
+
+/// Sealing.
+impl Session {
+    /// Bytes that one call of [`Session::seal`] appends at most.
+    pub const SEALED_BYTES_MAX: usize = super::RECORD_BYTES_MAX + DUE_BYTES_MAX;
+
+    /// Seals the beginning of `plaintext`, at most one record's worth (16,384 bytes), and appends the record to `out`;
+    /// in front of it what has to leave first: an answer to the peer's `KeyUpdate`, or our own before the limit of the
+    /// cipher. Returns how many bytes of `plaintext` the record holds; without any there is no record.
+    ///
+    /// Errors: also once an alert has been sealed behind which nothing may follow.
+    pub fn seal(
+        &mut self,
+        plaintext: &[IoSlice<'_>],
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Exhausted> {
+        if self.state.is_send_closed {
+            return Err(Exhausted);
+        }
+        self.seal_due(out)?;
+        let all = plaintext.iter().fold(0, |sum: usize, part| sum.saturating_add(part.len()));
+        let bytes = all.min(PLAINTEXT_BYTES_MAX);
+        if bytes > 0 {
+            let parts = plaintext.iter().map(|part| &**part);
+            self.state.seal((ContentType::ApplicationData, parts, bytes), out)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Seals an alert. After `CloseNotify` or a fatal one nothing more is sealed.
+    pub fn seal_alert(&mut self, alert: Alert, out: &mut Vec<u8>) -> Result<(), Exhausted> {
+        if self.state.is_send_closed {
+            return Ok(());
+        }
+        let content = alert.encode();
+        let record = (ContentType::Alert, iter::once(content.as_slice()), content.len());
+        if !alert.is_last() {
+            return self.state.seal(record, out);
+        }
+        self.state.is_send_closed = true;
+        // The last record is kept for this one: nothing else is sealed with it.
+        self.state.seal_any(record, out);
+        Ok(())
+    }
+
+    /// Whether something has to leave though there is no plaintext: the answer to a `KeyUpdate` or, in TLS 1.2, to a
+    /// wish to renegotiate. [`Session::seal_due`] seals it.
+    pub fn is_due(&self) -> bool {
+        let state = &self.state;
+        !state.is_send_closed && (state.is_update_due || state.is_refusal_due)
+    }
+
+    /// Seals what is due.
+    pub fn seal_due(&mut self, out: &mut Vec<u8>) -> Result<(), Exhausted> {
+        let state = &mut self.state;
+        if state.is_send_closed {
+            return Ok(());
+        }
+        let is_late = state.send_sequence >= state.late_record();
+        if state.version == Version::Tls13 && (state.is_update_due || is_late) {
+            let content = KEY_UPDATE.as_slice();
+            state.seal((ContentType::Handshake, iter::once(content), content.len()), out)?;
+            state.is_update_due = false;
+            state.next_send_keys();
+        }
+        if state.is_refusal_due {
+            state.is_refusal_due = false;
+            self.seal_alert(Alert::NoRenegotiation, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Opening.
+impl Session {
+    /// Opens the whole records at the beginning of `input`, in place: their plaintext is moved together to its
+    /// beginning. Work is bounded by the bytes of `input`.
+    ///
+    /// Errors: the connection is over; what was opened before in the same call is not handed out.
+    pub fn open(&mut self, input: &mut [u8]) -> Result<Opened, Violation> {
+        let mut done = Opened { plaintext: 0, used: 0, is_end: false };
+        while !self.state.is_receive_closed && self.is_whole(&input[done.used..])? {
+            // One pass for each key: it lies on the stack as long as the pass lasts.
+            let keys = self.state.receive_keys();
+            let key = &keys.key[..self.state.cipher.key_bytes()];
+            let algorithm = self.state.cipher.algorithm();
+            let pass =
+                Aead::with(algorithm, key, |aead| self.pass(aead, &keys.iv, input, &mut done));
+            if pass.is_err() {
+                self.state.is_receive_closed = true;
+                pass?;
+            }
+        }
+        if self.state.is_receive_closed {
+            (done.used, done.is_end) = (input.len(), true);
+        }
+        Ok(done)
+    }
+
+    /// How many bytes the record that `head` begins with has, once its five bytes of header are there.
+    ///
+    /// Errors: a header that no record of an established connection has.
+    pub fn record_bytes(&self, head: &[u8]) -> Result<Option<usize>, Violation> {
+        self.state.form().record_bytes(head)
+    }
+
+    fn is_whole(&self, input: &[u8]) -> Result<bool, Violation> {
+        Ok(self.record_bytes(input)?.is_some_and(|bytes| bytes <= input.len()))
+    }
+
+    /// Opens records until none is whole, the key changes, or the peer has ended.
+    fn pass(
+        &mut self,
+        aead: &Aead,
+        iv: &[u8; IV_BYTES],
+        input: &mut [u8],
+        done: &mut Opened,
+    ) -> Result<(), Violation> {
+        while let Some(bytes) = self.record_bytes(&input[done.used..])?
+            && let Some(record) = input[done.used..].get_mut(..bytes)
+        {
+            let state = &mut self.state;
+            let sequence = state.receive_sequence;
+            let next = sequence.checked_add(1);
+            state.receive_sequence =
+                next.ok_or(Violation::unexpected("more records than there are numbers"))?;
+            let (kind, content) = state.form().open(aead, iv, sequence, record)?;
+            let content = done.used + content.start..done.used + content.end;
+            done.used += bytes;
+            if kind == ContentType::ApplicationData && !content.is_empty() {
+                state.between_messages(kind)?;
+                state.idle = 0;
+                let plaintext = content.len();
+                input.copy_within(content, done.plaintext);
+                done.plaintext += plaintext;
+            } else if state.is_turning_point(kind, &input[content])? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn form(&self) -> Form {
+        Form { version: self.version, cipher: self.cipher }
+    }
+
+    /// Of the last record that may be sealed under one key: kept for an alert.
+    fn last_record(&self) -> u64 {
+        (1 << self.records_log2) - 1
+    }
+
+    /// From this record on it is time for new keys: a sixteenth before the limit.
+    fn late_record(&self) -> u64 {
+        let limit = 1u64 << self.records_log2;
+        limit - limit / 16
+    }
+
+    /// Seals a record unless it is the last of these keys.
+    fn seal<'a>(
+        &mut self,
+        record: (ContentType, impl Iterator<Item = &'a [u8]>, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Exhausted> {
+        if self.send_sequence >= self.last_record() {
+            return Err(Exhausted);
+        }
+        self.seal_any(record, out);
+        Ok(())
+    }
+
+    fn seal_any<'a>(
+        &mut self,
+        record: (ContentType, impl Iterator<Item = &'a [u8]>, usize),
+        out: &mut Vec<u8>,
+    ) {
+        let sequence = self.send_sequence;
+        self.send_sequence += 1;
+        let key = &self.send_key[..self.cipher.key_bytes()];
+        let nonce = nonce(&self.send_iv, sequence);
+        #[cfg(any(test, feature = "sim"))]
+        super::seals::note(key, sequence, nonce);
+        Aead::with(self.cipher.algorithm(), key, |aead| {
+            self.form().seal(aead, &nonce, sequence, record, out);
+        });
+    }
+
+    fn derive_send_keys(&mut self) {
+        let keys = traffic_keys(self.cipher, &self.send_secret[..self.cipher.secret_bytes()]);
+        (self.send_key, self.send_iv) = (keys.key, keys.iv);
+    }
+
+    fn next_send_keys(&mut self) {
+        ratchet(self.cipher, &mut self.send_secret[..self.cipher.secret_bytes()]);
+        self.derive_send_keys();
+        self.send_sequence = 0;
+        self.key_changes = self.key_changes.saturating_add(1);
+    }
+
+    fn next_receive_keys(&mut self) {
+        ratchet(self.cipher, &mut self.receive_secret[..self.cipher.secret_bytes()]);
+        self.receive_sequence = 0;
+        self.key_changes = self.key_changes.saturating_add(1);
+    }
+
+    fn receive_keys(&self) -> Keys {
+        match self.version {
+            Version::Tls13 => {
+                traffic_keys(self.cipher, &self.receive_secret[..self.cipher.secret_bytes()])
+            }
+            Version::Tls12 => {
+                let mut keys = Keys { key: [0; KEY_BYTES_MAX], iv: [0; IV_BYTES] };
+                let (key, iv) = self.receive_secret.split_at(KEY_BYTES_MAX);
+                keys.key.copy_from_slice(key);
+                keys.iv.copy_from_slice(&iv[..IV_BYTES]);
+                keys
+            }
+        }
+    }
+
+    /// Handles a record without application data. Whether the key has changed or the peer has ended.
+    fn is_turning_point(&mut self, kind: ContentType, content: &[u8]) -> Result<bool, Violation> {
+        self.between_messages(kind)?;
+        match (kind, self.version) {
+            (ContentType::ApplicationData, _) => self.count_idle("too many empty records")?,
+            (ContentType::Alert, version) => match alert::read(version, content)? {
+                Heard::End => {
+                    self.is_receive_closed = true;
+                    return Ok(true);
+                }
+                Heard::Nothing => self.count_idle("too many warnings")?,
+            },
+            (ContentType::Handshake, Version::Tls13) => return self.key_update(content),
+            (ContentType::Handshake, Version::Tls12) => self.renegotiation(content)?,
+        }
+        Ok(false)
+    }
+
+    /// TLS 1.3: nothing comes between the records of one handshake message (RFC 8446 section 5.1).
+    fn between_messages(&self, kind: ContentType) -> Result<(), Violation> {
+        if self.version == Version::Tls13
+            && self.handshake_seen > 0
+            && kind != ContentType::Handshake
+        {
+            return Err(Violation::unexpected("a record amid a handshake message"));
+        }
+        Ok(())
+    }
+
+    /// Reads (more of) a KeyUpdate, the only message that there may be (RFC 8446 section 4.6.3). Whether the key has
+    /// changed.
+    fn key_update(&mut self, content: &[u8]) -> Result<bool, Violation> {
+        for (at, byte) in content.iter().enumerate() {
+            let seen = usize::from(self.handshake_seen);
+            if seen < KEY_UPDATE_HEADER.len() {
+                if *byte != KEY_UPDATE_HEADER[seen] {
+                    return Err(if seen == 0 {
+                        Violation::unexpected("a handshake message other than KeyUpdate")
+                    } else {
+                        Violation::new(Alert::DecodeError, "a KeyUpdate that is not of one byte")
+                    });
+                }
+                self.handshake_seen += 1;
+                continue;
+            }
+            let is_requested = match *byte {
+                UPDATE_NOT_REQUESTED => false,
+                UPDATE_REQUESTED => true,
+                _ => {
+                    let cause = "a KeyUpdate that neither wants nor refuses an answer";
+                    return Err(Violation::new(Alert::IllegalParameter, cause));
+                }
+            };
+            if at + 1 < content.len() {
+                return Err(Violation::unexpected("a record that goes on behind a KeyUpdate"));
+            }
+            self.handshake_seen = 0;
+            self.count_idle("too many key updates without data")?;
+            self.next_receive_keys();
+            self.is_update_due |= is_requested;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Reads (more of) a ClientHello, the only message that there may be in TLS 1.2, and skips it.
+    fn renegotiation(&mut self, mut content: &[u8]) -> Result<(), Violation> {
+        while let Some((&byte, rest)) = content.split_first() {
+            match self.handshake_seen {
+                0 if byte != CLIENT_HELLO => {
+                    return Err(Violation::unexpected("a handshake message after the handshake"));
+                }
+                1 if byte != 0 => {
+                    let cause = "a ClientHello of more than 65,535 bytes";
+                    return Err(Violation::new(Alert::DecodeError, cause));
+                }
+                2 => self.handshake_left = u16::from(byte) << 8,
+                3 => self.handshake_left |= u16::from(byte),
+                _ => {}
+            }
+            if self.handshake_seen < HANDSHAKE_HEADER_BYTES {
+                self.handshake_seen += 1;
+                content = rest;
+            }
+            if self.handshake_seen == HANDSHAKE_HEADER_BYTES {
+                let skipped = content.len().min(usize::from(self.handshake_left));
+                content = &content[skipped..];
+                self.handshake_left -= u16::try_from(skipped).expect("no more than is left");
+                if self.handshake_left == 0 {
+                    self.handshake_seen = 0;
+                    self.is_refusal_due = true;
+                    self.count_idle("too many wishes to renegotiate")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_idle(&mut self, cause: &'static str) -> Result<(), Violation> {
+        self.idle += 1;
+        if self.idle > Session::IDLE_MAX { Err(Violation::unexpected(cause)) } else { Ok(()) }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+/// Without secrets.
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = &self.state;
+        f.debug_struct("Session")
+            .field("version", &state.version)
+            .field("cipher", &state.cipher)
+            .field("send_sequence", &state.send_sequence)
+            .field("receive_sequence", &state.receive_sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Records under one key of AES-GCM: 2^24.5 of full size is where an attacker's advantage reaches 2^-57 (RFC 8446
+/// section 5.5).
+const GCM_RECORDS_LOG2: u8 = 24;
+/// With ChaCha20-Poly1305 the sequence numbers would end first (the same section); this is before they do.
+const SEQUENCE_LOG2: u8 = 63;
+
+/// Header of every handshake message: type, three bytes of length.
+const HANDSHAKE_HEADER_BYTES: u8 = 4;
+const CLIENT_HELLO: u8 = 1;
+const KEY_UPDATE_HEADER: [u8; 4] = [24, 0, 0, 1];
+const UPDATE_NOT_REQUESTED: u8 = 0;
+const UPDATE_REQUESTED: u8 = 1;
+/// Ours: an answer, or one that wants none.
+const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, UPDATE_NOT_REQUESTED];
+
+/// A record with a `KeyUpdate`, the longest that is sealed in front of data.
+const DUE_BYTES_MAX: usize = 64;
