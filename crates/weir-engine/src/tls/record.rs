@@ -37,7 +37,7 @@ pub(super) struct Form {
 }
 
 /// Bytes that the tag covers besides the text.
-struct Additional {
+pub(super) struct Additional {
     bytes: [u8; 13],
     used: usize,
 }
@@ -146,7 +146,7 @@ impl Form {
     }
 
     /// Bytes of the nonce that stand in front of the text.
-    fn explicit_bytes(self) -> usize {
+    pub(super) fn explicit_bytes(self) -> usize {
         match self.version {
             Version::Tls12 if self.cipher.is_gcm() => EXPLICIT_BYTES,
             Version::Tls12 | Version::Tls13 => 0,
@@ -161,7 +161,12 @@ impl Form {
         }
     }
 
-    fn additional(self, header: &[u8; HEADER_BYTES], sequence: u64, plain: usize) -> Additional {
+    pub(super) fn additional(
+        self,
+        header: &[u8; HEADER_BYTES],
+        sequence: u64,
+        plain: usize,
+    ) -> Additional {
         let mut bytes = [0; 13];
         let used = match self.version {
             Version::Tls13 => {
@@ -181,7 +186,7 @@ impl Form {
 }
 
 impl Additional {
-    fn as_slice(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 }

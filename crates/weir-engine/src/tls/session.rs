@@ -1,5 +1,8 @@
 //! [`Session`]: both directions of one connection, and what the peer may and must not do in them.
 
+#[cfg(any(test, feature = "sim"))]
+mod forge;
+
 use std::io::IoSlice;
 use std::{fmt, iter};
 
@@ -160,12 +163,6 @@ impl Session {
         state.version == Version::Tls12 && state.send_sequence >= state.late_record()
     }
 
-    /// Lets fewer records be sealed under one key, `1 << log2` of them: tests have no time for millions.
-    #[cfg(any(test, feature = "sim"))]
-    pub fn set_records_log2(&mut self, log2: u8) {
-        self.state.records_log2 = self.state.records_log2.min(log2);
-    }
-
     fn wipe(&mut self) {
         let state = &mut self.state;
         state.send_secret.zeroize();
@@ -255,23 +252,9 @@ impl Session {
     ///
     /// Errors: the connection is over; what was opened before in the same call is not handed out.
     pub fn open(&mut self, input: &mut [u8]) -> Result<Opened, Violation> {
-        let mut done = Opened { plaintext: 0, used: 0, is_end: false };
-        while !self.state.is_receive_closed && self.is_whole(&input[done.used..])? {
-            // One pass for each key: it lies on the stack as long as the pass lasts.
-            let keys = self.state.receive_keys();
-            let key = &keys.key[..self.state.cipher.key_bytes()];
-            let algorithm = self.state.cipher.algorithm();
-            let pass =
-                Aead::with(algorithm, key, |aead| self.pass(aead, &keys.iv, input, &mut done));
-            if pass.is_err() {
-                self.state.is_receive_closed = true;
-                pass?;
-            }
-        }
-        if self.state.is_receive_closed {
-            (done.used, done.is_end) = (input.len(), true);
-        }
-        Ok(done)
+        let opened = self.open_all(input);
+        self.state.is_receive_closed |= opened.is_err();
+        opened
     }
 
     /// How many bytes the record that `head` begins with has, once its five bytes of header are there.
@@ -279,6 +262,21 @@ impl Session {
     /// Errors: a header that no record of an established connection has.
     pub fn record_bytes(&self, head: &[u8]) -> Result<Option<usize>, Violation> {
         self.state.form().record_bytes(head)
+    }
+
+    fn open_all(&mut self, input: &mut [u8]) -> Result<Opened, Violation> {
+        let mut done = Opened { plaintext: 0, used: 0, is_end: false };
+        while !self.state.is_receive_closed && self.is_whole(&input[done.used..])? {
+            // One pass for each key: it lies on the stack as long as the pass lasts.
+            let keys = self.state.receive_keys();
+            let key = &keys.key[..self.state.cipher.key_bytes()];
+            let algorithm = self.state.cipher.algorithm();
+            Aead::with(algorithm, key, |aead| self.pass(aead, &keys.iv, input, &mut done))?;
+        }
+        if self.state.is_receive_closed {
+            (done.used, done.is_end) = (input.len(), true);
+        }
+        Ok(done)
     }
 
     fn is_whole(&self, input: &[u8]) -> Result<bool, Violation> {
