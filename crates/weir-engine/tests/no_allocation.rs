@@ -1,4 +1,5 @@
-//! A shard in steady state allocates nothing: alone in its process, with an allocator that counts by thread.
+//! A shard in steady state allocates nothing, and neither do TLS records: alone in their process, with an allocator that
+//! counts by thread.
 //!
 //! jemalloc stands for C's `malloc` as well, so that what a library of C would allocate is counted too.
 
@@ -6,10 +7,12 @@
 #[path = "real_sockets/rig.rs"]
 mod rig;
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tikv_jemalloc_ctl::thread::{ThreadLocal, allocatedp};
+use weir_engine::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session};
 use weir_engine::{Command, ConnId, Inspect, InspectWhat, ShardSettings, TopicId, Urgent};
 
 use rig::{Peer, Rig, ping, publish, send};
@@ -159,4 +162,62 @@ fn a_shard_in_steady_state_allocates_nothing() {
         assert_eq!(bytes, 0, "bytes allocated for {what}, {ROUNDS} times");
     }
     assert!(scene.cost(Scene::pass_on) > 0, "the count counts");
+}
+
+/// Sessions of each version and cipher, with their peers.
+fn sessions() -> Vec<(Session, Session)> {
+    let (ours, theirs) = ([1; 48], [2; 48]);
+    let mut pairs = Vec::new();
+    for (cipher, secret, key) in [
+        (Cipher::Aes128Gcm, 32, 16),
+        (Cipher::Aes256Gcm, 48, 32),
+        (Cipher::ChaCha20Poly1305, 32, 32),
+    ] {
+        let (a, b) = ((&ours[..secret], 0), (&theirs[..secret], 0));
+        pairs.push((Session::tls13(cipher, a, b), Session::tls13(cipher, b, a)));
+        let keys = |bytes: &'static [u8; 48]| (Keys12 { key: &bytes[..key], iv: &bytes[..12] }, 0);
+        let (a, b) = (keys(&[1; 48]), keys(&[2; 48]));
+        pairs.push((Session::tls12(cipher, a, b), Session::tls12(cipher, b, a)));
+    }
+    pairs.into_iter().map(|(a, b)| (a.expect("right lengths"), b.expect("right lengths"))).collect()
+}
+
+/// Records both ways, new keys, alerts, and one that does not open.
+fn exchange(a: &mut Session, b: &mut Session, out: &mut Vec<u8>) {
+    a.set_records_log2(5);
+    let text = [7; PLAINTEXT_BYTES_MAX];
+    for bytes in (0..20).flat_map(|_| [1, 100, PLAINTEXT_BYTES_MAX]) {
+        let (early, late) = text[..bytes].split_at(bytes / 2);
+        out.clear();
+        if a.seal(&[IoSlice::new(early), IoSlice::new(late)], out).is_err() {
+            break;
+        }
+        assert_eq!(b.open(out).expect("a good record").plaintext, bytes);
+    }
+    out.clear();
+    b.seal(&[IoSlice::new(b"x")], out).expect("few records");
+    b.seal_alert(Alert::CloseNotify, out).expect("few records");
+    assert!(a.open(out).expect("good records").is_end);
+    out.clear();
+    a.seal_alert(Alert::InternalError, out).expect("one record is kept for it");
+    out[10] ^= 1;
+    assert_eq!(b.open(out).map_err(|violation| violation.alert), Err(Some(Alert::BadRecordMac)));
+}
+
+#[test]
+fn records_are_sealed_and_opened_without_allocating() {
+    let mut out = Vec::with_capacity(Session::SEALED_BYTES_MAX);
+    // The library sets itself up when it is first used.
+    for (mut a, mut b) in sessions() {
+        exchange(&mut a, &mut b, &mut out);
+    }
+    for (mut a, mut b) in sessions() {
+        let before = ALLOCATED.with(|bytes| bytes.get());
+        exchange(&mut a, &mut b, &mut out);
+        let bytes = ALLOCATED.with(|bytes| bytes.get()) - before;
+        assert_eq!(bytes, 0, "bytes allocated by {a:?}");
+    }
+    let before = ALLOCATED.with(|bytes| bytes.get());
+    drop(std::hint::black_box(vec![1; 10]));
+    assert!(ALLOCATED.with(|bytes| bytes.get()) > before, "the count counts");
 }
