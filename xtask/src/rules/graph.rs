@@ -30,17 +30,21 @@ const NEVER_REACH: [(&[&str], &[&str], &str); 2] = [
         "the wire format and the shards know no runtime",
     ),
     (
-        &["weir", "weir-client", "weir-server", "weir-bench"],
+        &["weir", "weir-client", "weir-engine", "weir-server", "weir-bench"],
         &["ring", "openssl-sys"],
         "one TLS library, and not this one",
     ),
 ];
+
+/// Packages of which there is one version, or two libraries of C with the same symbols would be linked.
+const ONCE: [&str; 1] = ["aws-lc-sys"];
 
 /// Applies the rules to the output of `cargo metadata`.
 pub(super) fn check(metadata: &Value) -> anyhow::Result<Vec<Finding>> {
     let graph = Graph::read(metadata)?;
     let mut findings = direction(&graph);
     findings.extend(absences(&graph));
+    findings.extend(doubles(&graph));
     Ok(findings)
 }
 
@@ -154,6 +158,18 @@ fn absences(graph: &Graph) -> Vec<Finding> {
     findings
 }
 
+fn doubles(graph: &Graph) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for once in ONCE {
+        let count = graph.names.values().filter(|name| *name == once).count();
+        if count > 1 {
+            let text = format!("{count} versions; name the one in Cargo.toml that the others use");
+            findings.push(finding(once, text));
+        }
+    }
+    findings
+}
+
 fn finding(member: &str, text: String) -> Finding {
     Finding { place: format!("crate {member}"), line: None, text }
 }
@@ -213,6 +229,15 @@ mod tests {
         assert!(findings[0].text.ends_with("weir-engine -> a -> b -> tokio-util"));
         let lines = ["weir-engine: a", "a: b", "b: a tokiox"];
         assert!(absences(&graph(&["weir-engine"], &lines)).is_empty());
+    }
+
+    #[test]
+    fn one_library_of_c() {
+        let mut graph = graph(&["weir-engine"], &["weir-engine: a", "a:"]);
+        graph.names.insert("aws-lc-sys 1".to_owned(), "aws-lc-sys".to_owned());
+        assert!(doubles(&graph).is_empty());
+        graph.names.insert("aws-lc-sys 2".to_owned(), "aws-lc-sys".to_owned());
+        assert_eq!(doubles(&graph).len(), 1);
     }
 
     #[test]
