@@ -30,7 +30,7 @@ pub(crate) enum Hash {
 
 /// A key made ready, for as long as [`Aead::with`] lasts.
 ///
-/// Shape: some 600 bytes; never moved, so that wiping it in place leaves nothing behind.
+/// Shape: some 600 bytes; never moved, so that wiping it in place leaves no copy of ours behind.
 pub(crate) struct Aead {
     /// Initialised: [`Aead::with`] is the only way to one.
     context: MaybeUninit<c::EVP_AEAD_CTX>,

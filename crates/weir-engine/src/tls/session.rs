@@ -182,13 +182,18 @@ impl Session {
     /// in front of it what has to leave first: an answer to the peer's `KeyUpdate`, or our own before the limit of the
     /// cipher. Returns how many bytes of `plaintext` the record holds; without any there is no record.
     ///
-    /// Errors: also once an alert has been sealed behind which nothing may follow.
+    /// Errors: also once an alert has been sealed behind which nothing may follow. Nothing has been appended then.
     pub fn seal(
         &mut self,
         plaintext: &[IoSlice<'_>],
         out: &mut Vec<u8>,
     ) -> Result<usize, Exhausted> {
-        if self.state.is_send_closed {
+        let state = &self.state;
+        let refusals = u64::from(state.is_refusal_due);
+        if state.is_send_closed
+            || (state.version == Version::Tls12
+                && state.send_sequence + refusals >= state.last_record())
+        {
             return Err(Exhausted);
         }
         self.seal_due(out)?;

@@ -295,3 +295,23 @@ fn wishes_to_renegotiate_are_refused_and_bounded() {
         refused(v, &[(HANDSHAKE, &[message, 0, 0, 0], 0)], Alert::UnexpectedMessage);
     }
 }
+
+#[test]
+fn a_refusal_and_data_leave_together_or_not_at_all() {
+    let (mut a, mut b) = pair(Version::Tls12, Cipher::Aes128Gcm);
+    a.set_records_log2(5);
+    let mut out = Vec::new();
+    for _ in 3..30 {
+        a.seal(&[IoSlice::new(b"x")], &mut out).unwrap();
+    }
+    let mut hello = Vec::new();
+    b.forge(HANDSHAKE, &[1, 0, 0, 0], 0, &mut hello);
+    a.open(&mut hello).unwrap();
+    let bytes = out.len();
+    assert_eq!(a.seal(&[IoSlice::new(b"x")], &mut out), Err(Exhausted));
+    assert_eq!(out.len(), bytes);
+    assert_eq!(a.seal_due(&mut out), Ok(()));
+    assert_eq!(a.seal_alert(Alert::CloseNotify, &mut out), Ok(()));
+    let opened = b.open(&mut out).unwrap();
+    assert_eq!((opened.plaintext, opened.is_end), (27, true));
+}
