@@ -65,6 +65,20 @@ fn a_record_has_a_longest() {
 }
 
 #[test]
+fn a_record_has_room_for_its_tag() {
+    for (a, _) in every_pair() {
+        let explicit = if a.version() == Version::Tls12 && a.cipher().is_gcm() { 8 } else { 0 };
+        for bytes in 0..explicit + 16 {
+            let alert = a.record_bytes(&[DATA, 3, 3, 0, bytes]).map_err(|refused| refused.alert);
+            assert_eq!(alert, Err(Some(Alert::BadRecordMac)));
+        }
+        let shortest = explicit + 16;
+        let whole = Ok(Some(5 + usize::from(shortest)));
+        assert_eq!(a.record_bytes(&[DATA, 3, 3, 0, shortest]), whole);
+    }
+}
+
+#[test]
 fn padding_and_empty_records_are_nothing() {
     taken(Version::Tls13, &[(DATA, b"a\0", 3), (DATA, b"", 50), (DATA, b"b", 0)], 3);
     taken(Version::Tls12, &[(DATA, b"a", 0), (DATA, b"", 0), (DATA, b"b", 0)], 2);
@@ -221,6 +235,17 @@ fn an_answer_leaves_without_data_as_well() {
     assert!(!b.is_due(), "an answer wants no answer");
     a.seal(&[IoSlice::new(b"y")], &mut answer).unwrap();
     assert_eq!(b.open(&mut answer[bytes..]).unwrap().plaintext, 1);
+}
+
+#[test]
+fn who_asks_for_an_answer_gets_one_though_more_follows() {
+    let (mut a, mut b) = pair(Version::Tls13, Cipher::Aes128Gcm);
+    let mut sent = Vec::new();
+    for update in [UPDATE_REQUESTED, UPDATE] {
+        send(&mut b, (HANDSHAKE, &update, 0), true, &mut sent);
+    }
+    a.open(&mut sent).unwrap();
+    assert!(a.is_due());
 }
 
 #[test]
