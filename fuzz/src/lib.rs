@@ -1,4 +1,5 @@
-//! The fuzz targets of Weir's decoders, as plain functions.
+//! The fuzz targets of Weir, as plain functions.
 #![forbid(unsafe_code)]
 
 pub mod targets;
+pub mod tls;

@@ -1,0 +1,4 @@
+//! Feeds `tls::records` from libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::tls::records(data));
