@@ -11,11 +11,14 @@ use crate::time::Nanos;
 /// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
 ///
 /// Shape: items in order, of which the first may be sent in part. Exists only while something waits, or while the
-/// connection lags behind a topic.
-/// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first item's bytes.
+/// connection lags behind a topic. With TLS bytes count as sent once the record that holds them has left whole.
+/// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first item's bytes; what a
+/// sealed record stands for follows them.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     items: VecDeque<Item>,
+    /// The record that has begun to leave, if the connection has TLS.
+    pub(crate) sealed: Option<Box<Sealed>>,
     /// Bytes of the first item that the kernel has: that item is committed.
     sent: usize,
     bytes: usize,
@@ -36,6 +39,40 @@ pub(crate) struct Outbox {
     pub(crate) taken_at: Nanos,
     /// Neighbours in the list of connections that lag, longest-lagging first.
     pub(crate) lag_links: Links,
+}
+
+/// The rest of a record that the kernel has refused. What it stands for is committed.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    rest: Box<[u8]>,
+    sent: usize,
+    /// Bytes at the head of the queue that it holds; none if it is one of TLS itself.
+    plaintext: usize,
+}
+
+impl Sealed {
+    pub(crate) fn new(rest: &[u8], plaintext: usize) -> Box<Self> {
+        Box::new(Self { rest: rest.into(), sent: 0, plaintext })
+    }
+
+    /// What has still to be sent.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.rest[self.sent..]
+    }
+
+    pub(crate) fn plaintext(&self) -> usize {
+        self.plaintext
+    }
+
+    /// The kernel took `bytes` more; whether all has left.
+    pub(crate) fn advance(&mut self, bytes: usize) -> bool {
+        self.sent += bytes;
+        self.sent >= self.rest.len()
+    }
+
+    fn footprint(&self) -> usize {
+        size_of::<Sealed>() + self.rest.len()
+    }
 }
 
 /// Where a connection stands in a topic that it lags behind.
@@ -89,7 +126,7 @@ impl Outbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.is_empty() && self.sealed.is_none()
     }
 
     /// Since when it is above the high watermark or, while it lags behind a topic, the socket has taken nothing.
@@ -97,15 +134,26 @@ impl Outbox {
         self.stalled_since.or_else(|| (!self.lags.is_empty()).then_some(self.taken_at))
     }
 
-    /// Whether the first item is partly sent.
-    pub(crate) fn has_remainder(&self) -> bool {
-        self.sent > 0
+    /// How many items are partly sent or in a record: those may not be dropped.
+    pub(crate) fn committed(&self) -> usize {
+        let Some(sealed) = &self.sealed else { return usize::from(self.sent > 0) };
+        let mut bytes = self.sent + sealed.plaintext;
+        let mut count = 0;
+        while bytes > 0
+            && let Some(item) = self.items.get(count)
+        {
+            bytes = bytes.saturating_sub(item.bytes().len());
+            count += 1;
+        }
+        count
     }
 
     /// Bytes that this outbox occupies; shared messages have paid for themselves.
     pub(crate) fn footprint(&self) -> usize {
         let lags = self.lags.capacity() * size_of::<Lag>();
-        size_of::<Outbox>() + self.items.capacity() * size_of::<Item>() + lags + self.own_bytes
+        let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.footprint());
+        let items = self.items.capacity() * size_of::<Item>();
+        size_of::<Outbox>() + items + lags + sealed + self.own_bytes
     }
 
     /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
@@ -132,9 +180,10 @@ impl Outbox {
         (self.grace_bytes, self.bytes_behind) = (before + bytes, 0);
     }
 
-    /// The first item while no byte of it is sent.
+    /// The first item while no byte of it is sent or sealed.
     pub(crate) fn uncommitted(&self) -> Option<&Item> {
-        self.items.front().filter(|_| self.sent == 0)
+        let is_sealed = self.sealed.as_ref().is_some_and(|sealed| sealed.plaintext > 0);
+        self.items.front().filter(|_| self.sent == 0 && !is_sealed)
     }
 
     /// Removes the first item.
@@ -148,7 +197,7 @@ impl Outbox {
 
     /// Drops all that is not committed, but for room for a `Goodbye`, and returns how many items that were.
     pub(crate) fn keep_remainder(&mut self) -> usize {
-        let keep = usize::from(self.has_remainder());
+        let keep = self.committed();
         let mut dropped = 0;
         while self.items.len() > keep {
             let item = self.items.pop_back().expect("longer than what is kept");
@@ -214,6 +263,10 @@ impl Outbox {
         let own: usize = self.items.iter().map(Item::own_bytes).sum();
         let first = self.items.front().map_or(0, |item| item.bytes().len());
         let is_sent = self.sent > 0 && self.sent >= first;
+        let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.plaintext);
+        if sealed > self.bytes {
+            return Err(format!("{sealed} of {} bytes are sealed", self.bytes));
+        }
         if all != self.bytes + self.sent || own != self.own_bytes || is_sent {
             return Err(format!("the outbox holds {all} bytes, {own} of its own"));
         }
@@ -252,7 +305,7 @@ mod tests {
             assert_eq!(waiting(&outbox), all);
             assert_eq!(outbox.bytes(), all.len());
         }
-        assert_eq!((done, outbox.is_empty(), outbox.has_remainder()), (3, true, false));
+        assert_eq!((done, outbox.is_empty(), outbox.committed()), (3, true, 0));
     }
 
     #[test]
@@ -269,6 +322,35 @@ mod tests {
         outbox.push(frame(3, 3), 0, Nanos(0));
         assert_eq!(outbox.keep_remainder(), 1);
         assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn what_a_record_holds_waits_for_it_and_is_committed() {
+        let mut outbox = Outbox::default();
+        for (byte, bytes) in [(1, 4), (2, 2), (3, 3), (4, 1)] {
+            outbox.push(frame(byte, bytes), 0, Nanos(0));
+        }
+        outbox.advance(1, |_| ());
+        assert_eq!(outbox.committed(), 1);
+        outbox.sealed = Some(Sealed::new(&[0; 30], 6));
+        assert_eq!(outbox.committed(), 3, "the record ends within the third");
+        assert!(outbox.uncommitted().is_none());
+        let footprint = outbox.footprint();
+        let mut sealed = outbox.sealed.take().expect("it was just put there");
+        assert!(outbox.footprint() + 30 < footprint, "its bytes are counted");
+        assert!(!sealed.advance(29));
+        assert_eq!((sealed.rest().len(), sealed.plaintext()), (1, 6));
+        outbox.sealed = Some(sealed);
+        assert_eq!(outbox.keep_remainder(), 1);
+        assert_eq!(outbox.bytes(), 8);
+        assert!(outbox.check().is_ok());
+        outbox.sealed = Some(Sealed::new(&[0; 30], 9));
+        assert!(outbox.check().is_err(), "more is sealed than waits");
+        outbox.sealed = Some(Sealed::new(&[0; 30], 0));
+        outbox.advance(3, |_| ());
+        assert!(outbox.uncommitted().is_some(), "a record of TLS itself commits nothing");
+        outbox.advance(5, |_| ());
+        assert!(!outbox.is_empty(), "but it waits");
     }
 
     #[test]

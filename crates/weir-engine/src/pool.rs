@@ -34,6 +34,10 @@ impl Block {
         &self.bytes[..self.filled]
     }
 
+    pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.filled]
+    }
+
     /// Bytes that this block occupies.
     pub(crate) fn footprint(&self) -> usize {
         self.bytes.len() + size_of::<Block>()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use crate::id::Priority;
+use crate::tls::Alert;
 
 /// A number that one thread writes and others read.
 ///
@@ -116,6 +117,48 @@ impl DropRule {
     }
 }
 
+impl Alert {
+    /// Every alert that is sent, in the order of [`ShardStats::tls_alerts_sent`].
+    pub const ALL: [Alert; 8] = [
+        Alert::CloseNotify,
+        Alert::UnexpectedMessage,
+        Alert::BadRecordMac,
+        Alert::RecordOverflow,
+        Alert::DecodeError,
+        Alert::IllegalParameter,
+        Alert::InternalError,
+        Alert::NoRenegotiation,
+    ];
+
+    /// The alert as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Alert::CloseNotify => "close_notify",
+            Alert::UnexpectedMessage => "unexpected_message",
+            Alert::BadRecordMac => "bad_record_mac",
+            Alert::RecordOverflow => "record_overflow",
+            Alert::DecodeError => "decode_error",
+            Alert::IllegalParameter => "illegal_parameter",
+            Alert::InternalError => "internal_error",
+            Alert::NoRenegotiation => "no_renegotiation",
+        }
+    }
+
+    /// Position in [`Alert::ALL`].
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Alert::CloseNotify => 0,
+            Alert::UnexpectedMessage => 1,
+            Alert::BadRecordMac => 2,
+            Alert::RecordOverflow => 3,
+            Alert::DecodeError => 4,
+            Alert::IllegalParameter => 5,
+            Alert::InternalError => 6,
+            Alert::NoRenegotiation => 7,
+        }
+    }
+}
+
 /// Everything one shard counts. Totals never fall; the others are levels as of the end of its last turn.
 #[derive(Debug, Default)]
 pub struct ShardStats {
@@ -159,6 +202,14 @@ pub struct ShardStats {
     pub publishes_rate_limited: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
+    /// TLS records sealed; what TLS itself sends in front of data is not counted apart.
+    pub tls_records_sealed: Cell,
+    /// Changes of TLS keys, of either direction.
+    pub tls_key_changes: Cell,
+    /// Alerts sent, in the order of [`Alert::ALL`].
+    pub tls_alerts_sent: [Cell; Alert::ALL.len()],
+    /// Fatal alerts received.
+    pub tls_alerts_received: Cell,
     /// Connections closed, by [`CloseReason`].
     pub closed: [Cell; CloseReason::COUNT],
     /// Bytes that the shard's thread has allocated so far, if [`ShardSettings::allocated_bytes`] tells.
@@ -183,6 +234,13 @@ pub struct ShardStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn alerts_stand_where_their_index_says() {
+        for (index, alert) in Alert::ALL.into_iter().enumerate() {
+            assert_eq!(alert.index(), index, "{}", alert.name());
+        }
+    }
 
     #[test]
     fn a_duration_falls_into_the_first_bucket_that_holds_it() {

@@ -22,6 +22,8 @@ pub(crate) struct Entry<S> {
     /// Gone once closed; the entry stays until the front has taken the report.
     pub(crate) socket: Option<S>,
     generation: u32,
+    /// Its place in the table of those with TLS; `NO_TLS` without.
+    pub(crate) tls: u32,
     pub(crate) device: DeviceRef,
     pub(crate) origin: Origin,
     pub(crate) priority: Priority,
@@ -42,6 +44,9 @@ pub(crate) struct Entry<S> {
 /// An entry never takes more: 1,000,000 connections are 112 MB.
 pub(crate) const ENTRY_BYTES: usize = 112;
 const _: () = assert!(size_of::<Entry<std::os::fd::OwnedFd>>() <= ENTRY_BYTES);
+
+/// Stands where no TLS is.
+pub(crate) const NO_TLS: u32 = u32::MAX;
 
 /// No id is 0, which stands for "no connection" on the wire.
 const FIRST_GENERATION: u32 = 1;
@@ -194,6 +199,7 @@ impl<S> Table<S> {
         let entry = &mut self.entries[slot];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
         debug_assert!(!entry.timer.is_armed() && entry.memberships.len() == 0);
+        debug_assert!(entry.tls == NO_TLS, "its keys go with its socket");
         if entry.state != State::Free {
             self.by_priority[entry.priority.index()] -= 1;
         }
@@ -295,6 +301,7 @@ impl<S> Entry<S> {
             timer: Timer::IDLE,
             socket: None,
             generation: FIRST_GENERATION,
+            tls: NO_TLS,
             device: DeviceRef(0),
             origin: Origin::default(),
             priority: Priority::Normal,

@@ -53,6 +53,8 @@ struct Sums {
     lagging: usize,
     lags: BTreeMap<TopicId, usize>,
     by_priority: [u32; Priority::COUNT],
+    /// Connections with TLS.
+    secure: usize,
 }
 
 /// Fails with a message unless the condition holds.
@@ -178,6 +180,13 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
         }
         sums.bytes_held += entry.partial.as_ref().map_or(0, |block| block.footprint());
+        if let Some(tls) = self.tls.get(entry.tls) {
+            ensure!(is_held, "keys without a socket");
+            sums.secure += 1;
+            ensure!(state == State::Open || tls.partial.is_none(), "a record of who is not open");
+            sums.bytes_held += tls.partial.as_ref().map_or(0, |block| block.footprint());
+            ensure!(!tls.is_due() || entry.outbox.is_some(), "nobody answers a KeyUpdate");
+        }
         for (at, membership) in entry.memberships.iter().enumerate() {
             let member = self.topics.member(entry.priority, membership.topic, membership.position);
             let is_agreed = member.is_some_and(|member| member.is(slot, at));
@@ -234,6 +243,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (used, most) = (self.lease.budget().used(), self.lease.budget().bytes_max());
         ensure!(used <= most, "{used} bytes used of {most}");
         ensure!(sums.memberships == self.topics.memberships(), "memberships: {sums:?}");
+        self.tls.check(sums.secure)?;
         ensure!(sums.timers == self.wheel.armed(), "timers: {sums:?}");
         let waiting = self.backlog.iter().filter(|(report, _)| is_closed(report)).count();
         ensure!(sums.unreported == waiting, "{waiting} ends wait to be reported: {sums:?}");

@@ -47,6 +47,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(block) = self.table[slot].partial.take() {
             self.drop_block(block);
         }
+        self.drop_sealed_block(slot);
         self.end_lags(slot);
         self.end_resumes(slot);
         if self.is_stalled(slot) {
@@ -81,6 +82,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn say_goodbye(&mut self, slot: u32, reason: CloseReason) {
         self.stats.lingering.add(1);
+        if self.is_mute(slot) {
+            return self.give_up_socket(slot);
+        }
         if !keeps_queue(reason) {
             self.drop_uncommitted(slot);
         }
@@ -158,9 +162,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].state != State::Closing {
             return;
         }
-        let dropped = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.len());
+        let outbox = self.table[slot].outbox.as_ref();
+        let dropped = outbox.map_or(0, |outbox| outbox.len());
+        let is_cut = outbox.is_some_and(|outbox| !outbox.is_empty());
         self.count_dropped(DropRule::Closed, dropped);
         self.release_outbox(slot);
+        self.end_tls(slot);
         self.wheel.disarm(&mut self.table, slot);
         let entry = &mut self.table[slot];
         entry.state = State::Closed;
@@ -168,7 +175,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.stats.lingering.set(self.stats.lingering.get() - 1);
         }
         if let Some(socket) = self.table[slot].socket.take() {
-            if dropped > 0 {
+            if is_cut {
                 self.net.abort(socket);
             } else {
                 self.net.close(socket);
@@ -224,6 +231,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Closes what is left without a word, when the thread ends.
     pub(super) fn close_everything(&mut self) {
         for slot in 0..self.table.slots() {
+            self.end_tls(slot);
             if let Some(socket) = self.table[slot].socket.take() {
                 self.net.close(socket);
             }

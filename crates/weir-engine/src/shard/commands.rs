@@ -97,7 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn adopt(&mut self, adoption: Adoption<N::Offer>) {
         let Adoption { socket, ticket, device, heartbeat, priority, origin, .. } = adoption;
-        let Adoption { publish_limited, read_ahead, .. } = adoption;
+        let Adoption { publish_limited, read_ahead, mut tls, .. } = adoption;
         if self.table.is_full() {
             let reason = CloseReason::TooManyConnections;
             return self.report(Report::Refused { ticket, reason }, true);
@@ -116,6 +116,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
         let holder = Holder { device, origin, priority, publish_limited };
         self.table.open(slot, socket, holder, heartbeat, now);
+        if let Some(tls) = &mut tls {
+            self.secure(slot, tls);
+        }
         self.stats.adopted.add(1);
         self.stats.connections.add(1);
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));
@@ -125,6 +128,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.close(slot, CloseReason::Draining);
         }
         self.keep(slot, &read_ahead);
+        if let Some(tls) = tls {
+            self.keep_sealed_ahead(slot, &tls.sealed_ahead);
+        }
     }
 
     fn welcome(&mut self, slot: u32, frame: &[u8]) {

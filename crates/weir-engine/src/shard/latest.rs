@@ -20,6 +20,7 @@ use std::sync::Arc;
 use weir_wire::CloseReason;
 
 use super::Shard;
+use super::secure::Offered;
 use crate::command::Front;
 use crate::id::TopicId;
 use crate::message::{Item, Message};
@@ -28,6 +29,7 @@ use crate::outbox::{GATHER_MAX, Lag};
 use crate::stats::DropRule;
 use crate::table::State;
 use crate::time::Nanos;
+use crate::tls::PLAINTEXT_BYTES_MAX;
 
 /// The newest messages of the topics that somebody lags behind.
 ///
@@ -203,7 +205,7 @@ impl Store {
 }
 
 /// What came of one attempt to let a connection catch up.
-enum Progress {
+pub(super) enum Progress {
     /// The socket took all that was offered, or there is more to see to.
     GoOn,
     /// The socket refuses, the connection has ended, or nothing is owed.
@@ -307,6 +309,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     self.end_lag(slot, lag.topic);
                     Progress::GoOn
                 }
+                None if self.is_secure(slot) => self.send_batch_sealed(slot, &batch),
                 None => self.send_batch(slot, &batch),
             };
             batch.clear();
@@ -355,15 +358,59 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.stats.lag[self.table[slot].priority.index()]
                 .record(self.now.since(message.accepted_at()), 1);
         }
-        if let (Some(next), Some(outbox)) = (next, &mut self.table[slot].outbox)
-            && let Some(lag) = outbox.lags.first_mut()
-        {
+        if let Some(next) = next {
+            self.end_batch(slot, next);
+            if let Some(outbox) = &mut self.table[slot].outbox {
+                outbox.taken_at = self.now;
+            }
+        }
+        progress
+    }
+
+    /// The same with TLS: as much of it as one record holds, or one message.
+    fn send_batch_sealed(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        let (mut count, mut bytes) = (0, 0);
+        for (buf, message) in bufs.iter_mut().zip(batch) {
+            bytes += message.frame().len();
+            if count > 0 && bytes > PLAINTEXT_BYTES_MAX {
+                break;
+            }
+            *buf = IoSlice::new(message.frame());
+            count += 1;
+        }
+        let Offered { sent, rest } = match self.offer(slot, &mut bufs[..count]) {
+            Ok(offered) => offered,
+            Err(cause) => {
+                self.end_unsendable(slot, &cause);
+                return Progress::Stop;
+            }
+        };
+        for message in &batch[..count] {
+            self.note_accepted();
+            if rest.is_none() {
+                self.note_sent(1);
+                self.stats.delivered.add(1);
+                self.stats.lag[self.table[slot].priority.index()]
+                    .record(self.now.since(message.accepted_at()), 1);
+            }
+        }
+        self.end_batch(slot, batch[count - 1].offset() + 1);
+        let Some(rest) = rest else { return Progress::GoOn };
+        // All are in that record, or it is one message.
+        let items = batch[..count].iter().map(|message| Item::Message(Arc::clone(message)));
+        self.commit(slot, items, sent, rest);
+        Progress::Stop
+    }
+
+    /// A batch has left, or is committed: the next of its topic has the offset `next`.
+    fn end_batch(&mut self, slot: u32, next: u64) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        if let Some(lag) = outbox.lags.first_mut() {
             lag.next = next;
-            outbox.taken_at = self.now;
             // The other topics have their turn, so that a busy one starves none.
             outbox.lags.rotate_left(1);
         }
-        progress
     }
 
     /// A connection has caught up with a topic, or leaves it: it is live there. Without anything left to get or waiting

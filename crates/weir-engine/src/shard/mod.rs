@@ -3,7 +3,7 @@
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
 //! own: `read` (bytes from devices), `rate` (how fast they publish), `write` (bytes to devices and flow control),
 //! `close` (ends of connections), `commands` (what the front asks), `fanout` (one message to many), `latest`
-//! (conflation), `resume` (what was missed), `inspect` (looking).
+//! (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table` (TLS).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
@@ -16,6 +16,8 @@ mod list;
 mod rate;
 mod read;
 mod resume;
+mod secure;
+mod tls_table;
 mod write;
 
 use std::collections::VecDeque;
@@ -43,6 +45,7 @@ use latest::Latest;
 use list::SlotList;
 use rate::PublishRate;
 use resume::Resumes;
+use tls_table::TlsTable;
 
 /// A shard: connections, who is in which topic, what waits, and the loop that serves them.
 ///
@@ -60,6 +63,7 @@ pub(crate) struct Shard<N: Net, F> {
     stats: Arc<ShardStats>,
 
     table: Table<N::Socket>,
+    tls: TlsTable,
     topics: Topics,
     wheel: Wheel,
     lease: Lease,
@@ -168,6 +172,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             slices: SLICES,
             stats,
             table: Table::new(settings.connections_max),
+            tls: TlsTable::new(),
             settings,
             topics: Topics::new(),
             wheel: Wheel::new(),
@@ -392,10 +397,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
         }
         let next = (entry.heard_at.plus(silence), CloseReason::HeartbeatMissed);
-        match &entry.partial {
-            Some(block) => {
-                next.min((block.since.plus(self.limits.frame), CloseReason::FrameTimeout))
-            }
+        let record = self.tls.get(entry.tls).and_then(|tls| tls.partial.as_ref());
+        match entry.partial.iter().chain(record).map(|block| block.since).min() {
+            Some(since) => next.min((since.plus(self.limits.frame), CloseReason::FrameTimeout)),
             None => next,
         }
     }

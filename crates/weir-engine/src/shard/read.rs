@@ -55,9 +55,12 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.check_end(slot);
                 return false;
             }
+            if self.is_secure(slot) && !self.may_read_sealed(slot) {
+                return false;
+            }
             let mut buf = std::mem::take(&mut self.recv_buf);
             let read = self.recv(slot, &mut buf);
-            let may_go_on = self.take_read(slot, read, &buf);
+            let may_go_on = self.take_read(slot, read, &mut buf);
             self.recv_buf = buf;
             if !may_go_on {
                 if !self.table[slot].flags.held_back && !self.is_stalled(slot) {
@@ -99,7 +102,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Handles the outcome of one read; whether there may be more to read.
-    fn take_read(&mut self, slot: u32, read: io::Result<usize>, buf: &[u8]) -> bool {
+    fn take_read(&mut self, slot: u32, read: io::Result<usize>, buf: &mut [u8]) -> bool {
         match read {
             Ok(0) => {
                 self.close(slot, CloseReason::PeerClosed);
@@ -107,7 +110,11 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Ok(bytes) => {
                 self.stats.received_bytes.add(bytes as u64);
-                self.consume(slot, &buf[..bytes]);
+                if self.is_secure(slot) {
+                    self.consume_sealed(slot, &mut buf[..bytes]);
+                } else {
+                    self.consume(slot, &buf[..bytes]);
+                }
                 let entry = &self.table[slot];
                 entry.state == State::Open && (bytes == buf.len() || entry.flags.ended)
             }
@@ -196,10 +203,15 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
     pub(super) fn consume(&mut self, slot: u32, input: &[u8]) {
+        self.take_input(slot, input);
+        self.send_replies(slot);
+    }
+
+    /// The same; answers gather.
+    pub(super) fn take_input(&mut self, slot: u32, input: &[u8]) {
         if let Some(rest) = self.complete_block(slot, input) {
             self.take_frames(slot, rest);
         }
-        self.send_replies(slot);
     }
 
     /// Completes the frame that has begun, and no more, so that what follows needs no copy. `None`: all of `input` is
@@ -263,16 +275,30 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Gives a block to its connection. If the budget has no room for it the connection ends; `charged` is what it
     /// has been charged with already.
     fn put_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
+        let block = self.charge_block(slot, block, charged);
+        let is_granted = block.is_some();
+        if is_granted {
+            self.table[slot].partial = block;
+        }
+        is_granted
+    }
+
+    /// Takes from the budget what a block of a connection occupies above `charged`; without it the connection ends.
+    pub(super) fn charge_block(
+        &mut self,
+        slot: u32,
+        block: Box<Block>,
+        charged: usize,
+    ) -> Option<Box<Block>> {
         let footprint = block.footprint();
         let granted = footprint <= charged || self.charge(footprint - charged);
         if granted && self.table[slot].state == State::Open {
-            self.table[slot].partial = Some(block);
-            return true;
+            return Some(block);
         }
         self.lease.give(if granted { footprint } else { charged });
         self.pool.give(block);
         self.close(slot, CloseReason::BudgetExhausted);
-        false
+        None
     }
 
     pub(super) fn drop_block(&mut self, block: Box<Block>) {

@@ -40,6 +40,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.count_dropped(DropRule::Expired, 1);
             return false;
         }
+        if self.is_secure(slot) {
+            return self.deliver_sealed(slot, message);
+        }
         let frame = message.frame();
         match self.send(slot, &[IoSlice::new(frame)]) {
             Ok(sent) if sent == frame.len() => {
@@ -87,6 +90,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.queue(slot, Item::Frame(bytes.into()), 0);
             // They do not wait until a gathering is over, which higher ranks may put off for ever.
             return self.flush_gathered(slot);
+        }
+        if self.is_secure(slot) {
+            return self.send_bytes_sealed(slot, bytes);
         }
         match self.send(slot, &[IoSlice::new(bytes)]) {
             Ok(sent) if sent == bytes.len() => self.note_sent(1),
@@ -218,6 +224,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Sends what waits; whether all is gone.
     fn flush_queue(&mut self, slot: u32) -> bool {
+        if self.is_secure(slot) {
+            return self.flush_sealed(slot);
+        }
         while let Some(outbox) =
             self.table[slot].outbox.as_ref().filter(|outbox| !outbox.is_empty())
         {
@@ -250,7 +259,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
-    fn advance(&mut self, slot: u32, sent: usize) {
+    pub(super) fn advance(&mut self, slot: u32, sent: usize) {
         let priority = self.table[slot].priority;
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let (stats, now) = (&self.stats, self.now);
@@ -276,7 +285,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Drops the first item, whose time has passed.
-    fn drop_first(&mut self, slot: u32) {
+    pub(super) fn drop_first(&mut self, slot: u32) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = usize::from(outbox.pop().is_some());
         let is_over = outbox.is_empty() && outbox.lags.is_empty();
@@ -320,9 +329,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Whether the connection lags and something more than what is begun waits for it. Until that has left it does not
     /// catch up: so there is one message of dropping topics to each time that it does, and neither starves the other.
     fn is_held_up(&self, slot: u32) -> bool {
-        self.table[slot].outbox.as_ref().is_some_and(|outbox| {
-            !outbox.lags.is_empty() && outbox.len() > usize::from(outbox.has_remainder())
-        })
+        self.table[slot]
+            .outbox
+            .as_ref()
+            .is_some_and(|outbox| !outbox.lags.is_empty() && outbox.len() > outbox.committed())
     }
 
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.

@@ -1,0 +1,217 @@
+//! The TLS side of connections: a table of its own, so that those without it pay nothing but four bytes of their entry.
+
+use std::io::IoSlice;
+
+use crate::chunks::Chunks;
+use crate::pool::Block;
+use crate::stats::ShardStats;
+use crate::table::NO_TLS;
+use crate::tls::{Alert, Exhausted, Opened, Session, Version, Violation};
+
+/// The TLS side of the connections of a shard, and the scratch that their records are sealed in.
+///
+/// Shape: chunks of at most [`SLOT_BYTES`] a connection, and a stack of the free places.
+/// Limits: there is one for an entry of the connection table at most.
+/// Cost: insert, look-up and remove are O(1); what was secret is wiped with its removal.
+#[derive(Debug)]
+pub(super) struct TlsTable {
+    slots: Chunks<TlsSlot, CHUNK>,
+    free: Vec<u32>,
+    /// What is sealed to be sent at once; kept for its room.
+    pub(super) scratch: Vec<u8>,
+}
+
+/// The TLS side of one connection.
+#[derive(Debug)]
+pub(super) struct TlsSlot {
+    session: Option<Session>,
+    /// The beginning of a record. Until the connection is read from, all records that were read ahead.
+    pub(super) partial: Option<Box<Block>>,
+    /// `partial` may hold whole records.
+    pub(super) is_ahead: bool,
+    /// The peer has said `close_notify`.
+    pub(super) is_ended: bool,
+    pub(super) farewell: Farewell,
+}
+
+/// How our side of the records ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// With this alert, which is not sealed yet: `close_notify`, or what the peer has done wrong.
+    Due(Alert),
+    /// Nothing may be sealed any more: it has been, the peer has sent a fatal alert, or the keys are spent.
+    Over,
+}
+
+/// A connection with TLS never takes more besides its entry.
+const SLOT_BYTES: usize = 184;
+const _: () = assert!(size_of::<TlsSlot>() <= SLOT_BYTES);
+
+/// Some 50 KB a chunk.
+const CHUNK: usize = 256;
+
+/// The longest record, and what may have to leave in front of it and behind it.
+const SCRATCH_BYTES: usize = 17 * 1024;
+
+impl TlsTable {
+    pub(super) const fn new() -> Self {
+        Self { slots: Chunks::new(), free: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// Takes over the records of a connection; returns its place.
+    pub(super) fn insert(&mut self, session: &mut Session) -> u32 {
+        if self.free.is_empty() {
+            let first = self.slots.len();
+            self.slots.grow(TlsSlot::vacant);
+            self.free.extend((first..self.slots.len()).rev());
+            self.scratch.reserve(SCRATCH_BYTES);
+        }
+        let index = self.free.pop().expect("a chunk was just added");
+        self.slots[index].session = Some(session.take());
+        index
+    }
+
+    /// Frees a place and wipes what was in it; what it held of a record is given back.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Box<Block>> {
+        let slot = &mut self.slots[index];
+        // The keys are wiped where they are.
+        slot.session = None;
+        self.free.push(index);
+        std::mem::replace(slot, TlsSlot::vacant()).partial
+    }
+
+    /// The TLS side of a connection, if it has one.
+    pub(super) fn get(&self, index: u32) -> Option<&TlsSlot> {
+        if index == NO_TLS { None } else { self.slots.get(index) }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut TlsSlot> {
+        if index == NO_TLS { None } else { self.slots.get_mut(index) }
+    }
+
+    /// Seals a record's worth of `bufs` into the scratch; returns how many bytes that is.
+    pub(super) fn seal(
+        &mut self,
+        index: u32,
+        bufs: &[IoSlice<'_>],
+        stats: &ShardStats,
+    ) -> Result<usize, Exhausted> {
+        self.scratch.clear();
+        let slot = &mut self.slots[index];
+        let session = slot.open_session()?;
+        note_refusal(session, stats);
+        let sealed = session.seal(bufs, &mut self.scratch)?;
+        stats.tls_records_sealed.add(1);
+        note_key_changes(session, stats);
+        Ok(sealed)
+    }
+
+    /// Seals what has to leave though there is no plaintext; whether there was anything.
+    pub(super) fn seal_due(&mut self, index: u32, stats: &ShardStats) -> Result<bool, Exhausted> {
+        self.scratch.clear();
+        let slot = &mut self.slots[index];
+        let Ok(session) = slot.open_session() else { return Ok(false) };
+        if !session.is_due() {
+            return Ok(false);
+        }
+        note_refusal(session, stats);
+        session.seal_due(&mut self.scratch)?;
+        stats.tls_records_sealed.add(1);
+        note_key_changes(session, stats);
+        Ok(true)
+    }
+
+    /// Seals what is said last behind what is in the scratch; whether there was anything to say.
+    pub(super) fn seal_farewell(&mut self, index: u32, stats: &ShardStats) -> bool {
+        let slot = &mut self.slots[index];
+        let (Farewell::Due(alert), Some(session)) = (slot.farewell, &mut slot.session) else {
+            return false;
+        };
+        slot.farewell = Farewell::Over;
+        if session.seal_alert(alert, &mut self.scratch).is_err() {
+            return false;
+        }
+        stats.tls_records_sealed.add(1);
+        stats.tls_alerts_sent[alert.index()].add(1);
+        true
+    }
+}
+
+fn note_key_changes(session: &mut Session, stats: &ShardStats) {
+    stats.tls_key_changes.add(session.take_key_changes().into());
+}
+
+/// Takes note of a warning that leaves in front of the next record.
+fn note_refusal(session: &Session, stats: &ShardStats) {
+    if session.is_due() && session.version() == Version::Tls12 {
+        stats.tls_alerts_sent[Alert::NoRenegotiation.index()].add(1);
+    }
+}
+
+impl TlsSlot {
+    const fn vacant() -> Self {
+        Self {
+            session: None,
+            partial: None,
+            is_ahead: false,
+            is_ended: false,
+            farewell: Farewell::Due(Alert::CloseNotify),
+        }
+    }
+
+    /// The session while more may be sealed.
+    fn open_session(&mut self) -> Result<&mut Session, Exhausted> {
+        match (self.farewell, &mut self.session) {
+            (Farewell::Due(_), Some(session)) => Ok(session),
+            (Farewell::Due(_) | Farewell::Over, _) => Err(Exhausted),
+        }
+    }
+
+    /// Whether something has to leave though there is no plaintext.
+    pub(super) fn is_due(&self) -> bool {
+        let is_open = self.farewell != Farewell::Over;
+        is_open && self.session.as_ref().is_some_and(Session::is_due)
+    }
+
+    /// Whether few records are left under keys that cannot be changed.
+    pub(super) fn is_nearly_spent(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_nearly_exhausted)
+    }
+
+    /// Opens the whole records at the beginning of `input`.
+    pub(super) fn open(
+        &mut self,
+        input: &mut [u8],
+        stats: &ShardStats,
+    ) -> Result<Opened, Violation> {
+        let session = self.session.as_mut().expect("a slot in use has a session");
+        let opened = session.open(input);
+        note_key_changes(session, stats);
+        opened
+    }
+
+    /// Bytes that the record that begins with `begun` still needs; as many as its header's while that is not whole.
+    pub(super) fn missing_bytes(&self, begun: &[u8]) -> Result<usize, Violation> {
+        let session = self.session.as_ref().expect("a slot in use has a session");
+        let whole = session.record_bytes(begun)?.unwrap_or(HEADER_BYTES);
+        Ok(whole.saturating_sub(begun.len()))
+    }
+}
+
+/// A record's header: what its length is known from.
+const HEADER_BYTES: usize = 5;
+
+#[cfg(any(test, feature = "sim"))]
+impl TlsTable {
+    /// Looks for contradictions; `in_use` connections have TLS.
+    pub(super) fn check(&self, in_use: usize) -> Result<(), String> {
+        let sessions = (0..self.slots.len()).filter(|index| self.slots[*index].session.is_some());
+        let sessions = sessions.count();
+        if sessions != in_use || self.free.len() + in_use != self.slots.len() as usize {
+            let free = self.free.len();
+            return Err(format!("{in_use} connections have TLS, {sessions} sessions, {free} free"));
+        }
+        Ok(())
+    }
+}
