@@ -197,7 +197,11 @@ impl Outbox {
 
     /// Drops all that is not committed, but for room for a `Goodbye`, and returns how many items that were.
     pub(crate) fn keep_remainder(&mut self) -> usize {
-        let keep = self.committed();
+        self.keep(self.committed())
+    }
+
+    /// Drops all but the first items.
+    pub(crate) fn keep(&mut self, keep: usize) -> usize {
         let mut dropped = 0;
         while self.items.len() > keep {
             let item = self.items.pop_back().expect("longer than what is kept");

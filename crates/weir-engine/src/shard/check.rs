@@ -34,6 +34,8 @@ pub(crate) struct Peek<'a> {
     pub(crate) lags: Vec<TopicId>,
     pub(crate) resumes: Vec<TopicId>,
     pub(crate) is_held_back: bool,
+    /// What came sealed with the adoption is opened.
+    pub(crate) has_read_ahead: bool,
     pub(crate) topics: Vec<TopicId>,
 }
 
@@ -101,8 +103,16 @@ impl<N: Net, F: Front> Shard<N, F> {
                 .as_ref()
                 .and_then(|outbox| (!outbox.lags.is_empty()).then_some(outbox.taken_at)),
             is_held_back: entry.flags.held_back || !entry.flags.welcomed,
+            has_read_ahead: self.tls.get(entry.tls).is_none_or(|tls| !tls.is_ahead),
             topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
         })
+    }
+
+    /// Whether a record is sent in part, even if the connection is being closed.
+    pub(crate) fn has_sealed(&self, conn: ConnId) -> bool {
+        let is_current = self.table.generation(conn.slot()) == Some(conn.generation());
+        let outbox = self.table.get(conn.slot()).and_then(|entry| entry.outbox.as_ref());
+        is_current && outbox.is_some_and(|outbox| outbox.sealed.is_some())
     }
 
     /// Whether all that was asked for has been carried out: no fan-out runs and no report waits.

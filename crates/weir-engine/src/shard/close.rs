@@ -107,8 +107,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn drop_uncommitted(&mut self, slot: u32) {
+        let forgets_sealed = self.is_planted_dropped_committed();
         let Some(outbox) = &mut self.table[slot].outbox else { return };
-        let dropped = outbox.keep_remainder();
+        let dropped = if forgets_sealed { outbox.keep(0) } else { outbox.keep_remainder() };
         let is_empty = outbox.is_empty();
         self.stats.queued_items.set(self.stats.queued_items.get() - dropped as u64);
         self.count_dropped(DropRule::Closed, dropped);

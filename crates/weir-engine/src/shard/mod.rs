@@ -533,6 +533,19 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn is_planted_older_kept(&self) -> bool {
         self.plant == Some(crate::sim::Plant::OlderKept)
     }
+
+    fn is_planted_dropped_committed(&self) -> bool {
+        self.plant == Some(crate::sim::Plant::DroppedCommitted)
+    }
+
+    /// The bug of a nonce used twice.
+    fn plant_reused_nonce(&mut self, slot: u32) {
+        if self.plant == Some(crate::sim::Plant::ReusedNonce)
+            && let Some(tls) = self.tls.get_mut(self.table[slot].tls)
+        {
+            tls.repeat_number();
+        }
+    }
 }
 
 #[cfg(not(any(test, feature = "sim")))]
@@ -568,6 +581,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     const fn is_planted_older_kept(&self) -> bool {
         false
     }
+
+    const fn is_planted_dropped_committed(&self) -> bool {
+        false
+    }
+
+    const fn plant_reused_nonce(&self, _slot: u32) {}
 
     const fn note_accepted(&self) {}
 

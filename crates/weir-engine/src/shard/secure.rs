@@ -173,6 +173,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             (sent < scratch.len()).then(|| Sealed::new(&scratch[sent..], plaintext))
         });
         self.tls.scratch = scratch;
+        if let Ok(Some(_)) = &rest {
+            self.plant_reused_nonce(slot);
+        }
         rest
     }
 
@@ -277,9 +280,6 @@ impl<N: Net, F: Front> Shard<N, F> {
             let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
             let count = outbox.gather(&mut bufs, self.now);
             let bytes = self.tls.seal(index, &bufs[..count], &self.stats)?;
-            if is_closing && bytes == outbox.bytes() {
-                self.tls.seal_farewell(index, &self.stats);
-            }
             return Ok(Some(bytes));
         }
     }
@@ -448,7 +448,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.tls.scratch.clear();
         if !is_amid_record && self.tls.seal_farewell(self.table[slot].tls, &self.stats) {
             // Whoever has gone already does not miss it.
-            let _ = self.send_scratch(slot, 0);
+            if let Ok(Some(rest)) = self.send_scratch(slot, 0) {
+                self.commit(slot, [], 0, rest);
+            }
         }
     }
 }

@@ -174,6 +174,14 @@ impl TlsSlot {
         is_open && self.session.as_ref().is_some_and(Session::is_due)
     }
 
+    /// Plants a bug.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn repeat_number(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.forge_number_again();
+        }
+    }
+
     /// Whether few records are left under keys that cannot be changed.
     pub(super) fn is_nearly_spent(&self) -> bool {
         self.session.as_ref().is_some_and(Session::is_nearly_exhausted)

@@ -9,10 +9,16 @@ use weir_wire::CloseReason;
 use super::driver::Run;
 use super::fault::Fault;
 use super::outgoing::{Direct, DirectWhat, Outgoing};
+use super::secure;
 use super::twin::{Conn, Incoming, Phase, Reading};
-use crate::command::{Adoption, Command, Inspect, InspectPage, InspectWhat, Report, Urgent};
+use crate::command::{
+    Adoption, Command, Inspect, InspectPage, InspectWhat, Report, TlsAdoption, Urgent,
+};
 use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
 use crate::message::Item;
+
+/// Share of the connections that have TLS, in 65,536ths.
+const SECURE: u32 = 24_000;
 
 impl Run {
     /// The front does something, or something befalls it.
@@ -49,8 +55,10 @@ impl Run {
         let index = self.conns.len();
         let heartbeat = Duration::from_millis(self.dice.between(1000, 8000).into());
         let now = self.shard.now();
+        let (server, tls) = self.dice.chance(SECURE).then(|| secure::pair(&mut self.dice)).unzip();
         let mut conn = Conn {
             peer,
+            tls,
             heartbeat,
             id: None,
             phase: Phase::Offered,
@@ -80,6 +88,10 @@ impl Run {
             read_ahead = conn.incoming.unsent.drain(..bytes).collect();
             conn.ahead = bytes as u64;
         }
+        let tls = server.map(|session| {
+            let sealed_ahead = self.seal_ahead(&mut conn);
+            Box::new(TlsAdoption { session, sealed_ahead })
+        });
         let device = device_of(index);
         let priority = [Priority::Normal, self.drawn_priority()][self.dice.index(2)];
         let origin = Origin::default();
@@ -93,7 +105,7 @@ impl Run {
             origin,
             publish_limited: true,
             read_ahead,
-            tls: None,
+            tls,
         };
         self.conns.push(conn);
         let (capacity, low) = self.draw_buffers();
@@ -103,6 +115,21 @@ impl Run {
         } else {
             self.conns[index].phase = Phase::Over;
         }
+    }
+
+    /// What comes sealed with the adoption.
+    fn seal_ahead(&mut self, conn: &mut Conn) -> Vec<u8> {
+        let Some(tls) = &mut conn.tls else { return Vec::new() };
+        tls.skip_plain(conn.ahead);
+        if self.dice.chance(1 << 15) {
+            return Vec::new();
+        }
+        let body = vec![0x0a, 2, 7, 7];
+        let end = conn.incoming.compose(&super::twin::framed(&body));
+        conn.incoming.bodies.push_back((end, body));
+        let plaintext: Vec<u8> = conn.incoming.unsent.drain(..).collect();
+        tls.seal(&plaintext, &mut self.dice, &mut 0);
+        tls.take_ahead(self.dice.below(100) as usize)
     }
 
     fn drawn_priority(&mut self) -> Priority {
@@ -340,7 +367,7 @@ impl Run {
                 if twin.phase != Phase::Open || twin.id != Some(conn) {
                     return Err(format!("a frame of {conn:?} while {:?}", twin.phase));
                 }
-                let consumed = twin.ahead + self.shard.net().link_of(twin.peer).consumed;
+                let consumed = twin.consumed(self.shard.net().link_of(twin.peer));
                 let expected = twin.incoming.bodies.front();
                 if expected.is_some_and(|(end, due)| *end <= consumed && due[..] == body[..]) {
                     twin.incoming.bodies.pop_front();

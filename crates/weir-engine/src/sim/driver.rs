@@ -11,6 +11,7 @@ use super::fault::{Fault, Faults};
 use super::front::Reports;
 use super::net::SimOffer;
 use super::rooms::TopicTwin;
+use super::secure;
 use super::shard::SimShard;
 use super::twin::{Book, Conn, Phase};
 use crate::budget::Budget;
@@ -56,6 +57,7 @@ pub struct Run {
     pub(super) used_before: usize,
     /// The front had taken all reports when the last turn began.
     pub(super) is_up_to_date: bool,
+    pub(super) sealed: secure::Sealed,
     pub(super) drained_at: Option<u64>,
     pub(super) is_drained: bool,
     pub(super) summary: Summary,
@@ -170,6 +172,7 @@ impl Run {
             refused_before: 0,
             used_before: 0,
             is_up_to_date: true,
+            sealed: secure::begin(),
             drained_at: None,
             is_drained: false,
             summary: Summary::default(),
@@ -227,7 +230,9 @@ impl Run {
         self.used_before = self.shard.budget().used();
         self.shard.turn_until(until);
         self.note_slow();
+        self.check_seals()?;
         self.observe()?;
+        self.note_sealed();
         self.note_reading();
         self.shard.check()?;
         self.check_all()?;

@@ -52,11 +52,21 @@ pub enum Fault {
     Drip,
     /// The peer says nothing any more.
     Silence,
+    /// The peer changes its keys, and may want ours changed.
+    KeyUpdate,
+    /// A bit of a record flips on its way.
+    BitFlip,
+    /// The peer sends what is no record.
+    NoRecord,
+    /// The peer sends a fatal alert.
+    FatalAlert,
+    /// The peer ends its records.
+    CloseNotify,
 }
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 24] = [
+    pub const ALL: [Fault; 29] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
@@ -81,6 +91,11 @@ impl Fault {
         Fault::Oversized,
         Fault::Drip,
         Fault::Silence,
+        Fault::KeyUpdate,
+        Fault::BitFlip,
+        Fault::NoRecord,
+        Fault::FatalAlert,
+        Fault::CloseNotify,
     ];
 }
 

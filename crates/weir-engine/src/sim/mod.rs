@@ -40,7 +40,7 @@
 //! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
 //!
 //! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
-//! hand); `driver` (a run), `peers` (what devices do), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what
+//! hand); `driver` (a run), `peers` (what devices do), `secure` (those with TLS), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what
 //! must come of it), `verify` (what is held against what).
 
 mod asks;
@@ -54,6 +54,7 @@ mod net;
 mod outgoing;
 mod peers;
 mod rooms;
+mod secure;
 mod shard;
 mod twin;
 mod verify;
@@ -84,11 +85,15 @@ pub enum Plant {
     OlderKept,
     /// A part of a resume comes without its last message.
     ShortResume,
+    /// Behind a record that was sent in part the next one is sealed with the same nonce.
+    ReusedNonce,
+    /// What a record holds that is being sent is dropped at the end of its connection.
+    DroppedCommitted,
 }
 
 impl Plant {
     /// Every planted bug.
-    pub const ALL: [Plant; 7] = [
+    pub const ALL: [Plant; 9] = [
         Plant::LostRemainder,
         Plant::SkippedSubscriber,
         Plant::StaleSlot,
@@ -96,5 +101,7 @@ impl Plant {
         Plant::DeafTimer,
         Plant::OlderKept,
         Plant::ShortResume,
+        Plant::ReusedNonce,
+        Plant::DroppedCommitted,
     ];
 }

@@ -86,13 +86,16 @@ pub(crate) struct Look {
     pub(crate) consumed: u64,
     /// It is the queue that is looked at: what has expired may still stand in it.
     pub(crate) is_queue: bool,
+    /// When, and in which turn, the bytes were sealed, if that was earlier.
+    pub(crate) sealed_in: Option<(Nanos, u64)>,
 }
 
 impl Outgoing {
     /// Takes bytes as they leave and holds the frames in them against what must come.
     pub(crate) fn take(&mut self, bytes: &[u8], book: &Book, look: Look) -> Result<Seen, String> {
         let mut seen = Seen::default();
-        let mut begun = (look.now, book.turn);
+        let fresh = look.sealed_in.unwrap_or((look.now, book.turn));
+        let mut begun = fresh;
         let mut all = std::mem::take(&mut self.partial);
         if !all.is_empty() {
             begun = (self.begun_at, self.begun_in);
@@ -104,7 +107,7 @@ impl Outgoing {
             let Some((body, used)) = whole else { break };
             self.take_frame(&rest[..used], body, book, look, begun, &mut seen)?;
             rest = &rest[used..];
-            begun = (look.now, book.turn);
+            begun = fresh;
         }
         (self.begun_at, self.begun_in) = begun;
         self.partial = rest.to_vec();

@@ -109,6 +109,9 @@ impl Run {
         if self.shard.net().link_of(peer).is_ended {
             return;
         }
+        if self.conns[index].tls.is_some() {
+            return self.write_sealed(index, bytes);
+        }
         let incoming = &mut self.conns[index].incoming;
         let bytes = bytes.min(incoming.unsent.len());
         let written: Vec<u8> = incoming.unsent.drain(..bytes).collect();
@@ -124,6 +127,9 @@ impl Run {
     }
 
     fn send_garbage(&mut self, index: usize) {
+        if self.dice.chance(1 << 15) && self.break_record(index) {
+            return;
+        }
         self.faults.note(Fault::Garbage);
         let kind = self.dice.below(4);
         let noise: Vec<u8> =
@@ -162,6 +168,9 @@ impl Run {
 
     fn end_side(&mut self, index: usize) {
         self.faults.note(Fault::HalfClose);
+        if self.dice.chance(1 << 15) {
+            self.end_sealed(index);
+        }
         let rejects = self.dice.chance(1 << 15);
         self.end_peer(index, rejects);
     }
@@ -230,7 +239,7 @@ impl Run {
                 conn.incoming.heard_at = now;
             }
             if conn.is_taken {
-                conn.incoming.note_consumed(conn.ahead + link.consumed, now);
+                conn.note_consumed(link, now);
             }
         }
     }
@@ -241,14 +250,18 @@ impl Run {
         for index in self.shard.net().take_fresh() {
             let conn = &mut self.conns[index as usize];
             let link = self.shard.net().link_mut(PeerId(index));
-            let consumed = conn.ahead + link.consumed;
-            let look = Look { now, consumed, is_queue: false };
-            let seen = conn
-                .outgoing
-                .take(link.observe(), &self.book, look)
-                .map_err(|what| format!("connection {index} ({:?}): {what}", conn.id))?;
-            self.book.delivered += seen.delivered;
-            self.book.expired += seen.expired;
+            let consumed = conn.consumed(link);
+            let pieces = match &mut conn.tls {
+                Some(tls) => tls.open(link.observe()),
+                None => Ok(vec![(link.observe().to_vec(), None)]),
+            };
+            let at = |what| format!("connection {index} ({:?}): {what}", conn.id);
+            for (bytes, sealed_in) in pieces.map_err(at)? {
+                let look = Look { now, consumed, is_queue: false, sealed_in };
+                let seen = conn.outgoing.take(&bytes, &self.book, look).map_err(at)?;
+                self.book.delivered += seen.delivered;
+                self.book.expired += seen.expired;
+            }
             if let (Some(code), Phase::Ended(reason)) = (conn.outgoing.goodbye, conn.phase)
                 && code != u32::from(reason.code())
             {

@@ -7,6 +7,7 @@ use weir_wire::CloseReason;
 
 use super::link::PeerId;
 use super::outgoing::Outgoing;
+use super::secure::SecureEnd;
 use crate::id::{ConnId, Priority, SlowPolicy};
 use crate::time::Nanos;
 
@@ -214,6 +215,8 @@ pub(crate) struct Conn {
     pub(crate) heartbeat: Duration,
     pub(crate) id: Option<ConnId>,
     pub(crate) phase: Phase,
+    /// The records, if it has TLS.
+    pub(crate) tls: Option<SecureEnd>,
     /// Bytes that came with the adoption.
     pub(crate) ahead: u64,
     pub(crate) is_taken: bool,

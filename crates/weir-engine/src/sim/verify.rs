@@ -57,7 +57,8 @@ impl Run {
             return Ok(());
         };
         let link = self.shard.net().link_of(conn.peer);
-        let consumed = conn.ahead + link.consumed;
+        let consumed = conn.consumed(link);
+        let (record_begun_at, must_end) = (conn.record_begun_at(link), conn.has_ended(link));
         let is_over = link.is_ended || link.has_failed();
         let has_unread = !link.inbound.is_empty();
         let has_room = link.is_writable();
@@ -79,6 +80,16 @@ impl Run {
         if !is_paused && !conn.outgoing.is_wild && begun_at.is_some_and(is_late) {
             return Err("a frame drips, and it is still open".into());
         }
+        let record_begun_at = record_begun_at.map(|at| at.max(conn.paused_at));
+        if !is_paused && record_begun_at.is_some_and(is_late) {
+            return Err("a record drips, and it is still open".into());
+        }
+        if let Some(reason) = must_end
+            && ((is_idle && !is_paused) || reason == CloseReason::TlsRecord)
+            && peek.has_read_ahead
+        {
+            return Err(format!("it must end with {reason}, and is still open"));
+        }
         let stall_most = self.settings.stall_timeout + Duration::from_secs(1);
         let stuck_since = peek.stalled_since.or(peek.taken_at);
         if stuck_since.is_some_and(|since| now.since(since) > stall_most) {
@@ -96,7 +107,7 @@ impl Run {
         if !is_quiet {
             return Ok(());
         }
-        let look = Look { now, consumed, is_queue: true };
+        let look = Look { now, consumed, is_queue: true, sealed_in: None };
         let look_for_answers = if peek.is_held_back { Look { consumed: 0, ..look } } else { look };
         if let Some(outbox) = peek.outbox {
             if self.dice.chance(1 << 14) {
@@ -175,7 +186,8 @@ impl Run {
             return Err(format!("{id:?} ends as {:?} of {:?}", conn.phase, conn.id));
         }
         let link = self.shard.net().link_of(conn.peer);
-        let (consumed, readable) = (conn.ahead + link.consumed, link.inbound.len() as u64);
+        let (consumed, readable) = (conn.consumed(link), conn.readable(link));
+        let record_begun_at = conn.record_begun_at(link);
         let has_whole_frame = conn.incoming.has_whole_frame(consumed, readable);
         let is_current = self.is_up_to_date;
         let begun_at = conn.incoming.begun_at;
@@ -187,7 +199,12 @@ impl Run {
             }
             CloseReason::FrameTimeout => {
                 let is_late = begun_at.is_some_and(|at| lasted(at) >= self.settings.frame_timeout);
-                conn.outgoing.is_wild || !is_current || (is_late && !has_whole_frame)
+                let is_record_late =
+                    record_begun_at.is_some_and(|at| lasted(at) >= self.settings.frame_timeout);
+                conn.outgoing.is_wild
+                    || !is_current
+                    || (is_late && !has_whole_frame)
+                    || is_record_late
             }
             CloseReason::Stalled => {
                 let is_late = |since| lasted(since) >= self.settings.stall_timeout;
@@ -204,15 +221,15 @@ impl Run {
             | CloseReason::SocketError
             | CloseReason::Replaced
             | CloseReason::ClosedByOperator
+            | CloseReason::TlsRecord
             | CloseReason::Draining => conn.asked.contains(&reason),
+            CloseReason::TlsKeysSpent => conn.tls.as_ref().is_some_and(|tls| tls.is_limited),
             CloseReason::HelloTimeout
             | CloseReason::Unauthorized
             | CloseReason::Revoked
             | CloseReason::TooManyConnections
             | CloseReason::RateLimited
             | CloseReason::TlsHandshake
-            | CloseReason::TlsRecord
-            | CloseReason::TlsKeysSpent
             | CloseReason::Internal => false,
         };
         if !may {
@@ -231,7 +248,9 @@ impl Run {
             let index = self.live[at];
             let conn = &mut self.conns[index];
             let Phase::Ended(reason) = conn.phase else { continue };
-            let is_closed = match self.shard.net().link_of(conn.peer).owner {
+            let link = self.shard.net().link_of(conn.peer);
+            let has_failed = link.has_failed();
+            let is_closed = match link.owner {
                 Owner::Closed => true,
                 Owner::Aborted => false,
                 Owner::Offered(_) | Owner::Shard => continue,
@@ -239,7 +258,16 @@ impl Run {
             if is_closed && !conn.outgoing.is_whole() {
                 return Err(format!("connection {index} ended within a frame, with {reason}"));
             }
-            if is_closed && conn.outgoing.goodbye.is_none() && is_told(reason) {
+            let tls = conn.tls.as_ref();
+            if is_closed && tls.is_some_and(|tls| !tls.is_whole()) {
+                return Err(format!("connection {index} ended within a record, with {reason}"));
+            }
+            let is_told = is_told(reason) && tls.is_none_or(|tls| !tls.is_mute);
+            let is_cut = tls.is_some_and(|tls| !tls.has_farewell) && !has_failed;
+            if is_closed && is_told && is_cut {
+                return Err(format!("connection {index} ended without an alert, with {reason}"));
+            }
+            if is_closed && conn.outgoing.goodbye.is_none() && is_told {
                 return Err(format!("connection {index} ended without Goodbye, with {reason}"));
             }
             if let Some(behind) = conn.closed_behind

@@ -49,6 +49,12 @@ impl Session {
     pub fn forge_new_keys(&mut self) {
         self.state.next_send_keys();
     }
+
+    /// The next record gets the number of the last one.
+    pub(crate) fn forge_number_again(&mut self) {
+        self.state.send_sequence -= 1;
+    }
+
     /// Whether there is any byte of a secret, a key or an IV in it.
     pub fn holds_secrets(&self) -> bool {
         let state = &self.state;

@@ -1,0 +1,387 @@
+//! The device's end of TLS: a session that mirrors the server's, and what it does with it.
+
+use std::collections::{HashSet, VecDeque};
+use std::io::IoSlice;
+
+use weir_wire::CloseReason;
+
+use super::dice::Dice;
+use super::driver::Run;
+use super::fault::Fault;
+use super::link::Link;
+use super::twin::Conn;
+use crate::time::Nanos;
+use crate::tls::seals;
+use crate::tls::{Alert, Cipher, Keys12, Session, Version};
+
+/// The device's end of a connection with TLS.
+#[derive(Debug)]
+pub(crate) struct SecureEnd {
+    session: Session,
+    /// Sealed and not yet written.
+    unsent: VecDeque<u8>,
+    /// Bytes sealed so far, and the plaintext in them.
+    sealed: u64,
+    plain: u64,
+    /// Where the records end that the shard has not read whole, and their plaintext; and the last that it has.
+    records: VecDeque<(u64, u64)>,
+    last: (u64, u64),
+    /// Bytes that came with the adoption.
+    ahead: u64,
+    /// When the shard last read the beginning of a record that is not whole.
+    begun_at: Option<Nanos>,
+    /// Key updates since the server last sent data, and since it last got some.
+    updates: u32,
+    /// Behind so many bytes the server must end, for this reason; nothing more is sealed.
+    pub(crate) end: Option<(u64, CloseReason)>,
+    /// The device has sent a fatal alert: it is told nothing more.
+    pub(crate) is_mute: bool,
+    /// The server's keys may be spent.
+    pub(crate) is_limited: bool,
+    /// The beginning of a record from the server.
+    observed: Vec<u8>,
+    /// When, and in which turn, the server had sealed the record that is being sent.
+    sealed_in: Option<(Nanos, u64)>,
+    /// The server has said that it ends.
+    pub(crate) has_farewell: bool,
+}
+
+/// The type of records with handshake messages.
+const HANDSHAKE: u8 = 22;
+
+/// Key updates without data that a device sends at the most.
+const UPDATES_MAX: u32 = 20;
+
+/// Two ends of new keys: the server's, and the device's.
+pub(crate) fn pair(dice: &mut Dice) -> (Session, SecureEnd) {
+    let cipher = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305][dice.index(3)];
+    let mut secret =
+        || -> Vec<u8> { (0..48).map(|_| u8::try_from(dice.below(256)).expect("a byte")).collect() };
+    let (ours, theirs) = (secret(), secret());
+    let made = if dice.chance(1 << 15) {
+        let bytes = if cipher == Cipher::Aes256Gcm { 48 } else { 32 };
+        let (ours, theirs) = ((&ours[..bytes], 0), (&theirs[..bytes], 0));
+        (Session::tls13(cipher, ours, theirs), Session::tls13(cipher, theirs, ours))
+    } else {
+        let bytes = if cipher == Cipher::Aes128Gcm { 16 } else { 32 };
+        let keys = |secret| (keys_of(secret, bytes), 1);
+        let (ours, theirs) = (keys(&ours), keys(&theirs));
+        (Session::tls12(cipher, ours, theirs), Session::tls12(cipher, theirs, ours))
+    };
+    let (Some(mut server), Some(session)) = made else { panic!("keys as long as they should be") };
+    let is_limited = dice.chance(1 << 14);
+    if is_limited {
+        server.set_records_log2(u8::try_from(dice.between(7, 9)).expect("small"));
+    }
+    let end = SecureEnd {
+        session,
+        unsent: VecDeque::new(),
+        sealed: 0,
+        plain: 0,
+        records: VecDeque::new(),
+        last: (0, 0),
+        ahead: 0,
+        begun_at: None,
+        updates: 0,
+        end: None,
+        is_mute: false,
+        is_limited,
+        observed: Vec::new(),
+        sealed_in: None,
+        has_farewell: false,
+    };
+    (server, end)
+}
+
+fn keys_of(secret: &[u8], bytes: usize) -> Keys12<'_> {
+    Keys12 { key: &secret[..bytes], iv: &secret[32..44] }
+}
+
+impl SecureEnd {
+    /// So much plaintext has come with the adoption.
+    pub(crate) fn skip_plain(&mut self, bytes: u64) {
+        (self.plain, self.last.1) = (bytes, bytes);
+    }
+
+    /// Seals `plaintext`, in records of any size, and sometimes a `KeyUpdate`.
+    pub(crate) fn seal(&mut self, plaintext: &[u8], dice: &mut Dice, updates: &mut u64) {
+        let mut rest = plaintext;
+        while !rest.is_empty() {
+            let most = u32::try_from(rest.len()).expect("a few frames");
+            let bytes =
+                if dice.chance(3 << 14) { rest.len() } else { dice.between(1, most) as usize };
+            let (part, more) = rest.split_at(bytes);
+            rest = more;
+            let mut out = Vec::new();
+            let sealed = self.session.seal(&[IoSlice::new(part)], &mut out);
+            assert_eq!(sealed, Ok(part.len()), "a device's keys are never spent");
+            self.plain += part.len() as u64;
+            self.enter(&out);
+            let has_updates = self.session.version() == Version::Tls13;
+            if has_updates && self.updates < UPDATES_MAX && dice.chance(1 << 12) {
+                self.updates += 1;
+                *updates += 1;
+                let mut out = Vec::new();
+                let update = [24, 0, 0, 1, u8::from(dice.chance(3 << 14))];
+                self.session.forge(HANDSHAKE, &update, 0, &mut out);
+                self.session.forge_new_keys();
+                self.enter(&out);
+            }
+        }
+    }
+
+    /// Seals what the server must end behind.
+    fn seal_end(&mut self, alert: Alert, reason: CloseReason) {
+        let mut out = Vec::new();
+        self.session.seal_alert(alert, &mut out).expect("a device's keys are never spent");
+        self.enter(&out);
+        self.end = Some((self.sealed, reason));
+    }
+
+    fn enter(&mut self, record: &[u8]) {
+        self.unsent.extend(record);
+        self.sealed += record.len() as u64;
+        self.records.push_back((self.sealed, self.plain));
+    }
+
+    /// Appends what is no record; the server must end behind `bytes` of it.
+    fn enter_bad(&mut self, bad: &[u8], bytes: usize) {
+        self.end = Some((self.sealed + bytes as u64, CloseReason::TlsRecord));
+        self.unsent.extend(bad);
+        self.sealed += bad.len() as u64;
+    }
+
+    /// Bytes to be written now: all, some, or one.
+    fn take_unsent(&mut self, dice: &mut Dice) -> Vec<u8> {
+        let all = self.unsent.len();
+        let bytes = match dice.below(16) {
+            0 => all.min(1),
+            1..=2 => dice.index(all + 1),
+            _ => all,
+        };
+        self.unsent.drain(..bytes).collect()
+    }
+
+    /// Bytes that come with the adoption.
+    pub(crate) fn take_ahead(&mut self, bytes: usize) -> Vec<u8> {
+        let ahead: Vec<u8> = self.unsent.drain(..bytes.min(self.unsent.len())).collect();
+        self.ahead = ahead.len() as u64;
+        ahead
+    }
+
+    /// Plaintext in the records that are whole within the first `sealed` bytes.
+    fn plain_at(&self, sealed: u64) -> u64 {
+        let whole = self.records.iter().take_while(|(end, _)| *end <= sealed);
+        whole.last().map_or(self.last.1, |(_, plain)| *plain)
+    }
+
+    fn note_consumed(&mut self, sealed: u64, now: Nanos) {
+        let mut is_new = false;
+        while self.records.front().is_some_and(|(end, _)| *end <= sealed) {
+            self.last = self.records.pop_front().expect("it is there");
+            is_new = true;
+        }
+        if sealed <= self.last.0 {
+            self.begun_at = None;
+        } else if self.begun_at.is_none() || is_new {
+            self.begun_at = Some(now);
+        }
+    }
+
+    /// The server has, or has not, a record that is sent in part.
+    pub(crate) fn note_sealed(&mut self, is_sealed: bool, now: Nanos, turn: u64) {
+        if is_sealed {
+            self.sealed_in.get_or_insert((now, turn));
+        } else {
+            self.sealed_in = None;
+        }
+    }
+
+    /// Opens what the server's kernel took, record by record: the plaintext of each, and when it was sealed if that was
+    /// in an earlier turn.
+    pub(crate) fn open(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Vec<(Vec<u8>, Option<(Nanos, u64)>)>, String> {
+        self.observed.extend_from_slice(bytes);
+        let mut all = Vec::new();
+        loop {
+            let whole = self.session.record_bytes(&self.observed).map_err(|bad| bad.to_string())?;
+            let Some(bytes) = whole.filter(|bytes| *bytes <= self.observed.len()) else {
+                return Ok(all);
+            };
+            if self.has_farewell {
+                return Err("a record behind the last alert".into());
+            }
+            let mut record: Vec<u8> = self.observed.drain(..bytes).collect();
+            match self.session.open(&mut record) {
+                Ok(opened) => {
+                    self.has_farewell = opened.is_end;
+                    record.truncate(opened.plaintext);
+                }
+                Err(violation) if violation.alert.is_none() => {
+                    self.has_farewell = true;
+                    record.clear();
+                }
+                Err(violation) => return Err(format!("the server's record: {violation}")),
+            }
+            if !record.is_empty() {
+                self.updates = 0;
+            }
+            // What TLS itself says leaves together with the data behind it.
+            let sealed_in = if record.is_empty() { None } else { self.sealed_in.take() };
+            all.push((record, sealed_in));
+        }
+    }
+
+    /// Whether no record stands half sent.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.observed.is_empty()
+    }
+
+    /// Whether a whole record stands in the `readable` bytes behind what the shard has read.
+    fn has_whole_record(&self, link: &Link) -> bool {
+        let sealed = self.ahead + link.consumed + link.inbound.len() as u64;
+        self.records.front().is_some_and(|(end, _)| *end <= sealed)
+    }
+}
+
+impl Conn {
+    /// Plaintext that the shard has read.
+    pub(crate) fn consumed(&self, link: &Link) -> u64 {
+        match &self.tls {
+            Some(tls) => tls.plain_at(tls.ahead + link.consumed),
+            None => self.ahead + link.consumed,
+        }
+    }
+
+    /// Plaintext that it can read.
+    pub(crate) fn readable(&self, link: &Link) -> u64 {
+        let unread = link.inbound.len() as u64;
+        match &self.tls {
+            Some(tls) => tls.plain_at(tls.ahead + link.consumed + unread) - self.consumed(link),
+            None => unread,
+        }
+    }
+
+    /// The shard has read what `link` says.
+    pub(crate) fn note_consumed(&mut self, link: &Link, now: Nanos) {
+        self.incoming.note_consumed(self.consumed(link), now);
+        if let Some(tls) = &mut self.tls {
+            tls.note_consumed(tls.ahead + link.consumed, now);
+        }
+    }
+
+    /// Since when a record stands there in part, though no whole one can be read.
+    pub(crate) fn record_begun_at(&self, link: &Link) -> Option<Nanos> {
+        self.tls.as_ref().filter(|tls| !tls.has_whole_record(link))?.begun_at
+    }
+
+    /// Whether the shard has read what it must end behind.
+    pub(crate) fn has_ended(&self, link: &Link) -> Option<CloseReason> {
+        let tls = self.tls.as_ref()?;
+        let (end, reason) = tls.end?;
+        (end <= tls.ahead + link.consumed).then_some(reason)
+    }
+}
+
+impl Run {
+    /// Seals so many of the composed bytes, and writes.
+    pub(super) fn write_sealed(&mut self, index: usize, bytes: usize) {
+        let conn = &mut self.conns[index];
+        let Some(tls) = &mut conn.tls else { return };
+        if tls.end.is_none() {
+            let bytes = bytes.min(conn.incoming.unsent.len());
+            let plaintext: Vec<u8> = conn.incoming.unsent.drain(..bytes).collect();
+            let mut updates = 0;
+            tls.seal(&plaintext, &mut self.dice, &mut updates);
+            for _ in 0..updates {
+                self.faults.note(Fault::KeyUpdate);
+            }
+        }
+        let written = tls.take_unsent(&mut self.dice);
+        let peer = conn.peer;
+        self.shard.peer_write(peer, &written);
+    }
+
+    /// Sends what is no record, or an alert, if the connection has TLS; whether it has.
+    pub(super) fn break_record(&mut self, index: usize) -> bool {
+        let kind = self.dice.below(4);
+        let at = self.dice.below(1 << 16) as usize;
+        let conn = &mut self.conns[index];
+        let Some(tls) = &mut conn.tls else { return false };
+        if tls.end.is_some() {
+            return true;
+        }
+        match kind {
+            0 => {
+                self.faults.note(Fault::BitFlip);
+                let mut out = Vec::new();
+                let sealed = tls.session.seal(&[IoSlice::new(&[7; 40])], &mut out);
+                assert_eq!(sealed, Ok(40), "a device's keys are never spent");
+                let at = 5 + at % (out.len() - 5);
+                out[at] ^= 1;
+                tls.enter_bad(&out, out.len());
+            }
+            1 => {
+                self.faults.note(Fault::NoRecord);
+                tls.enter_bad(&[99, 3, 3, 0, 40, 1, 2, 3], 5);
+            }
+            2 => {
+                self.faults.note(Fault::NoRecord);
+                tls.enter_bad(&[23, 3, 3, 0xff, 0xff], 5);
+            }
+            _ => {
+                self.faults.note(Fault::FatalAlert);
+                tls.is_mute = true;
+                tls.seal_end(Alert::UnexpectedMessage, CloseReason::TlsRecord);
+            }
+        }
+        conn.asked.push(CloseReason::TlsRecord);
+        self.write_sealed(index, 0);
+        true
+    }
+
+    /// Says `close_notify`, if the connection has TLS.
+    pub(super) fn end_sealed(&mut self, index: usize) {
+        let conn = &mut self.conns[index];
+        let Some(tls) = &mut conn.tls else { return };
+        if tls.end.is_some() {
+            return;
+        }
+        self.faults.note(Fault::CloseNotify);
+        tls.seal_end(Alert::CloseNotify, CloseReason::PeerClosed);
+        conn.asked.push(CloseReason::PeerClosed);
+        self.write_sealed(index, 0);
+    }
+
+    /// No number is used twice under a key, whether the record has left or not.
+    pub(super) fn check_seals(&mut self) -> Result<(), String> {
+        for seal in seals::take() {
+            if !self.sealed.insert((seal.key, seal.nonce)) {
+                return Err(format!("sealed twice under one nonce: {seal:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of which records are sent in part.
+    pub(super) fn note_sealed(&mut self) {
+        let (now, turn) = (self.shard.now(), self.book.turn);
+        for index in &self.live {
+            let conn = &mut self.conns[*index];
+            if let (Some(tls), Some(id)) = (&mut conn.tls, conn.id) {
+                tls.note_sealed(self.shard.shard().has_sealed(id), now, turn);
+            }
+        }
+    }
+}
+
+/// What has been sealed in a run: keys and nonces.
+pub(super) type Sealed = HashSet<(u64, [u8; 12])>;
+
+/// Begins to write down what is sealed.
+pub(super) fn begin() -> Sealed {
+    seals::record();
+    Sealed::new()
+}
