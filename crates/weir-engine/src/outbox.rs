@@ -1,6 +1,7 @@
 //! What waits for one socket: at most one partly sent remainder, and references behind it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::IoSlice;
 use std::time::Duration;
 
@@ -42,7 +43,6 @@ pub(crate) struct Outbox {
 }
 
 /// The rest of a record that the kernel has refused. What it stands for is committed.
-#[derive(Debug)]
 pub(crate) struct Sealed {
     rest: Box<[u8]>,
     sent: usize,
@@ -72,6 +72,14 @@ impl Sealed {
 
     fn footprint(&self) -> usize {
         size_of::<Sealed>() + self.rest.len()
+    }
+}
+
+/// Without the bytes, which say nothing.
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, plaintext, .. } = self;
+        write!(f, "Sealed {{ {sent} of {} sent, for {plaintext} }}", self.rest.len())
     }
 }
 

@@ -6,16 +6,21 @@
 #[expect(dead_code, reason = "this test needs a part of it only")]
 #[path = "real_sockets/rig.rs"]
 mod rig;
+#[expect(dead_code, reason = "this test needs a part of it only")]
+#[path = "real_sockets/secure_rig.rs"]
+mod secure_rig;
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustls::version::{TLS12, TLS13};
 use tikv_jemalloc_ctl::thread::{ThreadLocal, allocatedp};
 use weir_engine::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session};
 use weir_engine::{Command, ConnId, Inspect, InspectWhat, ShardSettings, TopicId, Urgent};
 
 use rig::{Peer, Rig, ping, publish, send};
+use secure_rig::SecurePeer;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -25,6 +30,7 @@ thread_local! {
 }
 
 const CONNECTIONS: usize = 64;
+const CONNECTIONS_WITH_TLS: usize = 8;
 const TOPICS: u32 = 4;
 const ROUNDS: u32 = 50;
 
@@ -32,6 +38,8 @@ const ROUNDS: u32 = 50;
 struct Scene {
     rig: Rig,
     devices: Vec<(Peer, ConnId)>,
+    /// Those with TLS: its two versions.
+    secure: Vec<(SecurePeer, ConnId)>,
 }
 
 impl Scene {
@@ -47,7 +55,16 @@ impl Scene {
                 peer.hear_subscribed();
             }
         }
-        Scene { rig, devices }
+        let versions = [&TLS12, &TLS13].into_iter().cycle();
+        let mut secure: Vec<_> = versions
+            .take(CONNECTIONS_WITH_TLS)
+            .map(|version| rig.secure_device(0, version))
+            .collect();
+        for (peer, conn) in &mut secure {
+            rig.subscribe(*conn, TopicId(TOPICS));
+            peer.hear();
+        }
+        Scene { rig, devices, secure }
     }
 
     /// What the shard has allocated, all that it was asked for included.
@@ -109,6 +126,39 @@ impl Scene {
         peer.hear();
     }
 
+    fn echo_over_tls(&mut self) {
+        let data = [7; 256];
+        let held_up = self.hold_up();
+        for (peer, _) in &mut self.secure {
+            peer.write(&ping(&data));
+        }
+        held_up.store(false, Ordering::Release);
+        for (peer, _) in &mut self.secure {
+            peer.hear();
+        }
+    }
+
+    fn publish_over_tls(&mut self) {
+        let message = self.rig.message("to all", 1, None);
+        self.rig.push(0, Command::Publish(TopicId(TOPICS), message));
+        for (peer, _) in &mut self.secure {
+            peer.hear_push();
+        }
+    }
+
+    /// A record in two pieces, which meets the shard between them.
+    fn echo_over_tls_in_pieces(&mut self) {
+        let (peer, conn) = &mut self.secure[0];
+        peer.stream.conn.writer().write_all(&ping(&[7; 200])).expect("there is room");
+        let mut record = Vec::new();
+        peer.stream.conn.write_tls(&mut record).expect("a vector takes all");
+        let (early, late) = record.split_at(90);
+        peer.stream.sock.write_all(early).expect("the server reads");
+        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 30)));
+        peer.stream.sock.write_all(late).expect("the server reads");
+        peer.hear();
+    }
+
     fn publish(&mut self, topics: u32) {
         let held_up = self.hold_up();
         for topic in 0..topics {
@@ -137,6 +187,9 @@ impl Scene {
         for (peer, _) in &mut self.devices {
             peer.hear_push();
         }
+        for (peer, _) in &mut self.secure {
+            peer.hear_push();
+        }
     }
 
     /// What a device publishes is copied for the front: this allocates.
@@ -157,6 +210,9 @@ fn a_shard_in_steady_state_allocates_nothing() {
         ("several fan-outs gathered", scene.cost(|scene| scene.publish(TOPICS))),
         ("a delivery to one", scene.cost(Scene::deliver)),
         ("a broadcast", scene.cost(Scene::broadcast)),
+        ("a ping answered over TLS", scene.cost(Scene::echo_over_tls)),
+        ("a ping in two pieces over TLS", scene.cost(Scene::echo_over_tls_in_pieces)),
+        ("a fan-out over TLS", scene.cost(Scene::publish_over_tls)),
     ];
     for (what, bytes) in costs {
         assert_eq!(bytes, 0, "bytes allocated for {what}, {ROUNDS} times");

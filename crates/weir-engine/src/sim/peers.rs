@@ -8,6 +8,7 @@ use super::driver::Run;
 use super::fault::Fault;
 use super::link::{Owner, PeerId};
 use super::outgoing::{Answer, Look};
+use super::secure::Piece;
 use super::twin::{Phase, Reading, framed};
 
 /// Keys of the kinds of `ClientMessage`, length-delimited: `Hello`, and a field that `weir.v1` does not know.
@@ -253,10 +254,10 @@ impl Run {
             let consumed = conn.consumed(link);
             let pieces = match &mut conn.tls {
                 Some(tls) => tls.open(link.observe()),
-                None => Ok(vec![(link.observe().to_vec(), None)]),
+                None => Ok(vec![Piece { bytes: link.observe().to_vec(), sealed_in: None }]),
             };
             let at = |what| format!("connection {index} ({:?}): {what}", conn.id);
-            for (bytes, sealed_in) in pieces.map_err(at)? {
+            for Piece { bytes, sealed_in } in pieces.map_err(at)? {
                 let look = Look { now, consumed, is_queue: false, sealed_in };
                 let seen = conn.outgoing.take(&bytes, &self.book, look).map_err(at)?;
                 self.book.delivered += seen.delivered;

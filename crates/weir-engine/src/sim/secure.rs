@@ -46,6 +46,13 @@ pub(crate) struct SecureEnd {
     pub(crate) has_farewell: bool,
 }
 
+/// Bytes as they leave for a device.
+pub(crate) struct Piece {
+    pub(crate) bytes: Vec<u8>,
+    /// When, and in which turn, they were sealed, if that was earlier.
+    pub(crate) sealed_in: Option<(Nanos, u64)>,
+}
+
 /// The type of records with handshake messages.
 const HANDSHAKE: u8 = 22;
 
@@ -199,10 +206,7 @@ impl SecureEnd {
 
     /// Opens what the server's kernel took, record by record: the plaintext of each, and when it was sealed if that was
     /// in an earlier turn.
-    pub(crate) fn open(
-        &mut self,
-        bytes: &[u8],
-    ) -> Result<Vec<(Vec<u8>, Option<(Nanos, u64)>)>, String> {
+    pub(crate) fn open(&mut self, bytes: &[u8]) -> Result<Vec<Piece>, String> {
         self.observed.extend_from_slice(bytes);
         let mut all = Vec::new();
         loop {
@@ -230,7 +234,7 @@ impl SecureEnd {
             }
             // What TLS itself says leaves together with the data behind it.
             let sealed_in = if record.is_empty() { None } else { self.sealed_in.take() };
-            all.push((record, sealed_in));
+            all.push(Piece { bytes: record, sealed_in });
         }
     }
 

@@ -7,6 +7,8 @@ mod look;
 mod priority;
 mod read;
 mod rig;
+mod secure;
+mod secure_rig;
 mod slow;
 mod topics;
 mod write;

@@ -12,8 +12,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_engine::{
     Adoption, Budget, Command, ConnId, DeviceRef, Engine, Front, Inspect, InspectPage, InspectWhat,
-    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, SlowPolicy, TopicId,
-    TopicMessage, Urgent,
+    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, SlowPolicy,
+    TlsAdoption, TopicId, TopicMessage, Urgent,
 };
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
 use weir_wire::v1::server_message::Kind;
@@ -80,6 +80,16 @@ impl Rig {
 
     /// Offers a socket without waiting for the answer, which carries the ticket.
     pub(crate) fn offer(&mut self, shard: usize, socket: OwnedFd, rest: Rest<'_>) -> u64 {
+        self.offer_with(shard, socket, rest, None)
+    }
+
+    pub(crate) fn offer_with(
+        &mut self,
+        shard: usize,
+        socket: OwnedFd,
+        rest: Rest<'_>,
+        tls: Option<Box<TlsAdoption>>,
+    ) -> u64 {
         self.ticket += 1;
         self.push(
             shard,
@@ -92,7 +102,7 @@ impl Rig {
                 origin: Origin::default(),
                 publish_limited: true,
                 read_ahead: rest.read_ahead.to_vec(),
-                tls: None,
+                tls,
             })),
         );
         self.ticket
