@@ -2,6 +2,7 @@
 
 mod classes;
 mod duration;
+mod tls;
 mod validate;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,6 +14,7 @@ use weir_engine::Priority;
 
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
+pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use validate::ConfigError;
 
 /// All that can be configured of a gateway.
@@ -39,6 +41,8 @@ pub struct Config {
     pub connection: ConnectionConfig,
     /// Socket options.
     pub tcp: TcpConfig,
+    /// Certificates and sessions of what listens with TLS.
+    pub tls: TlsConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
     pub topic_classes: Vec<TopicClass>,
 }
@@ -49,6 +53,8 @@ pub struct Config {
 pub struct ListenConfig {
     /// Where devices connect. `[::]` takes IPv4 too. Port 0: a free one.
     pub tcp: Vec<SocketAddr>,
+    /// Where devices connect with TLS, likewise; by default nowhere.
+    pub tls: Vec<SocketAddr>,
     /// Where the admin API listens; none: it does not. In the file an empty string stands for none.
     #[serde(deserialize_with = "addr_or_empty")]
     pub admin: Option<SocketAddr>,
@@ -250,6 +256,7 @@ impl Default for ListenConfig {
     fn default() -> Self {
         Self {
             tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
+            tls: Vec::new(),
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             proxy_networks: Vec::new(),
             accept_backlog: 4096,

@@ -24,11 +24,14 @@ mod slab;
 mod sources;
 mod threads;
 mod tickets;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the TLS listener takes it up"))]
+mod tls;
 
 pub use config::{
-    Actor, AdminConfig, AuthConfig, Config, ConfigError, ConnectionConfig, DurationError,
-    LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
-    TokenConfig, TopicClass, parse_duration,
+    Actor, AdminConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, Config,
+    ConfigError, ConnectionConfig, DurationError, LimitsConfig, ListenConfig, MemoryConfig, Right,
+    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
+    parse_duration,
 };
 pub use counters::{
     AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,

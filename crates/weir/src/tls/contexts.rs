@@ -1,0 +1,175 @@
+//! What handshakes are made with now, and how it is replaced while they go on.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::rand;
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions};
+use rustls::{KeyLog, ServerConfig};
+use rustls_pki_types::CertificateDer;
+use zeroize::Zeroizing;
+
+use super::TlsError;
+use super::certificates::{Certificates, Loaded};
+use super::config::{Parts, has_aes, provider};
+use super::identity::{self, Clients, NoIdentity};
+use super::tickets::{self, Ticketer};
+use crate::config::{Config, TlsConfig};
+
+/// What handshakes are made with.
+///
+/// Shape: the contexts in use, replaced as a whole by [`Contexts::reload`]; connections keep what they began with.
+/// Cost: [`Contexts::current`] takes a reference and no lock.
+pub(crate) struct Contexts {
+    config: TlsConfig,
+    device_id_bytes_max: usize,
+    ticket_secret: Zeroizing<Vec<u8>>,
+    key_log: Arc<dyn KeyLog>,
+    current: ArcSwap<Context>,
+}
+
+/// One state of the files.
+struct Context {
+    /// For clients that do not mind.
+    usual: Arc<ServerConfig>,
+    /// For those whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
+    chacha_first: Arc<ServerConfig>,
+    /// What clients are checked against; sessions of another policy are not resumed.
+    policy: [u8; 32],
+    sessions: Arc<dyn StoresServerSessions>,
+    expiries: Vec<Expiry>,
+}
+
+/// When a file ceases to be good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Expiry {
+    /// The file.
+    pub(crate) path: String,
+    /// Seconds since 1970.
+    pub(crate) not_after: i64,
+}
+
+impl Contexts {
+    /// Reads all files that `[tls]` names.
+    ///
+    /// `key_log` sees the secrets of handshakes.
+    /// Errors: the first file that cannot be used.
+    pub(crate) fn new(config: &Config, key_log: Arc<dyn KeyLog>) -> Result<Contexts, TlsError> {
+        let tls = config.tls.clone();
+        let ticket_secret = if tls.ticket_secret.is_empty() {
+            let mut secret = vec![0; SECRET_BYTES];
+            rand::fill(&mut secret).expect("the kernel has random bytes");
+            secret
+        } else {
+            tls.ticket_secret.clone().into_bytes()
+        };
+        let ticket_secret = Zeroizing::new(ticket_secret);
+        let current = Context::read(&tls, &ticket_secret, &key_log, None)?;
+        Ok(Contexts {
+            config: tls,
+            device_id_bytes_max: config.limits.device_id_bytes_max,
+            ticket_secret,
+            key_log,
+            current: ArcSwap::from_pointee(current),
+        })
+    }
+
+    /// Reads all files again, and takes what they make for the handshakes that begin from now on.
+    ///
+    /// Errors: the first file that cannot be used; everything stays as it is then.
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+        let before = self.current.load();
+        let read = Context::read(&self.config, &self.ticket_secret, &self.key_log, Some(&before));
+        self.current.store(Arc::new(read?));
+        Ok(())
+    }
+
+    /// The configuration for a handshake that begins now.
+    ///
+    /// `chacha_first`: whether the first suite of the client's hello, reserved values (GREASE) left out, is one of
+    /// ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9).
+    pub(crate) fn current(&self, chacha_first: bool) -> Arc<ServerConfig> {
+        let current = self.current.load();
+        Arc::clone(if chacha_first { &current.chacha_first } else { &current.usual })
+    }
+
+    /// The device that the certificates of a client name (`ServerConnection::peer_certificates`), the first one being
+    /// its own; `None`: no certificate, or `tls.client_identity` is `none`.
+    ///
+    /// To be asked for resumed sessions too: their certificates have not been looked at again.
+    pub(crate) fn identity(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<Option<String>, NoIdentity> {
+        let Some(certificate) = chain.first() else { return Ok(None) };
+        let part = self.config.client_identity;
+        identity::identity(certificate, part, self.device_id_bytes_max, tickets::clock())
+    }
+
+    /// When the certificates and revocation lists in use end.
+    pub(crate) fn expiries(&self) -> Vec<Expiry> {
+        self.current.load().expiries.clone()
+    }
+}
+
+impl Context {
+    /// `before`: what is replaced, if there is.
+    fn read(
+        config: &TlsConfig,
+        ticket_secret: &[u8],
+        key_log: &Arc<dyn KeyLog>,
+        before: Option<&Context>,
+    ) -> Result<Context, TlsError> {
+        let usual = provider(config, !has_aes());
+        let mut loaded = Vec::with_capacity(config.certificates.len());
+        let mut expiries = Vec::new();
+        for (index, certificate) in config.certificates.iter().enumerate() {
+            let read = Loaded::read(&format!("tls.certificates[{index}]"), certificate, &usual)?;
+            expiries.push(Expiry::new(&certificate.certificate, read.not_after));
+            loaded.push(read);
+        }
+        let clients = Clients::read(config, &usual)?;
+        expiries.extend(clients.crl_ends.map(|end| Expiry::new(&config.client_crl, end)));
+        let sessions = match before {
+            Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
+            Some(_) | None => sessions(config),
+        };
+        let rotation = config.ticket_rotation;
+        let parts = Parts {
+            verifier: clients.verifier,
+            certificates: Arc::new(Certificates::new(loaded)),
+            tickets: Arc::new(Ticketer::new(
+                ticket_secret,
+                clients.policy,
+                rotation,
+                tickets::clock,
+            )),
+            sessions: Arc::clone(&sessions),
+            key_log: Arc::clone(key_log),
+        };
+        Ok(Context {
+            usual: parts.server_config(config, &usual),
+            chacha_first: parts.server_config(config, &provider(config, true)),
+            policy: clients.policy,
+            sessions,
+            expiries,
+        })
+    }
+}
+
+impl Expiry {
+    fn new(path: &Path, not_after: i64) -> Expiry {
+        Expiry { path: path.display().to_string(), not_after }
+    }
+}
+
+fn sessions(config: &TlsConfig) -> Arc<dyn StoresServerSessions> {
+    match config.session_cache_max {
+        0 => Arc::new(NoServerSessionStorage {}),
+        max => ServerSessionMemoryCache::new(max),
+    }
+}
+
+/// As long as what is made of it.
+const SECRET_BYTES: usize = 32;

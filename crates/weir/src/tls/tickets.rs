@@ -1,0 +1,121 @@
+//! Session tickets that every node with the same secret reads, by the clock alone.
+
+use std::fmt;
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::{hmac, rand};
+use rustls::server::ProducesTickets;
+
+use crate::hub::unix_time;
+
+/// Makes and reads tickets.
+///
+/// Shape: a ticket is version, period number and salt in the clear, then nonce, sealed state and tag. Its key is
+/// HMAC-SHA256(secret, label, policy, period, salt): a period's key is never kept, and with a salt of its own no ticket
+/// shares its key with another, so that random nonces do whatever the number of tickets.
+/// Limits: a ticket of the previous, the running or the next period (another node's clock may be ahead) is accepted, and
+/// none above `TICKET_BYTES_MAX`.
+/// Cost: an HMAC, a key schedule and an AES-256-GCM pass; nothing is locked and nothing rotates.
+pub(crate) struct Ticketer {
+    secret: hmac::Key,
+    /// What must not have changed since a ticket was made: see [`Ticketer::new`].
+    policy: [u8; 32],
+    rotation: Duration,
+    now: fn() -> Duration,
+}
+
+impl Ticketer {
+    /// `secret`: shared by the fleet. `policy`: a digest of what clients are checked against: whoever has been let in
+    /// under another one is checked anew.
+    pub(crate) fn new(
+        secret: &[u8],
+        policy: [u8; 32],
+        rotation: Duration,
+        now: fn() -> Duration,
+    ) -> Ticketer {
+        Ticketer { secret: hmac::Key::new(hmac::HMAC_SHA256, secret), policy, rotation, now }
+    }
+
+    fn period(&self) -> u64 {
+        (self.now)().as_secs() / self.rotation.as_secs().max(1)
+    }
+
+    fn key(&self, header: &[u8]) -> Option<LessSafeKey> {
+        let mut context = hmac::Context::with_key(&self.secret);
+        context.update(LABEL);
+        context.update(&self.policy);
+        context.update(header);
+        UnboundKey::new(&AES_256_GCM, context.sign().as_ref()).ok().map(LessSafeKey::new)
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    /// What is certain: a ticket from the end of a period is accepted for one more.
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.rotation.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, state: &[u8]) -> Option<Vec<u8>> {
+        if OVERHEAD_BYTES + state.len() > TICKET_BYTES_MAX {
+            return None;
+        }
+        let mut ticket = Vec::with_capacity(OVERHEAD_BYTES + state.len());
+        ticket.push(VERSION);
+        ticket.extend_from_slice(&self.period().to_be_bytes());
+        ticket.resize(HEADER_BYTES + NONCE_LEN, 0);
+        rand::fill(&mut ticket[HEADER_BYTES - SALT_BYTES..]).ok()?;
+        let (header, nonce) = ticket.split_at(HEADER_BYTES);
+        let (key, nonce) = (self.key(header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
+        let aad = Aad::from(<[u8; HEADER_BYTES]>::try_from(header).ok()?);
+        ticket.extend_from_slice(state);
+        let sealed = &mut ticket[HEADER_BYTES + NONCE_LEN..];
+        let tag = key.seal_in_place_separate_tag(nonce, aad, sealed).ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        if !(OVERHEAD_BYTES..=TICKET_BYTES_MAX).contains(&ticket.len()) {
+            return None;
+        }
+        let (header, rest) = ticket.split_at(HEADER_BYTES);
+        let (nonce, sealed) = rest.split_at(NONCE_LEN);
+        let period = u64::from_be_bytes(header[1..9].try_into().ok()?);
+        if header[0] != VERSION || period.abs_diff(self.period()) > 1 {
+            return None;
+        }
+        let (key, nonce) = (self.key(header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
+        let mut state = sealed.to_vec();
+        let bytes = key.open_in_place(nonce, Aad::from(header), &mut state).ok()?.len();
+        state.truncate(bytes);
+        Some(state)
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for Ticketer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticketer").field("rotation", &self.rotation).finish_non_exhaustive()
+    }
+}
+
+/// Since 1970, by the system's clock, which nodes of a fleet share.
+pub(crate) fn clock() -> Duration {
+    unix_time()
+}
+
+/// Of the form of a ticket.
+const VERSION: u8 = 1;
+const LABEL: &[u8] = b"weir tls ticket";
+const SALT_BYTES: usize = 16;
+/// Version, period, salt.
+const HEADER_BYTES: usize = 1 + 8 + SALT_BYTES;
+const TAG_BYTES: usize = 16;
+const OVERHEAD_BYTES: usize = HEADER_BYTES + NONCE_LEN + TAG_BYTES;
+/// The chain of a client's certificates is in it; a client with a longer one makes a full handshake each time.
+const TICKET_BYTES_MAX: usize = 16 * 1024;
