@@ -3,6 +3,7 @@
 mod certificates;
 mod config;
 mod contexts;
+mod hello;
 mod identity;
 mod tickets;
 
