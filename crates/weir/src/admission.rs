@@ -162,6 +162,7 @@ impl Admission {
             | ConnectRefuseCause::UnsettledMax
             | ConnectRefuseCause::Memory
             | ConnectRefuseCause::Descriptors
+            | ConnectRefuseCause::Handshakes
             | ConnectRefuseCause::Mailbox
             | ConnectRefuseCause::Draining => true,
         }

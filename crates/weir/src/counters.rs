@@ -1,5 +1,7 @@
 //! What the front counts; the shards count for themselves.
 
+mod times;
+
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -7,6 +9,8 @@ use weir_wire::CloseReason;
 
 use crate::handle::{PublishError, Target};
 use crate::router::SubscribeError;
+use crate::tls::counts::TlsCounts;
+pub(crate) use times::Times;
 
 /// Everything the front counts. Totals never fall; `unsettled` is a level.
 ///
@@ -28,6 +32,9 @@ pub struct Counters {
     expired: AtomicU64,
     connect_refused: [AtomicU64; ConnectRefuseCause::ALL.len()],
     log_lines_dropped: AtomicU64,
+    /// From accept to the shard's answer.
+    pub(crate) settle_times: Times,
+    pub(crate) tls: TlsCounts,
 }
 
 /// Why a connection could not be accepted.
@@ -119,6 +126,8 @@ pub enum ConnectRefuseCause {
     Memory,
     /// The limit on open files has room for no more.
     Descriptors,
+    /// As many TLS handshakes wait as may.
+    Handshakes,
     /// Its shard took nothing over for some seconds.
     Mailbox,
     /// It comes from a network of `listen.proxy_networks` without a PROXY header, or with one from elsewhere.
@@ -427,13 +436,14 @@ impl SubscribeRefuseCause {
 
 impl ConnectRefuseCause {
     /// Every cause.
-    pub const ALL: [ConnectRefuseCause; 9] = [
+    pub const ALL: [ConnectRefuseCause; 10] = [
         ConnectRefuseCause::SourceConnections,
         ConnectRefuseCause::SourceRate,
         ConnectRefuseCause::ConnectionsMax,
         ConnectRefuseCause::UnsettledMax,
         ConnectRefuseCause::Memory,
         ConnectRefuseCause::Descriptors,
+        ConnectRefuseCause::Handshakes,
         ConnectRefuseCause::Mailbox,
         ConnectRefuseCause::ProxyHeader,
         ConnectRefuseCause::Draining,
@@ -448,6 +458,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::UnsettledMax => "unsettled_max",
             ConnectRefuseCause::Memory => "memory",
             ConnectRefuseCause::Descriptors => "descriptors",
+            ConnectRefuseCause::Handshakes => "handshakes",
             ConnectRefuseCause::Mailbox => "mailbox",
             ConnectRefuseCause::ProxyHeader => "proxy_header",
             ConnectRefuseCause::Draining => "draining",
@@ -463,6 +474,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::UnsettledMax => "limits.unsettled_connections_max",
             ConnectRefuseCause::Memory => "memory.budget_bytes",
             ConnectRefuseCause::Descriptors => "the limit on open files",
+            ConnectRefuseCause::Handshakes => "tls.handshake_queue_max",
             ConnectRefuseCause::Mailbox => "threads.shards",
             ConnectRefuseCause::ProxyHeader => "listen.proxy_networks",
             ConnectRefuseCause::Draining => "none: it shuts down",
@@ -477,6 +489,7 @@ impl ConnectRefuseCause {
             | ConnectRefuseCause::ConnectionsMax
             | ConnectRefuseCause::UnsettledMax
             | ConnectRefuseCause::Descriptors
+            | ConnectRefuseCause::Handshakes
             | ConnectRefuseCause::Mailbox => CloseReason::TooManyConnections,
             ConnectRefuseCause::Memory => CloseReason::BudgetExhausted,
             // The operator's fault and not the device's, which is to come back when it is mended.

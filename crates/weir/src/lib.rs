@@ -15,6 +15,8 @@ mod hub;
 mod inspect;
 mod lanes;
 mod listener;
+mod partial;
+mod patience;
 mod proxy;
 mod publish;
 mod reports;
@@ -24,7 +26,6 @@ mod slab;
 mod sources;
 mod threads;
 mod tickets;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the TLS listener takes it up"))]
 mod tls;
 
 pub use config::{

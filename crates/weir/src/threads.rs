@@ -59,6 +59,11 @@ impl Resources {
         self.processors_granted()
     }
 
+    /// Threads for TLS handshakes: as configured, or one for every processor, as they only get what is left.
+    pub(crate) fn handshake_threads(&self, configured: usize) -> usize {
+        if configured == 0 { self.processors_granted() } else { configured }
+    }
+
     /// The byte budget: as configured, or a quarter of the memory.
     pub fn budget_bytes(&self, config: &MemoryConfig) -> usize {
         if config.budget_bytes == 0 { self.memory_bytes / 4 } else { config.budget_bytes }

@@ -1,10 +1,27 @@
-//! TLS: what handshakes are made with. Certificates, tickets, and whom a client's certificate names.
+//! TLS on the front: rustls makes the handshake, our record layer does everything behind it.
+//!
+//! ```text
+//!  socket ─ClientHello─▶ pool: handshake, step by step ─keys─▶ Stream: Hello, refusals ─▶ shard
+//!                              ▲
+//!                  contexts: certificates, tickets, whom a client's certificate names
+//! ```
+//!
+//! `pool` says whose turn it is, `handshake` drives rustls and takes the keys out of it, `stream` reads and writes
+//! records as long as the front has the connection. Nothing here knows frames or devices.
 
 mod certificates;
 mod config;
 mod contexts;
+pub(crate) mod counts;
+mod handshake;
 mod hello;
 mod identity;
+mod keylog;
+mod pool;
+mod service;
+pub(crate) mod stream;
+#[cfg(test)]
+mod testing;
 mod tickets;
 
 use std::fmt::Display;
@@ -12,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use contexts::{Contexts, Expiry};
 pub(crate) use identity::NoIdentity;
+pub(crate) use service::{NotSecured, Service};
 
 /// A file that TLS cannot be made of: the operator's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

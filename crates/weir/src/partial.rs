@@ -1,0 +1,94 @@
+//! Bytes of a connection that has not settled: what it has sent of something that is not whole yet.
+
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use weir_engine::Budget;
+use weir_engine::tls::Violation;
+use weir_wire::CloseReason;
+
+/// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
+pub(crate) struct Partial {
+    pub(crate) bytes: Vec<u8>,
+    budget: Arc<Budget>,
+    charged: usize,
+}
+
+impl Partial {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self { bytes: Vec::new(), budget: Arc::clone(budget), charged: 0 }
+    }
+
+    /// Waits for bytes and reads them.
+    ///
+    /// They are read on the stack, so that the connection owns only what it sent.
+    pub(crate) async fn read_more(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+    ) -> Result<(), CloseReason> {
+        poll_fn(|cx| {
+            let mut bytes = [0; READ_BYTES];
+            let mut read = ReadBuf::new(&mut bytes);
+            let polled = ready!(Pin::new(&mut *stream).poll_read(cx, &mut read));
+            Poll::Ready(match polled {
+                Ok(()) if read.filled().is_empty() => Err(CloseReason::PeerClosed),
+                Ok(()) => self.extend(read.filled()),
+                Err(error) => Err(reason_of(&error)),
+            })
+        })
+        .await
+    }
+
+    /// Takes `more` over, if the budget has room for it.
+    pub(crate) fn extend(&mut self, more: &[u8]) -> Result<(), CloseReason> {
+        let missing = (self.bytes.len() + more.len()).saturating_sub(self.charged);
+        if missing > 0 {
+            // Doubling, like the buffer.
+            let charge = missing.max(self.charged);
+            if !self.budget.take(charge) {
+                return Err(CloseReason::BudgetExhausted);
+            }
+            self.charged += charge;
+            self.bytes.reserve_exact(self.charged - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(())
+    }
+
+    /// Forgets the first `count` bytes; with the last ones the memory is given back.
+    pub(crate) fn consume(&mut self, count: usize) {
+        if count < self.bytes.len() {
+            self.bytes.drain(..count);
+        } else {
+            self.bytes = Vec::new();
+            self.budget.give(std::mem::take(&mut self.charged));
+        }
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        self.budget.give(self.charged);
+    }
+}
+
+/// How an error of the socket, or of the records on it, is told.
+pub(crate) fn reason_of(error: &io::Error) -> CloseReason {
+    if error.get_ref().is_some_and(|inner| inner.is::<Violation>()) {
+        return CloseReason::TlsRecord;
+    }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => CloseReason::PeerReset,
+        ErrorKind::TimedOut => CloseReason::KernelTimeout,
+        ErrorKind::OutOfMemory => CloseReason::BudgetExhausted,
+        _ => CloseReason::SocketError,
+    }
+}
+
+/// A `Hello` with a signed token fits into one read.
+pub(crate) const READ_BYTES: usize = 4096;

@@ -1,0 +1,277 @@
+//! What is counted of TLS on the front.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use rustls::{CipherSuite, Error};
+use weir_engine::tls::{Alert, Violation};
+
+use super::handshake::Info;
+
+/// Everything the front counts of TLS. Totals never fall; `waiting` is a level.
+#[derive(Debug, Default)]
+pub(crate) struct TlsCounts {
+    handshakes: [[AtomicU64; Kind::ALL.len()]; SUITES.len()],
+    failed: [AtomicU64; HandshakeFailure::ALL.len()],
+    alerts_sent: [AtomicU64; ALERTS.len()],
+    alerts_received: AtomicU64,
+    refused: AtomicU64,
+    not_moved: AtomicU64,
+    waiting: AtomicUsize,
+}
+
+/// What a handshake was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Certificate and signature.
+    Full,
+    /// A ticket, or in TLS 1.3 what stands for one.
+    Ticket,
+    /// A session that this server has kept.
+    SessionId,
+}
+
+/// Why a handshake failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandshakeFailure {
+    /// Bytes that are no TLS.
+    Malformed,
+    /// No version, suite, group or signature in common.
+    Incompatible,
+    /// None of the protocols that the client offers.
+    NoProtocol,
+    /// A client certificate that is not accepted.
+    Certificate,
+    /// No client certificate where one is demanded.
+    NoCertificate,
+    /// The client says so.
+    AlertReceived,
+    /// The client breaks the rules.
+    Misbehaved,
+    /// A record that cannot be opened.
+    Decrypt,
+    /// The client went away.
+    Closed,
+    /// The client was too slow.
+    TimedOut,
+    /// More bytes than any message has.
+    TooLong,
+    /// Keys that cannot be taken over.
+    NotMovable,
+    /// A fault of the server's own: the signer, the configuration, no randomness.
+    Internal,
+}
+
+impl TlsCounts {
+    /// Handshakes by version, suite and kind.
+    pub(crate) fn handshakes(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, &'static str, &'static str, u64)> {
+        SUITES.iter().zip(&self.handshakes).flat_map(|((suite, version), kinds)| {
+            let suite = suite.as_str().unwrap_or("other");
+            Kind::ALL.iter().zip(kinds).map(move |(kind, count)| {
+                (*version, suite, kind.name(), count.load(Ordering::Relaxed))
+            })
+        })
+    }
+
+    pub(crate) fn failed(&self, cause: HandshakeFailure) -> u64 {
+        self.failed[cause as usize].load(Ordering::Relaxed)
+    }
+
+    /// Alerts sent, by code and name.
+    pub(crate) fn alerts_sent(&self) -> impl Iterator<Item = (Option<u8>, &'static str, u64)> {
+        let counts = self.alerts_sent.iter().map(|count| count.load(Ordering::Relaxed));
+        ALERTS.iter().zip(counts).map(|((code, name), count)| (*code, *name, count))
+    }
+
+    /// Fatal alerts received.
+    pub(crate) fn alerts_received(&self) -> u64 {
+        self.alerts_received.load(Ordering::Relaxed)
+    }
+
+    /// Handshakes refused because too many waited.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Connections closed because they could not be moved to a shard.
+    pub(crate) fn not_moved(&self) -> u64 {
+        self.not_moved.load(Ordering::Relaxed)
+    }
+
+    /// Level: steps of handshakes that wait for a thread.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_handshake(&self, info: &Info) {
+        let Some(suite) = SUITES.iter().position(|(suite, _)| *suite == info.suite) else { return };
+        self.handshakes[suite][info.kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_failed(&self, cause: HandshakeFailure) {
+        self.failed[cause as usize].fetch_add(1, Ordering::Relaxed);
+        match cause {
+            HandshakeFailure::AlertReceived => {
+                self.alerts_received.fetch_add(1, Ordering::Relaxed);
+            }
+            HandshakeFailure::NotMovable => self.count_not_moved(),
+            HandshakeFailure::Malformed
+            | HandshakeFailure::Incompatible
+            | HandshakeFailure::NoProtocol
+            | HandshakeFailure::Certificate
+            | HandshakeFailure::NoCertificate
+            | HandshakeFailure::Misbehaved
+            | HandshakeFailure::Decrypt
+            | HandshakeFailure::Closed
+            | HandshakeFailure::TimedOut
+            | HandshakeFailure::TooLong
+            | HandshakeFailure::Internal => {}
+        }
+    }
+
+    /// Counts the alert that a failed handshake ends with: `output` is what was sent last, where that is no secret.
+    pub(crate) fn count_last_alert(&self, output: &[u8]) {
+        let Some((_, record)) = output.split_last_chunk::<ALERT_RECORD_BYTES>() else { return };
+        let code = match record {
+            [21, 3, _, 0, 2, _, code] => Some(*code),
+            _ => None,
+        };
+        self.count_alert(code);
+    }
+
+    /// Counts a violation of the record layer, by the alert that it was answered with.
+    pub(crate) fn count_violation(&self, violation: &Violation) {
+        match violation.alert {
+            Some(alert) => self.count_alert_sent(alert),
+            None => {
+                self.alerts_received.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn count_alert_sent(&self, alert: Alert) {
+        self.count_alert(Some(alert as u8));
+    }
+
+    fn count_alert(&self, code: Option<u8>) {
+        let known = ALERTS.iter().position(|(known, _)| *known == code);
+        self.alerts_sent[known.unwrap_or(0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_not_moved(&self) {
+        self.not_moved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_waiting(&self, count: usize) {
+        self.waiting.store(count, Ordering::Relaxed);
+    }
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Full, Kind::Ticket, Kind::SessionId];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Full => "full",
+            Kind::Ticket => "ticket",
+            Kind::SessionId => "session_id",
+        }
+    }
+}
+
+impl HandshakeFailure {
+    pub(crate) const ALL: [HandshakeFailure; 13] = [
+        HandshakeFailure::Malformed,
+        HandshakeFailure::Incompatible,
+        HandshakeFailure::NoProtocol,
+        HandshakeFailure::Certificate,
+        HandshakeFailure::NoCertificate,
+        HandshakeFailure::AlertReceived,
+        HandshakeFailure::Misbehaved,
+        HandshakeFailure::Decrypt,
+        HandshakeFailure::Closed,
+        HandshakeFailure::TimedOut,
+        HandshakeFailure::TooLong,
+        HandshakeFailure::NotMovable,
+        HandshakeFailure::Internal,
+    ];
+
+    /// The cause as a metric label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            HandshakeFailure::Malformed => "malformed",
+            HandshakeFailure::Incompatible => "incompatible",
+            HandshakeFailure::NoProtocol => "no_protocol",
+            HandshakeFailure::Certificate => "certificate",
+            HandshakeFailure::NoCertificate => "no_certificate",
+            HandshakeFailure::AlertReceived => "alert_received",
+            HandshakeFailure::Misbehaved => "misbehaved",
+            HandshakeFailure::Decrypt => "decrypt",
+            HandshakeFailure::Closed => "closed",
+            HandshakeFailure::TimedOut => "timed_out",
+            HandshakeFailure::TooLong => "too_long",
+            HandshakeFailure::NotMovable => "not_movable",
+            HandshakeFailure::Internal => "internal",
+        }
+    }
+
+    pub(crate) fn of(error: &Error) -> Self {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
+        match error {
+            Error::InvalidMessage(_) | Error::PeerSentOversizedRecord => {
+                HandshakeFailure::Malformed
+            }
+            Error::PeerIncompatible(_) => HandshakeFailure::Incompatible,
+            Error::NoApplicationProtocol => HandshakeFailure::NoProtocol,
+            Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => {
+                HandshakeFailure::Certificate
+            }
+            Error::NoCertificatesPresented => HandshakeFailure::NoCertificate,
+            Error::AlertReceived(_) => HandshakeFailure::AlertReceived,
+            Error::PeerMisbehaved(_)
+            | Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. } => HandshakeFailure::Misbehaved,
+            Error::DecryptError => HandshakeFailure::Decrypt,
+            _ => HandshakeFailure::Internal,
+        }
+    }
+}
+
+/// Every suite that a handshake can end with, and its version.
+const SUITES: [(CipherSuite, &str); 9] = [
+    (CipherSuite::TLS13_AES_128_GCM_SHA256, "1.3"),
+    (CipherSuite::TLS13_AES_256_GCM_SHA384, "1.3"),
+    (CipherSuite::TLS13_CHACHA20_POLY1305_SHA256, "1.3"),
+    (CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, "1.2"),
+    (CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, "1.2"),
+    (CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, "1.2"),
+    (CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, "1.2"),
+    (CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, "1.2"),
+    (CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, "1.2"),
+];
+
+/// Alerts by their code (RFC 8446 section 6); the first stands for others, and for those that rustls has sealed.
+const ALERTS: [(Option<u8>, &str); 15] = [
+    (None, "other"),
+    (Some(0), "close_notify"),
+    (Some(10), "unexpected_message"),
+    (Some(20), "bad_record_mac"),
+    (Some(22), "record_overflow"),
+    (Some(40), "handshake_failure"),
+    (Some(42), "bad_certificate"),
+    (Some(47), "illegal_parameter"),
+    (Some(50), "decode_error"),
+    (Some(51), "decrypt_error"),
+    (Some(70), "protocol_version"),
+    (Some(80), "internal_error"),
+    (Some(100), "no_renegotiation"),
+    (Some(112), "unrecognized_name"),
+    (Some(120), "no_application_protocol"),
+];
+
+const ALERT_RECORD_BYTES: usize = 7;

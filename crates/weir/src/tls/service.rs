@@ -1,0 +1,149 @@
+//! What a listener with TLS needs: the configuration of the day, and the threads to make handshakes on.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt;
+use tracing::debug;
+use weir_wire::CloseReason;
+
+use super::counts::HandshakeFailure;
+use super::handshake::{Handshake, Info, Step};
+use super::keylog::Capture;
+use super::pool::{NotStepped, Pool};
+use super::stream::Stream;
+use super::{Contexts, TlsError};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::partial::{Partial, reason_of};
+use crate::patience::Patience;
+
+/// Makes handshakes.
+pub(crate) struct Service {
+    contexts: Arc<Contexts>,
+    pool: Pool,
+    counters: Arc<Counters>,
+}
+
+/// Why a connection was not secured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotSecured {
+    /// The peer went away, was too slow, or failed; if there was an alert to send, it is sent.
+    Closed(CloseReason),
+    /// Too many handshakes wait.
+    Refused,
+}
+
+impl Service {
+    /// Reads what `[tls]` names and starts `threads` threads.
+    ///
+    /// Errors: outside, a file that cannot be used; inside, no threads.
+    pub(crate) fn start(
+        config: &Config,
+        threads: usize,
+        counters: Arc<Counters>,
+    ) -> Result<io::Result<Service>, TlsError> {
+        let contexts = Arc::new(Contexts::new(config, Arc::new(Capture))?);
+        let current = Arc::clone(&contexts);
+        let step = move |handshake: &mut Handshake| {
+            handshake.step(|chacha_first| current.current(chacha_first))
+        };
+        let waiting_max = config.tls.handshake_queue_max;
+        let pool = Pool::start(threads, waiting_max, Arc::clone(&counters), step);
+        Ok(pool.map(|pool| Service { contexts, pool, counters }))
+    }
+
+    pub(crate) fn contexts(&self) -> &Arc<Contexts> {
+        &self.contexts
+    }
+
+    /// Makes the handshake: from here on the stream is secured. Returns the device that the client's certificate names.
+    ///
+    /// `received`: what has come so far. The peer's time does not run while the handshake waits for a thread, which
+    /// ends by itself after as long again.
+    pub(crate) async fn secure(
+        &self,
+        stream: &mut Stream,
+        received: Partial,
+        patience: &mut Patience,
+    ) -> Result<Option<String>, NotSecured> {
+        let secured = self.shake_hands(stream, received, patience).await;
+        match &secured {
+            Ok(info) => {
+                self.counters.tls.count_handshake(info);
+                let Info { version, suite, kind, server_name, alpn, .. } = info;
+                debug!(?version, ?suite, ?kind, ?server_name, ?alpn, "TLS handshake done");
+            }
+            Err(NotSecured::Closed(CloseReason::HelloTimeout)) => {
+                self.counters.tls.count_failed(HandshakeFailure::TimedOut);
+            }
+            Err(NotSecured::Closed(CloseReason::PeerClosed | CloseReason::PeerReset)) => {
+                self.counters.tls.count_failed(HandshakeFailure::Closed);
+            }
+            // Counted where it is known why.
+            Err(NotSecured::Closed(_) | NotSecured::Refused) => {}
+        }
+        let identity = self.contexts.identity(&secured?.certificates);
+        identity.map_err(|error| {
+            debug!(%error, "a client's certificate names no device");
+            NotSecured::Closed(CloseReason::Unauthorized)
+        })
+    }
+
+    async fn shake_hands(
+        &self,
+        stream: &mut Stream,
+        received: Partial,
+        patience: &mut Patience,
+    ) -> Result<Info, NotSecured> {
+        let mut handshake = Box::new(Handshake::new(received));
+        loop {
+            while !handshake.is_ready() {
+                let read = patience.within(handshake.input.read_more(stream)).await;
+                read.and_then(|read| read).map_err(NotSecured::Closed)?;
+            }
+            let stepped = patience.suspend(self.pool.step(handshake)).await;
+            let (returned, step) = match stepped.map_err(NotSecured::Closed)? {
+                Ok(stepped) => stepped,
+                Err(NotStepped::Full) => return Err(NotSecured::Refused),
+                Err(NotStepped::Failed) => return Err(self.failed(HandshakeFailure::Internal)),
+            };
+            handshake = returned;
+            let output = std::mem::take(&mut handshake.output);
+            if let Step::Failed(failure) = step {
+                if !output.is_empty() {
+                    self.counters.tls.count_last_alert(&output);
+                }
+                // The peer may be gone already.
+                let _ = patience.within(stream.write_all(&output)).await;
+                return Err(self.failed(failure));
+            }
+            // Tickets are in it: nothing else is sent before them.
+            let sent = patience.within(stream.write_all(&output)).await;
+            sent.and_then(|sent| sent.map_err(|error| reason_of(&error)))
+                .map_err(NotSecured::Closed)?;
+            if let Step::Established(established) = step {
+                stream.secure(established.session, handshake.into_input(), &self.counters);
+                return Ok(established.info);
+            }
+        }
+    }
+
+    fn failed(&self, failure: HandshakeFailure) -> NotSecured {
+        self.counters.tls.count_failed(failure);
+        NotSecured::Closed(match failure {
+            HandshakeFailure::Internal | HandshakeFailure::NotMovable => CloseReason::Internal,
+            HandshakeFailure::Malformed
+            | HandshakeFailure::Incompatible
+            | HandshakeFailure::NoProtocol
+            | HandshakeFailure::Certificate
+            | HandshakeFailure::NoCertificate
+            | HandshakeFailure::AlertReceived
+            | HandshakeFailure::Misbehaved
+            | HandshakeFailure::Decrypt
+            | HandshakeFailure::Closed
+            | HandshakeFailure::TimedOut
+            | HandshakeFailure::TooLong => CloseReason::TlsHandshake,
+        })
+    }
+}
