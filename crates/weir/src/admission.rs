@@ -47,6 +47,7 @@ pub(crate) struct Unsettled {
     /// Where it comes from, as far as that is known.
     addr: Option<IpAddr>,
     source: Option<SourceRef>,
+    accepted: Instant,
     is_settled: bool,
 }
 
@@ -115,7 +116,9 @@ impl Admission {
         // From here on whatever was taken is given back by the place.
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
         let admission = Arc::clone(self);
-        let mut place = Unsettled { admission, addr: peer, source: None, is_settled: false };
+        let accepted = Instant::now();
+        let mut place =
+            Unsettled { admission, addr: peer, source: None, accepted, is_settled: false };
         if open >= self.sockets_max {
             return Err(ConnectRefuseCause::Descriptors);
         }
@@ -243,6 +246,7 @@ impl Unsettled {
 
     /// The shard has the connection: what was taken for it is given back with its end.
     pub(crate) fn settle(mut self) {
+        self.admission.counters.settle_times.record(self.accepted.elapsed());
         self.is_settled = true;
     }
 }

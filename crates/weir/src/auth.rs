@@ -125,6 +125,27 @@ impl Authenticator {
         Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
     }
 
+    /// The same for a connection whose certificate names the device: no token is needed. With one the token says what
+    /// the device may do, and has to be for it.
+    pub(crate) fn authenticate_certified(
+        &self,
+        identity: &str,
+        device: &str,
+        token: &str,
+    ) -> Result<Admission, CloseReason> {
+        if !(device.is_empty() || device == identity) {
+            return Err(CloseReason::Unauthorized);
+        }
+        if !token.is_empty() {
+            return self.authenticate(identity, token);
+        }
+        if self.is_of_service(identity) {
+            return Err(CloseReason::Unauthorized);
+        }
+        let device = identity.to_owned();
+        Ok(Admission { device, grant: 0, priority: Priority::Normal, is_service: false })
+    }
+
     /// What a connection may do, by the number that it carries.
     pub(crate) fn grant(&self, number: u16) -> &Grant {
         // Numbers come from here.
@@ -139,13 +160,16 @@ impl Authenticator {
         if self.bound.contains(device) {
             return Err(CloseReason::Unauthorized);
         }
-        let ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
-        if !self.services.is_empty()
-            && ends.into_iter().any(|end| self.services.contains(&device[..end]))
-        {
+        if self.is_of_service(device) {
             return Err(CloseReason::Unauthorized);
         }
         Ok(device.to_owned())
+    }
+
+    /// Whether it is a service's name, or begins with one and a slash.
+    fn is_of_service(&self, device: &str) -> bool {
+        let mut ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
+        !self.services.is_empty() && ends.any(|end| self.services.contains(&device[..end]))
     }
 }
 
@@ -222,6 +246,27 @@ mod tests {
         check(true, "d2", "", Ok("d2"));
         check(true, "", "", Err(CloseReason::Malformed));
         check(true, "d1", "", Err(CloseReason::Unauthorized));
+    }
+
+    #[test]
+    fn a_certificate_admits_the_device_that_it_names() {
+        use CloseReason::Unauthorized;
+        let check = |identity: &str, device: &str, token: &str, expected: Result<&str, _>| {
+            let answer = authenticator(false).authenticate_certified(identity, device, token);
+            let answer = answer.map(|admission| admission.device);
+            let expected = expected.as_ref().map(|id| *id);
+            assert_eq!(answer.as_deref(), expected, "{identity:?} as {device:?} with {token:?}");
+        };
+        check("d2", "", "", Ok("d2"));
+        check("d2", "d2", "", Ok("d2"));
+        check("d1", "", "", Ok("d1"));
+        check("d2", "d3", "", Err(Unauthorized));
+        check("d1", "", "one", Ok("d1"));
+        check("d2", "", "one", Err(Unauthorized));
+        check("d2", "", "any", Ok("d2"));
+        check("d2", "", "wrong", Err(Unauthorized));
+        check("backend", "", "", Err(Unauthorized));
+        check("backend/2", "", "", Err(Unauthorized));
     }
 
     #[test]

@@ -15,13 +15,15 @@ use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent}
 
 use crate::admission;
 use crate::config::{Config, ConfigError};
+use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
-use crate::listener::{self, Buffers, Listener};
+use crate::listener::{self, Buffers, Listener, Transport};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files, schedule_settling_thread};
-use crate::{admin, frames, lanes};
+use crate::tls::TlsError;
+use crate::{admin, frames, lanes, tls};
 
 /// A running gateway.
 ///
@@ -49,6 +51,8 @@ struct Settling(Option<Runtime>);
 pub struct Started {
     /// Where devices connect: the addresses of the configuration, in their order, with real ports.
     pub tcp: Vec<SocketAddr>,
+    /// Where devices connect with TLS, likewise.
+    pub tls: Vec<SocketAddr>,
     /// Where the admin API listens.
     pub admin: Option<SocketAddr>,
     /// Processors, quota and memory.
@@ -97,6 +101,9 @@ pub enum StartError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// A file that `[tls]` names.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The shards.
     #[error("cannot start the shards: {0}")]
     Shards(#[source] io::Error),
@@ -119,6 +126,11 @@ impl Gateway {
     /// Where devices connect.
     pub fn tcp_addrs(&self) -> &[SocketAddr] {
         &self.started.tcp
+    }
+
+    /// Where devices connect with TLS.
+    pub fn tls_addrs(&self) -> &[SocketAddr] {
+        &self.started.tls
     }
 
     /// Where the admin API listens.
@@ -250,13 +262,16 @@ impl GatewayBuilder {
             let _sockets_belong_to = settling.handle().enter();
             bind_all(&config)?
         };
+        let counters = Arc::<Counters>::default();
+        let tls = start_tls(&config, &resources, &counters)?;
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own);
         let started = Started {
-            tcp: listeners.iter().map(|(addr, _)| *addr).collect(),
+            tcp: addrs(&listeners, Transport::Tcp),
+            tls: addrs(&listeners, Transport::Tls),
             admin: admin.as_ref().map(|(addr, _)| *addr),
             resources,
             shards,
@@ -266,7 +281,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let hub = Hub::new(config, engine, on_publish, sockets_max);
+        let hub = Hub::new(config, engine, on_publish, tls, counters, sockets_max);
         Ok(launch(hub, settling, queues, listeners, admin, started))
     }
 }
@@ -276,6 +291,7 @@ impl Started {
         let OpenFiles { soft, hard } = self.open_files;
         info!(
             tcp = ?self.tcp,
+            tls = ?self.tls,
             admin = ?self.admin,
             shards = self.shards.len(),
             topic_classes = config.topic_classes.len(),
@@ -314,18 +330,46 @@ impl Default for Depths {
 
 type Bound<L> = (SocketAddr, L);
 
-fn bind_all(config: &Config) -> Result<(Vec<Bound<Listener>>, Buffers), StartError> {
+/// A listener for devices, and what is spoken there.
+type Door = (Transport, Listener);
+
+fn bind_all(config: &Config) -> Result<(Vec<Bound<Door>>, Buffers), StartError> {
     let mut listeners = Vec::new();
     let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
-    for addr in &config.listen.tcp {
-        let bound = listener::bind(*addr, config).and_then(|(listener, buffers)| {
-            granted = buffers;
-            Ok((listener.get_ref().local_addr()?, listener))
-        });
-        let listen_error = |source| StartError::Listen { key: "listen.tcp", addr: *addr, source };
-        listeners.push(bound.map_err(listen_error)?);
+    let doors = [
+        (Transport::Tcp, "listen.tcp", &config.listen.tcp),
+        (Transport::Tls, "listen.tls", &config.listen.tls),
+    ];
+    for (transport, key, addrs) in doors {
+        for addr in addrs {
+            let bound = listener::bind(*addr, addrs, config).and_then(|(listener, buffers)| {
+                granted = buffers;
+                Ok((listener.get_ref().local_addr()?, (transport, listener)))
+            });
+            let listen_error = |source| StartError::Listen { key, addr: *addr, source };
+            listeners.push(bound.map_err(listen_error)?);
+        }
     }
     Ok((listeners, granted))
+}
+
+fn addrs(listeners: &[Bound<Door>], transport: Transport) -> Vec<SocketAddr> {
+    let doors = listeners.iter().filter(|(_, (spoken, _))| *spoken == transport);
+    doors.map(|(addr, _)| *addr).collect()
+}
+
+/// What the listeners with TLS need, if there are any.
+fn start_tls(
+    config: &Config,
+    resources: &Resources,
+    counters: &Arc<Counters>,
+) -> Result<Option<tls::Service>, StartError> {
+    if config.listen.tls.is_empty() {
+        return Ok(None);
+    }
+    let threads = resources.handshake_threads(config.tls.handshake_threads);
+    let service = tls::Service::start(config, threads, Arc::clone(counters))?;
+    service.map(Some).map_err(StartError::Settling)
 }
 
 async fn bind_admin(config: &Config) -> Result<Option<Bound<TcpListener>>, StartError> {
@@ -403,7 +447,7 @@ fn launch(
     hub: Arc<Hub>,
     settling: Settling,
     queues: Vec<Reports>,
-    bound: Vec<Bound<Listener>>,
+    bound: Vec<Bound<Door>>,
     admin: Option<Bound<TcpListener>>,
     started: Started,
 ) -> Gateway {
@@ -411,8 +455,9 @@ fn launch(
     for (shard, reports) in queues.into_iter().enumerate() {
         desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
     }
-    for (_, listener) in bound {
-        listeners.spawn_on(listener::run(Arc::clone(&hub), listener), settling.handle());
+    for (_, (transport, listener)) in bound {
+        let accepting = listener::run(Arc::clone(&hub), listener, transport);
+        listeners.spawn_on(accepting, settling.handle());
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
     services.spawn(sweep_rings(Arc::clone(&hub)));

@@ -18,6 +18,7 @@ use crate::handle::{Gauges, TopicInfo};
 use crate::lanes::Lanes;
 use crate::router::Router;
 use crate::tickets::{Assignments, Tickets};
+use crate::tls;
 
 /// The shared state of a gateway.
 pub(crate) struct Hub {
@@ -30,6 +31,8 @@ pub(crate) struct Hub {
     pub(crate) admission: Arc<Admission>,
     pub(crate) assignments: Assignments,
     pub(crate) on_publish: Option<OnPublish>,
+    /// There if a listener speaks TLS.
+    pub(crate) tls: Option<tls::Service>,
     /// Becomes true once: nothing new is accepted.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
@@ -50,13 +53,14 @@ impl Hub {
         config: Config,
         engine: Engine,
         on_publish: Option<OnPublish>,
+        tls: Option<tls::Service>,
+        counters: Arc<Counters>,
         sockets_max: usize,
     ) -> Arc<Hub> {
         let shards = engine.shard_count();
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
-        let counters = Arc::<Counters>::default();
         let budget = Arc::clone(engine.budget());
         Arc::new(Hub {
             router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
@@ -67,6 +71,7 @@ impl Hub {
             admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
             assignments: Assignments::new(shards, limits.connections_max),
             on_publish,
+            tls,
             draining: watch::Sender::new(false),
             drained: Semaphore::new(0),
             engine,

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::counters::{AcceptError, ConnectRefuseCause};
 use crate::hub::Hub;
 use crate::session;
+use crate::tls::stream::Stream;
 
 /// What the kernel granted of the buffer sizes asked for (it doubles them, and caps them with `wmem_max` and
 /// `rmem_max`).
@@ -34,16 +35,27 @@ pub struct Buffers {
 /// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
 pub(crate) type Listener = AsyncFd<TcpListener>;
 
-/// Binds a listener for devices.
+/// What is spoken on a listener below the frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Tcp,
+    Tls,
+}
+
+/// Binds a listener for devices; `rivals`: all of its kind.
 ///
 /// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
 /// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
-pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(Listener, Buffers)> {
+pub(crate) fn bind(
+    addr: SocketAddr,
+    rivals: &[SocketAddr],
+    config: &Config,
+) -> io::Result<(Listener, Buffers)> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
-        socket.set_only_v6(!takes_both(addr, &config.listen.tcp))?;
+        socket.set_only_v6(!takes_both(addr, rivals))?;
     }
     let tcp = &config.tcp;
     socket.set_tcp_nodelay(true)?;
@@ -64,16 +76,16 @@ pub(crate) fn bind(addr: SocketAddr, config: &Config) -> io::Result<(Listener, B
 }
 
 /// Accepts until the gateway drains.
-pub(crate) async fn run(hub: Arc<Hub>, listener: Listener) {
+pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, transport: Transport) {
     let mut draining = hub.draining.subscribe();
     tokio::select! {
-        () = accept(&hub, &listener) => {}
+        () = accept(&hub, &listener, transport) => {}
         // The sender lives in the hub, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {}
     }
 }
 
-async fn accept(hub: &Arc<Hub>, listener: &Listener) {
+async fn accept(hub: &Arc<Hub>, listener: &Listener, transport: Transport) {
     let mut trouble = Trouble::default();
     let mut refused = 0_u32;
     loop {
@@ -82,7 +94,7 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener) {
             Err(error) => {
                 let kind = AcceptError::of(&error);
                 hub.counters().count_accept_error(kind);
-                if !(is_out_of_descriptors(kind) && shed_one(hub, listener)) {
+                if !(is_out_of_descriptors(kind) && shed_one(hub, listener, transport)) {
                     trouble.meet(kind, &error).await;
                 }
                 continue;
@@ -97,10 +109,14 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener) {
                     hub.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
+                let stream = match transport {
+                    Transport::Tcp => Stream::plain(stream),
+                    Transport::Tls => Stream::unsecured(stream),
+                };
                 tokio::spawn(session::run(Arc::clone(hub), stream, unsettled, is_proxied));
             }
             Err(cause) => {
-                session::turn_away(hub, socket, peer, cause);
+                session::turn_away(hub, socket, peer, cause, transport == Transport::Tcp);
                 refused = refused.wrapping_add(1);
                 // Those who are in have their turn between a crowd that is turned away.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
@@ -128,7 +144,7 @@ fn is_proxy(hub: &Hub, peer: IpAddr) -> bool {
 /// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
 ///
 /// This happens only if the process holds more descriptors of other kinds than were counted at the start.
-fn shed_one(hub: &Hub, listener: &Listener) -> bool {
+fn shed_one(hub: &Hub, listener: &Listener, transport: Transport) -> bool {
     if !hub.admission.lend_descriptor() {
         return false;
     }
@@ -136,7 +152,8 @@ fn shed_one(hub: &Hub, listener: &Listener) -> bool {
     let is_shed = accepted.is_ok();
     if let Ok((socket, peer)) = accepted {
         hub.counters().count_accepted();
-        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors);
+        let is_plain = transport == Transport::Tcp;
+        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors, is_plain);
     }
     hub.admission.restore_descriptors();
     is_shed
@@ -225,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn accepted_sockets_inherit_what_the_listener_was_given() {
         let config = Config::default();
-        let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &[], &config).unwrap();
         let addr = listener.get_ref().local_addr().unwrap();
         let _peer = std::net::TcpStream::connect(addr).unwrap();
         let accepted = listener.async_io(Interest::READABLE, accept_one).await;

@@ -1,23 +1,28 @@
 //! A connection before it settles: from accept to the offer to a shard.
 //!
 //! ```text
-//!  accepted ──Hello──▶ authenticated ──place on a shard──▶ offered ──Adopted──▶ settled (reports.rs)
-//!     │                    │                                │
-//!     └── hello_timeout, malformed, unauthorized, limits ───┴──▶ Goodbye, closed
+//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (desk.rs)
+//!     │                       │                  │                              │
+//!     └ no handshake: alert   └── hello_timeout, malformed, unauthorized, limits ┴──▶ Goodbye, closed
 //! ```
+//!
+//! Both headings are there only where they are configured: behind a proxy, and on a listener with TLS.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
-use weir_engine::{Budget, Origin};
+use weir_engine::Origin;
+use weir_engine::tls::Alert;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
@@ -27,8 +32,12 @@ use crate::counters::ConnectRefuseCause;
 use crate::frames;
 use crate::hub::Hub;
 use crate::lanes::credit;
+use crate::partial::{Partial, READ_BYTES};
+use crate::patience::Patience;
 use crate::proxy::{self, NoHeader};
-use crate::tickets::Pending;
+use crate::tickets::{Offer, Pending};
+use crate::tls::NotSecured;
+use crate::tls::stream::{NotMovable, Parts, Stream};
 
 /// Takes a connection to its shard, or says why not.
 ///
@@ -36,15 +45,13 @@ use crate::tickets::Pending;
 /// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
 pub(crate) async fn run(
     hub: Arc<Hub>,
-    stream: TcpStream,
+    mut stream: Stream,
     mut unsettled: Unsettled,
     is_proxied: bool,
 ) {
     let mut draining = hub.draining.subscribe();
-    let greeted = greet(&hub, &stream, &mut unsettled, is_proxied);
-    let greeted = timeout(hub.config().connection.hello_timeout, greeted);
     let greeted = tokio::select! {
-        greeted = greeted => greeted.unwrap_or(Err(CloseReason::HelloTimeout.into())),
+        greeted = greet(&hub, &mut stream, &mut unsettled, is_proxied) => greeted,
         // The sender lives in the hub, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
@@ -52,7 +59,7 @@ pub(crate) async fn run(
         Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
         Err(NotGreeted::TurnedAway(cause)) => {
             // Others wait behind a source over its limits: its place is not kept for it to hear this.
-            turn_away(&hub, stream, unsettled.addr(), cause);
+            turn_away(&hub, stream.socket(), unsettled.addr(), cause, stream.is_plain());
             return;
         }
         Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
@@ -60,22 +67,30 @@ pub(crate) async fn run(
     // The place among the unsettled is kept until the socket is closed.
     if let Err((stream, _unsettled, reason)) = refused {
         hub.counters().count_closed(reason);
-        debug!(peer = ?stream.peer_addr().ok(), %reason, "connection refused");
+        debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
         say_goodbye(stream, reason).await;
     }
 }
 
 /// Says goodbye at once and closes: for a connection that there is no place for.
 ///
+/// `is_plain`: goodbye can be said. A handshake only to say it would cost more than all that is saved: the peer gets a
+/// reset.
 /// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
 pub(crate) fn turn_away(
     hub: &Hub,
     socket: impl AsFd,
     addr: Option<IpAddr>,
     cause: ConnectRefuseCause,
+    is_plain: bool,
 ) {
     let reason = hub.admission.refuse(cause, addr);
     hub.counters().count_closed(reason);
+    if !is_plain {
+        // Should it fail, the peer sees an end instead.
+        let _ = set_socket_linger(&socket, Some(Duration::ZERO));
+        return;
+    }
     if !hub.admission.has_time_for_goodbye(cause) {
         return;
     }
@@ -89,6 +104,8 @@ pub(crate) fn turn_away(
 /// What `Hello` was, and what came behind it.
 struct Greeting {
     hello: Hello,
+    /// The device that its certificate names.
+    identity: Option<String>,
     read_ahead: Vec<u8>,
 }
 
@@ -106,50 +123,52 @@ impl From<CloseReason> for NotGreeted {
     }
 }
 
-/// Connection, place and reason.
-type Refused = (TcpStream, Unsettled, CloseReason);
-
-/// Bytes of a PROXY header or a `Hello` that is not complete, counted in the byte budget by their capacity.
-struct Partial<'a> {
-    budget: &'a Budget,
-    bytes: Vec<u8>,
-    charged: usize,
+impl From<NotSecured> for NotGreeted {
+    fn from(not_secured: NotSecured) -> Self {
+        match not_secured {
+            NotSecured::Closed(reason) => NotGreeted::Closed(reason),
+            NotSecured::Refused => NotGreeted::TurnedAway(ConnectRefuseCause::Handshakes),
+        }
+    }
 }
 
-/// Reads the PROXY header, where there is one, and `Hello`.
+/// Connection, place and reason.
+type Refused = (Stream, Unsettled, CloseReason);
+
+/// Reads the PROXY header, where there is one, makes the handshake, where there is one, and reads `Hello`.
 async fn greet(
     hub: &Hub,
-    stream: &TcpStream,
+    stream: &mut Stream,
     unsettled: &mut Unsettled,
     is_proxied: bool,
 ) -> Result<Greeting, NotGreeted> {
-    let mut partial = Partial { budget: hub.engine().budget(), bytes: Vec::new(), charged: 0 };
+    let mut patience = Patience::of(hub.config().connection.hello_timeout);
+    let mut partial = Partial::new(hub.engine().budget());
     if is_proxied {
-        let announced = loop {
-            match proxy::decode(&partial.bytes) {
-                Ok(Some(announced)) => break announced,
-                Ok(None) => partial.read_more(stream).await?,
-                // Whoever has listed what is no proxy would lose all devices that are told not to come back.
-                Err(NoHeader) => {
-                    return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
-                }
-            }
-        };
-        partial.bytes.drain(..announced.bytes);
-        if let Some(source) = announced.source.or(unsettled.addr()) {
-            unsettled.count_source(source).map_err(NotGreeted::TurnedAway)?;
-        }
+        hear_proxy(stream, unsettled, &mut partial, &patience).await?;
+    } else {
+        read_more(&mut partial, stream, &patience).await?;
+    }
+    if !is_proxied && proxy::is_signed(&partial.bytes) {
+        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+    }
+    let mut identity = None;
+    if let Some(tls) = hub.tls.as_ref().filter(|_| stream.is_unsecured()) {
+        let received = mem::replace(&mut partial, Partial::new(hub.engine().budget()));
+        identity = tls.secure(stream, received, &mut patience).await?;
     }
     let frame_bytes_max = hub.config().limits.frame_bytes_max;
     loop {
-        if !is_proxied && proxy::is_signed(&partial.bytes) {
+        // A header that came in pieces.
+        if !is_proxied && stream.is_plain() && proxy::is_signed(&partial.bytes) {
             return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
         }
         match frame::decode(&partial.bytes, frame_bytes_max) {
-            Ok(None) => partial.read_more(stream).await?,
+            Ok(None) => read_more(&mut partial, stream, &patience).await?,
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
-                return Ok(Greeting { hello, read_ahead: partial.bytes[taken..].to_vec() });
+                let read_ahead = partial.bytes[taken..].to_vec();
+                return Ok(Greeting { hello, identity, read_ahead });
             }
             Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
             Err(
@@ -159,6 +178,38 @@ async fn greet(
             ) => return Err(CloseReason::Malformed.into()),
         }
     }
+}
+
+/// Reads the PROXY header, which tells the source.
+async fn hear_proxy(
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    partial: &mut Partial,
+    patience: &Patience,
+) -> Result<(), NotGreeted> {
+    let announced = loop {
+        match proxy::decode(&partial.bytes) {
+            Ok(Some(announced)) => break announced,
+            Ok(None) => read_more(partial, stream, patience).await?,
+            // Whoever has listed what is no proxy would lose all devices that are told not to come back.
+            Err(NoHeader) => {
+                return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+            }
+        }
+    };
+    partial.consume(announced.bytes);
+    match announced.source.or(unsettled.addr()) {
+        Some(source) => unsettled.count_source(source).map_err(NotGreeted::TurnedAway),
+        None => Ok(()),
+    }
+}
+
+async fn read_more(
+    partial: &mut Partial,
+    stream: &mut Stream,
+    patience: &Patience,
+) -> Result<(), CloseReason> {
+    patience.within(partial.read_more(stream)).await?
 }
 
 fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
@@ -171,14 +222,19 @@ fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
 /// Authenticates, finds a shard, waits for room in its lane, and offers the connection.
 async fn settle(
     hub: &Arc<Hub>,
-    stream: TcpStream,
+    stream: Stream,
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { mut hello, read_ahead } = greeting;
+    let Greeting { mut hello, identity, read_ahead } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
-    let admission = match hub.auth.authenticate(&hello.device_id, &hello.token) {
+    let (device, token) = (&hello.device_id, &hello.token);
+    let admission = match &identity {
+        None => hub.auth.authenticate(device, token),
+        Some(identity) => hub.auth.authenticate_certified(identity, device, token),
+    };
+    let admission = match admission {
         Ok(admission) => admission,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
@@ -198,6 +254,20 @@ async fn settle(
         let reason = unsettled.refuse(ConnectRefuseCause::Mailbox);
         return Err((stream, unsettled, reason));
     };
+    let parts = match stream.into_parts() {
+        Ok(parts) => parts,
+        Err((stream, obstacle)) => {
+            hub.assignments.release(shard);
+            let reason = match obstacle {
+                NotMovable::Ended => CloseReason::PeerClosed,
+                NotMovable::HalfSent => {
+                    hub.counters().tls.count_not_moved();
+                    CloseReason::Stalled
+                }
+            };
+            return Err((stream, unsettled, reason));
+        }
+    };
     let pending = Box::new(Pending {
         pin,
         heartbeat,
@@ -208,19 +278,39 @@ async fn settle(
         topics,
         unsettled,
     });
-    let Ok(stream) = stream.into_std() else {
+    let Ok(offer) = offered(parts, read_ahead) else {
         hub.assignments.release(shard);
         hub.counters().count_closed(CloseReason::SocketError);
         return Ok(());
     };
-    if let Err(socket) =
-        hub.tickets[shard].offer(credit, OwnedFd::from(stream), pending, read_ahead)
-    {
+    if let Err(offer) = hub.tickets[shard].offer(credit, offer, pending) {
         hub.assignments.release(shard);
         hub.counters().count_closed(CloseReason::Draining);
-        let _ = std::net::TcpStream::from(socket).write(&frames::goodbye(CloseReason::Draining));
+        say_goodbye_for_shard(offer, CloseReason::Draining);
     }
     Ok(())
+}
+
+fn offered(parts: Parts, mut read_ahead: Vec<u8>) -> io::Result<Offer> {
+    read_ahead.extend(parts.read_ahead);
+    let socket = OwnedFd::from(parts.socket.into_std()?);
+    Ok(Offer { socket, read_ahead, tls: parts.tls })
+}
+
+/// What the shard would say that does not take connections any more.
+fn say_goodbye_for_shard(offer: Offer, reason: CloseReason) {
+    let mut goodbye = frames::goodbye(reason).into_vec();
+    if let Some(mut tls) = offer.tls {
+        let plaintext = mem::take(&mut goodbye);
+        let sealed = tls
+            .session
+            .seal(&[IoSlice::new(&plaintext)], &mut goodbye)
+            .and_then(|_| tls.session.seal_alert(Alert::CloseNotify, &mut goodbye));
+        if sealed.is_err() {
+            return;
+        }
+    }
+    let _ = std::net::TcpStream::from(offer.socket).write(&goodbye);
 }
 
 /// The topics that `Hello` asks for, and one more where it asks for too many, which is what tells.
@@ -250,15 +340,17 @@ fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
     }
 }
 
-/// Sends `Goodbye` and waits a moment for the peer's end, so that what the peer still sends does not turn our close
+/// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does not turn our close
 /// into a reset that overtakes it.
-async fn say_goodbye(mut stream: TcpStream, reason: CloseReason) {
+async fn say_goodbye(mut stream: Stream, reason: CloseReason) {
     let said = async {
-        stream.write_all(&frames::goodbye(reason)).await?;
+        if !stream.is_unsecured() && reason != CloseReason::TlsRecord {
+            stream.write_all(&frames::goodbye(reason)).await?;
+        }
         stream.shutdown().await?;
         for _ in 0..DISCARDED_READS_MAX {
-            stream.readable().await?;
-            if discard(&stream)? == 0 {
+            stream.socket().readable().await?;
+            if discard(stream.socket())? == 0 {
                 break;
             }
         }
@@ -277,60 +369,6 @@ fn discard(stream: &TcpStream) -> io::Result<usize> {
     }
 }
 
-impl Partial<'_> {
-    /// Waits for bytes and reads them.
-    async fn read_more(&mut self, stream: &TcpStream) -> Result<(), CloseReason> {
-        loop {
-            stream.readable().await.map_err(|error| reason_of(&error))?;
-            if self.read_from(stream)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Reads what is there; `false` if it was a false alarm.
-    ///
-    /// The bytes are read on the stack, so that the connection owns only what it sent.
-    fn read_from(&mut self, stream: &TcpStream) -> Result<bool, CloseReason> {
-        let mut read = [0; READ_BYTES];
-        let count = match stream.try_read(&mut read) {
-            Ok(0) => return Err(CloseReason::PeerClosed),
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(reason_of(&error)),
-        };
-        let missing = (self.bytes.len() + count).saturating_sub(self.charged);
-        if missing > 0 {
-            // Doubling, like the buffer.
-            let more = missing.max(self.charged);
-            if !self.budget.take(more) {
-                return Err(CloseReason::BudgetExhausted);
-            }
-            self.charged += more;
-            self.bytes.reserve_exact(self.charged - self.bytes.len());
-        }
-        self.bytes.extend_from_slice(&read[..count]);
-        Ok(true)
-    }
-}
-
-impl Drop for Partial<'_> {
-    fn drop(&mut self) {
-        self.budget.give(self.charged);
-    }
-}
-
-fn reason_of(error: &io::Error) -> CloseReason {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
-    match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => CloseReason::PeerReset,
-        ErrorKind::TimedOut => CloseReason::KernelTimeout,
-        _ => CloseReason::SocketError,
-    }
-}
-
-/// A `Hello` with a signed token fits into one read.
-const READ_BYTES: usize = 4096;
 /// Together with the time-out: how much a refused peer may still send before it gets a reset.
 const DISCARDED_READS_MAX: usize = 64;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use weir_engine::{Adoption, Command, Credit, Origin, Priority};
+use weir_engine::{Adoption, Command, Credit, Origin, Priority, TlsAdoption};
 use weir_wire::v1::Subscribe;
 
 use crate::admission::Unsettled;
@@ -16,6 +16,14 @@ use crate::devices::Pin;
 #[derive(Default)]
 pub(crate) struct Tickets {
     inner: Mutex<Inner>,
+}
+
+/// A connection, taken apart.
+pub(crate) struct Offer {
+    pub(crate) socket: OwnedFd,
+    /// Plaintext that came behind `Hello`.
+    pub(crate) read_ahead: Vec<u8>,
+    pub(crate) tls: Option<Box<TlsAdoption>>,
 }
 
 /// What follows when the shard has the connection.
@@ -54,19 +62,19 @@ struct Inner {
 }
 
 impl Tickets {
-    /// Offers a connection to the shard whose lane the credit is of; gives the socket back if the lane has been told to
+    /// Offers a connection to the shard whose lane the credit is of; gives it back if the lane has been told to
     /// drain. That command is pushed behind [`Tickets::close`], so none is offered after it.
     pub(crate) fn offer(
         &self,
         credit: Credit<'_, OwnedFd>,
-        socket: OwnedFd,
+        offer: Offer,
         pending: Box<Pending>,
-        read_ahead: Vec<u8>,
-    ) -> Result<(), OwnedFd> {
+    ) -> Result<(), Offer> {
         let mut inner = self.lock();
         if inner.closed {
-            return Err(socket);
+            return Err(offer);
         }
+        let Offer { socket, read_ahead, tls } = offer;
         let ticket = inner.next;
         inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
@@ -82,7 +90,7 @@ impl Tickets {
             origin,
             publish_limited,
             read_ahead,
-            tls: None,
+            tls,
         };
         credit.push(Command::Adopt(Box::new(adoption)));
         Ok(())

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir::{Config, Gateway, GatewayBuilder};
@@ -36,19 +36,14 @@ pub(crate) async fn start_with(builder: GatewayBuilder) -> Gateway {
     builder.start().await.unwrap()
 }
 
-pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Peer<S = TcpStream> {
+    pub(crate) stream: S,
     buf: Vec<u8>,
 }
 
 impl Peer {
     pub(crate) async fn connect(gateway: &Gateway) -> Peer {
         Peer::over(TcpStream::connect(gateway.tcp_addrs()[0]).await.unwrap())
-    }
-
-    /// Over a socket that is connected.
-    pub(crate) fn over(stream: TcpStream) -> Peer {
-        Peer { stream, buf: Vec::new() }
     }
 
     /// Connects and says hello without a token; returns when `Welcome` has come.
@@ -60,6 +55,13 @@ impl Peer {
             assert_eq!(peer.subscribed().await.0, *topic);
         }
         peer
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    /// Over a stream that is connected.
+    pub(crate) fn over(stream: S) -> Self {
+        Peer { stream, buf: Vec::new() }
     }
 
     pub(crate) async fn say(&mut self, kind: Says) {
