@@ -4,6 +4,7 @@
 //! end of a name are the encoder's.
 
 mod families;
+mod tls;
 
 use std::fmt;
 
@@ -66,6 +67,7 @@ impl Collector for Gateway {
         self.events(&mut families)?;
         self.traffic(&mut families)?;
         self.memory(&mut families)?;
+        self.tls(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;
@@ -342,6 +344,11 @@ impl Gateway {
             "weir_fanout_duration",
             "From a fan-out's first send on a shard to its last.",
             &self.durations(|shard| &shard.fanout),
+        )?;
+        to.histogram(
+            "weir_settle",
+            "From accept to the shard's answer: PROXY header, TLS handshake, Hello, authentication.",
+            &Histogram::of(&self.handle.counters().settle_times),
         )?;
         let turn = self.durations(|shard| &shard.turn);
         to.histogram("weir_shard_turn", "Length of a shard's turns, waiting not counted.", &turn)?;

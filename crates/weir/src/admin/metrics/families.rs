@@ -9,6 +9,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use weir_engine::Durations;
 
+use crate::counters::Times;
+
 /// Writes one family after the other.
 pub(super) struct Families<'e> {
     encoder: DescriptorEncoder<'e>,
@@ -113,7 +115,7 @@ fn count(encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
     encoder.encode_counter::<NoLabelSet, u64, f64>(&value, None)
 }
 
-/// Durations of all shards together.
+/// Durations of all shards together, or of the front.
 #[derive(Debug)]
 pub(super) struct Histogram {
     counts: [u64; Durations::BUCKETS],
@@ -133,6 +135,11 @@ impl Histogram {
             all.max = all.max.max(one.max().as_secs_f64());
         }
         all
+    }
+
+    /// What is counted by many threads; it knows no longest.
+    pub(super) fn of(times: &Times) -> Self {
+        Self { counts: times.counts(), sum: times.sum().as_secs_f64(), max: 0.0 }
     }
 
     /// Not cumulated: the encoder does that.
