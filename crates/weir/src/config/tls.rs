@@ -43,6 +43,8 @@ pub struct TlsConfig {
     pub post_quantum: bool,
     /// Whether the development certificate may be shown beyond loopback.
     pub development_certificate_anywhere: bool,
+    /// Where the development certificate is kept; empty: where programs keep their state.
+    pub development_directory: PathBuf,
 }
 
 /// One of `[[tls.certificates]]`.
@@ -160,6 +162,7 @@ impl Default for TlsConfig {
             handshake_queue_max: 4_096,
             post_quantum: true,
             development_certificate_anywhere: false,
+            development_directory: PathBuf::new(),
         }
     }
 }

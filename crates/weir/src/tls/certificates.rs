@@ -93,8 +93,7 @@ impl Loaded {
         let at_chain =
             |what: String| TlsError::new(&format!("{key_path}.certificate"), chain_path, what);
         let at_key = |what: String| TlsError::new(&format!("{key_path}.key"), path, what);
-        let (_, leaf) = X509Certificate::from_der(&chain[0])
-            .map_err(|error| at_chain(format!("the first certificate cannot be read: {error}")))?;
+        let leaf = parse(&chain[0]).map_err(at_chain)?;
         let names = dns_names(&leaf).map_err(at_chain)?;
         let not_after = leaf.validity().not_after.timestamp();
         let pem = read_file(path).map_err(|error| at_key(format!("cannot be read: {error}")))?;
@@ -151,6 +150,18 @@ fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
         return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
     }
     Ok(bytes)
+}
+
+/// When a certificate ends, in seconds since 1970.
+pub(super) fn expires(certificate: &CertificateDer<'_>) -> Result<i64, String> {
+    Ok(parse(certificate)?.validity().not_after.timestamp())
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed
+        .map(|(_, parsed)| parsed)
+        .map_err(|error| format!("the first certificate cannot be read: {error}"))
 }
 
 fn dns_names(leaf: &X509Certificate<'_>) -> Result<Vec<String>, String> {

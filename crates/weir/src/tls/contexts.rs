@@ -1,19 +1,24 @@
 //! What handshakes are made with now, and how it is replaced while they go on.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::rand;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions};
 use rustls::{KeyLog, ServerConfig};
 use rustls_pki_types::CertificateDer;
+use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use super::TlsError;
 use super::certificates::{Certificates, Loaded};
 use super::config::{Parts, has_aes, provider};
+use super::development::{self, Development};
+use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
+use super::reload::{self, Stamps};
 use super::tickets::{self, Ticketer};
 use crate::config::{Config, TlsConfig};
 
@@ -27,6 +32,10 @@ pub(crate) struct Contexts {
     ticket_secret: Zeroizing<Vec<u8>>,
     key_log: Arc<dyn KeyLog>,
     current: ArcSwap<Context>,
+    development: Option<Development>,
+    /// Of the files, before they were read.
+    stamps_at_start: Stamps,
+    reload_asked: Notify,
 }
 
 /// One state of the files.
@@ -41,22 +50,18 @@ struct Context {
     expiries: Vec<Expiry>,
 }
 
-/// When a file ceases to be good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Expiry {
-    /// The file.
-    pub(crate) path: String,
-    /// Seconds since 1970.
-    pub(crate) not_after: i64,
-}
-
 impl Contexts {
-    /// Reads all files that `[tls]` names.
+    /// Reads all files that `[tls]` names, and the development certificate if it names no certificate.
     ///
     /// `key_log` sees the secrets of handshakes.
     /// Errors: the first file that cannot be used.
     pub(crate) fn new(config: &Config, key_log: Arc<dyn KeyLog>) -> Result<Contexts, TlsError> {
-        let tls = config.tls.clone();
+        let mut tls = config.tls.clone();
+        let development = match tls.certificates.is_empty() {
+            true => Some(development::find_or_make(&tls)?),
+            false => None,
+        };
+        tls.certificates.extend(development.iter().map(Development::config));
         let ticket_secret = if tls.ticket_secret.is_empty() {
             let mut secret = vec![0; SECRET_BYTES];
             rand::fill(&mut secret).expect("the kernel has random bytes");
@@ -65,6 +70,7 @@ impl Contexts {
             tls.ticket_secret.clone().into_bytes()
         };
         let ticket_secret = Zeroizing::new(ticket_secret);
+        let stamps_at_start = reload::stamps(&files(&tls));
         let current = Context::read(&tls, &ticket_secret, &key_log, None)?;
         Ok(Contexts {
             config: tls,
@@ -72,6 +78,9 @@ impl Contexts {
             ticket_secret,
             key_log,
             current: ArcSwap::from_pointee(current),
+            development,
+            stamps_at_start,
+            reload_asked: Notify::new(),
         })
     }
 
@@ -111,6 +120,32 @@ impl Contexts {
     pub(crate) fn expiries(&self) -> Vec<Expiry> {
         self.current.load().expiries.clone()
     }
+
+    /// The development certificate, if it is what clients are shown.
+    pub(crate) fn development(&self) -> Option<&Development> {
+        self.development.as_ref()
+    }
+
+    /// Has the files read now, whether they have changed or not; the log tells what came of it.
+    pub(crate) fn ask_reload(&self) {
+        self.reload_asked.notify_one();
+    }
+
+    pub(super) async fn reload_asked(&self) {
+        self.reload_asked.notified().await;
+    }
+
+    pub(super) fn reload_interval(&self) -> Duration {
+        self.config.reload_interval
+    }
+
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        files(&self.config)
+    }
+
+    pub(super) fn stamps_at_start(&self) -> &Stamps {
+        &self.stamps_at_start
+    }
 }
 
 impl Context {
@@ -126,11 +161,19 @@ impl Context {
         let mut expiries = Vec::new();
         for (index, certificate) in config.certificates.iter().enumerate() {
             let read = Loaded::read(&format!("tls.certificates[{index}]"), certificate, &usual)?;
-            expiries.push(Expiry::new(&certificate.certificate, read.not_after));
+            expiries.push(Expiry::new(
+                ExpiryKind::Certificate,
+                &certificate.certificate,
+                read.not_after,
+            ));
             loaded.push(read);
         }
         let clients = Clients::read(config, &usual)?;
-        expiries.extend(clients.crl_ends.map(|end| Expiry::new(&config.client_crl, end)));
+        expiries.extend(
+            clients
+                .crl_ends
+                .map(|end| Expiry::new(ExpiryKind::RevocationList, &config.client_crl, end)),
+        );
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
             Some(_) | None => sessions(config),
@@ -158,10 +201,15 @@ impl Context {
     }
 }
 
-impl Expiry {
-    fn new(path: &Path, not_after: i64) -> Expiry {
-        Expiry { path: path.display().to_string(), not_after }
-    }
+fn files(config: &TlsConfig) -> Vec<PathBuf> {
+    let of_clients = [&config.client_ca, &config.client_crl];
+    config
+        .certificates
+        .iter()
+        .flat_map(|certificate| [&certificate.certificate, &certificate.key])
+        .chain(of_clients.into_iter().filter(|path| !path.as_os_str().is_empty()))
+        .cloned()
+        .collect()
 }
 
 fn sessions(config: &TlsConfig) -> Arc<dyn StoresServerSessions> {

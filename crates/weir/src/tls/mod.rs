@@ -13,11 +13,14 @@ mod certificates;
 mod config;
 mod contexts;
 pub(crate) mod counts;
+mod development;
+mod expiry;
 mod handshake;
 mod hello;
 mod identity;
 mod keylog;
 mod pool;
+mod reload;
 mod service;
 pub(crate) mod stream;
 #[cfg(test)]
@@ -27,8 +30,11 @@ mod tickets;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-pub(crate) use contexts::{Contexts, Expiry};
+pub(crate) use contexts::Contexts;
+pub use development::Development;
+pub(crate) use expiry::{Expiry, ExpiryKind};
 pub(crate) use identity::NoIdentity;
+pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Service};
 
 /// A file that TLS cannot be made of: the operator's to mend.

@@ -1,0 +1,118 @@
+//! A certificate for the first try: made once, signed by nobody, kept.
+
+use std::env;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use rcgen::{CertificateParams, DnType, KeyPair, SanType, date_time_ymd};
+use zeroize::Zeroizing;
+
+use super::TlsError;
+use super::certificates::{expires, read_certificates};
+use crate::config::{CertificateConfig, TlsConfig};
+use crate::hub::unix_time;
+
+/// The certificate that is shown as long as none is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Development {
+    /// PEM file of the certificate and its key, which only its owner may read.
+    pub path: PathBuf,
+    /// SHA-256 of the certificate, as `openssl x509 -fingerprint -sha256` writes it.
+    pub fingerprint: String,
+}
+
+/// Finds the development certificate, or makes it where there is none, or one that has all but expired.
+pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> {
+    let directory = directory(&config.development_directory)?;
+    let path = directory.join(FILE_NAME);
+    let error = |what: String| TlsError::new(KEY, &path, what);
+    let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
+    if !is_there || ends_soon(&path)? {
+        let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
+        keep(&directory, &path, &pem)
+            .map_err(|cause| error(format!("cannot be written: {cause}")))?;
+    }
+    let chain = read_certificates(KEY, &path)?;
+    let fingerprint = digest::digest(&digest::SHA256, &chain[0]);
+    let bytes: Vec<String> =
+        fingerprint.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+    Ok(Development { path, fingerprint: bytes.join(":") })
+}
+
+impl Development {
+    /// It stands for one of `[[tls.certificates]]`.
+    pub(super) fn config(&self) -> CertificateConfig {
+        CertificateConfig { certificate: self.path.clone(), key: self.path.clone() }
+    }
+}
+
+/// What is configured, or where a program keeps what it remembers (systemd's directory for a service, then XDG's).
+fn directory(configured: &Path) -> Result<PathBuf, TlsError> {
+    if !configured.as_os_str().is_empty() {
+        return Ok(configured.to_owned());
+    }
+    let from = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    from("STATE_DIRECTORY")
+        .or_else(|| from("XDG_STATE_HOME").map(|home| home.join("weir")))
+        .or_else(|| from("HOME").map(|home| home.join(".local/state/weir")))
+        .ok_or_else(|| {
+            let what = "there is no place for the development certificate, as neither STATE_DIRECTORY nor \
+                        XDG_STATE_HOME nor HOME is set; set it, or [[tls.certificates]]";
+            TlsError::new(KEY, configured, what)
+        })
+}
+
+fn ends_soon(path: &Path) -> Result<bool, TlsError> {
+    let chain = read_certificates(KEY, path)?;
+    let soon = (unix_time() + RENEWED_BEFORE).as_secs();
+    let end = expires(&chain[0]).map_err(|what| TlsError::new(KEY, path, what))?;
+    Ok(u64::try_from(end).unwrap_or(0) < soon)
+}
+
+/// Certificate and key as PEM.
+fn make() -> Result<Zeroizing<String>, rcgen::Error> {
+    let mut params = CertificateParams::new(["localhost".to_owned()])?;
+    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+        params.subject_alt_names.push(SanType::IpAddress(ip));
+    }
+    params.distinguished_name.push(DnType::CommonName, "weir development certificate");
+    let now = date_time_ymd(1970, 1, 1) + unix_time();
+    (params.not_before, params.not_after) = (now - HOUR, now + VALIDITY);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let key = Zeroizing::new(key.serialize_pem());
+    Ok(Zeroizing::new(format!("{}{}", certificate.pem(), *key)))
+}
+
+/// Written beside its place and moved there, so that nobody reads half of it.
+fn keep(directory: &Path, path: &Path, pem: &str) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| {
+            file.write_all(pem.as_bytes())?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // It may never have been there.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+const KEY: &str = "tls.development_directory";
+const FILE_NAME: &str = "development.pem";
+const HOUR: Duration = Duration::from_secs(3_600);
+/// As long as systems that look at it accept of a certificate.
+const VALIDITY: Duration = Duration::from_secs(397 * 86_400);
+const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
