@@ -86,7 +86,7 @@ impl Authenticator {
                 .filter_map(|token| token.device.as_deref().map(Box::from))
                 .collect(),
             services: services.iter().map(|service| service.name.as_str().into()).collect(),
-            anonymous: config.auth.admits_anonymous(&config.listen.tcp),
+            anonymous: config.admits_anonymous(),
             device_id_bytes_max: config.limits.device_id_bytes_max,
         }
     }
@@ -286,6 +286,43 @@ mod tests {
             check(true, free, "", Ok(free));
             check(true, free, "any", Ok(free));
         }
+    }
+
+    #[test]
+    fn a_certificate_names_the_device_and_a_token_has_to_agree() {
+        const REFUSED: Result<&str, CloseReason> = Err(CloseReason::Unauthorized);
+        for (named, device, token, expected) in [
+            ("d2", "", "", Ok("d2")),
+            ("d2", "d2", "", Ok("d2")),
+            ("d2", "d3", "", REFUSED),
+            // A token is bound to it, and a certificate is as good.
+            ("d1", "", "", Ok("d1")),
+            ("d1", "", "one", Ok("d1")),
+            ("d2", "", "one", REFUSED),
+            ("d2", "d1", "one", REFUSED),
+            ("d1", "", "any", REFUSED),
+            ("d2", "", "any", Ok("d2")),
+            ("d2", "", "wrong", REFUSED),
+            ("backend", "", "", REFUSED),
+            ("backend/2", "", "any", REFUSED),
+            ("backend", "", "back", Ok("backend")),
+            ("d2", "", "back", REFUSED),
+        ] {
+            for anonymous in [false, true] {
+                let answer = authenticator(anonymous).authenticate_certified(named, device, token);
+                let answer = answer.map(|admission| admission.device);
+                assert_eq!(
+                    answer.as_deref(),
+                    expected.as_ref().map(|id| *id),
+                    "{named:?} claims {device:?} with {token:?}"
+                );
+            }
+        }
+        let auth = authenticator(false);
+        let labelled = auth.authenticate_certified("d2", "", "vip").unwrap();
+        assert_eq!(labelled.priority, Priority::High);
+        let unlabelled = auth.authenticate_certified("d2", "", "").unwrap();
+        assert_eq!((unlabelled.grant, unlabelled.is_service), (0, false));
     }
 
     #[test]

@@ -245,10 +245,11 @@ pub struct TcpConfig {
     pub user_timeout: Duration,
 }
 
-impl AuthConfig {
-    /// Whether devices without a token are admitted, given where devices connect.
-    pub fn admits_anonymous(&self, listen: &[SocketAddr]) -> bool {
-        self.anonymous.unwrap_or_else(|| listen.iter().all(|addr| addr.ip().is_loopback()))
+impl Config {
+    /// Whether devices without a token are admitted: as configured, or if all listen on loopback.
+    pub fn admits_anonymous(&self) -> bool {
+        let mut addrs = self.listen.tcp.iter().chain(&self.listen.tls);
+        self.auth.anonymous.unwrap_or_else(|| addrs.all(|addr| addr.ip().is_loopback()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod auth;
 mod classes;
+mod tls;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -47,12 +48,14 @@ impl Config {
         self.check_watermarks()?;
         self.check_derived_budget(resources)?;
         self.check_tcp()?;
+        self.check_tls()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
     fn check_listen(&self) -> Result<(), ConfigError> {
-        if self.listen.tcp.is_empty() {
-            return Err(error("listen.tcp", "[]", "at least one address"));
+        if self.listen.tcp.is_empty() && self.listen.tls.is_empty() {
+            let allowed = "at least one address, here or in listen.tls";
+            return Err(error("listen.tcp", "[]", allowed));
         }
         // The kernel keeps the backlog in 32 bits and caps it with somaxconn; above 16 bits old ones wrap.
         within("listen.accept_backlog", self.listen.accept_backlog, 1..=65_535)?;

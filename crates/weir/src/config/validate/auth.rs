@@ -1,9 +1,10 @@
 //! Rules of tokens and services.
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 
 use super::{ConfigError, TOKEN_BYTES_MAX, error};
-use crate::config::{Config, ServiceConfig, TokenConfig};
+use crate::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
 
 /// Secrets that have been seen, each with the place where it stands.
 type Secrets<'a> = HashMap<&'a str, String>;
@@ -39,15 +40,15 @@ impl Config {
     }
 
     fn check_anonymous(&self) -> Result<(), ConfigError> {
-        let exposed = self.listen.tcp.iter().find(|addr| !addr.ip().is_loopback());
-        if let (Some(true), Some(addr)) = (self.auth.anonymous, exposed) {
+        let exposed = self.exposed();
+        if let (Some(true), Some((key, addr))) = (self.auth.anonymous, exposed) {
             let allowed = format!(
-                "true only while every address of listen.tcp is on loopback, and {addr} is not: \
+                "true only while every address of {key} is on loopback, and {addr} is not: \
                  set auth.tokens and leave auth.anonymous out, or listen on 127.0.0.1 or [::1]"
             );
             return Err(error("auth.anonymous", "true", allowed));
         }
-        let admits_anonymous = self.auth.admits_anonymous(&self.listen.tcp);
+        let admits_anonymous = self.admits_anonymous();
         if self.auth.anonymous.is_none()
             && admits_anonymous
             && !self.listen.proxy_networks.is_empty()
@@ -58,15 +59,19 @@ impl Config {
             return Err(ConfigError { depends_on, ..error("auth.anonymous", "(absent)", allowed) });
         }
         let nobody = self.auth.tokens.is_empty() && self.auth.services.is_empty();
-        if nobody && !admits_anonymous {
+        // Certificates admit devices too, but only where they are shown.
+        let by_certificate = self.tls.client_identity != ClientIdentity::None
+            && !self.listen.tls.is_empty()
+            && self.listen.tcp.iter().all(|addr| addr.ip().is_loopback());
+        if nobody && !by_certificate && !admits_anonymous {
             let allowed = match exposed {
-                Some(addr) => format!(
-                    "at least one token, since {addr} of listen.tcp is not on loopback; set [[auth.tokens]]"
+                Some((key, addr)) => format!(
+                    "at least one token, since {addr} of {key} is not on loopback; set [[auth.tokens]]"
                 ),
                 None => "at least one token while auth.anonymous is false".to_owned(),
             };
-            let depends_on = match exposed {
-                Some(_) => &["listen.tcp"],
+            let depends_on: &[_] = match exposed {
+                Some(_) => &["listen.tcp", "listen.tls"],
                 None => &["auth.anonymous"],
             };
             return Err(ConfigError { depends_on, ..error("auth.tokens", "[]", allowed) });
@@ -74,9 +79,16 @@ impl Config {
         Ok(())
     }
 
+    /// The first address that devices from elsewhere reach, and the key that it stands under.
+    fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
+        let tcp = self.listen.tcp.iter().map(|addr| ("listen.tcp", *addr));
+        let tls = self.listen.tls.iter().map(|addr| ("listen.tls", *addr));
+        tcp.chain(tls).find(|(_, addr)| !addr.ip().is_loopback())
+    }
+
     /// The tokens of the example that comes with Weir are everybody's.
     fn check_placeholders(&self) -> Result<(), ConfigError> {
-        let addrs = self.listen.tcp.iter().chain(&self.listen.admin);
+        let addrs = self.listen.tcp.iter().chain(&self.listen.tls).chain(&self.listen.admin);
         let Some(addr) = addrs.into_iter().find(|addr| !addr.ip().is_loopback()) else {
             return Ok(());
         };
@@ -85,14 +97,17 @@ impl Config {
         let named = tokens
             .map(|(index, token)| (format!("auth.tokens[{index}].token"), token))
             .chain(services.map(|(index, token)| (format!("auth.services[{index}].token"), token)))
-            .chain([("admin.token".to_owned(), &self.admin.token)]);
+            .chain([
+                ("admin.token".to_owned(), &self.admin.token),
+                ("tls.ticket_secret".to_owned(), &self.tls.ticket_secret),
+            ]);
         for (key, token) in named {
             if token.starts_with(PLACEHOLDER) {
                 let allowed = format!(
-                    "a token of your own (openssl rand -hex 32), since {addr} is not on loopback: what begins with \
+                    "a secret of your own (openssl rand -hex 32), since {addr} is not on loopback: what begins with \
                      {PLACEHOLDER} stands in an example that everybody has"
                 );
-                let depends_on = &["listen.tcp", "listen.admin"];
+                let depends_on = &["listen.tcp", "listen.tls", "listen.admin"];
                 return Err(ConfigError { depends_on, ..error(&key, "(hidden)", allowed) });
             }
         }
@@ -217,11 +232,11 @@ fn check_labels(path: &str, labels: &[String]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn is_word(text: &str, bytes_max: usize) -> bool {
+pub(super) fn is_word(text: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&text.len()) && !text.contains(char::is_control)
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
 

@@ -496,7 +496,7 @@ fn the_tokens_of_the_example_stay_on_loopback() {
             (["a", "b", "REPLACE-c"], "admin.token"),
         ] {
             let message = placed(outside, tokens[0], tokens[1], tokens[2]);
-            let expected = format!("{key} = (hidden): allowed is a token of your own");
+            let expected = format!("{key} = (hidden): allowed is a secret of your own");
             assert!(message.starts_with(&expected), "{message:?}");
         }
     }
@@ -510,3 +510,5 @@ fn a_budget_that_the_machine_decides_is_enough() {
     assert_eq!(error.value, "0 (a quarter of the memory: 524288)");
     assert!(error.allowed.contains("connection.high_watermark_bytes"), "{error}");
 }
+
+mod tls;
