@@ -22,7 +22,7 @@ use crate::hub::Hub;
 use crate::listener::{self, Buffers, Listener, Transport};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files, schedule_settling_thread};
-use crate::tls::TlsError;
+use crate::tls::{Development, TlsError};
 use crate::{admin, frames, lanes, tls};
 
 /// A running gateway.
@@ -53,6 +53,8 @@ pub struct Started {
     pub tcp: Vec<SocketAddr>,
     /// Where devices connect with TLS, likewise.
     pub tls: Vec<SocketAddr>,
+    /// The certificate that is shown there if none is configured.
+    pub development: Option<Development>,
     /// Where the admin API listens.
     pub admin: Option<SocketAddr>,
     /// Processors, quota and memory.
@@ -272,6 +274,7 @@ impl GatewayBuilder {
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp),
             tls: addrs(&listeners, Transport::Tls),
+            development: tls.as_ref().and_then(|tls| tls.contexts().development().cloned()),
             admin: admin.as_ref().map(|(addr, _)| *addr),
             resources,
             shards,
@@ -466,6 +469,9 @@ fn launch(
         services.spawn(async move { hub.router.run_ticks(ticker).await });
     }
     services.spawn(admission::tidy(Arc::clone(&hub)));
+    if let Some(tls) = &hub.tls {
+        services.spawn(tls::watch(Arc::clone(tls.contexts())));
+    }
     let admin = admin.map(|(_, listener)| {
         let config = hub.config().admin.clone();
         let handle = Handle::new(Arc::clone(&hub));

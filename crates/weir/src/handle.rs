@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::events::{EventCounts, EventFilter, Events};
 use crate::hub::Hub;
+use crate::tls::Contexts;
 
 /// The gateway from the inside.
 ///
@@ -124,6 +125,16 @@ impl Handle {
     /// What the front counts.
     pub fn counters(&self) -> &Counters {
         self.hub.counters()
+    }
+
+    /// Has the files that `[tls]` names read now; the log tells what came of it. They are looked at every
+    /// `tls.reload_interval` anyway. `false`: nothing listens with TLS.
+    pub fn reload_certificates(&self) -> bool {
+        self.tls().map(Contexts::ask_reload).is_some()
+    }
+
+    pub(crate) fn tls(&self) -> Option<&Contexts> {
+        self.hub.tls.as_ref().map(|tls| &**tls.contexts())
     }
 
     pub(crate) fn admission(&self) -> &Admission {

@@ -133,23 +133,26 @@ pub(super) fn read_pem<T: PemObject>(
     let error = |what: String| TlsError::new(key, path, what);
     let pem = read_file(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
     let items: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&pem).collect();
-    let items = items.map_err(|cause| error(format!("is no PEM file: {cause}")))?;
+    let items = items.map_err(|cause| error(no_pem(&cause)))?;
     if items.is_empty() {
         return Err(error(format!("holds no \"{kind}\" section")));
     }
     Ok(items)
 }
 
-/// The file's bytes, which may be a key's.
+/// The file's bytes, which may be a key's: no copy is left behind by a buffer that grew.
 fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = fs::File::open(path)?;
-    // As long as it will get, so that no copy of a key is left behind by growing.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 1));
-    file.by_ref().take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    let bytes = file.metadata()?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "it has {bytes} bytes, and {FILE_BYTES_MAX} at most are read"
+        )));
     }
-    Ok(bytes)
+    // What is appended meanwhile counts with the next look.
+    let mut read = Zeroizing::new(Vec::with_capacity(usize::try_from(bytes).unwrap_or(0) + 1));
+    file.by_ref().take(bytes).read_to_end(&mut read)?;
+    Ok(read)
 }
 
 /// When a certificate ends, in seconds since 1970.
@@ -169,28 +172,38 @@ fn dns_names(leaf: &X509Certificate<'_>) -> Result<Vec<String>, String> {
         .subject_alternative_name()
         .map_err(|error| format!("its subject alternative names cannot be read: {error}"))?;
     let names = names.iter().flat_map(|names| &names.value.general_names);
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "a foreign enum; a client asks for a DNS name"
-    )]
     let names = names.filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-        _ => None,
+        // What else a certificate is for no client asks for by SNI.
+        GeneralName::OtherName(..)
+        | GeneralName::RFC822Name(_)
+        | GeneralName::X400Address(_)
+        | GeneralName::DirectoryName(_)
+        | GeneralName::EDIPartyName(_)
+        | GeneralName::URI(_)
+        | GeneralName::IPAddress(_)
+        | GeneralName::RegisteredID(_)
+        | GeneralName::Invalid(..) => None,
     });
     Ok(names.collect())
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
 fn no_key(error: &pem::Error) -> String {
-    match error {
-        pem::Error::NoItemsFound => {
-            "holds no private key: \"BEGIN PRIVATE KEY\", \"BEGIN EC PRIVATE KEY\" or \"BEGIN RSA PRIVATE KEY\", \
-             without a passphrase"
-                .to_owned()
-        }
-        error => format!("is no PEM file: {error}"),
+    if matches!(error, pem::Error::NoItemsFound) {
+        return "holds no private key: \"BEGIN PRIVATE KEY\", \"BEGIN EC PRIVATE KEY\" or \"BEGIN RSA PRIVATE KEY\", \
+                without a passphrase"
+            .to_owned();
     }
+    no_pem(error)
+}
+
+fn no_pem(error: &pem::Error) -> String {
+    if let pem::Error::MissingSectionEnd { end_marker } = error {
+        let section = String::from_utf8_lossy(end_marker);
+        return format!("is no PEM file: the section \"{section}\" has no end");
+    }
+    format!("is no PEM file: {error}")
 }
 
 /// Chains and bundles of authorities are smaller; revocation lists of a large fleet come near.
-const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

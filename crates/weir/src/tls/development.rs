@@ -57,7 +57,10 @@ fn directory(configured: &Path) -> Result<PathBuf, TlsError> {
         return Ok(configured.to_owned());
     }
     let from = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    from("STATE_DIRECTORY")
+    // Only where a unit has several of them is it a list.
+    let of_service =
+        from("STATE_DIRECTORY").filter(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
+    of_service
         .or_else(|| from("XDG_STATE_HOME").map(|home| home.join("weir")))
         .or_else(|| from("HOME").map(|home| home.join(".local/state/weir")))
         .ok_or_else(|| {

@@ -50,6 +50,14 @@ impl ExpiryKind {
         }
     }
 
+    /// In the metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            ExpiryKind::Certificate => "certificate",
+            ExpiryKind::RevocationList => "revocation_list",
+        }
+    }
+
     /// A certificate is renewed weeks before it ends, a list often daily.
     const fn warned_hours(self) -> i64 {
         match self {

@@ -45,21 +45,20 @@ pub(super) fn identity(
     if u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0) < now.as_secs() {
         return Err(NoIdentity::Expired);
     }
-    let name = match part {
-        ClientIdentity::None => return Ok(None),
-        ClientIdentity::CommonName => {
-            let name = parsed.subject().iter_common_name().next();
-            name.and_then(|name| name.as_str().ok())
-        }
-        ClientIdentity::SanDns => alternative(&parsed, |name| match name {
-            GeneralName::DNSName(name) => Some(name),
-            _ => None,
-        }),
-        ClientIdentity::SanUri => alternative(&parsed, |name| match name {
-            GeneralName::URI(name) => Some(name),
-            _ => None,
-        }),
-    };
+    let name =
+        match part {
+            ClientIdentity::None => return Ok(None),
+            ClientIdentity::CommonName => {
+                let name = parsed.subject().iter_common_name().next();
+                name.and_then(|name| name.as_str().ok())
+            }
+            ClientIdentity::SanDns => alternative(&parsed, |name| {
+                if let GeneralName::DNSName(name) = name { Some(*name) } else { None }
+            }),
+            ClientIdentity::SanUri => alternative(&parsed, |name| {
+                if let GeneralName::URI(name) = name { Some(*name) } else { None }
+            }),
+        };
     let name = name.ok_or(NoIdentity::NoName)?;
     if name.is_empty() || name.len() > bytes_max || name.contains(char::is_control) {
         return Err(NoIdentity::BadName);

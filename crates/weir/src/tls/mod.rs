@@ -32,8 +32,6 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use contexts::Contexts;
 pub use development::Development;
-pub(crate) use expiry::{Expiry, ExpiryKind};
-pub(crate) use identity::NoIdentity;
 pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Service};
 
@@ -54,3 +52,6 @@ impl TlsError {
         TlsError { key: key.to_owned(), path: path.to_owned(), what: what.to_string() }
     }
 }
+
+#[cfg(test)]
+mod tests;

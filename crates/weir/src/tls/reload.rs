@@ -46,7 +46,7 @@ pub(crate) async fn watch(contexts: Arc<Contexts>) {
 }
 
 /// What is known of the files.
-struct Watch {
+pub(super) struct Watch {
     /// As they were when they were last read.
     tried: Stamps,
     /// As the last look found them.
@@ -65,13 +65,13 @@ pub(super) struct Stamp {
 }
 
 impl Watch {
-    fn new(contexts: &Contexts) -> Watch {
+    pub(super) fn new(contexts: &Contexts) -> Watch {
         let tried = contexts.stamps_at_start().clone();
         Watch { seen: tried.clone(), tried }
     }
 
     /// Reads the files if they have changed or it is asked for; whether what they hold is in use now.
-    fn look(&mut self, contexts: &Contexts, is_asked: bool) -> bool {
+    pub(super) fn look(&mut self, contexts: &Contexts, is_asked: bool) -> bool {
         let now = stamps(&contexts.files());
         let is_settled = now == self.seen;
         self.seen.clone_from(&now);

@@ -119,3 +119,89 @@ const TAG_BYTES: usize = 16;
 const OVERHEAD_BYTES: usize = HEADER_BYTES + NONCE_LEN + TAG_BYTES;
 /// The chain of a client's certificates is in it; a client with a longer one makes a full handshake each time.
 const TICKET_BYTES_MAX: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static NOW: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const HOUR: u64 = 3_600;
+
+    fn node(secret: &[u8], policy: u8) -> Ticketer {
+        let now = || Duration::from_secs(NOW.get());
+        Ticketer::new(secret, [policy; 32], Duration::from_secs(6 * HOUR), now)
+    }
+
+    fn at(hours: u64) {
+        NOW.set((1_000_000 * 6 + hours) * HOUR);
+    }
+
+    #[test]
+    fn another_node_reads_a_ticket_for_as_long_as_it_was_promised() {
+        let (one, other) = (node(b"secret", 0), node(b"secret", 0));
+        // Made at the beginning of a period and at its end.
+        for (made, read, is_accepted) in [
+            (0, 0, true),
+            (0, 5, true),
+            (0, 11, true),
+            (0, 12, false),
+            (5, 11, true),
+            (5, 12, false),
+            (5, 600, false),
+            // By a node whose clock is ahead.
+            (6, 5, true),
+            (6, 0, true),
+            (12, 5, false),
+        ] {
+            at(made);
+            let ticket = one.encrypt(b"state").unwrap();
+            at(read);
+            let state = other.decrypt(&ticket);
+            assert_eq!(state.as_deref(), is_accepted.then_some(&b"state"[..]), "{made} {read}");
+        }
+        assert_eq!(u64::from(one.lifetime()), 6 * HOUR);
+    }
+
+    #[test]
+    fn no_bit_of_a_ticket_may_change() {
+        at(0);
+        let node = node(b"secret", 0);
+        let ticket = node.encrypt(b"state").unwrap();
+        for bit in 0..ticket.len() * 8 {
+            let mut tampered = ticket.clone();
+            tampered[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(node.decrypt(&tampered), None, "bit {bit}");
+        }
+        for end in 0..ticket.len() {
+            assert_eq!(node.decrypt(&ticket[..end]), None, "{end} bytes");
+        }
+        assert_eq!(node.decrypt(&[ticket, vec![0]].concat()), None);
+    }
+
+    #[test]
+    fn another_secret_or_another_policy_reads_nothing() {
+        at(0);
+        let ticket = node(b"secret", 0).encrypt(b"state").unwrap();
+        assert_eq!(node(b"terces", 0).decrypt(&ticket), None);
+        assert_eq!(node(b"secret", 1).decrypt(&ticket), None);
+    }
+
+    #[test]
+    fn no_two_tickets_are_alike_and_none_is_too_long() {
+        at(0);
+        let node = node(b"secret", 0);
+        let (one, other) = (node.encrypt(b"state").unwrap(), node.encrypt(b"state").unwrap());
+        assert_ne!(one[9..HEADER_BYTES], other[9..HEADER_BYTES]);
+        assert_ne!(one[HEADER_BYTES + NONCE_LEN..], other[HEADER_BYTES + NONCE_LEN..]);
+        let longest = vec![1; TICKET_BYTES_MAX - OVERHEAD_BYTES];
+        let ticket = node.encrypt(&longest).unwrap();
+        assert_eq!(ticket.len(), TICKET_BYTES_MAX);
+        assert_eq!(node.decrypt(&ticket), Some(longest.clone()));
+        assert_eq!(node.encrypt(&[longest, vec![1]].concat()), None);
+    }
+}

@@ -6,6 +6,7 @@ use weir_engine::tls::Alert;
 
 use super::Gateway;
 use super::families::Families;
+use crate::tls::Contexts;
 use crate::tls::counts::HandshakeFailure;
 
 impl Gateway {
@@ -53,6 +54,15 @@ impl Gateway {
             "weir_tls_key_updates",
             "Changes of TLS keys on settled connections, in either direction.",
             self.sum(|shard| &shard.tls_key_changes),
+        )?;
+        let expiries = self.handle.tls().map(Contexts::expiries).unwrap_or_default();
+        to.gauges(
+            "weir_tls_certificate_expiry_seconds",
+            "When each file of certificates or revocation lists ends, in seconds since 1970.",
+            expiries.iter().map(|expiry| {
+                let labels = [("kind", expiry.kind.label()), ("file", expiry.file.as_str())];
+                (labels, expiry.not_after)
+            }),
         )?;
         to.counter(
             "weir_tls_not_moved",

@@ -1,0 +1,84 @@
+//! Who resumes a session where, and who may not.
+
+use rustls::HandshakeKind;
+
+use super::authority::Leaf;
+use super::*;
+use crate::config::ClientAuth;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn with_secret(authority: &Authority, secret: &str) -> Config {
+    let mut config = config(vec![authority.files("c", &["gate.example"])]);
+    config.tls.ticket_secret = secret.to_owned();
+    config
+}
+
+/// A full handshake with one gateway, then one with another.
+fn second_kind(first: &Contexts, second: &Contexts, client: &Arc<ClientConfig>) -> HandshakeKind {
+    let kind = |contexts| shake(contexts, client, "gate.example").unwrap().server.handshake_kind();
+    assert_eq!(kind(first), Some(HandshakeKind::Full));
+    kind(second).unwrap()
+}
+
+#[test]
+fn a_session_is_resumed_by_every_node_with_the_secret() {
+    let authority = Authority::new("ca");
+    for version in TlsVersion::ALL {
+        let client =
+            || ClientOf { version: Some(version), ..ClientOf::default() }.config(&authority);
+        let node = || contexts(&with_secret(&authority, SECRET));
+        let random = || contexts(&with_secret(&authority, ""));
+        let itself = random();
+        assert_eq!(second_kind(&node(), &node(), &client()), HandshakeKind::Resumed);
+        assert_eq!(second_kind(&itself, &itself, &client()), HandshakeKind::Resumed);
+        assert_eq!(second_kind(&random(), &random(), &client()), HandshakeKind::Full);
+        assert_eq!(second_kind(&node(), &random(), &client()), HandshakeKind::Full);
+    }
+}
+
+/// What a ticket would let through unasked is asked again when the rules have changed.
+#[test]
+fn a_session_is_not_resumed_under_other_rules_for_clients() {
+    let authority = Authority::new("ca");
+    let leaf = Leaf { serial: 8, ..Leaf::default() };
+    let mut config = with_secret(&authority, SECRET);
+    config.tls.client_auth = ClientAuth::Optional;
+    config.tls.client_ca = authority.bundle();
+    let lax = contexts(&config);
+    for version in TlsVersion::ALL {
+        let client = |identity| {
+            ClientOf { identity, version: Some(version), ..ClientOf::default() }.config(&authority)
+        };
+        // Nobody's ticket passes where a certificate is required.
+        config.tls.client_auth = ClientAuth::Required;
+        let strict = contexts(&config);
+        let stranger = client(None);
+        assert!(shake(&lax, &stranger, "gate.example").is_ok());
+        assert!(shake(&strict, &stranger, "gate.example").is_err());
+        // Nor does one of a certificate that has been revoked meanwhile.
+        let device = client(Some(authority.identity(&leaf)));
+        assert_eq!(second_kind(&strict, &strict, &device), HandshakeKind::Resumed);
+        let mut revoking = config.clone();
+        revoking.tls.client_crl =
+            authority.write("crl.pem", &authority.revocation_list(&[8], 86_400));
+        assert!(shake(&contexts(&revoking), &device, "gate.example").is_err());
+    }
+}
+
+/// The server's side of what is resumed still knows whose it is.
+#[test]
+fn a_resumed_session_has_the_client_s_certificate() {
+    let authority = Authority::new("ca");
+    let mut config = with_secret(&authority, SECRET);
+    config.tls.client_auth = ClientAuth::Required;
+    config.tls.client_ca = authority.bundle();
+    let contexts = contexts(&config);
+    let identity = authority.identity(&Leaf::default());
+    let chain = identity.0.clone();
+    let client = ClientOf { identity: Some(identity), ..ClientOf::default() }.config(&authority);
+    shake(&contexts, &client, "gate.example").unwrap();
+    let pair = shake(&contexts, &client, "gate.example").unwrap();
+    assert_eq!(pair.server.handshake_kind(), Some(HandshakeKind::Resumed));
+    assert_eq!(pair.server.peer_certificates(), Some(&chain[..]));
+}
