@@ -4,14 +4,15 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use weir::{Actor, Config, OpenFiles, Started, TopicClass};
+use weir::{Actor, Config, Development, OpenFiles, Started, TopicClass};
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
     let tcp: Vec<String> = started.tcp.iter().map(SocketAddr::to_string).collect();
     let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
     let buffers = started.buffers;
-    let rows = [
-        ("devices (TCP)", tcp.join(", ")),
+    let mut rows = vec![("devices (TCP)", tcp.join(", "))];
+    rows.extend(tls(started));
+    rows.extend([
         ("admin API", admin),
         ("shards", shards(&started.shards)),
         ("front threads", front_threads.to_string()),
@@ -28,7 +29,7 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
                 buffers.send_bytes, buffers.recv_bytes
             ),
         ),
-    ];
+    ]);
     let mut out = format!("weir {} is listening\n", env!("CARGO_PKG_VERSION"));
     for (name, value) in rows {
         line(&mut out, format_args!("  {name:<15}{value}"));
@@ -39,6 +40,20 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
         out.push_str(&command);
     }
     out
+}
+
+/// Where TLS is spoken, and what is shown there if that is nobody's certificate.
+fn tls(started: &Started) -> Vec<(&'static str, String)> {
+    if started.tls.is_empty() {
+        return Vec::new();
+    }
+    let tls: Vec<String> = started.tls.iter().map(SocketAddr::to_string).collect();
+    let mut rows = vec![("devices (TLS)", tls.join(", "))];
+    if let Some(Development { path, fingerprint }) = &started.development {
+        rows.push(("certificate", format!("for development only: {}", path.display())));
+        rows.push(("SHA-256", fingerprint.clone()));
+    }
+    rows
 }
 
 /// That it is valid, and the topic classes one a line, in the order in which they are tried.
@@ -136,7 +151,7 @@ fn commands(started: &Started, config: &Config) -> [String; 3] {
         Some(addr) if addr != default_addr(DEVICES_PORT) => subscribe += &format!(" --addr {addr}"),
         Some(_) | None => {}
     }
-    if !config.auth.admits_anonymous(&config.listen.tcp) {
+    if !config.admits_anonymous() {
         subscribe += " --token TOKEN";
     }
     let Some(admin) = started.admin.map(reachable) else {
@@ -199,6 +214,8 @@ mod tests {
     fn started(tcp: &str, admin: Option<&str>) -> Started {
         Started {
             tcp: vec![tcp.parse().unwrap()],
+            tls: vec![],
+            development: None,
             admin: admin.map(|addr| addr.parse().unwrap()),
             resources: Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 8 << 30 },
             shards: vec![Some(0), Some(1)],
@@ -231,6 +248,19 @@ Try next:
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_certificate_that_nobody_has_signed_is_named() {
+        let mut started = started("127.0.0.1:7070", None);
+        started.tls = vec!["127.0.0.1:7443".parse().unwrap()];
+        assert_eq!(tls(&started), [("devices (TLS)", "127.0.0.1:7443".to_owned())]);
+        let (path, fingerprint) = ("/s/development.pem".into(), "AB:CD".to_owned());
+        started.development = Some(Development { path, fingerprint });
+        let shown = text(&started, &Config::default(), 1);
+        let expected = "  devices (TLS)  127.0.0.1:7443\n  certificate    for development only: /s/development.pem\n  \
+                        SHA-256        AB:CD\n";
+        assert!(shown.contains(expected), "{shown}");
     }
 
     #[test]

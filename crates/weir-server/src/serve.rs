@@ -49,11 +49,11 @@ async fn serve(
     let reporter = tokio::spawn(report_dropped_lines(gateway.handle(), dropped));
 
     // Not within the line below: what a line tells is worked out only if its level is on.
-    let signal = signals.next().await;
+    let signal = signals.end(|| reload(&gateway.handle())).await;
     info!(signal, "stopping; a second signal ends at once");
     let code = tokio::select! {
         () = gateway.shutdown() => ExitCode::SUCCESS,
-        signal = signals.next() => {
+        signal = signals.end(|| info!("SIGHUP: nothing is reloaded while stopping")) => {
             warn!(signal, "ended at once");
             ExitCode::from(EXIT_CUT_SHORT)
         }
@@ -62,10 +62,18 @@ async fn serve(
     Ok(code)
 }
 
-/// The signals that end the program.
+/// What SIGHUP asks for.
+fn reload(handle: &Handle) {
+    if !handle.reload_certificates() {
+        info!("SIGHUP: nothing to reload, as nothing listens with TLS");
+    }
+}
+
+/// The signals that end the program, and the one that has files read again.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -74,13 +82,18 @@ impl Signals {
         Ok(Signals {
             terminate: catch(SignalKind::terminate())?,
             interrupt: catch(SignalKind::interrupt())?,
+            hangup: catch(SignalKind::hangup())?,
         })
     }
 
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+    /// Waits for one that ends the program.
+    async fn end(&mut self, hung_up: impl Fn()) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => hung_up(),
+            }
         }
     }
 }

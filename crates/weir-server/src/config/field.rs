@@ -1,10 +1,11 @@
 //! What a key's value can be, and how each kind is read, from TOML and from a variable, and shown.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
-use weir::{Actor, IpNet, Priority, Right, SlowPolicy};
+use weir::{Actor, ClientAuth, ClientIdentity, IpNet, Priority, Right, SlowPolicy, TlsVersion};
 
 use super::LogFormat;
 use super::tables::Member;
@@ -188,6 +189,22 @@ impl Value for String {
     }
 }
 
+impl Value for PathBuf {
+    const KIND: &'static str = "a path";
+
+    fn from_toml(value: &DeValue<'_>) -> Option<PathBuf> {
+        value.as_str().map(PathBuf::from)
+    }
+
+    fn from_text(text: &str) -> Option<PathBuf> {
+        Some(PathBuf::from(text))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.display().to_string()))
+    }
+}
+
 impl Value for Option<String> {
     const KIND: &'static str = String::KIND;
 
@@ -264,6 +281,45 @@ impl Word for SlowPolicy {
 
     fn find(word: &str) -> Option<SlowPolicy> {
         SlowPolicy::ALL.into_iter().find(|policy| policy.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for TlsVersion {
+    const KIND: &'static str = "\"1.2\" or \"1.3\"";
+    const WORDS: &'static [&'static str] = &["1.2", "1.3"];
+
+    fn find(word: &str) -> Option<TlsVersion> {
+        TlsVersion::ALL.into_iter().find(|version| version.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for ClientAuth {
+    const KIND: &'static str = "\"off\", \"optional\" or \"required\"";
+    const WORDS: &'static [&'static str] = &["off", "optional", "required"];
+
+    fn find(word: &str) -> Option<ClientAuth> {
+        ClientAuth::ALL.into_iter().find(|auth| auth.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for ClientIdentity {
+    const KIND: &'static str = "\"none\", \"common_name\", \"san_dns\" or \"san_uri\"";
+    const WORDS: &'static [&'static str] = &["none", "common_name", "san_dns", "san_uri"];
+
+    fn find(word: &str) -> Option<ClientIdentity> {
+        ClientIdentity::ALL.into_iter().find(|part| part.name() == word)
     }
 
     fn word(&self) -> &'static str {

@@ -138,7 +138,7 @@ impl Reader<'_> {
                 return;
             }
         }
-        let shown = self.source(&path, value);
+        let shown = if key.is_secret { self.source(&path, value) } else { self.written(value) };
         if key.field.set_from_toml(self.settings, value.get_ref()) {
             let written = value.get_ref().is_str().then_some(shown);
             self.places.set(path, place, written.filter(|shown| shown != HIDDEN));

@@ -112,6 +112,7 @@ pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("limits", "How many and how large. What is over a limit is refused, and counted."),
     ("connection", "Times and watermarks of a connection."),
     ("tcp", "Options of the devices' sockets."),
+    ("tls", "Certificates, sessions and handshakes of `listen.tls`."),
     // Of what stands outside the sections.
     ("", "What holds for the topics whose names fit a pattern."),
     ("log", "Log lines; they go to standard error."),
@@ -148,8 +149,13 @@ macro_rules! key {
 static KEYS: &[Key] = &[
     key!(
         listen.tcp,
-        "at least one",
+        "at least one, here or in listen.tls",
         "Where devices connect over TCP. `[::]` takes IPv4 too; port 0 takes a free one, which is printed at the start."
+    ),
+    key!(
+        listen.tls,
+        "",
+        "Where devices connect over TLS, likewise; see `[tls]`. By default nowhere; 7443 is the usual port."
     ),
     key!(
         listen.admin,
@@ -171,8 +177,9 @@ static KEYS: &[Key] = &[
     ),
     key!(
         auth.anonymous,
-        "true only while every listen.tcp is on loopback",
-        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` is on loopback; with \
+        "true only while every listen.tcp and listen.tls is on loopback",
+        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` and `listen.tls` is on \
+         loopback; with \
          `listen.proxy_networks` it is to be said. A wrong token is refused either way."
     ),
     key!(
@@ -364,6 +371,94 @@ static KEYS: &[Key] = &[
         tcp.user_timeout,
         "above connection.stall_timeout, to 24h",
         "How long sent bytes may stay unacknowledged before the kernel ends the connection (`TCP_USER_TIMEOUT`)."
+    ),
+    key!(
+        tls.certificates,
+        "at most 1024",
+        "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
+         and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
+         as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
+    ),
+    key!(tls.min_version, "", "The oldest version that is spoken, with AEAD suites only."),
+    key!(
+        tls.client_auth,
+        "",
+        "Whether clients show a certificate. `optional`: one that is shown has to be valid; `required`: without a valid \
+         one the handshake fails."
+    ),
+    key!(
+        tls.client_ca,
+        "not empty with client_auth",
+        "PEM file of the authorities that sign clients' certificates."
+    ),
+    key!(
+        tls.client_crl,
+        "or \"\" for none",
+        "PEM file of revocation lists, one of every authority on the way from a client's certificate to the one in \
+         `client_ca`, that one's included. Where one is missing or has ended, clients are refused."
+    ),
+    key!(
+        tls.client_identity,
+        "\"none\" without client_auth",
+        "The part of a client's certificate that is its device id: the subject's common name, or the first DNS name or \
+         URI of its alternative names. No token is needed then. `none`: a certificate lets through, and the token says \
+         who it is."
+    ),
+    key!(
+        tls.alpn,
+        "at most 16, each of 1 to 255 bytes",
+        "Protocols offered to clients that name some by ALPN, the preferred one first. Who names others only is refused; \
+         who names none is not."
+    ),
+    key!(
+        secret tls.ticket_secret,
+        "32 to 4096 bytes, or \"\" for a random one",
+        "What ticket keys are derived from. With the same secret on every node of a fleet a client resumes its session at \
+         any of them, and after a restart; a random one ends with the process."
+    ),
+    key!(
+        tls.ticket_rotation,
+        "1m to 84h",
+        "How long a ticket key is used, by the clock. Tickets of the running period, the one before and the one after it \
+         are accepted."
+    ),
+    key!(
+        tls.session_cache_max,
+        "0 to 1000000",
+        "Sessions of TLS 1.2 that are kept for clients without tickets; the oldest goes. 0: none."
+    ),
+    key!(
+        tls.reload_interval,
+        "100ms to 1h",
+        "How often the files are looked at. What has changed is read when the next look finds nothing new, at once on \
+         SIGHUP; if it cannot be used, what was loaded before stays."
+    ),
+    key!(
+        tls.handshake_threads,
+        "0 to 256",
+        "Threads that compute handshakes, below everything else. 0: one for each processor that affinity mask and cgroup \
+         quota allow."
+    ),
+    key!(
+        tls.handshake_queue_max,
+        "1 to 1000000",
+        "Handshakes that may wait for a thread, those that resume a session first. One more is closed at once."
+    ),
+    key!(
+        tls.post_quantum,
+        "",
+        "Whether the key exchange X25519MLKEM768 is offered, which a quantum computer would not break either."
+    ),
+    key!(
+        tls.development_certificate_anywhere,
+        "",
+        "Whether the development certificate may be shown beyond loopback."
+    ),
+    key!(
+        tls.development_directory,
+        "or \"\"",
+        "Where the development certificate is kept. Empty: `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or \
+         `~/.local/state/weir`, the first that is set."
     ),
     key!(
         outside topic_classes,

@@ -202,8 +202,8 @@ const PREFACE: &str = "\
 `weir` runs without any configuration: it then listens on loopback only. A TOML file is given with `--config FILE` or in
 the variable `WEIR_CONFIG`; no other place is searched. Every key but the lists of tables can also be set by a variable,
 `WEIR_<SECTION>_<KEY>` in upper case, which goes over the file: `WEIR_LISTEN_TCP=0.0.0.0:7070,[::1]:7070`,
-`WEIR_CONNECTION_HEARTBEAT=30s`. Lists are separated by commas. `[[auth.tokens]]`, `[[auth.services]]` and
-`[[topic_classes]]` stand in the file only.
+`WEIR_CONNECTION_HEARTBEAT=30s`. Lists are separated by commas. `[[auth.tokens]]`, `[[auth.services]]`,
+`[[tls.certificates]]` and `[[topic_classes]]` stand in the file only.
 
 Durations are a whole number and a unit (`ms`, `s`, `m`, `h`); sizes are bytes. An unknown key, a wrong type or a value
 that is not allowed is refused at the start with the key, the value, its line or variable, and what is allowed; the exit
@@ -219,15 +219,16 @@ const EXAMPLE_PREFACE: &str = "\
 ";
 
 /// What follows the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 4] = [
+const GUIDES: [(&str, &str); 5] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("limits", include_str!("guide/limits.md")),
+    ("tls", include_str!("guide/tls.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 13] = [
+const UNITS: [(&str, &str); 16] = [
     ("bytes", "bytes"),
     ("connects_per_source_per_second", "connects a second"),
     ("connects_per_source", "connects"),
@@ -241,6 +242,9 @@ const UNITS: [(&str, &str); 13] = [
     ("lines", "lines"),
     ("shards", "threads"),
     ("front", "threads"),
+    ("threads", "threads"),
+    ("handshake_queue", "handshakes"),
+    ("session_cache", "sessions"),
 ];
 
 /// Fits a terminal of 100 columns.

@@ -1,7 +1,7 @@
 //! Lists of tables, such as `[[auth.tokens]]`: what each table's members can be.
 
 use toml::de::DeValue;
-use weir::{ServiceConfig, TokenConfig, TopicClass};
+use weir::{CertificateConfig, ServiceConfig, TokenConfig, TopicClass};
 
 use super::field::{At, Field, Value};
 use super::keys::phrase;
@@ -175,6 +175,14 @@ impl Row for ServiceConfig {
     }
 }
 
+impl Row for CertificateConfig {
+    const KIND: &'static str = "tables [[tls.certificates]], each with a certificate and a key";
+
+    fn members() -> &'static [MemberOf<CertificateConfig>] {
+        CERTIFICATE
+    }
+}
+
 impl Row for TopicClass {
     const KIND: &'static str = "tables [[topic_classes]], each with a pattern";
 
@@ -229,6 +237,22 @@ static SERVICE: &[MemberOf<ServiceConfig>] = &[
         "[\"subscribe\", \"publish\", \"events\"]",
         "`subscribe` and `publish`: to the topics whose class lets services do so, as classes do unless told; `publish` \
          by `POST /v1/publish` too, to every topic, device, or all. `events`: `GET /v1/events`."
+    ),
+];
+
+static CERTIFICATE: &[MemberOf<CertificateConfig>] = &[
+    member!(
+        needed CertificateConfig.certificate,
+        "not empty",
+        "\"/etc/weir/gate.example.pem\"",
+        "PEM file: the certificate, and behind it those that lead to an authority which devices know."
+    ),
+    member!(
+        needed CertificateConfig.key,
+        "not empty",
+        "\"/etc/weir/gate.example.key\"",
+        "PEM file of its private key, without a passphrase: ECDSA, Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1. It may be \
+         the same file."
     ),
 ];
 

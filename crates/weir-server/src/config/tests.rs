@@ -284,7 +284,7 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
         ),
         (
             ("WEIR_LISTEN_TCP", ""),
-            "WEIR_LISTEN_TCP: listen.tcp = []: allowed is at least one address",
+            "WEIR_LISTEN_TCP: listen.tcp = []: allowed is at least one address, here or in listen.tls",
         ),
         (
             ("WEIR_CONNECTION_HELLO_TIMEOUT", "3h"),
@@ -388,6 +388,8 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     assert_eq!(*classes, [weir::TopicClass { pattern, ..weir::TopicClass::default() }]);
     settings.gateway.auth = weir::AuthConfig::default();
     settings.gateway.topic_classes.clear();
+    assert_eq!(settings.gateway.tls.certificates.len(), 1);
+    settings.gateway.tls.certificates.clear();
     assert_eq!(settings, Settings::default());
 }
 

@@ -36,6 +36,27 @@ token = "s"
 name = "n"
 may = ["subscribe", "publish", "events"]
 
+[tls]
+min_version = "1.3"
+client_auth = "optional"
+client_ca = "ca.pem"
+client_crl = "crl.pem"
+client_identity = "san_uri"
+alpn = ["a", "b"]
+ticket_secret = "0123456789abcdef0123456789abcdef"
+ticket_rotation = "2h"
+session_cache_max = 7
+reload_interval = "1s"
+handshake_threads = 8
+handshake_queue_max = 9
+post_quantum = false
+development_certificate_anywhere = true
+development_directory = "state"
+
+[[tls.certificates]]
+certificate = "a.pem"
+key = "a.key"
+
 [[topic_classes]]
 pattern = "x/{device}/*"
 tick = "50ms"
@@ -120,6 +141,26 @@ fn every_member_is_read() {
         publish_burst: 9,
     };
     assert_eq!(*class, expected);
+    let certificate = weir::CertificateConfig { certificate: "a.pem".into(), key: "a.key".into() };
+    let expected = weir::TlsConfig {
+        certificates: vec![certificate],
+        min_version: weir::TlsVersion::Tls13,
+        client_auth: weir::ClientAuth::Optional,
+        client_ca: "ca.pem".into(),
+        client_crl: "crl.pem".into(),
+        client_identity: weir::ClientIdentity::SanUri,
+        alpn: vec!["a".to_owned(), "b".to_owned()],
+        ticket_secret: "0123456789abcdef0123456789abcdef".to_owned(),
+        ticket_rotation: Duration::from_secs(7_200),
+        session_cache_max: 7,
+        reload_interval: Duration::from_secs(1),
+        handshake_threads: 8,
+        handshake_queue_max: 9,
+        post_quantum: false,
+        development_certificate_anywhere: true,
+        development_directory: "state".into(),
+    };
+    assert_eq!(gateway.tls, expected);
 }
 
 /// One file, and all that is said of it.
@@ -373,11 +414,65 @@ fn networks_are_read_and_refused() {
 }
 
 #[test]
+fn tls_is_read_and_refused() {
+    assert_said(&[
+        (
+            "[tls]\nmin_version = \"1.1\"\n",
+            "f.toml:2:15: tls.min_version = \"1.1\": allowed is \"1.2\" or \"1.3\"",
+        ),
+        (
+            "[tls]\nclient_auth = \"require\"\n",
+            "f.toml:2:15: tls.client_auth = \"require\": allowed is \"off\", \"optional\" or \"required\"; did you \
+             mean required?",
+        ),
+        (
+            "[tls]\nclient_identity = \"cn\"\n",
+            "f.toml:2:19: tls.client_identity = \"cn\": allowed is \"none\", \"common_name\", \"san_dns\" or \
+             \"san_uri\", \"none\" without client_auth",
+        ),
+        (
+            "[tls]\nclient_auth = \"required\"\n",
+            "f.toml:2:15: tls.client_ca = \"\": allowed is the path of a PEM file with the authorities of clients' \
+             certificates, since tls.client_auth = \"required\"",
+        ),
+        (
+            "[tls]\nticket_secret = 5171\n",
+            "f.toml:2:17: tls.ticket_secret = (hidden): allowed is a text, 32 to 4096 bytes, or \"\" for a random one",
+        ),
+        (
+            "[tls]\nticket_secret = \"5171\"\n",
+            "f.toml:2:17: tls.ticket_secret = (4 bytes): allowed is 32 to 4096 bytes (openssl rand -hex 32), or an empty \
+             text for a random one",
+        ),
+        (
+            "[tls]\nticket_secrt = \"5171\"\n",
+            "f.toml:2:1: tls.ticket_secrt = (hidden): no such key; did you mean tls.ticket_secret?",
+        ),
+        (
+            "[[tls.certificates]]\ncertificate = \"a\"\n",
+            "f.toml:1:1: tls.certificates[0].key = (absent): it is needed; allowed is a path, not empty",
+        ),
+        (
+            "[listen]\ntls = [\"0.0.0.0:7443\"]\n[[auth.tokens]]\ntoken = \"t\"\n",
+            "f.toml:2:1: tls.certificates = []: allowed is at least one certificate, since 0.0.0.0:7443 of listen.tls \
+             is not on loopback: the development certificate is signed by nobody; set [[tls.certificates]], or \
+             tls.development_certificate_anywhere = true",
+        ),
+        (
+            "[listen]\ntls = [\"localhost:7443\"]\n",
+            "f.toml:2:1: listen.tls = [\"localhost:7443\"]: allowed is a list of addresses such as [\"0.0.0.0:7070\", \
+             \"[::1]:7070\"]",
+        ),
+    ]);
+}
+
+#[test]
 fn variables_hold_no_tables() {
     for (name, list) in [
         ("WEIR_AUTH_TOKENS", "auth.tokens"),
         ("WEIR_AUTH_SERVICES", "auth.services"),
         ("WEIR_AUTH_SERVICES_0_NAME", "auth.services"),
+        ("WEIR_TLS_CERTIFICATES", "tls.certificates"),
         ("WEIR_TOPIC_CLASSES", "topic_classes"),
         ("WEIR_TOPIC_CLASSES_0_TICK", "topic_classes"),
     ] {
