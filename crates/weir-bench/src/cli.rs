@@ -1,6 +1,7 @@
 //! The command line.
 
 mod scenarios;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::payload::HEADER_BYTES;
 use crate::process::Cpus;
 
 pub(crate) use scenarios::*;
+pub(crate) use tls::TlsArgs;
 
 /// Measures a Weir gateway, or what the machine can do at best.
 #[derive(Debug, Parser)]
@@ -107,6 +109,8 @@ pub(crate) struct TargetArgs {
     /// `connection.stall_timeout`; without --spawn: what the running server has [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) stall_timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// CPUs to be bound to.
@@ -211,6 +215,9 @@ mod tests {
             "weir-bench churn --spawn w --connections 10000 --churn-rate 2000 --seconds 120 --json",
             "weir-bench priorities --spawn w --connections 10000 --high 100 --json",
             "weir-bench conflate --spawn w --connections 1000 --keys 50 --rate 5 --tick-ms 200",
+            "weir-bench idle --spawn w --tls --tls-version 1.2 --tls-resume 0.5 --tls-client-cert",
+            "weir-bench echo --spawn w --tls --tls-suite TLS13_AES_128_GCM_SHA256 --tls-key rsa",
+            "weir-bench idle --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --tls --tls-ca ca.pem",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
@@ -225,6 +232,9 @@ mod tests {
             "weir-bench broadcast --spawn w --rate 0",
             "weir-bench stall --spawn w --stalled-share 1.1",
             "weir-bench echo --spawn w --size 257",
+            "weir-bench idle --spawn w --tls-version 1.3",
+            "weir-bench idle --spawn w --tls --tls-resume 1.1",
+            "weir-bench idle --spawn w --tls --tls-ca ca.pem",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

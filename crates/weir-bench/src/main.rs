@@ -2,6 +2,7 @@
 
 mod cli;
 mod clock;
+mod credentials;
 mod floor;
 mod http;
 mod lines;
@@ -16,6 +17,7 @@ mod scenario;
 mod spawn;
 mod stats;
 mod sys;
+mod tls;
 mod worker;
 mod workers;
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::LagCounts;
+use crate::tls::TlsPlan;
 
 /// An order to a worker, the process that holds the client sockets.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +68,8 @@ pub(crate) struct OpenPlan {
     pub(crate) slow: Option<SlowPlan>,
     /// How what arrives is checked.
     pub(crate) check: Check,
+    /// How they speak TLS; `None`: they do not.
+    pub(crate) tls: Option<TlsPlan>,
 }
 
 /// How what arrives is checked.
@@ -142,6 +145,21 @@ pub(crate) struct ChurnPlan {
     pub(crate) count: u64,
     /// How long each stays, in milliseconds.
     pub(crate) hold_ms: u64,
+    /// What else there is to them.
+    pub(crate) ways: Ways,
+}
+
+/// Ways in which guests may differ from plain ones.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    /// How they speak TLS.
+    pub(crate) tls: Option<TlsPlan>,
+    /// Most guests that are not welcomed yet; `None`: as many as come.
+    pub(crate) window: Option<u32>,
+    /// A guest that is refused comes again after about this time, in milliseconds; `None`: it does not.
+    pub(crate) retry_ms: Option<u64>,
+    /// Not frames but so many bytes are exchanged: sent and received in turn; empty: frames.
+    pub(crate) script: Vec<u64>,
 }
 
 /// Connections that drop and come back to resume, spread evenly over all.
@@ -209,6 +227,8 @@ pub(crate) enum Answer {
         connected: u32,
         /// How long it took, in seconds.
         seconds: f64,
+        /// TLS handshakes, by what was agreed.
+        handshakes: BTreeMap<String, u64>,
         /// Why it was cut short.
         error: Option<String>,
     },
@@ -302,10 +322,20 @@ pub(crate) struct ChurnTally {
     pub(crate) welcomed: u64,
     /// Those that were not, or were closed from the other side, by how.
     pub(crate) failed: BTreeMap<String, u64>,
-    /// From connecting to being welcomed.
+    /// Those that were refused and came again, by how they were.
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// From connecting, for the first time, to being welcomed.
     pub(crate) connects: LagCounts,
     /// Longest time by which one came too late, in microseconds.
     pub(crate) late_max_us: u64,
+    /// TLS handshakes, by what was agreed.
+    pub(crate) handshakes: BTreeMap<String, u64>,
+    /// Sessions to resume that the server has given.
+    pub(crate) tickets: u64,
+    /// Bytes that the last guest sent and received in turn, up to its welcome.
+    pub(crate) script: Vec<u64>,
+    /// From the first guest to the last one's welcome, in seconds.
+    pub(crate) seconds: f64,
 }
 
 /// What an echo showed.

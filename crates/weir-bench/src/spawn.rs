@@ -14,6 +14,7 @@ use rustix::process::{Signal, kill_process};
 use toml::{Table, Value};
 
 use crate::cli::TargetArgs;
+use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::process::{Cpus, pid_of};
@@ -98,6 +99,12 @@ impl Target {
     ) -> Result<Target> {
         let (addr, admin) = (free_port()?, free_port()?);
         let mut config = scratch_config(addr, admin, args);
+        let (mut devices, mut credentials) = (addr, None);
+        if args.tls.tls {
+            devices = free_port()?;
+            overlay(&mut config, tls_config(devices, args.tls.tls_client_cert));
+            credentials = Some(args.tls.credentials()?);
+        }
         overlay(&mut config, settings.clone());
         if let Some(path) = &args.config_extra {
             let text = fs::read_to_string(path)
@@ -106,9 +113,9 @@ impl Target {
                 text.parse::<Table>().with_context(|| format!("{} is not TOML", path.display()))?;
             overlay(&mut config, extra);
         }
-        let server = Server::start(program, &config, cpus)?;
+        let server = Server::start(program, &config, credentials, cpus)?;
         let pid = server.child.id();
-        let mut target = Target::new(addr, admin, pid, args.admin_token.clone(), Some(server));
+        let mut target = Target::new(devices, admin, pid, args.admin_token.clone(), Some(server));
         target.wait_until_ready()?;
         Ok(target)
     }
@@ -195,10 +202,18 @@ pub(crate) fn metrics(http: &mut Http) -> Result<Metrics> {
 }
 
 impl Server {
-    fn start(program: &Path, config: &Table, cpus: Option<&Cpus>) -> Result<Server> {
+    fn start(
+        program: &Path,
+        config: &Table,
+        credentials: Option<&Credentials>,
+        cpus: Option<&Cpus>,
+    ) -> Result<Server> {
         let program =
             program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
         let directory = scratch_directory()?;
+        if let Some(credentials) = credentials {
+            credentials.write(&directory)?;
+        }
         let file = directory.join("weir.toml");
         fs::write(&file, config.to_string())
             .with_context(|| format!("cannot write {}", file.display()))?;
@@ -350,6 +365,16 @@ fn scratch_config(addr: SocketAddr, admin: SocketAddr, args: &TargetArgs) -> Tab
     config
 }
 
+/// What the scratch configuration says of TLS.
+fn tls_config(addr: SocketAddr, demand_client: bool) -> Table {
+    let mut listen = Table::new();
+    listen.insert("tls".to_owned(), vec![addr.to_string()].into());
+    let mut config = Table::new();
+    config.insert("listen".to_owned(), listen.into());
+    config.insert("tls".to_owned(), Credentials::settings(demand_client).into());
+    config
+}
+
 /// Lays `upper` over `lower`, table by table.
 fn overlay(lower: &mut Table, upper: Table) {
     for (key, value) in upper {
@@ -365,6 +390,7 @@ fn overlay(lower: &mut Table, upper: Table) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::TlsArgs;
 
     #[test]
     fn the_upper_table_wins_key_by_key() {
@@ -386,6 +412,7 @@ mod tests {
             config_extra: None,
             budget_bytes: Some(8 << 20),
             stall_timeout: Some(Duration::from_secs(10)),
+            tls: TlsArgs::none(),
         };
         let (addr, admin) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
         let text = scratch_config(addr, admin, &args).to_string();
@@ -405,7 +432,7 @@ mod tests {
         let program = directory.join("fake");
         fs::write(&program, "#!/bin/sh\necho no such thing >&2\nexit 3\n").unwrap();
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        let server = Server::start(&program, &Table::new(), None).unwrap();
+        let server = Server::start(&program, &Table::new(), None, None).unwrap();
         let scratch = server.directory.clone();
         let mut target = Target::new(
             free_port().unwrap(),

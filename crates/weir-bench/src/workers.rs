@@ -1,6 +1,9 @@
 //! The worker processes of one set of connections, directed as one.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -17,7 +20,12 @@ use crate::stats::Lags;
 pub(crate) struct Workers {
     peers: Vec<Peer>,
     count: u32,
+    handshakes: Handshakes,
 }
+
+/// TLS handshakes by what was agreed, of all workers of a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Handshakes(Rc<RefCell<BTreeMap<String, u64>>>);
 
 /// What all workers counted together.
 #[derive(Debug, Clone, Default)]
@@ -40,15 +48,21 @@ pub(crate) struct Totals {
 pub(crate) const PER_PROCESS: u32 = 18_000;
 /// Longest wait for an answer that needs no waiting itself.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time that a guest takes of one CPU, where guests come one after the other.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_millis(20);
 
 impl Workers {
     /// Starts as many processes as `count` connections need.
-    pub(crate) fn start(count: u32, cpus: Option<&Cpus>) -> Result<Workers> {
+    pub(crate) fn start(
+        count: u32,
+        cpus: Option<&Cpus>,
+        handshakes: Handshakes,
+    ) -> Result<Workers> {
         let processes = count.div_ceil(PER_PROCESS).max(1);
         let peers = (0..processes)
             .map(|_| Peer::start("worker-process", &[], cpus))
             .collect::<Result<_>>()?;
-        Ok(Workers { peers, count })
+        Ok(Workers { peers, count, handshakes })
     }
 
     /// Number of processes.
@@ -85,8 +99,9 @@ impl Workers {
             let share = hear_opened(peer, patience, |connected| {
                 progress("connected", opened + connected, self.count)
             })?;
-            opened += share.0;
-            longest = longest.max(share.1);
+            opened += share.connected;
+            longest = longest.max(share.seconds);
+            self.handshakes.add(&share.handshakes);
         }
         progress("connected", opened, self.count);
         end_progress();
@@ -118,7 +133,10 @@ impl Workers {
         let peer = self.peers.first_mut().context("no worker")?;
         peer.say(&Order::Churn(plan.clone()))?;
         let seconds = crate::stats::real(plan.count) / plan.rate;
-        let answer = peer.hear(PATIENCE + Duration::from_secs_f64(2.0 * seconds))?;
+        let hold = Duration::from_millis(plan.hold_ms);
+        let handshakes = HANDSHAKE_TIME_MAX * u32::try_from(plan.count).unwrap_or(u32::MAX);
+        let answer =
+            peer.hear(PATIENCE + Duration::from_secs_f64(2.0 * seconds) + hold + handshakes)?;
         let Answer::Churned(tally) = answer else { return Err(unexpected(&answer)) };
         let mut connects = Lags::new();
         connects.add(&tally.connects);
@@ -224,6 +242,27 @@ pub(crate) struct Churned {
     pub(crate) connects: Lags,
 }
 
+/// What one process has opened.
+struct Share {
+    connected: u32,
+    seconds: f64,
+    handshakes: BTreeMap<String, u64>,
+}
+
+impl Handshakes {
+    /// All so far; they are forgotten.
+    pub(crate) fn take(&self) -> BTreeMap<String, u64> {
+        self.0.take()
+    }
+
+    fn add(&self, more: &BTreeMap<String, u64>) {
+        let mut all = self.0.borrow_mut();
+        for (agreed, count) in more {
+            *all.entry(agreed.clone()).or_insert(0) += count;
+        }
+    }
+}
+
 impl Echoed {
     fn add(&mut self, other: EchoTally) {
         self.lags.add(&other.lags);
@@ -296,15 +335,13 @@ fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
         .collect()
 }
 
-fn hear_opened(
-    peer: &mut Peer,
-    patience: Duration,
-    mut report: impl FnMut(u32),
-) -> Result<(u32, f64)> {
+fn hear_opened(peer: &mut Peer, patience: Duration, mut report: impl FnMut(u32)) -> Result<Share> {
     loop {
         match peer.hear(patience).context("while connecting")? {
             Answer::Progress { connected } => report(connected),
-            Answer::Opened { connected, seconds, error: None } => return Ok((connected, seconds)),
+            Answer::Opened { connected, seconds, handshakes, error: None } => {
+                return Ok(Share { connected, seconds, handshakes });
+            }
             Answer::Opened { error: Some(error), .. } => bail!("connecting failed: {error}"),
             other @ (Answer::Done
             | Answer::Collected(_)

@@ -11,7 +11,7 @@ use super::sampler::{growth, whole};
 use super::{Setup, arrival_of, publish_beside};
 use crate::cli::ChurnArgs;
 use crate::clock;
-use crate::protocol::{ChurnPlan, Streams};
+use crate::protocol::{ChurnPlan, Streams, Ways};
 use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
@@ -68,6 +68,7 @@ pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
             rate: args.churn_rate,
             count: 0,
             hold_ms: args.hold_ms,
+            ways: Ways { tls: plan.tls, ..Ways::default() },
         },
         sink: HttpSink::new(target.another_http(), vec![topic]),
         seqs: vec![0],

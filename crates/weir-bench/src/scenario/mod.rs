@@ -12,11 +12,13 @@ pub(crate) mod room;
 mod sampler;
 pub(crate) mod stall;
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use serde_json::json;
 
 use crate::cli::{Pin, RunArgs, TargetArgs};
 use crate::clock;
@@ -26,7 +28,8 @@ use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams};
 use crate::publish::{self, Published, Schedule, Sink};
 use crate::report::Report;
 use crate::stats::real;
-use crate::workers::{Totals, Workers};
+use crate::tls::{RESUMED, TlsPlan};
+use crate::workers::{Handshakes, Totals, Workers};
 
 /// What a run has chosen for itself.
 pub(crate) struct Setup {
@@ -41,6 +44,8 @@ pub(crate) struct Setup {
     window: u32,
     patience_ms: u64,
     token: String,
+    tls: Option<TlsPlan>,
+    handshakes: Handshakes,
 }
 
 /// One round of messages to a set of connections.
@@ -86,6 +91,7 @@ impl Setup {
         if let Some(cpus) = &client_cpus {
             cpus.bind_thread()?;
         }
+        let tls = target.map(|target| target.tls.plan(target.spawn.is_some())).transpose()?;
         Ok(Setup {
             server_cpus,
             client_cpus,
@@ -94,6 +100,8 @@ impl Setup {
             window: run.connect_window,
             patience_ms: u64::try_from(run.connect_timeout.as_millis())?,
             token: target.and_then(|target| target.token.clone()).unwrap_or_default(),
+            tls: tls.flatten(),
+            handshakes: Handshakes::default(),
         })
     }
 
@@ -112,12 +120,13 @@ impl Setup {
             topic_prefix: self.topic_prefix.clone(),
             slow: None,
             check: Check::Streams,
+            tls: self.tls.clone(),
         }
     }
 
     /// Starts workers.
     pub(crate) fn workers(&self, connections: u32) -> Result<Workers> {
-        Workers::start(connections, self.client_cpus.as_ref())
+        Workers::start(connections, self.client_cpus.as_ref(), self.handshakes.clone())
     }
 
     /// Starts floors and workers and connects them; `topic` stands in the frames.
@@ -136,6 +145,7 @@ impl Setup {
         let plan = OpenPlan {
             hello: None,
             topic_prefix: prefix.to_owned(),
+            tls: None,
             ..self.plan(nowhere, size, Streams::Count(1))
         };
         workers.open(&plan, |index, plan| OpenPlan { addr: floors[index].addr, ..plan })?;
@@ -145,8 +155,18 @@ impl Setup {
         Ok(FloorSet { floors, workers, seqs: vec![0] })
     }
 
-    /// Reports the choice of CPUs.
+    /// Reports the choice of CPUs, and what was agreed of TLS when connections were opened.
     pub(crate) fn describe(&self, report: &mut Report) {
+        report.set("tls", self.tls.is_some());
+        if let Some(plan) = &self.tls {
+            let agreed = self.handshakes.take();
+            report.set("tls_handshakes", json!(agreed));
+            let resumed = resumed_share(&agreed);
+            report.figure("tls_resumed_share", resumed);
+            report.check(resumed.is_none_or(|share| share >= plan.resume - RESUMED_SLACK), || {
+                format!("{resumed:?} of the handshakes resumed a session, not {}", plan.resume)
+            });
+        }
         report.set("server_cpus", self.server_cpus.as_ref().map(Cpus::to_string));
         report.set("client_cpus", self.client_cpus.as_ref().map(Cpus::to_string));
     }
@@ -186,6 +206,16 @@ impl Round {
     }
 }
 
+/// Share of handshakes that resumed a session; `None` without any.
+pub(crate) fn resumed_share(agreed: &BTreeMap<String, u64>) -> Option<f64> {
+    let all: u64 = agreed.values().sum();
+    let resumed: u64 =
+        agreed.iter().filter(|(what, _)| what.ends_with(RESUMED)).map(|(_, count)| count).sum();
+    (all > 0).then(|| real(resumed) / real(all))
+}
+
+/// What the share of resumed handshakes may fall short by: a client that finds no ticket begins anew.
+const RESUMED_SLACK: f64 = 0.02;
 /// Time between the start of a schedule and its first message.
 const LEAD: Duration = Duration::from_millis(10);
 

@@ -1,6 +1,7 @@
 //! Guests: connections that come, are told `Welcome`, stay a moment and end with a reset.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -9,30 +10,38 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt;
 use weir_wire::v1::{ServerMessage, server_message};
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{dial, hello_frame, reset};
+use super::wire::{Inbox, Received, Wire};
 use super::{EVENTS_MAX, READ_BYTES, Worker};
 use crate::clock;
 use crate::protocol::{Answer, ChurnPlan, ChurnTally};
 use crate::stats::Lags;
+use crate::tls::TlsClient;
 
 /// All guests of one run.
 ///
-/// Shape: a slot for each guest that is there; free ones are used again.
+/// Shape: a slot for each guest that is there; free ones are used again. A guest that is refused has none until it
+/// comes again.
 struct Churn<'a> {
     plan: &'a ChurnPlan,
+    tls: Option<&'a TlsClient>,
     epoll: OwnedFd,
     guests: Vec<Option<Guest>>,
     free: Vec<usize>,
     /// Guests that were welcomed, and when each leaves: in the order of their leaving.
     leaving: VecDeque<(Duration, usize)>,
+    /// Guests that were refused: when each comes again, its number and when it came first.
+    returning: BinaryHeap<Reverse<(Duration, u64, Duration)>>,
+    /// Guests that are there and not welcomed.
+    on_their_way: u32,
     start: Duration,
     count: u64,
     begun: u64,
-    buf: Vec<u8>,
+    inbox: &'a mut Inbox,
     tally: ChurnTally,
     connects: Lags,
 }
@@ -40,9 +49,12 @@ struct Churn<'a> {
 /// One connection.
 struct Guest {
     /// None once the server has ended it; a guest that was welcomed keeps its slot until it would have left.
-    fd: Option<OwnedFd>,
+    fd: Option<Wire>,
+    number: u64,
     began: Duration,
     connected: bool,
+    /// Bytes sent and received in turn.
+    script: Vec<u64>,
     /// Answers that are still to come before it is welcome.
     awaited: u8,
     /// Code of a `Goodbye`; 0: none came.
@@ -54,6 +66,10 @@ struct Guest {
 const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Longest wait for a guest to be welcomed, after the last one has come.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same, where guests that are refused come again.
+const RETRY_PATIENCE: Duration = Duration::from_secs(60);
+/// Guests that may resume at once, where nothing bounds them: each takes a ticket with it until it gets others.
+const WINDOW: u32 = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// Guests begun between two looks at what has come.
 const BURST_MAX: usize = 64;
@@ -63,7 +79,11 @@ const SOURCES: u64 = 60_000;
 impl<W: Write> Worker<W> {
     /// Runs a churn and answers with what it showed.
     pub(super) fn churn(&mut self, plan: &ChurnPlan) -> Result<()> {
-        match Churn::new(plan).and_then(Churn::run) {
+        let result = self.prepare_tls(plan.ways.tls.as_ref()).and_then(|()| {
+            let tls = self.tls.as_ref();
+            Churn::new(plan, tls, &mut self.inbox).and_then(Churn::run)
+        });
+        match result {
             Ok(tally) => self.answer(&Answer::Churned(Box::new(tally))),
             Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
         }
@@ -71,17 +91,27 @@ impl<W: Write> Worker<W> {
 }
 
 impl<'a> Churn<'a> {
-    fn new(plan: &'a ChurnPlan) -> Result<Churn<'a>> {
+    fn new(
+        plan: &'a ChurnPlan,
+        tls: Option<&'a TlsClient>,
+        inbox: &'a mut Inbox,
+    ) -> Result<Churn<'a>> {
+        if let Some(tls) = tls {
+            tls.fetch_tickets(plan.addr, plan.ways.window.unwrap_or(WINDOW))?;
+        }
         Ok(Churn {
             plan,
+            tls,
             epoll: epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?,
             guests: Vec::new(),
             free: Vec::new(),
             leaving: VecDeque::new(),
+            returning: BinaryHeap::new(),
+            on_their_way: 0,
             start: clock::monotonic(),
             count: plan.count,
             begun: 0,
-            buf: vec![0; READ_BYTES],
+            inbox,
             tally: ChurnTally::default(),
             connects: Lags::new(),
         })
@@ -89,14 +119,23 @@ impl<'a> Churn<'a> {
 
     fn run(mut self) -> Result<ChurnTally> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let end = self.due(self.count) + Duration::from_millis(self.plan.hold_ms) + PATIENCE;
+        let patience = self.plan.ways.retry_ms.map_or(PATIENCE, |_| RETRY_PATIENCE);
+        let hold = Duration::from_millis(self.plan.hold_ms);
+        let mut begun_at = self.start;
+        let tickets = self.tls.map_or(0, TlsClient::received);
         loop {
             let now = clock::monotonic();
             let sleep = self.begin_due(now)?;
             self.leave_due(now);
-            let there = self.guests.len() - self.free.len();
-            if self.begun == self.count && (there == 0 || now > end) {
-                *self.tally.failed.entry("no_answer".to_owned()).or_insert(0) += there as u64;
+            if self.begun < self.count {
+                begun_at = now;
+            }
+            let there = self.guests.len() - self.free.len() + self.returning.len();
+            let over = there == 0 || now > begun_at + hold + patience;
+            if self.begun == self.count && over {
+                let waiting = u64::from(self.on_their_way) + self.returning.len() as u64;
+                *self.tally.failed.entry("no_answer".to_owned()).or_insert(0) += waiting;
+                self.tally.tickets = self.tls.map_or(0, TlsClient::received) - tickets;
                 self.tally.failed.retain(|_, count| *count > 0);
                 self.tally.connects = self.connects.counts();
                 return Ok(self.tally);
@@ -124,7 +163,17 @@ impl<'a> Churn<'a> {
 
     /// Begins those that are due; how long to sleep until there is more to do.
     fn begin_due(&mut self, now: Duration) -> Result<Duration> {
+        while let Some(Reverse((due, number, began))) = self.returning.peek().copied() {
+            if due > now {
+                break;
+            }
+            self.returning.pop();
+            self.begin(number, began)?;
+        }
         for _ in 0..BURST_MAX {
+            if self.plan.ways.window.is_some_and(|window| self.on_their_way >= window) {
+                return Ok(SLEEP_MAX);
+            }
             let due = self.due(self.begun);
             if self.begun == self.count {
                 return Ok(SLEEP_MAX);
@@ -134,16 +183,19 @@ impl<'a> Churn<'a> {
             }
             let late = u64::try_from((now - due).as_micros()).unwrap_or(u64::MAX);
             self.tally.late_max_us = self.tally.late_max_us.max(late);
-            self.begin()?;
+            let number = self.begun;
+            self.begun += 1;
+            self.begin(number, clock::monotonic())?;
         }
         Ok(Duration::ZERO)
     }
 
-    fn begin(&mut self) -> Result<()> {
-        let [.., high, low] = (self.begun % SOURCES + 1).to_be_bytes();
+    fn begin(&mut self, number: u64, began: Duration) -> Result<()> {
+        let [.., high, low] = (number % SOURCES + 1).to_be_bytes();
         let source = SocketAddr::from((Ipv4Addr::new(127, self.plan.source, high, low), 0));
-        self.begun += 1;
-        let fd = dial(self.plan.addr, Some(source), None)?;
+        let tls = self.tls.map(|tls| tls.connection(number)).transpose()?;
+        let fd = Wire::new(dial(self.plan.addr, Some(source), None)?, tls);
+        self.on_their_way += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.guests.push(None);
             self.guests.len() - 1
@@ -152,8 +204,10 @@ impl<'a> Churn<'a> {
         epoll::add(&self.epoll, &fd, data, EventFlags::OUT).context("cannot watch a socket")?;
         self.guests[slot] = Some(Guest {
             fd: Some(fd),
-            began: clock::monotonic(),
+            number,
+            began,
             connected: false,
+            script: Vec::new(),
             awaited: self.plan.hello.answers(),
             goodbye: 0,
             partial: Vec::new(),
@@ -173,44 +227,61 @@ impl<'a> Churn<'a> {
 
     fn handle_event(&mut self, slot: usize) {
         let Some(Some(guest)) = self.guests.get_mut(slot) else { return };
-        let Some(fd) = &guest.fd else { return };
+        let Some(fd) = &mut guest.fd else { return };
         if !guest.connected {
             guest.connected = true;
-            let result = match sockopt::socket_error(fd) {
-                Ok(Ok(())) => {
-                    epoll::modify(&self.epoll, fd, EventData::new_u64(slot as u64), EventFlags::IN)
-                }
+            let result = match sockopt::socket_error(&*fd) {
+                Ok(Ok(())) => epoll::modify(
+                    &self.epoll,
+                    &*fd,
+                    EventData::new_u64(slot as u64),
+                    EventFlags::IN,
+                ),
                 Ok(Err(error)) | Err(error) => Err(error),
             };
-            let frame = hello_frame(&self.plan.hello, &self.plan.topic, None);
-            let result = result.and_then(|()| send(fd, &frame, SendFlags::NOSIGNAL));
+            let first = match self.plan.ways.script.first() {
+                Some(bytes) => zeroes(*bytes),
+                None => hello_frame(&self.plan.hello, &self.plan.topic, None),
+            };
+            let result = result.and_then(|()| fd.send(&first));
+            guest.note_sent();
             if let Err(error) = result {
                 self.end(slot, &format!("connect_{error:?}").to_lowercase());
             }
             return;
         }
-        match recv(fd, &mut self.buf[..], RecvFlags::DONTWAIT) {
-            Ok((got, _)) if got > 0 => {
-                guest.partial.extend_from_slice(&self.buf[..got]);
+        match fd.receive(READ_BYTES, self.inbox) {
+            Ok(Received { bytes: 0, .. }) => self.end(slot, "eof"),
+            Ok(got) => {
+                guest.note_received(got.bytes as u64);
+                guest.note_sent();
                 let awaited = guest.awaited;
-                if !guest.take_frames() {
-                    self.end(slot, "malformed");
+                if let Err(how) = guest.take(self.inbox.content(), &self.plan.ways.script) {
+                    self.end(slot, how);
                 } else if awaited > 0 && guest.awaited == 0 {
                     self.welcome(slot);
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) => self.end(slot, "eof"),
-            Err(error) => self.end(slot, &format!("{error:?}").to_lowercase()),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN | Errno::INTR) => {}
+                Some(error) => self.end(slot, &format!("{error:?}").to_lowercase()),
+                None => self.end(slot, &error.to_string()),
+            },
         }
     }
 
     fn welcome(&mut self, slot: usize) {
-        let Some(guest) = &self.guests[slot] else { return };
+        let Some(guest) = &mut self.guests[slot] else { return };
         let now = clock::monotonic();
         let took = now.saturating_sub(guest.began).as_nanos();
         self.connects.record(u64::try_from(took).unwrap_or(u64::MAX));
+        self.on_their_way -= 1;
         self.tally.welcomed += 1;
+        self.tally.seconds = now.saturating_sub(self.start).as_secs_f64();
+        if let Some(agreed) = guest.fd.as_ref().and_then(Wire::agreed) {
+            *self.tally.handshakes.entry(agreed).or_insert(0) += 1;
+        }
+        self.tally.script = std::mem::take(&mut guest.script);
         self.leaving.push_back((now + Duration::from_millis(self.plan.hold_ms), slot));
     }
 
@@ -222,8 +293,20 @@ impl<'a> Churn<'a> {
             Some(reason) => reason.name(),
             None => how,
         };
-        *self.tally.failed.entry(by.to_owned()).or_insert(0) += 1;
-        if guest.awaited > 0 {
+        let welcomed = guest.awaited == 0;
+        let counted = match self.plan.ways.retry_ms.filter(|_| !welcomed) {
+            Some(retry_ms) => {
+                // Not all at once, or they are refused again.
+                let wait = Duration::from_millis(rand::random_range(retry_ms / 2..=retry_ms));
+                let due = clock::monotonic() + wait;
+                self.returning.push(Reverse((due, guest.number, guest.began)));
+                &mut self.tally.refused
+            }
+            None => &mut self.tally.failed,
+        };
+        *counted.entry(by.to_owned()).or_insert(0) += 1;
+        if !welcomed {
+            self.on_their_way -= 1;
             self.guests[slot] = None;
             self.free.push(slot);
         }
@@ -231,6 +314,50 @@ impl<'a> Churn<'a> {
 }
 
 impl Guest {
+    /// Takes what came; how it ended, if it makes no sense.
+    fn take(&mut self, content: &[u8], script: &[u64]) -> Result<(), &'static str> {
+        if !script.is_empty() {
+            return self.follow(script);
+        }
+        self.partial.extend_from_slice(content);
+        if self.take_frames() { Ok(()) } else { Err("malformed") }
+    }
+
+    /// Sends the next bytes of the script once all have come that were to come before.
+    fn follow(&mut self, script: &[u64]) -> Result<(), &'static str> {
+        let heard = self.script.last().copied().unwrap_or(0);
+        if heard < script.get(self.script.len() - 1).copied().unwrap_or(0) {
+            return Ok(());
+        }
+        match script.get(self.script.len()) {
+            None => self.awaited = 0,
+            Some(bytes) => {
+                let fd = self.fd.as_mut().ok_or("gone")?;
+                fd.send(&zeroes(*bytes)).map_err(|_| "cannot_send")?;
+                self.note_sent();
+            }
+        }
+        Ok(())
+    }
+
+    /// What was sent and received alternates; several pieces in one direction are one.
+    fn note_sent(&mut self) {
+        let bytes = self.fd.as_mut().map_or(0, Wire::take_sent);
+        if bytes > 0 {
+            if self.script.len().is_multiple_of(2) {
+                self.script.push(0);
+            }
+            self.script.last_mut().into_iter().for_each(|sent| *sent += bytes);
+        }
+    }
+
+    fn note_received(&mut self, bytes: u64) {
+        if self.script.len() % 2 == 1 {
+            self.script.push(0);
+        }
+        self.script.last_mut().into_iter().for_each(|received| *received += bytes);
+    }
+
     /// Takes the whole frames apart that have come; `false` if they are none.
     fn take_frames(&mut self) -> bool {
         let mut used = 0;
@@ -256,4 +383,8 @@ impl Guest {
         self.partial.drain(..used);
         true
     }
+}
+
+fn zeroes(bytes: u64) -> Vec<u8> {
+    vec![0; usize::try_from(bytes).unwrap_or(0)]
 }

@@ -15,14 +15,16 @@ use weir_wire::frame;
 use weir_wire::v1::{ClientMessage, Hello, Position, Subscribe, client_message};
 
 use super::room::Place;
+use super::wire::Wire;
 use crate::protocol::{HelloPlan, OpenPlan};
 use crate::sys;
+use crate::tls::TlsClient;
 
 /// A client connection, over its whole life: Connecting → Greeting → Settled → Ended; any may skip to Ended.
 #[derive(Debug)]
 pub(crate) struct Conn {
     /// The socket; none once ended.
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) fd: Option<Wire>,
     /// Where in its life it is.
     pub(crate) phase: Phase,
     /// Number of its topic.
@@ -76,12 +78,13 @@ const DEVICE_ID_CHARS: usize = 24;
 
 impl Conn {
     /// Begins to connect number `index` of all connections of the run.
-    pub(crate) fn dial(plan: &OpenPlan, index: u32) -> Result<Conn> {
+    pub(crate) fn dial(plan: &OpenPlan, tls: Option<&TlsClient>, index: u32) -> Result<Conn> {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
         let recv_buffer = plan.slow.filter(|_| slow).map(|slow| slow.recv_buffer);
         let fd = dial(plan.addr, source(plan, index), recv_buffer)?;
+        let tls = tls.map(|tls| tls.connection(index.into())).transpose()?;
         Ok(Conn {
-            fd: Some(fd),
+            fd: Some(Wire::new(fd, tls)),
             phase: Phase::Connecting,
             stream: plan.streams.of(index),
             next_seq: 0,
@@ -122,7 +125,7 @@ pub(super) fn dial(
 }
 
 /// Closes with a reset: neither side waits in TIME_WAIT, and the server hears of it at once.
-pub(super) fn reset(fd: OwnedFd) {
+pub(super) fn reset(fd: impl AsFd) {
     // Without it the connection is closed all the same, in good order.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
     drop(fd);
@@ -185,6 +188,7 @@ mod tests {
             topic_prefix: String::new(),
             slow: None,
             check: Check::Streams,
+            tls: None,
         };
         let shown = |index| source(&plan, index).unwrap().to_string();
         assert_eq!(shown(0), "127.77.0.1:0");

@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 use rand::RngExt;
 use rustix::event::epoll::{self, Event};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use weir_wire::hot::{encode_ping_frame, encode_pong_frame};
 
 use super::conn::{Conn, Phase};
+use super::wire::{Inbox, Received};
 use super::{EVENTS_MAX, READ_BYTES, Worker};
 use crate::clock;
 use crate::protocol::{Answer, EchoPlan, EchoTally};
@@ -33,7 +33,7 @@ struct Echo<'a> {
     /// Messages a second of an open loop, all connections together; none: a closed loop.
     rate: Option<f64>,
     window: Window,
-    buf: Vec<u8>,
+    inbox: &'a mut Inbox,
     tally: EchoTally,
     lags: Lags,
     /// Messages that are due and not answered, all lanes together.
@@ -86,7 +86,8 @@ const ERRORS_MAX: usize = 5;
 impl<W: Write> Worker<W> {
     /// Runs an echo and answers with what it showed.
     pub(super) fn echo(&mut self, plan: &EchoPlan) -> Result<()> {
-        let echo = Echo::new(plan, &self.epoll, &mut self.conns).and_then(Echo::run);
+        let echo =
+            Echo::new(plan, &self.epoll, &mut self.conns, &mut self.inbox).and_then(Echo::run);
         match echo {
             Ok(tally) => self.answer(&Answer::Echoed(Box::new(tally))),
             Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
@@ -96,7 +97,12 @@ impl<W: Write> Worker<W> {
 
 impl<'a> Echo<'a> {
     /// Over the open ones of these connections.
-    fn new(plan: &EchoPlan, epoll: &'a OwnedFd, conns: &'a mut [Conn]) -> Result<Echo<'a>> {
+    fn new(
+        plan: &EchoPlan,
+        epoll: &'a OwnedFd,
+        conns: &'a mut [Conn],
+        inbox: &'a mut Inbox,
+    ) -> Result<Echo<'a>> {
         if conns.iter().all(|conn| conn.fd.is_none()) {
             bail!("no connection is open");
         }
@@ -110,7 +116,7 @@ impl<'a> Echo<'a> {
             frames: Frames::new(plan.size, plan.bare),
             rate: plan.rate,
             window: Window { start, counted, end },
-            buf: vec![0; READ_BYTES],
+            inbox,
             tally: EchoTally::default(),
             lags: Lags::new(),
             owed: 0,
@@ -192,10 +198,10 @@ impl<'a> Echo<'a> {
 
     fn send_next(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
-        let Some(fd) = &self.conns[index].fd else { return };
+        let Some(fd) = &mut self.conns[index].fd else { return };
         let ahead = u32::try_from(lane.in_flight).unwrap_or(u32::MAX);
         let frame = self.frames.request(index, lane.first.wrapping_add(ahead));
-        match send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        match fd.send(frame) {
             Ok(sent) if sent == frame.len() => lane.in_flight += 1,
             Ok(_) | Err(Errno::AGAIN) => self.end(index, "the socket takes no more"),
             Err(error) => self.end(index, &format!("cannot send: {error}")),
@@ -203,24 +209,26 @@ impl<'a> Echo<'a> {
     }
 
     fn read(&mut self, index: usize) {
-        let Some(fd) = &self.conns[index].fd else { return };
-        match recv(fd, &mut self.buf[..], RecvFlags::DONTWAIT) {
-            Ok((got, _)) if got > 0 => self.take(index, got),
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) => self.end(index, "closed by the other side"),
-            Err(error) => self.end(index, &error.to_string()),
+        let Some(fd) = &mut self.conns[index].fd else { return };
+        match fd.receive(READ_BYTES, self.inbox) {
+            Ok(Received { bytes: 0, .. }) => self.end(index, "closed by the other side"),
+            Ok(_) => self.take(index),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN | Errno::INTR) => {}
+                _ => self.end(index, &error.to_string()),
+            },
         }
     }
 
     /// Compares what came with what must come.
-    fn take(&mut self, index: usize, got: usize) {
+    fn take(&mut self, index: usize) {
         let mut from = 0;
-        while from < got {
+        while from < self.inbox.content().len() {
             let lane = &mut self.lanes[index];
             if lane.in_flight == 0 {
                 return self.end(index, "bytes that answer nothing");
             }
-            let bytes = &self.buf[from..got];
+            let bytes = &self.inbox.content()[from..];
             let Some(taken) = self.frames.matches(index, lane.first, lane.matched, bytes) else {
                 self.tally.wrong += 1;
                 return self.end(index, "a wrong answer");

@@ -12,15 +12,17 @@ mod returning;
 mod room;
 #[cfg(test)]
 mod tests;
+mod wire;
 
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send, sockopt};
+use rustix::net::sockopt;
 use rustix::process::nice;
 
 use conn::{Conn, Phase, hello_frame};
@@ -28,11 +30,12 @@ use counter::{Counter, Published};
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};
 use publishing::Publishing;
+use wire::{Inbox, Received, Wire};
 
 use crate::clock;
 use crate::lines::Lines;
 use crate::protocol::{Answer, Check, Collect, OpenPlan, Order, Reading, Tally, from_hex};
-use crate::sys;
+use crate::tls::{TlsClient, TlsPlan};
 
 /// The state of a worker.
 pub(crate) struct Worker<W> {
@@ -50,7 +53,10 @@ pub(crate) struct Worker<W> {
     returning: Vec<(Duration, usize)>,
     pacer: Pacer,
     paced_at: Duration,
-    buf: Vec<u8>,
+    inbox: Inbox,
+    tls: Option<TlsClient>,
+    /// TLS handshakes since connections were opened, by what was agreed.
+    handshakes: BTreeMap<String, u64>,
 }
 
 /// A report that waits for messages on their way.
@@ -91,7 +97,9 @@ impl<W: Write> Worker<W> {
             collecting: None,
             pacer: Pacer::default(),
             paced_at: Duration::ZERO,
-            buf: vec![0; READ_BYTES],
+            inbox: Inbox::new(READ_BYTES),
+            tls: None,
+            handshakes: BTreeMap::new(),
         })
     }
 
@@ -233,8 +241,29 @@ impl<W: Write> Worker<W> {
         let topics = (0..=streams).map(|stream| topic(&plan.topic_prefix, stream)).collect();
         self.counter = Counter::new(plan.size, topics, plan.check);
         let patience = Duration::from_millis(plan.patience_ms);
+        self.handshakes.clear();
+        let fetched = self.prepare_tls(plan.tls.as_ref()).and_then(|()| match &self.tls {
+            Some(tls) => tls.fetch_tickets(plan.addr, plan.window),
+            None => Ok(()),
+        });
+        if let Err(error) = fetched {
+            return self.answer(&Answer::Failed { error: format!("{error:#}") });
+        }
         self.opening = Some(Opening::new(plan.count, plan.window, patience, now));
         self.plan = Some(plan);
+        Ok(())
+    }
+
+    /// Takes on the plan for TLS; tickets got under the same plan are kept.
+    fn prepare_tls(&mut self, plan: Option<&TlsPlan>) -> Result<()> {
+        self.tls = match (plan, self.tls.take()) {
+            (None, _) => None,
+            (Some(plan), Some(mut client)) if client.speaks(plan) => {
+                client.resume(plan.resume);
+                Some(client)
+            }
+            (Some(plan), _) => Some(TlsClient::new(plan)?),
+        };
         Ok(())
     }
 
@@ -243,7 +272,7 @@ impl<W: Write> Worker<W> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let mut failure = None;
         while let Some(number) = opening.poll_begin() {
-            match Conn::dial(plan, plan.first + number)
+            match Conn::dial(plan, self.tls.as_ref(), plan.first + number)
                 .and_then(|conn| watch_new(&self.epoll, conn, self.conns.len()))
             {
                 Ok(conn) => self.conns.push(conn),
@@ -260,7 +289,8 @@ impl<W: Write> Worker<W> {
         if error.is_some() || opening.is_complete() {
             let (connected, seconds) = (opening.arrived(), opening.elapsed(now).as_secs_f64());
             self.opening = None;
-            return self.answer(&Answer::Opened { connected, seconds, error });
+            let handshakes = std::mem::take(&mut self.handshakes);
+            return self.answer(&Answer::Opened { connected, seconds, handshakes, error });
         }
         if let Some(connected) = opening.poll_report() {
             self.answer(&Answer::Progress { connected })?;
@@ -283,9 +313,9 @@ impl<W: Write> Worker<W> {
     fn greet(&mut self, index: usize) {
         let Some(plan) = &self.plan else { return };
         let conn = &mut self.conns[index];
-        let Some(fd) = &conn.fd else { return };
-        let result = match sockopt::socket_error(fd) {
-            Ok(Ok(())) => epoll::modify(&self.epoll, fd, event_data(index), EventFlags::IN),
+        let Some(fd) = &mut conn.fd else { return };
+        let result = match sockopt::socket_error(&*fd) {
+            Ok(Ok(())) => epoll::modify(&self.epoll, &*fd, event_data(index), EventFlags::IN),
             Ok(Err(error)) | Err(error) => Err(error),
         };
         let result = result.and_then(|()| match &plan.hello {
@@ -297,7 +327,7 @@ impl<W: Write> Worker<W> {
                 });
                 let frame = hello_frame(hello, self.counter.topic(conn.stream), position);
                 // A fresh socket takes a small frame whole.
-                send(fd, &frame, SendFlags::NOSIGNAL).map(|_| ())
+                fd.send(&frame).map(|_| ())
             }
         });
         match result {
@@ -313,6 +343,9 @@ impl<W: Write> Worker<W> {
         let conn = &mut self.conns[index];
         if conn.phase == Phase::Greeting && conn.awaited == 0 {
             conn.phase = Phase::Settled;
+            if let Some(agreed) = conn.fd.as_ref().and_then(Wire::agreed) {
+                *self.handshakes.entry(agreed).or_insert(0) += 1;
+            }
             if let Some(opening) = &mut self.opening {
                 opening.handle_arrival(clock::monotonic());
             }
@@ -322,14 +355,13 @@ impl<W: Write> Worker<W> {
     /// Reads once, at most `limit` bytes; how many there were.
     fn read(&mut self, index: usize, limit: usize) -> usize {
         let conn = &mut self.conns[index];
-        let Some(fd) = &conn.fd else { return 0 };
-        let limit = limit.min(self.buf.len());
-        let how = match sys::receive_stamped(fd.as_fd(), &mut self.buf[..limit]) {
-            Ok((0, _)) => "eof".to_owned(),
-            Ok((got, stamp)) => match self.counter.take(index, conn, &self.buf[..got], stamp) {
+        let Some(fd) = &mut conn.fd else { return 0 };
+        let how = match fd.receive(limit, &mut self.inbox) {
+            Ok(Received { bytes: 0, .. }) => "eof".to_owned(),
+            Ok(got) => match self.counter.take(index, conn, self.inbox.content(), got.stamp) {
                 Ok(()) => {
                     self.settle(index);
-                    return got;
+                    return got.bytes;
                 }
                 Err(error) => {
                     self.counter.tally.wrong += 1;
@@ -398,8 +430,8 @@ impl<W: Write> Worker<W> {
 
     fn emit(&mut self, frame: &[u8]) {
         for index in 0..self.conns.len() {
-            let Some(fd) = &self.conns[index].fd else { continue };
-            match send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            let Some(fd) = &mut self.conns[index].fd else { continue };
+            match fd.send(frame) {
                 Ok(sent) if sent == frame.len() => {}
                 Ok(sent) => self.counter.note(format!("{sent} of {} bytes were sent", frame.len())),
                 Err(error) => self.counter.note(format!("cannot send: {error}")),

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
 use weir_wire::hot::{Payload, Publish};
 
 use super::Worker;
@@ -47,11 +46,8 @@ impl<W: Write> Worker<W> {
         let Some(publishing) = &mut self.publishing else { return Ok(()) };
         for _ in 0..BURST_MAX {
             let Some((index, frame)) = publishing.poll_frame(now) else { break };
-            let conn = &self.conns[index];
-            let result = conn.fd.as_ref().map(|fd| {
-                send(fd, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-                    .map(|sent| sent == frame.len())
-            });
+            let conn = &mut self.conns[index];
+            let result = conn.fd.as_mut().map(|fd| fd.send(frame).map(|sent| sent == frame.len()));
             publishing.handle_sent(index, result == Some(Ok(true)));
             match result {
                 None | Some(Ok(true) | Err(Errno::AGAIN)) => {}

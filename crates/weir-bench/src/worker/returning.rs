@@ -37,8 +37,8 @@ impl<W: Write> Worker<W> {
         while let Some((_, index)) = self.returning.pop_if(|(due, _)| *due <= now) {
             let Some(plan) = &self.plan else { return };
             let number = plan.first + u32::try_from(index).unwrap_or(u32::MAX);
-            let dialled =
-                Conn::dial(plan, number).and_then(|conn| watch_new(&self.epoll, conn, index));
+            let dialled = Conn::dial(plan, self.tls.as_ref(), number)
+                .and_then(|conn| watch_new(&self.epoll, conn, index));
             let old = &mut self.conns[index];
             match dialled {
                 Ok(conn) => {

@@ -4,6 +4,7 @@ mod churn;
 mod echo;
 mod resume;
 mod room;
+mod tls;
 
 use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -77,6 +78,7 @@ fn plan(addr: SocketAddr, count: u32) -> OpenPlan {
         topic_prefix: "bench/".to_owned(),
         slow: None,
         check: Check::Streams,
+        tls: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use weir_wire::v1::{Goodbye, Welcome};
 
 use super::*;
-use crate::protocol::{ChurnPlan, ChurnTally, HelloPlan};
+use crate::protocol::{ChurnPlan, ChurnTally, HelloPlan, Ways};
 
 /// Runs guests against a script that gets each of them in turn.
 fn churn(count: u64, script: impl Fn(u64, TcpStream) + Send + 'static) -> ChurnTally {
@@ -17,6 +17,7 @@ fn churn(count: u64, script: impl Fn(u64, TcpStream) + Send + 'static) -> ChurnT
         rate: 200.0,
         count,
         hold_ms: 20,
+        ways: Ways::default(),
     }));
     let server = thread::spawn(move || {
         for number in 0..count {

@@ -1,0 +1,162 @@
+//! A client's socket, plain or under TLS.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use rustls::ClientConnection;
+
+use crate::sys;
+use crate::tls::agreed;
+
+/// A socket through which frames go.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    fd: OwnedFd,
+    tls: Option<Box<ClientConnection>>,
+    /// Bytes sent since [`Wire::take_sent`].
+    sent: u64,
+}
+
+/// Where bytes come in: one for all connections of a worker.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    raw: Vec<u8>,
+    plain: Vec<u8>,
+    /// Bytes of `raw` that are content themselves.
+    content: usize,
+}
+
+/// What a read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes taken from the socket; 0: it has ended.
+    pub(crate) bytes: usize,
+    /// When the kernel received the last of them, in nanoseconds since 1970.
+    pub(crate) stamp: Option<u64>,
+}
+
+impl Inbox {
+    /// For reads of so many bytes.
+    pub(crate) fn new(read_bytes: usize) -> Inbox {
+        Inbox { raw: vec![0; read_bytes], plain: Vec::new(), content: 0 }
+    }
+
+    /// What the last read brought: less than the bytes taken, or nothing, under TLS.
+    pub(crate) fn content(&self) -> &[u8] {
+        if self.plain.is_empty() { &self.raw[..self.content] } else { &self.plain }
+    }
+}
+
+impl Wire {
+    /// A socket that connects; under TLS, the first [`Wire::send`] begins the handshake.
+    pub(crate) fn new(fd: OwnedFd, tls: Option<Box<ClientConnection>>) -> Wire {
+        Wire { fd, tls, sent: 0 }
+    }
+
+    /// What was agreed, at the end of a TLS handshake.
+    pub(crate) fn agreed(&self) -> Option<String> {
+        self.tls.as_ref().and_then(|tls| agreed(tls))
+    }
+
+    /// Sends what the socket takes; under TLS that is all or nothing, unless it is more than the socket has room for.
+    ///
+    /// What is sent before the handshake has ended leaves with its last flight.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let Some(tls) = &mut self.tls else {
+            let sent = send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+            self.sent += sent as u64;
+            return Ok(sent);
+        };
+        self.sent += flush(&self.fd, tls)?;
+        if tls.wants_write() {
+            return Err(Errno::AGAIN);
+        }
+        let taken = tls.writer().write(bytes).map_err(|_| Errno::PROTO)?;
+        self.sent += flush(&self.fd, tls)?;
+        Ok(if tls.wants_write() { 0 } else { taken })
+    }
+
+    /// Bytes sent since the last call, those of the handshake included.
+    pub(crate) fn take_sent(&mut self) -> u64 {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// Reads once, at most `limit` bytes.
+    pub(crate) fn receive(&mut self, limit: usize, inbox: &mut Inbox) -> io::Result<Received> {
+        inbox.plain.clear();
+        inbox.content = 0;
+        let limit = limit.min(inbox.raw.len());
+        let (bytes, stamp) = sys::receive_stamped(self.fd.as_fd(), &mut inbox.raw[..limit])?;
+        match &mut self.tls {
+            None => inbox.content = bytes,
+            Some(tls) => {
+                let result = open(tls, &inbox.raw[..bytes], &mut inbox.plain);
+                // An alert tells the server what was wrong; it may have gone already.
+                let flushed = flush(&self.fd, tls);
+                result?;
+                self.sent += flushed?;
+            }
+        }
+        Ok(Received { bytes, stamp })
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn open(tls: &mut ClientConnection, mut raw: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+    if raw.is_empty() {
+        // The end of the socket: rustls knows whether it is also the end of TLS.
+        tls.read_tls(&mut raw)?;
+        return match tls.process_new_packets() {
+            Ok(state) if state.peer_has_closed() => Ok(()),
+            Ok(_) => Err(io::Error::other("eof_without_close_notify")),
+            Err(error) => Err(io::Error::other(format!("tls: {error}"))),
+        };
+    }
+    while !raw.is_empty() {
+        tls.read_tls(&mut raw)?;
+        let state =
+            tls.process_new_packets().map_err(|error| io::Error::other(format!("tls: {error}")))?;
+        let from = plain.len();
+        plain.resize(from + state.plaintext_bytes_to_read(), 0);
+        tls.reader().read_exact(&mut plain[from..])?;
+        if state.peer_has_closed() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Sends what the socket takes; how many bytes.
+fn flush(fd: &OwnedFd, tls: &mut ClientConnection) -> Result<u64, Errno> {
+    let mut sent = 0;
+    while tls.wants_write() {
+        match tls.write_tls(&mut Socket(fd)) {
+            Ok(bytes) => sent += bytes as u64,
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN) => return Ok(sent),
+                other => return Err(other.unwrap_or(Errno::PROTO)),
+            },
+        }
+    }
+    Ok(sent)
+}
+
+/// A socket to write to without waiting.
+struct Socket<'a>(&'a OwnedFd);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
