@@ -48,10 +48,21 @@ pub(crate) enum Command {
     Priorities(PrioritiesArgs),
     /// The newest value of each key to clients behind a slow link.
     Conflate(ConflateArgs),
+    /// Full and resumed TLS handshakes, beside the cryptography and the sockets alone.
+    Handshake(HandshakeArgs),
+    /// Many come back at once over TLS while others are pushed to.
+    Storm(StormArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
     Floor(FloorArgs),
     #[command(hide = true)]
     WorkerProcess,
+    #[command(hide = true)]
+    ExchangeProcess {
+        #[arg(long, value_delimiter = ',')]
+        script: Vec<usize>,
+    },
+    #[command(hide = true)]
+    MemoryProcess,
     #[command(hide = true)]
     FloorProcess {
         #[arg(long, value_enum)]
@@ -218,6 +229,8 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-version 1.2 --tls-resume 0.5 --tls-client-cert",
             "weir-bench echo --spawn w --tls --tls-suite TLS13_AES_128_GCM_SHA256 --tls-key rsa",
             "weir-bench idle --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --tls --tls-ca ca.pem",
+            "weir-bench handshake --spawn w --tls --tls-key rsa --handshakes 500 --json",
+            "weir-bench storm --spawn w --tls --tls-resume 0.9 --returning 5000 --json",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {

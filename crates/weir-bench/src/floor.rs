@@ -3,6 +3,9 @@
 //! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them when told to, and
 //! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
 
+pub(crate) mod exchange;
+pub(crate) mod memory;
+
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,6 +16,7 @@ use clap::ValueEnum;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, listen, recv, send, sockopt};
+use serde::Serialize;
 
 use crate::lines::Lines;
 use crate::peer::Peer;
@@ -233,8 +237,13 @@ impl<W: Write> Slab<W> {
     }
 
     fn answer(&mut self, answer: &FloorAnswer) -> Result<()> {
-        serde_json::to_writer(&mut self.output, answer).context("cannot answer")?;
-        self.output.write_all(b"\n").context("cannot answer")?;
-        self.output.flush().context("cannot answer")
+        self::answer(&mut self.output, answer)
     }
+}
+
+/// One line on the output of a process that is directed.
+fn answer(output: &mut impl Write, answer: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(&mut *output, answer).context("cannot answer")?;
+    output.write_all(b"\n").context("cannot answer")?;
+    output.flush().context("cannot answer")
 }

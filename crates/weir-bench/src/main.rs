@@ -75,6 +75,12 @@ fn run(command: Command) -> Result<bool> {
         Command::Conflate(args) => present(args.run.json, Report::new("conflate"), |report| {
             scenario::conflate::run(&args, report)
         }),
+        Command::Handshake(args) => present(args.run.json, Report::new("handshake"), |report| {
+            scenario::handshake::run(&args, report)
+        }),
+        Command::Storm(args) => present(args.run.json, Report::new("storm"), |report| {
+            scenario::storm::run(&args, report)
+        }),
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),
@@ -86,6 +92,18 @@ fn run(command: Command) -> Result<bool> {
                 .try_clone_to_owned()
                 .context("cannot take standard input")?;
             Worker::new(input, std::io::stdout())?.run()?;
+            Ok(true)
+        }
+        Command::ExchangeProcess { script } => {
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .context("cannot ask to die with the parent")?;
+            floor::exchange::run(script)?;
+            Ok(true)
+        }
+        Command::MemoryProcess => {
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .context("cannot ask to die with the parent")?;
+            floor::memory::run(std::io::stdin(), std::io::stdout())?;
             Ok(true)
         }
         Command::FloorProcess { trigger } => {

@@ -416,7 +416,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The frame protocol's name in ALPN.
-const ALPN: &[u8] = b"weir.v1";
+pub(crate) const ALPN: &[u8] = b"weir.v1";
 
 #[cfg(test)]
 mod tests {

@@ -276,6 +276,52 @@ pub(crate) struct ConflateArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct HandshakeArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Handshakes in a round, of each kind.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) handshakes: u32,
+    /// Clients on their way at a time.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) window: u32,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StormArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Connections that stay and are pushed to.
+    #[arg(long, value_name = "N", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+    /// Clients that come back at once; the server knows them from before.
+    #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
+    pub(crate) returning: u32,
+    /// A client that is refused comes again after half to the whole of this time.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) retry_ms: u64,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Messages a second to each connection that stays.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Seconds of load before.
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of load from the moment at which they come back.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,

@@ -5,12 +5,14 @@ pub(crate) mod churn;
 pub(crate) mod conflate;
 pub(crate) mod echo;
 pub(crate) mod floor;
+pub(crate) mod handshake;
 pub(crate) mod idle;
 pub(crate) mod priorities;
 pub(crate) mod resume;
 pub(crate) mod room;
 mod sampler;
 pub(crate) mod stall;
+pub(crate) mod storm;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

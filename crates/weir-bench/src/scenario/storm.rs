@@ -1,0 +1,208 @@
+//! `storm`: many clients come back at once over TLS while others are pushed to and must not notice.
+
+use anyhow::Result;
+use serde_json::json;
+use toml::Table;
+
+use super::sampler::{growth, whole};
+use super::{RESUMED_SLACK, Setup, arrival_of, publish_beside, resumed_share};
+use crate::cli::StormArgs;
+use crate::clock;
+use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
+use crate::publish::{HttpSink, Published, Schedule};
+use crate::report::Report;
+use crate::spawn::Target;
+use crate::stats::real;
+use crate::tls::TlsPlan;
+use crate::worker::topic;
+use crate::workers::{Churned, Totals, Workers};
+
+/// Clients on their way at a time while the server gets to know them.
+const KNOWING_WINDOW: u32 = 64;
+/// Faster than they can begin.
+const AT_ONCE: f64 = 1e6;
+
+/// A run of this scenario.
+struct Run<'a> {
+    args: &'a StormArgs,
+    held: Workers,
+    others: Workers,
+    plan: ChurnPlan,
+    sink: HttpSink,
+    seqs: Vec<u32>,
+}
+
+/// What the held connections saw in a phase.
+struct Phase {
+    published: Published,
+    totals: Totals,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
+    let setup = Setup::new(&args.run, Some(&args.target), true)?;
+    report.set("connections", args.connections);
+    report.set("returning", args.returning);
+    report.set("retry_ms", args.retry_ms);
+    report.set("size", args.size);
+    report.set("rate", args.rate);
+    report.set("seconds", args.seconds);
+    let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
+    let mut held = setup.workers(args.connections)?;
+    let plan = setup.plan(target.addr, args.size, Streams::Count(1));
+    held.open(&plan, |_, plan| plan)?;
+    let topic = topic(&setup.topic_prefix, 0);
+    let mut run = Run {
+        args,
+        held,
+        others: setup.workers(1)?,
+        plan: ChurnPlan {
+            addr: target.addr,
+            source: plan.source.wrapping_add(1),
+            hello: HelloPlan { subscribe: false, ..plan.hello.unwrap_or_default() },
+            topic: String::new(),
+            rate: AT_ONCE,
+            count: args.returning.into(),
+            hold_ms: whole(args.seconds * 1000.0),
+            ways: Ways { tls: plan.tls, retry_ms: Some(args.retry_ms), ..Ways::default() },
+        },
+        sink: HttpSink::new(target.another_http(), vec![topic]),
+        seqs: vec![0],
+    };
+    let known = run.become_known()?;
+    report.check(known.tally.welcomed == run.plan.count, || {
+        format!(
+            "before: {} of {} were welcomed: {:?}",
+            known.tally.welcomed, run.plan.count, known.tally.failed
+        )
+    });
+    let quiet = run.phase(args.quiet_seconds, |_, _| Ok(()))?;
+    let (before, cpu) = (target.metrics()?, Target::cpu(target.pid)?);
+    let began = clock::monotonic();
+    let mut churned = Churned::default();
+    let storm = run.phase(args.seconds, |others, plan| {
+        churned = others.churn(plan)?;
+        Ok(())
+    })?;
+    let seconds = (clock::monotonic() - began).as_secs_f64();
+    let cpu = Target::cpu(target.pid)?.saturating_sub(cpu);
+    let after = target.metrics()?;
+    fill_others(report, args, &churned);
+    let resume = run.plan.ways.tls.as_ref().map_or(0.0, |tls| tls.resume);
+    check_others(report, args.returning.into(), resume, &churned);
+    report.figure("cpu_share", Some(cpu.as_secs_f64() / seconds));
+    report.set("closed", json!(growth(&before, &after, "weir_connections_closed_total", "reason")));
+    fill_held(report, &quiet, &storm);
+    setup.describe(report);
+    run.held.close()?;
+    drop(run);
+    target.stop(report);
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Every one of the others connects once, gets its tickets and leaves.
+    fn become_known(&mut self) -> Result<Churned> {
+        let tls = self.plan.ways.tls.clone().map(|tls| TlsPlan { resume: 0.0, ..tls });
+        let ways = Ways { tls, window: Some(KNOWING_WINDOW), ..Ways::default() };
+        self.others.churn(&ChurnPlan { hold_ms: 0, ways, ..self.plan.clone() })
+    }
+
+    /// Messages to the held connections for so long, and `beside` meanwhile.
+    fn phase(
+        &mut self,
+        seconds: f64,
+        beside: impl FnOnce(&mut Workers, &ChurnPlan) -> Result<()>,
+    ) -> Result<Phase> {
+        let (rate, size) = (self.args.rate, self.args.size);
+        let count = u32::try_from(whole((rate * seconds).max(1.0)))?;
+        let Run { held, others, plan, sink, seqs, .. } = self;
+        held.begin()?;
+        let schedule = Schedule { start: clock::monotonic(), rate, count, size };
+        let published = publish_beside(sink, &schedule, seqs, |_| beside(others, plan))?;
+        let totals = held.collect(&arrival_of(seqs, false))?;
+        Ok(Phase { published, totals })
+    }
+}
+
+fn fill_others(report: &mut Report, args: &StormArgs, churned: &Churned) {
+    let tally = &churned.tally;
+    report.set("settled", tally.welcomed);
+    report.set("refused", tally.refused.values().sum::<u64>());
+    report.set("refused_by", json!(tally.refused));
+    report.set("lost", lost(args.returning.into(), churned));
+    report.set("failed_by", json!(tally.failed));
+    report.set("storm_handshakes", json!(tally.handshakes));
+    report.figure("storm_resumed_share", resumed_share(&tally.handshakes));
+    report.figure("settle_p50_ms", churned.connects.quantile_ms(0.5));
+    report.figure("settle_p99_ms", churned.connects.quantile_ms(0.99));
+    report.figure("settle_max_ms", churned.connects.max_ms());
+    let rate = (tally.seconds > 0.0).then(|| real(tally.welcomed) / tally.seconds);
+    report.figure("settled_per_second", rate);
+    report.figure("begin_late_max_ms", Some(real(tally.late_max_us) / 1000.0));
+}
+
+/// Clients that are not there in the end: never welcomed, or closed after it.
+fn lost(returning: u64, churned: &Churned) -> u64 {
+    let closed: u64 = churned.tally.failed.values().sum();
+    returning.saturating_sub(churned.tally.welcomed).max(closed)
+}
+
+/// All of the others have settled, and as many resumed as were to: who is refused takes its ticket with it.
+fn check_others(report: &mut Report, returning: u64, resume: f64, churned: &Churned) {
+    let tally = &churned.tally;
+    let lost = lost(returning, churned);
+    report.check(lost == 0, || {
+        format!("{lost} of {returning} that came back are not there: {:?}", tally.failed)
+    });
+    let (resumed, refused) =
+        (resumed_share(&tally.handshakes), tally.refused.values().sum::<u64>());
+    let slack = RESUMED_SLACK + real(refused) / real(returning.max(1));
+    report.check(resumed.is_none_or(|share| share >= resume - slack), || {
+        format!("{resumed:?} of those that came back resumed a session, not {resume}")
+    });
+}
+
+fn fill_held(report: &mut Report, quiet: &Phase, storm: &Phase) {
+    report.set("messages", quiet.published.accepted + storm.published.accepted);
+    report.set("publish_refused", quiet.published.refused + storm.published.refused);
+    report.set("delivered", quiet.totals.tally.delivered + storm.totals.tally.delivered);
+    let tally = &storm.totals.tally;
+    report.set("established_lost", tally.lost());
+    report.set("established_closed", tally.closed);
+    let p99 = |phase: &Phase| phase.totals.lags.quantile_ms(0.99);
+    report.figure("quiet_lag_p50_ms", quiet.totals.lags.quantile_ms(0.5));
+    report.figure("quiet_lag_p99_ms", p99(quiet));
+    report.figure("lag_p50_ms", storm.totals.lags.quantile_ms(0.5));
+    report.figure("lag_p99_ms", p99(storm));
+    report.figure("lag_max_ms", storm.totals.lags.max_ms());
+    report.figure("lag_ratio", p99(storm).zip(p99(quiet)).map(|(storm, quiet)| storm / quiet));
+    report.check_messages("quiet phase", &quiet.totals);
+    report.check_messages("during the storm", &storm.totals);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_come_back_fails_the_run() {
+        let mut churned = Churned::default();
+        churned.tally.welcomed = 10;
+        churned.tally.handshakes.insert("v s - resumed".to_owned(), 9);
+        churned.tally.handshakes.insert("v s g full".to_owned(), 1);
+        let errors = |churned: &Churned, resume| {
+            let mut report = Report::new("storm");
+            check_others(&mut report, 10, resume, churned);
+            report.errors().len()
+        };
+        assert_eq!(errors(&churned, 0.9), 0);
+        assert_eq!(errors(&churned, 1.0), 1, "one of ten began anew");
+        churned.tally.refused.insert("reset".to_owned(), 1);
+        assert_eq!(errors(&churned, 1.0), 0, "the one that was refused has no ticket left");
+        churned.tally.failed.insert("slow_consumer".to_owned(), 1);
+        assert_eq!(errors(&churned, 1.0), 1, "one was closed once it was there");
+        churned.tally.welcomed = 8;
+        assert_eq!(lost(10, &churned), 2);
+    }
+}
