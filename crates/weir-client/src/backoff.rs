@@ -50,7 +50,9 @@ impl Backoff {
         match error {
             ClientError::Refused(goodbye) => self.after_goodbye(goodbye),
             ClientError::Wire(_) | ClientError::Protocol(_) | ClientError::TooLarge { .. } => None,
+            ClientError::Tls(error) if error.is_lasting() => None,
             ClientError::Io(_)
+            | ClientError::Tls(_)
             | ClientError::ConnectTimedOut(_)
             | ClientError::ClosedBeforeWelcome
             | ClientError::Truncated

@@ -1,6 +1,8 @@
 //! The bytes that came in and are not yet frames.
 
 use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_wire::{WireError, frame};
@@ -38,13 +40,15 @@ impl FrameBuffer {
     }
 
     /// Reads once; 0 means that the peer has closed.
-    ///
-    /// Dropped before it is done, it has read nothing.
-    pub(crate) async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Poll<io::Result<usize>> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.reserve(READ_BYTES);
-        from.read_buf(&mut self.bytes).await
+        pin!(from.read_buf(&mut self.bytes)).poll(cx)
     }
 }
 

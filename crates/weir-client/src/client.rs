@@ -1,9 +1,12 @@
 //! One connection to a server.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use weir_wire::v1::client_message::Kind as Say;
@@ -12,6 +15,7 @@ use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame, v1};
 
 use crate::buffer::FrameBuffer;
 use crate::positions::Positions;
+use crate::tls::Socket;
 use crate::{
     ClientError, Event, Expiring, Goodbye, Options, Payload, Position, Publication, Push,
     Subscription,
@@ -30,11 +34,13 @@ use crate::{
 /// half read stays in the buffer, and what was half written goes on with the next call of any method.
 #[derive(Debug)]
 pub struct Client {
-    socket: TcpStream,
+    socket: Socket,
     incoming: FrameBuffer,
     /// Encoded frames that the socket has not taken; `outgoing[..written]` it has.
     outgoing: Vec<u8>,
     written: usize,
+    /// TLS may hold what it has taken until it is flushed.
+    unflushed: bool,
     /// Messages of a batch that `next` has not handed out.
     batched: VecDeque<Push>,
     /// Of what `next` has handed out.
@@ -53,6 +59,7 @@ pub struct Client {
 enum Woken {
     Read(usize),
     Wrote(usize),
+    Flushed,
     Tick,
 }
 
@@ -190,6 +197,7 @@ impl Client {
                 Woken::Read(0) => return Ok(None),
                 Woken::Read(_) => self.pings_unanswered = 0,
                 Woken::Wrote(bytes) => self.advance_written(bytes),
+                Woken::Flushed => self.unflushed = false,
                 Woken::Tick => self.handle_tick()?,
             }
         }
@@ -198,11 +206,16 @@ impl Client {
     async fn greet(addr: impl ToSocketAddrs, options: &Options) -> Result<Client, ClientError> {
         let socket = TcpStream::connect(addr).await?;
         socket.set_nodelay(true)?;
+        let socket = match &options.tls {
+            None => Socket::Plain(socket),
+            Some(tls) => Socket::Tls(Box::new(Box::pin(tls.connect(socket)).await?)),
+        };
         let mut client = Client {
             socket,
             incoming: FrameBuffer::default(),
             outgoing: Vec::new(),
             written: 0,
+            unflushed: false,
             batched: VecDeque::new(),
             positions: Positions::default(),
             // Replaced when the server has agreed to a heartbeat.
@@ -235,7 +248,8 @@ impl Client {
                 }
                 None => {}
             }
-            if self.incoming.fill(&mut self.socket).await? == 0 {
+            let Client { incoming, socket, .. } = self;
+            if poll_fn(|cx| incoming.poll_fill(cx, socket)).await? == 0 {
                 return Err(ClientError::ClosedBeforeWelcome);
             }
         }
@@ -243,16 +257,24 @@ impl Client {
 
     /// Waits for the socket or the heartbeat; what a dropped wait had begun goes on with the next.
     async fn woken(&mut self) -> Result<Woken, ClientError> {
-        let (mut read_half, mut write_half) = self.socket.split();
+        let Client { incoming, socket, heartbeat_ticks, unflushed, .. } = self;
         let unwritten = self.outgoing.get(self.written..).unwrap_or_default();
-        let woken = tokio::select! {
+        let woken = poll_fn(|cx| {
             // What has arrived counts before the clock: a caller who was away has not lost the server.
-            biased;
-            read = self.incoming.fill(&mut read_half) => Woken::Read(read?),
-            wrote = write_half.write(unwritten), if !unwritten.is_empty() => Woken::Wrote(wrote?),
-            _ = self.heartbeat_ticks.tick() => Woken::Tick,
-        };
-        Ok(woken)
+            if let Poll::Ready(read) = incoming.poll_fill(cx, socket) {
+                return Poll::Ready(read.map(Woken::Read));
+            }
+            if !unwritten.is_empty() {
+                if let Poll::Ready(wrote) = Pin::new(&mut *socket).poll_write(cx, unwritten) {
+                    return Poll::Ready(wrote.map(Woken::Wrote));
+                }
+            } else if *unflushed && let Poll::Ready(flushed) = Pin::new(&mut *socket).poll_flush(cx)
+            {
+                return Poll::Ready(flushed.map(|()| Woken::Flushed));
+            }
+            heartbeat_ticks.poll_tick(cx).map(|_| Ok(Woken::Tick))
+        });
+        Ok(woken.await?)
     }
 
     fn handle_tick(&mut self) -> Result<(), ClientError> {
@@ -292,11 +314,16 @@ impl Client {
             let bytes = self.socket.write(unwritten).await?;
             self.advance_written(bytes);
         }
+        if self.unflushed {
+            self.socket.flush().await?;
+            self.unflushed = false;
+        }
         Ok(())
     }
 
     fn advance_written(&mut self, bytes: usize) {
         self.written += bytes;
+        self.unflushed = true;
         if self.written == self.outgoing.len() {
             self.outgoing.clear();
             self.written = 0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_wire::WireError;
 
-use crate::Goodbye;
+use crate::{Goodbye, TlsError};
 
 /// Why an operation of a [`Client`](crate::Client) failed; the connection is over unless a variant says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,10 @@ use crate::Goodbye;
 pub enum ClientError {
     /// The network: the address does not resolve, nobody listens, the connection was reset.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// TLS: the server is not who it should be, or does not believe this client.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// No `Welcome` within `connect_timeout`.
     #[error("no welcome within {0:?} (connect_timeout)")]
     ConnectTimedOut(Duration),
@@ -51,4 +54,10 @@ pub enum ClientError {
     /// The server has said `Goodbye`: nothing can be sent any more.
     #[error("the connection has ended")]
     Ended,
+}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> ClientError {
+        TlsError::try_from(error).map_or_else(ClientError::Io, ClientError::Tls)
+    }
 }

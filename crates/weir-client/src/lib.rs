@@ -48,6 +48,17 @@
 //! }
 //! # }
 //! ```
+//!
+//! With TLS, [`Options::tls`] says whom to believe:
+//!
+//! ```no_run
+//! # fn options() -> Result<weir_client::Options, Box<dyn std::error::Error>> {
+//! # use weir_client::{Options, TlsOptions};
+//! let tls = TlsOptions::new("gateway.example", &std::fs::read("ca.pem")?)?;
+//! let options = Options::device("thermometer-7").tls(tls);
+//! # Ok(options)
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod backoff;
@@ -57,6 +68,7 @@ mod error;
 mod event;
 mod options;
 mod positions;
+mod tls;
 
 pub use backoff::Backoff;
 pub use client::Client;
@@ -66,4 +78,5 @@ pub use event::{
     Subscribed, Unsubscribed,
 };
 pub use options::{Options, Subscription};
+pub use tls::{TlsError, TlsOptions};
 pub use weir_wire::{Advice, CloseReason};

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use weir_wire::v1;
 
-use crate::Position;
+use crate::{Position, TlsOptions};
 
 /// How to connect: identity, wishes, limits.
 ///
-/// Limits: `connect_timeout` covers name look-up, TCP and `Welcome` together; a frame above `frame_bytes_max` ends the
+/// Limits: `connect_timeout` covers name look-up, TCP, TLS and `Welcome` together; a frame above `frame_bytes_max` ends the
 /// connection when it comes and is refused when it goes.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -27,6 +27,8 @@ pub struct Options {
     pub frame_bytes_max: usize,
     /// Longest wait for `Welcome`.
     pub connect_timeout: Duration,
+    /// How to speak TLS; `None`: what is said can be read on the way.
+    pub tls: Option<TlsOptions>,
 }
 
 /// A topic to be in.
@@ -49,6 +51,7 @@ impl Options {
             topics: Vec::new(),
             frame_bytes_max: FRAME_BYTES_MAX,
             connect_timeout: CONNECT_TIMEOUT,
+            tls: None,
         }
     }
 
@@ -63,6 +66,13 @@ impl Options {
     #[must_use]
     pub fn topic(mut self, topic: impl Into<Subscription>) -> Options {
         self.topics.push(topic.into());
+        self
+    }
+
+    /// Over TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: TlsOptions) -> Options {
+        self.tls = Some(tls);
         self
     }
 

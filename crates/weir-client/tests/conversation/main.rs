@@ -4,3 +4,4 @@
 mod peer;
 mod resume;
 mod talk;
+mod tls;

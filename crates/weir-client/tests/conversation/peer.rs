@@ -1,6 +1,6 @@
 //! The scripted peer, and what the conversations have in common.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir_client::{Client, Event, Options, Payload, Push};
 use weir_wire::v1::client_message::Kind as FromDevice;
@@ -8,8 +8,8 @@ use weir_wire::v1::server_message::Kind as ToDevice;
 use weir_wire::{ProstMessage, frame, v1};
 
 /// The other end of a client's connection; it says and expects what the test tells it to.
-pub(crate) struct Peer {
-    socket: TcpStream,
+pub(crate) struct Peer<S = TcpStream> {
+    pub(crate) socket: S,
     pub(crate) unread: Vec<u8>,
 }
 
@@ -17,6 +17,12 @@ impl Peer {
     pub(crate) async fn accept(listener: &TcpListener) -> Peer {
         let (socket, _) = listener.accept().await.unwrap();
         socket.set_nodelay(true).unwrap();
+        Peer::over(socket)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    pub(crate) fn over(socket: S) -> Peer<S> {
         Peer { socket, unread: Vec::new() }
     }
 
@@ -43,6 +49,7 @@ impl Peer {
 
     pub(crate) async fn says_bytes(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.unwrap();
+        self.socket.flush().await.unwrap();
     }
 
     pub(crate) async fn welcomes(&mut self, heartbeat_ms: u32) {
