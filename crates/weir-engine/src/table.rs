@@ -29,7 +29,8 @@ pub(crate) struct Entry<S> {
     pub(crate) priority: Priority,
     /// Running number of the welcome: tells a walk over all slots who came later.
     pub(crate) welcomed: u32,
-    /// When all that it has published is within its rate: ahead of now while there is less than a burst to its credit.
+    /// When all that it has published is within its rate: ahead of now while there is less than a burst to its credit;
+    /// [`Entry::FREELY`] where the limit on publishes does not hold.
     pub(crate) publish_due: Nanos,
     pub(crate) adopted_at: Tick,
     /// When the last whole frame came; in `Closing`, when closing began.
@@ -86,8 +87,6 @@ pub(crate) struct Flags {
     pub(crate) flush_rank: u8,
     /// It was held back or stalled, and not all that came meanwhile has been read: how fast that comes says nothing.
     pub(crate) read_late: bool,
-    /// The limit on its publishes does not hold for it.
-    pub(crate) publishes_freely: bool,
     /// The front has taken the report of the end.
     pub(crate) reported: bool,
     /// Our side of the stream has been ended.
@@ -179,8 +178,8 @@ impl<S> Table<S> {
         entry.heard_at = now;
         entry.heartbeat = heartbeat;
         entry.state = State::Open;
-        entry.publish_due = Nanos(0);
-        entry.flags = Flags { publishes_freely: !publish_limited, ..Flags::default() };
+        entry.publish_due = if publish_limited { Nanos(0) } else { Entry::<S>::FREELY };
+        entry.flags = Flags::default();
     }
 
     /// Notes that a connection has been greeted.
@@ -293,6 +292,9 @@ impl<S> Members for Table<S> {
 }
 
 impl<S> Entry<S> {
+    /// Due when the clock ends: whoever publishes as much as it likes.
+    pub(crate) const FREELY: Nanos = Nanos(u64::MAX);
+
     fn vacant() -> Self {
         Self {
             outbox: None,

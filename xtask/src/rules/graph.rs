@@ -23,28 +23,28 @@ const MAY_USE: [(&str, &[&str]); 9] = [
 
 /// Crates of ours that never reach a crate of others, directly or through others, in what is linked: the first list
 /// with everything that begins with one of the second.
-const NEVER_REACH: [(&[&str], &[&str], &str); 2] = [
-    (
-        &["weir-wire", "weir-engine"],
-        &["tokio", "hyper", "tracing"],
-        "the wire format and the shards know no runtime",
-    ),
-    (
-        &["weir", "weir-client", "weir-engine", "weir-server", "weir-bench"],
-        &["ring", "openssl-sys"],
-        "one TLS library, and not this one",
-    ),
-];
+const NEVER_REACH: [(&[&str], &[&str], &str); 1] = [(
+    &["weir-wire", "weir-engine"],
+    &["tokio", "hyper", "tracing"],
+    "the wire format and the shards know no runtime",
+)];
+
+/// Crates that nothing of ours is linked with: there is one TLS library, and it is another one.
+const NEVER_LINKED: [&str; 2] = ["openssl-sys", "ring"];
 
 /// Packages of which there is one version, or two libraries of C with the same symbols would be linked.
 const ONCE: [&str; 1] = ["aws-lc-sys"];
 
 /// Applies the rules to the output of `cargo metadata`.
-pub(super) fn check(metadata: &Value) -> anyhow::Result<Vec<Finding>> {
+///
+/// `linked` is what is linked, a package a line (`cargo tree`): the metadata also have what only a feature that is off
+/// would link.
+pub(super) fn check(metadata: &Value, linked: &str) -> anyhow::Result<Vec<Finding>> {
     let graph = Graph::read(metadata)?;
     let mut findings = direction(&graph);
     findings.extend(absences(&graph));
     findings.extend(doubles(&graph));
+    findings.extend(strangers(linked));
     Ok(findings)
 }
 
@@ -158,6 +158,13 @@ fn absences(graph: &Graph) -> Vec<Finding> {
     findings
 }
 
+fn strangers(linked: &str) -> Vec<Finding> {
+    let names = linked.lines().filter_map(|line| line.split(' ').next());
+    let strangers: BTreeSet<&str> = names.filter(|name| NEVER_LINKED.contains(name)).collect();
+    let text = "is linked; `cargo tree --workspace -e normal -i` with its name shows by whom";
+    strangers.into_iter().map(|name| finding(name, text.to_owned())).collect()
+}
+
 fn doubles(graph: &Graph) -> Vec<Finding> {
     let mut findings = Vec::new();
     for once in ONCE {
@@ -232,6 +239,12 @@ mod tests {
     }
 
     #[test]
+    fn a_second_tls_library_is_a_finding() {
+        assert!(strangers("weir v0.1.0 (/a/ring)\nringbuf v1.0.0\n").is_empty());
+        assert_eq!(strangers("weir v0.1.0\nring v0.17.14\nring v0.17.14 (*)\n").len(), 1);
+    }
+
+    #[test]
     fn one_library_of_c() {
         let mut graph = graph(&["weir-engine"], &["weir-engine: a", "a:"]);
         graph.names.insert("aws-lc-sys 1".to_owned(), "aws-lc-sys".to_owned());
@@ -253,10 +266,10 @@ mod tests {
                 {"id": "2", "deps": []},
             ]},
         });
-        assert_eq!(check(&metadata).expect("well-formed").len(), 1);
+        assert_eq!(check(&metadata, "").expect("well-formed").len(), 1);
         let mut of_tests = metadata;
         of_tests["resolve"]["nodes"][0]["deps"][0]["dep_kinds"] =
             serde_json::json!([{"kind": "dev"}]);
-        assert_eq!(check(&of_tests).expect("well-formed").len(), 0);
+        assert_eq!(check(&of_tests, "").expect("well-formed").len(), 0);
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Repository {
     files: Vec<File>,
     /// `cargo metadata` with all dependencies, for this machine's platform.
     metadata: Value,
+    /// `cargo tree` of what is linked on any platform.
+    linked: String,
     /// Whether git is there to be asked.
     has_git: bool,
 }
@@ -69,19 +71,22 @@ impl Repository {
         let metadata = output(metadata.arg(host))?;
         let metadata =
             serde_json::from_str(&metadata).context("cargo metadata writes no JSON any more")?;
-        Ok(Repository { root: root.to_path_buf(), files, metadata, has_git })
+        let mut linked =
+            cargo(root, "tree --locked --workspace --target all -e normal --prefix none");
+        let linked = output(&mut linked)?;
+        Ok(Repository { root: root.to_path_buf(), files, metadata, linked, has_git })
     }
 }
 
 /// Applies every rule.
 pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
-    let Repository { root, files, metadata, has_git } = repository;
+    let Repository { root, files, metadata, linked, has_git } = repository;
     let mut findings = Vec::new();
     findings.extend(text::check(files));
     findings.extend(manifests::check(files)?);
     findings.extend(rust::check(files));
     findings.extend(sizes::check(files));
-    findings.extend(graph::check(metadata)?);
+    findings.extend(graph::check(metadata, linked)?);
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
         findings.extend(history::check(root)?);

@@ -9,7 +9,7 @@ use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
 use crate::command::Front;
 use crate::net::Net;
 use crate::settings::ShardSettings;
-use crate::table::State;
+use crate::table::{Entry, State};
 use crate::time::Nanos;
 
 /// No topic's name is longer, whatever `limits.topic_bytes_max` says: the most that it may be set to.
@@ -63,7 +63,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Passes a `Publish` on, unless its connection publishes too fast.
     pub(super) fn handle_publish(&mut self, slot: u32, body: &[u8]) -> Handled {
         let Some(rate) = self.limits.publish else { return self.pass_on(slot, body) };
-        if self.table[slot].flags.publishes_freely {
+        if self.table[slot].publish_due == Entry::<N::Socket>::FREELY {
             return self.pass_on(slot, body);
         }
         match rate.judge(self.table[slot].publish_due, self.now) {
