@@ -75,14 +75,20 @@ pub(crate) struct PublishArgs {
     /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines).
     #[arg(long)]
     pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SubscribeArgs {
     /// Topics to be in; none: only what is sent to the device or to everyone.
     pub(crate) topics: Vec<String>,
-    /// Address where the gateway listens for devices.
-    #[arg(long, default_value = "127.0.0.1:7070")]
+    /// Address where the gateway listens for devices [with --tls: 127.0.0.1:7443].
+    #[arg(
+        long,
+        default_value = "127.0.0.1:7070",
+        default_value_if("tls", "true", "127.0.0.1:7443")
+    )]
     pub(crate) addr: String,
     /// The device's token (better in WEIR_TOKEN: other users see command lines).
     #[arg(long)]
@@ -96,6 +102,25 @@ pub(crate) struct SubscribeArgs {
     /// End after this many messages.
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+}
+
+/// How a command speaks TLS.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// Speak TLS.
+    #[arg(long, requires = "ca")]
+    pub(crate) tls: bool,
+    /// Certificates that sign the other side's, or that one itself, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Name that the other side's certificate must be for [default: the host of the address].
+    #[arg(long, value_name = "NAME", requires = "tls")]
+    pub(crate) server_name: Option<String>,
+    /// Certificate and private key to show where one is asked for, in one PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub(crate) certificate: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -121,6 +146,20 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn tls_has_an_address_of_its_own_and_needs_a_ca() {
+        let addr = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+            Some(Command::Subscribe(args)) => args.addr,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(addr("weir subscribe t"), "127.0.0.1:7070");
+        assert_eq!(addr("weir subscribe t --tls --ca ca.pem"), "127.0.0.1:7443");
+        assert_eq!(addr("weir subscribe t --tls --ca ca.pem --addr a:1"), "a:1");
+        for line in ["weir subscribe t --tls", "weir subscribe t --ca ca.pem"] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn the_command_line_fits_together() {

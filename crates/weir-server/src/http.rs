@@ -9,35 +9,60 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use weir_client::{ClientError, TlsOptions};
+
+/// Where the admin API is, and how it is spoken to.
+#[derive(Clone, Copy)]
+pub(crate) struct Admin<'a> {
+    pub(crate) addr: &'a str,
+    /// For one behind a proxy that speaks TLS.
+    pub(crate) tls: Option<&'a TlsOptions>,
+    pub(crate) token: Option<&'a str>,
+}
 
 /// Posts JSON and reads the answer, all within [`REQUEST_TIMEOUT`].
 pub(crate) async fn post_json(
-    addr: &str,
+    to: Admin<'_>,
     path: &str,
-    token: Option<&str>,
     body: Vec<u8>,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
+    let addr = to.addr;
     let mut request =
         Request::post(path).header(HOST, addr).header(CONTENT_TYPE, "application/json");
-    if let Some(token) = token {
+    if let Some(token) = to.token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
     let request = request.body(Full::new(Bytes::from(body))).context("not a valid request")?;
-    match timeout(REQUEST_TIMEOUT, exchange(addr, request)).await {
+    match timeout(REQUEST_TIMEOUT, exchange(to, request)).await {
         Ok(answer) => answer,
         Err(_elapsed) => bail!("no answer from {addr} within {REQUEST_TIMEOUT:?}"),
     }
 }
 
 async fn exchange(
-    addr: &str,
+    to: Admin<'_>,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
-    let stream = TcpStream::connect(addr)
-        .await
-        .with_context(|| format!("cannot connect to the admin API at {addr}"))?;
+    let addr = to.addr;
+    let cannot = || format!("cannot connect to the admin API at {addr}");
+    let stream = TcpStream::connect(addr).await.with_context(cannot)?;
+    match to.tls {
+        None => exchange_over(addr, stream, request).await,
+        Some(tls) => {
+            let stream = Box::pin(tls.connect(stream)).await.map_err(ClientError::from);
+            Box::pin(exchange_over(addr, stream.with_context(cannot)?, request)).await
+        }
+    }
+}
+
+async fn exchange_over(
+    addr: &str,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<(StatusCode, Bytes)> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let exchange = async {
         let response = sender.send_request(request).await?;

@@ -9,6 +9,7 @@ mod publish;
 mod serve;
 mod subscribe;
 mod sys;
+mod tls;
 
 use std::fmt::Display;
 use std::io::{self, Write as _};

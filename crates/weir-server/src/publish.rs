@@ -63,8 +63,9 @@ pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
     };
     let body = serde_json::to_vec(&message).context("cannot write the request")?;
     let token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
-    let (status, answer) =
-        http::post_json(&args.admin, "/v1/publish", token.as_deref(), body).await?;
+    let tls = crate::tls::options(&args.tls, &args.admin)?;
+    let to = http::Admin { addr: &args.admin, tls: tls.as_ref(), token: token.as_deref() };
+    let (status, answer) = http::post_json(to, "/v1/publish", body).await?;
     if !status.is_success() {
         bail!("refused with {status}{}", reason(&answer));
     }

@@ -59,6 +59,7 @@ pub(crate) async fn run(args: SubscribeArgs) -> anyhow::Result<()> {
     let device = args.device.clone().unwrap_or_else(|| device_without_a_name(&token));
     let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
+    options.tls = crate::tls::options(&args.tls, &args.addr)?;
     options.topics = args.topics.iter().map(Subscription::from).collect();
     let left = args.count;
     let mut subscriber = Subscriber { args, options, left };
