@@ -34,7 +34,7 @@ fn a_hangup_has_certificates_read_and_ends_nothing() -> Result<()> {
     fs::write(&path, "nonsense")?;
     server.signal(Signal::HUP)?;
     await_log(&server, "certificates not reloaded; those loaded before stay in use", 1)?;
-    await_log(&server, "holds no \\\"BEGIN CERTIFICATE\\\" section", 1)?;
+    await_log(&server, "BEGIN CERTIFICATE", 1)?;
     fs::write(&path, good)?;
     server.signal(Signal::HUP)?;
     await_log(&server, "certificates reloaded", 2)?;

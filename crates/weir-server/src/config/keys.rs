@@ -372,13 +372,6 @@ static KEYS: &[Key] = &[
         "above connection.stall_timeout, to 24h",
         "How long sent bytes may stay unacknowledged before the kernel ends the connection (`TCP_USER_TIMEOUT`)."
     ),
-    key!(
-        tls.certificates,
-        "at most 1024",
-        "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
-         and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
-         as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
-    ),
     key!(tls.min_version, "", "The oldest version that is spoken, with AEAD suites only."),
     key!(
         tls.client_auth,
@@ -459,6 +452,13 @@ static KEYS: &[Key] = &[
         "or \"\"",
         "Where the development certificate is kept. Empty: `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or \
          `~/.local/state/weir`, the first that is set."
+    ),
+    key!(
+        tls.certificates,
+        "at most 1024",
+        "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
+         and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
+         as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
     ),
     key!(
         outside topic_classes,

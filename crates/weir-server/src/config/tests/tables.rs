@@ -418,7 +418,7 @@ fn tls_is_read_and_refused() {
     assert_said(&[
         (
             "[tls]\nmin_version = \"1.1\"\n",
-            "f.toml:2:15: tls.min_version = \"1.1\": allowed is \"1.2\" or \"1.3\"",
+            "f.toml:2:15: tls.min_version = \"1.1\": allowed is \"1.2\" or \"1.3\"; did you mean 1.2?",
         ),
         (
             "[tls]\nclient_auth = \"require\"\n",
