@@ -34,7 +34,8 @@ pub struct TopicMessage {
     pub priority: Priority,
     /// What becomes of it for connections that do not keep up.
     pub slow: SlowPolicy,
-    /// Whether this is what a tick has gathered: it counts towards the high watermark only from the next one on.
+    /// Whether this is what a tick has gathered: with those that come within 50 ms of it, it counts towards the high
+    /// watermark only from the next one on.
     pub is_tick: bool,
     /// Its offset in the topic; of a tick, that of the last message in it.
     pub offset: u64,

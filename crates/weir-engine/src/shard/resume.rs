@@ -155,8 +155,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    /// Queues the messages of a part, and sends them together unless something waits already. Together they count
-    /// towards the high watermark from the next part on.
+    /// Queues the messages of a part, and sends them together unless something waits already. Together, and with those
+    /// of the parts and ticks at about the same time, they count towards the high watermark from the next one on.
     fn queue_stretch(&mut self, slot: u32, messages: &[Arc<Message>]) {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
