@@ -546,6 +546,12 @@ impl<N: Net, F: Front> Shard<N, F> {
             tls.repeat_number();
         }
     }
+
+    fn is_planted_early_skip(&self, slot: u32) -> bool {
+        let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+        self.plant == Some(crate::sim::Plant::EarlySkip)
+            && waiting > self.settings.high_watermark_bytes / 2
+    }
 }
 
 #[cfg(not(any(test, feature = "sim")))]
@@ -587,6 +593,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     const fn plant_reused_nonce(&self, _slot: u32) {}
+
+    const fn is_planted_early_skip(&self, _slot: u32) -> bool {
+        false
+    }
 
     const fn note_accepted(&self) {}
 

@@ -72,7 +72,11 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The same for a connection that something waits for: what becomes of the message is its topic's policy.
     fn deliver_behind(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
         match message.slow() {
-            SlowPolicy::Drop if self.is_stalled(slot) || self.is_held_up(slot) => {
+            SlowPolicy::Drop
+                if self.is_stalled(slot)
+                    || self.is_held_up(slot)
+                    || self.is_planted_early_skip(slot) =>
+            {
                 self.count_dropped(DropRule::Slow, 1);
             }
             SlowPolicy::Conflate if conflates(topic, message) => self.lag(slot, topic, message),

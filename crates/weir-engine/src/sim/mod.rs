@@ -89,11 +89,13 @@ pub enum Plant {
     ReusedNonce,
     /// What a record holds that is being sent is dropped at the end of its connection.
     DroppedCommitted,
+    /// A dropping topic skips who is not stalled, though much waits for it.
+    EarlySkip,
 }
 
 impl Plant {
     /// Every planted bug.
-    pub const ALL: [Plant; 9] = [
+    pub const ALL: [Plant; 10] = [
         Plant::LostRemainder,
         Plant::SkippedSubscriber,
         Plant::StaleSlot,
@@ -103,5 +105,6 @@ impl Plant {
         Plant::ShortResume,
         Plant::ReusedNonce,
         Plant::DroppedCommitted,
+        Plant::EarlySkip,
     ];
 }

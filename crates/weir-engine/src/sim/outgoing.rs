@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use weir_wire::{ErrorCode, ProstMessage, frame, v1};
 
-use super::twin::{Book, TAG, priority_of};
+use super::twin::{Book, Sent, TAG, priority_of};
 use crate::id::{SlowPolicy, TopicId};
 use crate::time::Nanos;
 
@@ -48,6 +48,37 @@ pub(crate) struct Answer {
     pub(crate) pong: Option<Vec<u8>>,
 }
 
+/// Turns in which something held, as intervals.
+///
+/// Limits: the last [`INTERVALS_MAX`] of them; what is older counts as one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns {
+    intervals: VecDeque<(u64, u64)>,
+}
+
+const INTERVALS_MAX: usize = 64;
+
+impl Turns {
+    /// It held in `turn`, which is no earlier than the last one noted.
+    pub(crate) fn note(&mut self, turn: u64) {
+        match self.intervals.back_mut() {
+            Some((_, last)) if turn <= *last + 1 => *last = turn,
+            Some(_) | None => self.intervals.push_back((turn, turn)),
+        }
+        if self.intervals.len() > INTERVALS_MAX
+            && let Some((first, _)) = self.intervals.pop_front()
+            && let Some(oldest) = self.intervals.front_mut()
+        {
+            oldest.0 = first;
+        }
+    }
+
+    /// Whether it held in any turn from `first` to `last`.
+    fn holds_within(&self, first: u64, last: u64) -> bool {
+        self.intervals.iter().rev().any(|interval| interval.0 <= last && first <= interval.1)
+    }
+}
+
 /// What must reach one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outgoing {
@@ -59,9 +90,9 @@ pub(crate) struct Outgoing {
     pub(crate) pushes: VecDeque<u32>,
     /// The same of the conflating topics, one by one, without order among them: of ticks the single messages.
     pub(crate) newest: BTreeMap<usize, VecDeque<u32>>,
-    /// The last turns in which it was stalled, and in which it lagged.
-    pub(crate) stalled_in: u64,
-    pub(crate) lagged_in: u64,
+    /// The turns in which it was stalled, and in which it lagged.
+    pub(crate) stalled_in: Turns,
+    pub(crate) lagged_in: Turns,
     pub(crate) answers: VecDeque<Answer>,
     /// Code of the `Goodbye` that was seen.
     pub(crate) goodbye: Option<u32>,
@@ -229,8 +260,10 @@ impl Outgoing {
 
     /// Whether the connection may have been stalled, or lagged, when a message of a dropping topic came to it.
     fn may_skip(&self, number: u32, book: &Book) -> bool {
-        let sent = book.sent(number);
-        sent.of_topic.slow == SlowPolicy::Drop && sent.turn <= self.stalled_in.max(self.lagged_in)
+        let Sent { turn, walked_in, .. } = *book.sent(number);
+        book.sent(number).of_topic.slow == SlowPolicy::Drop
+            && (self.stalled_in.holds_within(turn, walked_in)
+                || self.lagged_in.holds_within(turn, walked_in))
     }
 
     /// A message of a conflating topic: those before it in its topic have given way to newer ones.
@@ -272,7 +305,8 @@ impl Outgoing {
             let is_newer = |other: &u32| key.is_some() && book.sent(*other).of_topic.key == key;
             let is_replaced = due.range(index + 1..).any(is_newer);
             let has_fallen_out = due.len() - index > book.keys_max;
-            let may_give_way = sent.turn <= self.lagged_in && (has_fallen_out || is_replaced);
+            let lagged = self.lagged_in.holds_within(sent.turn, sent.walked_in);
+            let may_give_way = lagged && (has_fallen_out || is_replaced);
             if !may_give_way && !book.is_expired(*number, now) && !self.has_left(*number, book) {
                 return Err(format!("message {number} of a conflating topic is lost: {sent:?}"));
             }
@@ -390,5 +424,38 @@ impl Outgoing {
             Some(answer) if !self.is_wild => Err(format!("{answer:?} is lost")),
             Some(_) | None => Ok(expired),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::twin::OfTopic;
+    use super::*;
+
+    /// Fails when only the last turn in which it was stalled is compared (`may_skip`).
+    #[test]
+    fn only_a_stall_while_a_message_came_excuses_its_loss() {
+        let mut book = Book::default();
+        for (turn, walked_in) in [(4, 5), (5, 6), (6, 8), (6, 9), (12, u64::MAX), (13, 14)] {
+            book.turn = turn;
+            let number = book.enter(Vec::new(), true, None, None);
+            book.describe(OfTopic { slow: SlowPolicy::Drop, ..OfTopic::default() });
+            book.sent[number as usize].walked_in = walked_in;
+        }
+        let mut outgoing = Outgoing::default();
+        for turn in [3, 4, 5, 9, 12] {
+            outgoing.stalled_in.note(turn);
+        }
+        let skips: Vec<bool> = (0..6).map(|number| outgoing.may_skip(number, &book)).collect();
+        assert_eq!(skips, [true, true, false, true, true, false]);
+    }
+
+    #[test]
+    fn of_many_intervals_the_oldest_count_as_one() {
+        let mut turns = Turns::default();
+        (0..200).for_each(|turn| turns.note(turn * 2));
+        assert_eq!(turns.intervals.len(), INTERVALS_MAX);
+        assert!(turns.holds_within(1, 1) && turns.holds_within(398, 500));
+        assert!(!turns.holds_within(397, 397) && !turns.holds_within(399, 500));
     }
 }

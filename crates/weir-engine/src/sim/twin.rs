@@ -38,6 +38,8 @@ pub(crate) struct Sent {
     pub(crate) topic: Option<usize>,
     pub(crate) position: u64,
     pub(crate) turn: u64,
+    /// The first turn behind which all that was sent had reached everybody's queue; not known yet: beyond all turns.
+    pub(crate) walked_in: u64,
     pub(crate) of_topic: OfTopic,
 }
 
@@ -75,8 +77,17 @@ impl Book {
     ) -> u32 {
         let number = u32::try_from(self.sent.len()).expect("fewer frames than 2^32");
         let (position, turn) = (self.position, self.turn);
-        let of_topic = OfTopic::default();
-        self.sent.push(Sent { frame, expires_at, is_message, topic, position, turn, of_topic });
+        let (walked_in, of_topic) = (u64::MAX, OfTopic::default());
+        self.sent.push(Sent {
+            frame,
+            expires_at,
+            is_message,
+            topic,
+            position,
+            turn,
+            walked_in,
+            of_topic,
+        });
         number
     }
 
@@ -84,6 +95,13 @@ impl Book {
     pub(crate) fn describe(&mut self, of_topic: OfTopic) {
         if let Some(sent) = self.sent.last_mut() {
             sent.of_topic = of_topic;
+        }
+    }
+
+    /// Behind this turn nothing is under way in the shard.
+    pub(crate) fn note_quiet(&mut self) {
+        for sent in self.sent.iter_mut().rev().take_while(|sent| sent.walked_in == u64::MAX) {
+            sent.walked_in = self.turn;
         }
     }
 

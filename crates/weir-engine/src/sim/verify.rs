@@ -18,7 +18,7 @@ impl Run {
     /// Checks the sums, and every connection.
     pub(super) fn check_all(&mut self) -> Result<(), String> {
         self.check_sums()?;
-        let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
+        let is_quiet = self.is_quiet();
         let is_idle = is_quiet
             && self.shard.net().was_idle()
             && !self.shard.net().has_edges()
@@ -33,6 +33,11 @@ impl Run {
             self.check_topics()?;
         }
         Ok(())
+    }
+
+    /// Whether all that was asked of the shard has been carried out.
+    fn is_quiet(&self) -> bool {
+        self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0
     }
 
     fn check_sums(&mut self) -> Result<(), String> {
@@ -124,6 +129,9 @@ impl Run {
     /// Takes note of who was stalled, or lagged, at any time of the last turn.
     pub(super) fn note_slow(&mut self) {
         let turn = self.book.turn;
+        if self.is_quiet() {
+            self.book.note_quiet();
+        }
         let begun = self.shard.take_slow();
         for index in &self.live {
             let conn = &mut self.conns[*index];
@@ -131,10 +139,10 @@ impl Run {
             let peek = self.shard.shard().peek(id);
             let has_begun = |lags| begun.contains(&(id.slot(), lags));
             if has_begun(false) || peek.as_ref().is_some_and(|peek| peek.stalled_since.is_some()) {
-                conn.outgoing.stalled_in = turn;
+                conn.outgoing.stalled_in.note(turn);
             }
             if has_begun(true) || peek.as_ref().is_some_and(|peek| !peek.lags.is_empty()) {
-                conn.outgoing.lagged_in = turn;
+                conn.outgoing.lagged_in.note(turn);
             }
         }
     }
