@@ -5,7 +5,7 @@
 
 use std::io::IoSlice;
 
-use weir_engine::tls::{Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Violation};
+use weir_engine::tls::{Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Version, Violation};
 
 /// The key changes behind this record.
 const NEW_KEYS: u8 = 1;
@@ -93,8 +93,8 @@ impl Script {
             }
             let padding = usize::from(padding) * PADDING_TIMES * times;
             theirs.forge(kind, &content, padding, &mut played.stream);
-            if kind == DATA {
-                played.data.extend_from_slice(&content);
+            if let Some(data) = as_data(theirs.version(), kind, &content) {
+                played.data.extend_from_slice(data);
             }
             played.is_honest &= kind == DATA
                 && !content.is_empty()
@@ -106,6 +106,19 @@ impl Script {
         }
         played
     }
+}
+
+/// What a record brings if it is application data. In TLS 1.3 the type is the last byte that is not zero: a type of
+/// zero is padding, and the content has the type.
+fn as_data(version: Version, kind: u8, content: &[u8]) -> Option<&[u8]> {
+    let (kind, content) = match version {
+        Version::Tls13 if kind == 0 => {
+            let at = content.iter().rposition(|byte| *byte != 0)?;
+            (content[at], &content[..at])
+        }
+        Version::Tls12 | Version::Tls13 => (kind, content),
+    };
+    (kind == DATA).then_some(content)
 }
 
 /// Whether the peer has ended, or what it broke; and the plaintext until then.
