@@ -71,13 +71,14 @@ async fn exchange_over(
         let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer: {error}"))?;
         anyhow::Ok((status, body.to_bytes()))
     };
-    // The exchange ends first: the connection stays open for another request, which never comes.
     tokio::pin!(exchange);
     tokio::select! {
         answer = &mut exchange => answer,
-        result = connection => {
-            result.with_context(|| format!("the connection to {addr} broke"))?;
-            exchange.await
+        // A server may end the connection behind its answer, and badly: an answer that is whole counts all the same.
+        result = connection => match (exchange.await, result) {
+            (Ok(answer), _) => Ok(answer),
+            (Err(_), Err(broken)) => Err(broken).with_context(|| format!("the connection to {addr} broke")),
+            (Err(error), Ok(())) => Err(error),
         }
     }
 }
