@@ -89,7 +89,7 @@ impl TlsCounts {
         self.alerts_received.load(Ordering::Relaxed)
     }
 
-    /// Handshakes refused because too many waited.
+    /// Handshakes refused because too many waited, or they waited too long.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

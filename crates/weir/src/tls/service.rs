@@ -1,9 +1,11 @@
 //! What a listener with TLS needs: the configuration of the day, and the threads to make handshakes on.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tracing::debug;
 use weir_wire::CloseReason;
 
@@ -30,7 +32,7 @@ pub(crate) struct Service {
 pub(crate) enum NotSecured {
     /// The peer went away, was too slow, or failed; if there was an alert to send, it is sent.
     Closed(CloseReason),
-    /// Too many handshakes wait.
+    /// Too many handshakes wait, or this one has waited too long.
     Refused,
 }
 
@@ -77,7 +79,12 @@ impl Service {
             Err(NotSecured::Closed(CloseReason::HelloTimeout)) => {
                 self.counters.tls.count_failed(HandshakeFailure::TimedOut);
             }
-            Err(NotSecured::Closed(CloseReason::PeerClosed | CloseReason::PeerReset)) => {
+            Err(NotSecured::Closed(
+                CloseReason::PeerClosed
+                | CloseReason::PeerReset
+                | CloseReason::KernelTimeout
+                | CloseReason::SocketError,
+            )) => {
                 self.counters.tls.count_failed(HandshakeFailure::Closed);
             }
             // Counted where it is known why.
@@ -102,12 +109,7 @@ impl Service {
                 let read = patience.within(handshake.input.read_more(stream)).await;
                 read.and_then(|read| read).map_err(NotSecured::Closed)?;
             }
-            let stepped = patience.suspend(self.pool.step(handshake)).await;
-            let (returned, step) = match stepped.map_err(NotSecured::Closed)? {
-                Ok(stepped) => stepped,
-                Err(NotStepped::Full) => return Err(NotSecured::Refused),
-                Err(NotStepped::Failed) => return Err(self.failed(HandshakeFailure::Internal)),
-            };
+            let (returned, step) = self.step(stream, handshake, patience).await?;
             handshake = returned;
             let output = std::mem::take(&mut handshake.output);
             if let Step::Failed(failure) = step {
@@ -125,6 +127,35 @@ impl Service {
             if let Step::Established(established) = step {
                 stream.secure(established.session, handshake.into_input(), &self.counters);
                 return Ok(established.info);
+            }
+        }
+    }
+
+    /// Has one step made, if that is worth it: whoever has gone away meanwhile, or has waited for as long as it may take
+    /// by itself, gets none.
+    async fn step(
+        &self,
+        stream: &Stream,
+        handshake: Box<Handshake>,
+        patience: &mut Patience,
+    ) -> Result<(Box<Handshake>, Step), NotSecured> {
+        // Behind its ClientHello a client waits; behind its last message it may have said all it wanted to say.
+        let is_waiting = !handshake.has_begun();
+        let stepped = async {
+            tokio::select! {
+                stepped = self.pool.step(handshake) => Ok(stepped),
+                reason = gone(stream.socket()), if is_waiting => Err(reason),
+            }
+        };
+        match patience.suspend(stepped).await {
+            Ok(Ok(Ok(stepped))) => Ok(stepped),
+            Ok(Ok(Err(NotStepped::Full))) => Err(NotSecured::Refused),
+            Ok(Ok(Err(NotStepped::Failed))) => Err(self.failed(HandshakeFailure::Internal)),
+            Ok(Err(reason)) => Err(NotSecured::Closed(reason)),
+            // The fault is not the peer's.
+            Err(_) => {
+                self.counters.tls.count_refused();
+                Err(NotSecured::Refused)
             }
         }
     }
@@ -147,3 +178,15 @@ impl Service {
         })
     }
 }
+
+/// Waits until the peer has closed its side, as far as that shows: not behind bytes that nobody reads.
+async fn gone(socket: &TcpStream) -> CloseReason {
+    match socket.peek(&mut [0]).await {
+        Ok(0) => CloseReason::PeerClosed,
+        Ok(_) => pending().await,
+        Err(error) => reason_of(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ impl Gateway {
         )?;
         to.counter(
             "weir_tls_handshakes_refused",
-            "TLS handshakes refused because tls.handshake_queue_max of them waited.",
+            "TLS handshakes refused because tls.handshake_queue_max of them waited, or they waited for connection.hello_timeout.",
             counts.refused(),
         )?;
         to.gauge(
