@@ -2,7 +2,8 @@
 //!
 //! Whoever is connected goes first: the threads have a tenth of a shard's weight. Whoever has begun or comes back with
 //! a session goes before those who begin anew, for they take a fraction of the time; and who cannot be served soon is
-//! refused at once.
+//! refused at once. That somebody comes back is only what he says, though: whoever begins anew keeps some places, and
+//! has his turn now and then.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,9 +21,9 @@ use crate::threads::schedule_settling_thread;
 /// Threads for handshakes.
 ///
 /// Shape: a queue of two levels, each first come, first served.
-/// Limits: `waiting_max` handshakes that have not begun wait; one more is refused, or, if it looks like a resumption,
-/// takes the place of the newest that does not. Those that have begun are always taken: they are no more than have been
-/// let in.
+/// Limits: while `waiting_max` handshakes wait, one more that has not begun is refused, or, if it looks like a resumption,
+/// takes the place of the newest that does not; an eighth of the places is not for resumptions. Those that have begun
+/// are always taken: they are no more than have been let in.
 /// Cost: a lock, a wake-up and a switch of threads for each step, of two that a handshake has.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -55,6 +56,8 @@ struct Queue {
     /// Those that have begun, and resumptions.
     first: VecDeque<Job>,
     second: VecDeque<Job>,
+    /// How many have gone before the second level since its last turn.
+    passed: usize,
     is_closed: bool,
 }
 
@@ -110,24 +113,27 @@ impl Shared {
     fn push(&self, job: Job) {
         let mut queue = self.lock();
         let (has_begun, is_resumption) = (job.handshake.has_begun(), job.handshake.is_resumption());
-        let is_full = queue.count() >= self.waiting_max;
+        let kept = self.waiting_max / KEPT_PART;
+        let taken = if is_resumption {
+            queue.first.len() + queue.second.len().max(kept)
+        } else {
+            queue.count()
+        };
+        let is_full = taken >= self.waiting_max;
         let refused = match (has_begun, is_resumption, is_full) {
             (true, _, _) | (false, true, false) => {
                 queue.first.push_back(job);
                 None
             }
-            (false, true, true) => match queue.second.pop_back() {
-                Some(newest) => {
-                    queue.first.push_back(job);
-                    Some(newest)
-                }
-                None => Some(job),
-            },
+            (false, true, true) if queue.second.len() > kept => {
+                queue.first.push_back(job);
+                queue.second.pop_back()
+            }
+            (false, _, true) => Some(job),
             (false, false, false) => {
                 queue.second.push_back(job);
                 None
             }
-            (false, false, true) => Some(job),
         };
         self.tell(&queue);
         drop(queue);
@@ -163,7 +169,7 @@ impl Shared {
             if queue.is_closed {
                 return None;
             }
-            let next = queue.first.pop_front().or_else(|| queue.second.pop_front());
+            let next = queue.pop();
             if next.is_some() {
                 self.tell(&queue);
                 return next;
@@ -187,7 +193,21 @@ impl Queue {
     fn count(&self) -> usize {
         self.first.len() + self.second.len()
     }
+
+    fn pop(&mut self) -> Option<Job> {
+        if self.second.is_empty() || (!self.first.is_empty() && self.passed + 1 < TURN) {
+            self.passed += 1;
+            return self.first.pop_front();
+        }
+        self.passed = 0;
+        self.second.pop_front()
+    }
 }
+
+/// What of the queue is for those who begin anew only, when all others come back: one in so many.
+const KEPT_PART: usize = 8;
+/// One in so many is one who begins anew, if there is one: with RSA a quarter of the time.
+const TURN: usize = 16;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,10 @@ use std::sync::Condvar;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
-use rustls::version::TLS13;
+use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, ClientConnection, Error, ServerConfig, SignatureAlgorithm, SignatureScheme,
+    SupportedProtocolVersion,
 };
 use rustls_pki_types::ServerName;
 use tokio::task::{JoinHandle, yield_now};
@@ -103,6 +104,10 @@ struct Rig {
 
 impl Rig {
     fn new(waiting_max: usize) -> Rig {
+        Rig::speaking(&TLS13, waiting_max)
+    }
+
+    fn speaking(version: &'static SupportedProtocolVersion, waiting_max: usize) -> Rig {
         let certificate = Certificate::new();
         let gate = Arc::<Gate>::default();
         let inner = any_supported_type(&certificate.key_der()).unwrap();
@@ -118,7 +123,7 @@ impl Rig {
             handshake.step(|_| Arc::clone(&config))
         };
         let pool = Pool::start(1, waiting_max, Arc::clone(&counters), step).unwrap();
-        let client = Arc::new(certificate.client(&TLS13));
+        let client = Arc::new(certificate.client(version));
         Rig { gate, pool: Arc::new(pool), counters, order, client }
     }
 
@@ -217,6 +222,33 @@ async fn resumptions_go_before_those_who_begin_anew() {
     }
     assert_eq!(*rig.order.lock().unwrap(), [true, true, false]);
     assert_eq!(rig.counters.tls.waiting(), 0);
+}
+
+#[tokio::test]
+async fn who_begins_anew_has_his_turn_and_his_places_in_a_crowd_that_comes_back() {
+    // In TLS 1.2 a ticket is good for many.
+    let rig = Rig::speaking(&TLS12, 40);
+    rig.complete(&rig.client).await;
+    let blocked = rig.block().await;
+    let mut all = vec![blocked];
+    for waiting in 1..=35 {
+        all.push(rig.ask(&rig.client, waiting).await);
+    }
+    // The places that are left are not theirs.
+    assert!(is_refused(&rig.ask(&rig.client, 35).await.await.unwrap()));
+    for waiting in 36..=40 {
+        all.push(rig.ask(&rig.stranger(), waiting).await);
+    }
+    assert!(is_refused(&rig.ask(&rig.stranger(), 40).await.await.unwrap()));
+    assert!(is_refused(&rig.ask(&rig.client, 40).await.await.unwrap()));
+    rig.gate.set(false);
+    for answered in all {
+        assert!(answered.await.unwrap().is_ok());
+    }
+    let order = rig.order.lock().unwrap();
+    let turns = order.iter().enumerate().filter(|(_, is_resumption)| !**is_resumption);
+    let turns: Vec<usize> = turns.map(|(at, _)| at).collect();
+    assert_eq!(turns, [15, 31, 37, 38, 39]);
 }
 
 #[tokio::test]
