@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir::{
@@ -20,7 +21,7 @@ use weir::{
     TokenConfig,
 };
 use weir_wire::CloseReason;
-use weir_wire::v1::Ping;
+use weir_wire::v1::{Ping, Publish};
 
 /// A certificate in files, and whoever trusts it.
 struct Authority {
@@ -161,6 +162,33 @@ async fn a_second_connection_resumes_the_session() {
 }
 
 #[tokio::test]
+async fn what_is_said_before_the_end_counts_when_all_comes_at_once() {
+    let authority = Authority::new();
+    for version in [&TLS13, &TLS12] {
+        let (told, heard) = std::sync::mpsc::sync_channel(1);
+        let builder = Gateway::builder().config(authority.config()).on_publish(move |message| {
+            let _ = told.send(message.topic.to_owned());
+            Ok(None)
+        });
+        let gateway = common::start_with(builder).await;
+        let mut peer = connect(&gateway, &authority.client(version)).await;
+        let publish = Publish { topic: "news".to_owned(), ..Publish::default() };
+        let (socket, session) = peer.stream.get_mut();
+        for message in [hello("d1", "", &[]), Says::Publish(publish)] {
+            session.writer().write_all(&common::encode(message)).unwrap();
+        }
+        session.send_close_notify();
+        let mut bytes = Vec::new();
+        while session.wants_write() {
+            session.write_tls(&mut bytes).unwrap();
+        }
+        socket.write_all(&bytes).await.unwrap();
+        eventually(|| heard.try_recv().is_ok_and(|topic| topic == "news"), "it is published").await;
+        gateway.shutdown().await;
+    }
+}
+
+#[tokio::test]
 async fn a_certificate_says_which_device_it_is() {
     let authority = Authority::new();
     let issuer = rcgen::KeyPair::generate().unwrap();
@@ -204,7 +232,7 @@ async fn a_certificate_says_which_device_it_is() {
 
 #[tokio::test]
 async fn what_is_no_tls_gets_an_alert() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncReadExt;
     let authority = Authority::new();
     let gateway = start(authority.config()).await;
     let mut socket = TcpStream::connect(gateway.tls_addrs()[0]).await.unwrap();

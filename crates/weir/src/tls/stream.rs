@@ -193,10 +193,12 @@ impl Records {
         }
     }
 
-    /// Opens the records that are whole.
+    /// Opens the first record, if it is whole. No more than is read: what is behind the last word to the front, an end
+    /// too, is for the shard.
     fn open(&mut self, socket: &TcpStream) -> io::Result<()> {
-        self.is_unopened = false;
-        let opened = match self.session.open(&mut self.input.bytes) {
+        let first = self.session.record_bytes(&self.input.bytes).ok().flatten();
+        let first = first.unwrap_or(usize::MAX).min(self.input.bytes.len());
+        let opened = match self.session.open(&mut self.input.bytes[..first]) {
             Ok(opened) => opened,
             Err(violation) => {
                 self.counters.tls.count_violation(&violation);
@@ -214,6 +216,7 @@ impl Records {
         } else {
             self.input.bytes.drain(opened.plaintext..opened.used);
         }
+        self.is_unopened = opened.used > 0 && self.input.bytes.len() > self.plaintext;
         // An answer waits until what is before it has left: a peer that asks and asks and reads nothing gets one.
         if self.session.is_due() && self.sealed.is_empty() {
             self.session.seal_due(&mut self.sealed).map_err(io::Error::other)?;
