@@ -34,7 +34,7 @@ pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> 
     let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
     if !is_there || ends_soon(&path)? {
         let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
-        keep(&directory, &path, &pem)
+        keep(&directory, &path, &pem, is_there)
             .map_err(|cause| error(format!("cannot be written: {cause}")))?;
     }
     let chain = read_certificates(KEY, &path)?;
@@ -92,10 +92,12 @@ fn make() -> Result<Zeroizing<String>, rcgen::Error> {
     Ok(Zeroizing::new(format!("{}{}", certificate.pem(), *key)))
 }
 
-/// Written beside its place and moved there, so that nobody reads half of it.
-fn keep(directory: &Path, path: &Path, pem: &str) -> io::Result<()> {
+/// Written beside its place and moved there, so that nobody reads half of it. Where `is_there` is false, another process
+/// may make one at the same time: the first one stays, for it may be in use already.
+fn keep(directory: &Path, path: &Path, pem: &str, is_there: bool) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    // A process id does not tell two containers apart, nor one from its predecessor that was killed here.
+    let beside = path.with_extension(format!("{:032x}.tmp", rand::random::<u128>()));
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -105,11 +107,19 @@ fn keep(directory: &Path, path: &Path, pem: &str) -> io::Result<()> {
             file.write_all(pem.as_bytes())?;
             file.sync_all()
         })
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // It may never have been there.
-        let _ = fs::remove_file(&beside);
-    }
+        .and_then(|()| {
+            if is_there {
+                return fs::rename(&beside, path);
+            }
+            match fs::hard_link(&beside, path) {
+                Ok(()) => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                // Not every file system has links.
+                Err(_) => fs::rename(&beside, path),
+            }
+        });
+    // It may never have been there, or have been moved.
+    let _ = fs::remove_file(&beside);
     written
 }
 

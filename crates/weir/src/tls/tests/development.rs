@@ -37,6 +37,23 @@ fn it_is_made_once_and_for_its_owner_only() {
 }
 
 #[test]
+fn all_who_start_at_the_same_time_take_the_same() {
+    for _ in 0..8 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.tls.development_directory = directory.path().to_owned();
+        let make = || contexts(&config).development().unwrap().fingerprint.clone();
+        let made: Vec<String> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|fingerprint| *fingerprint == made[0]), "{made:?}");
+        let names: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+    }
+}
+
+#[test]
 fn one_that_all_but_expired_is_made_anew() {
     let authority = Authority::new("ca");
     let leaf = authority::Leaf { valid_secs: Some(29 * 86_400), ..authority::Leaf::default() };
