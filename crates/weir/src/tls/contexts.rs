@@ -19,7 +19,7 @@ use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
 use super::reload::{self, Stamps};
-use super::tickets::{self, Ticketer};
+use super::tickets::{self, Mortal, Ticketer};
 use crate::config::{Config, TlsConfig};
 
 /// What handshakes are made with.
@@ -174,20 +174,19 @@ impl Context {
                 .crl_ends
                 .map(|end| Expiry::new(ExpiryKind::RevocationList, &config.client_crl, end)),
         );
+        let end = clients.crl_ends.map(|end| Duration::from_secs(u64::try_from(end).unwrap_or(0)));
+        // Under the same policy lists end at the same time.
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
-            Some(_) | None => sessions(config),
+            Some(_) | None => Arc::new(Mortal { sessions: sessions(config), end }),
         };
         let rotation = config.ticket_rotation;
         let parts = Parts {
             verifier: clients.verifier,
             certificates: Arc::new(Certificates::new(loaded)),
-            tickets: Arc::new(Ticketer::new(
-                ticket_secret,
-                clients.policy,
-                rotation,
-                tickets::clock,
-            )),
+            tickets: Arc::new(
+                Ticketer::new(ticket_secret, clients.policy, rotation, tickets::clock).until(end),
+            ),
             sessions: Arc::clone(&sessions),
             key_log: Arc::clone(key_log),
         };

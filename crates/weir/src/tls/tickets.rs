@@ -1,11 +1,12 @@
-//! Session tickets that every node with the same secret reads, by the clock alone.
+//! Session tickets that every node with the same secret reads, by the clock alone; and until when sessions are resumed.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
-use rustls::server::ProducesTickets;
+use rustls::server::{ProducesTickets, StoresServerSessions};
 
 use crate::hub::unix_time;
 
@@ -23,6 +24,15 @@ pub(crate) struct Ticketer {
     policy: [u8; 32],
     rotation: Duration,
     now: fn() -> Duration,
+    /// When a revocation list ends: see [`Ticketer::until`].
+    end: Option<Duration>,
+}
+
+/// Sessions that are not resumed any more when a revocation list has ended, like [`Ticketer::until`].
+#[derive(Debug)]
+pub(crate) struct Mortal {
+    pub(crate) sessions: Arc<dyn StoresServerSessions>,
+    pub(crate) end: Option<Duration>,
 }
 
 impl Ticketer {
@@ -34,7 +44,19 @@ impl Ticketer {
         rotation: Duration,
         now: fn() -> Duration,
     ) -> Ticketer {
-        Ticketer { secret: hmac::Key::new(hmac::HMAC_SHA256, secret), policy, rotation, now }
+        Ticketer {
+            secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
+            policy,
+            rotation,
+            now,
+            end: None,
+        }
+    }
+
+    /// No ticket is accepted after `end`, when a revocation list ends: a resumed session's client is not looked up in it,
+    /// and would be let in where a full handshake lets nobody in.
+    pub(crate) fn until(self, end: Option<Duration>) -> Ticketer {
+        Ticketer { end, ..self }
     }
 
     fn period(&self) -> u64 {
@@ -86,7 +108,8 @@ impl ProducesTickets for Ticketer {
         let (header, rest) = ticket.split_at(HEADER_BYTES);
         let (nonce, sealed) = rest.split_at(NONCE_LEN);
         let period = u64::from_be_bytes(header[1..9].try_into().ok()?);
-        if header[0] != VERSION || period.abs_diff(self.period()) > 1 {
+        let is_over = self.end.is_some_and(|end| end < (self.now)());
+        if is_over || header[0] != VERSION || period.abs_diff(self.period()) > 1 {
             return None;
         }
         let (key, nonce) = (self.key(header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
@@ -94,6 +117,24 @@ impl ProducesTickets for Ticketer {
         let bytes = key.open_in_place(nonce, Aad::from(header), &mut state).ok()?.len();
         state.truncate(bytes);
         Some(state)
+    }
+}
+
+impl StoresServerSessions for Mortal {
+    fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
+        self.sessions.put(id, session)
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.get(id).filter(|_| self.end.is_none_or(|end| clock() <= end))
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.take(id).filter(|_| self.end.is_none_or(|end| clock() <= end))
+    }
+
+    fn can_cache(&self) -> bool {
+        self.sessions.can_cache()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who resumes a session where, and who may not.
 
 use rustls::HandshakeKind;
+use rustls::client::Tls12Resumption;
 
 use super::authority::Leaf;
 use super::*;
@@ -63,6 +64,29 @@ fn a_session_is_not_resumed_under_other_rules_for_clients() {
         revoking.tls.client_crl =
             authority.write("crl.pem", &authority.revocation_list(&[8], 86_400));
         assert!(shake(&contexts(&revoking), &device, "gate.example").is_err());
+    }
+}
+
+/// Who resumes is not looked up in a list: when it has ended, everybody is checked anew, and refused by that.
+#[test]
+fn no_session_is_resumed_when_a_revocation_list_has_ended() {
+    let authority = Authority::new("ca");
+    let mut config = with_secret(&authority, SECRET);
+    config.tls.client_auth = ClientAuth::Optional;
+    config.tls.client_ca = authority.bundle();
+    for (valid_secs, expected) in [(3_600, HandshakeKind::Resumed), (-60, HandshakeKind::Full)] {
+        let list = authority.revocation_list(&[], valid_secs);
+        config.tls.client_crl = authority.write("crl.pem", &list);
+        let contexts = contexts(&config);
+        for version in TlsVersion::ALL {
+            for of_tls12 in [Tls12Resumption::SessionIdOnly, Tls12Resumption::SessionIdOrTickets] {
+                let client = ClientOf { version: Some(version), ..ClientOf::default() };
+                let mut client = (*client.config(&authority)).clone();
+                client.resumption = Resumption::in_memory_sessions(8).tls12_resumption(of_tls12);
+                let kind = second_kind(&contexts, &contexts, &Arc::new(client));
+                assert_eq!(kind, expected, "{version:?} {of_tls12:?}");
+            }
+        }
     }
 }
 
