@@ -3,12 +3,17 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use rustls::crypto::aws_lc_rs;
+use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, ServerConfig, SupportedProtocolVersion};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, SupportedProtocolVersion,
+};
 use rustls_pki_types::ServerName;
 use weir_engine::Budget;
 use weir_engine::tls::Opened;
 
+use super::super::keylog::Capture;
 use super::super::testing::Certificate;
 use super::*;
 
@@ -116,7 +121,7 @@ fn both_sides_understand_each_other() {
     let certificate = Certificate::new();
     let server = Arc::new(certificate.server());
     for version in VERSIONS {
-        for suite in rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES {
+        for suite in aws_lc_rs::ALL_CIPHER_SUITES {
             let is_rsa = format!("{:?}", suite.suite()).contains("_RSA_");
             if suite.version() != version || is_rsa {
                 continue;
@@ -239,6 +244,109 @@ fn it_does_not_matter_how_bytes_arrive() {
             pair.hear();
         }
         check_answer(&mut pair.client, &mut established.expect("an end"));
+    }
+}
+
+/// A client that shows a long chain and cuts all it says into small records, `Finished` too, and asks at once.
+#[test]
+fn messages_in_many_records_and_a_question_behind_them() {
+    const QUESTION: &[u8] = b"a question that takes more than a record";
+    let certificate = Certificate::new();
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der.clone()).unwrap();
+    let roots = Arc::new(roots);
+    let mut provider = aws_lc_rs::default_provider();
+    // The client has a key share of another group, and is asked for one of this.
+    provider.kx_groups = vec![aws_lc_rs::kx_group::SECP384R1];
+    let provider = Arc::new(provider);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier.build().unwrap())
+        .with_single_cert(vec![certificate.der.clone()], certificate.key_der())
+        .unwrap();
+    server.enable_secret_extraction = true;
+    server.key_log = Arc::new(Capture);
+    let server = Arc::new(server);
+    for (version, fragment) in VERSIONS.iter().flat_map(|it| [32, 61, 300].map(|max| (it, max))) {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[*version])
+            .unwrap()
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(vec![certificate.der.clone(); 9], certificate.key_der())
+            .unwrap();
+        client.max_fragment_size = Some(fragment);
+        let mut pair = Pair::new(&server, &Arc::new(client));
+        let mut asked = false;
+        let established = (0..9).find_map(|_| {
+            let mut bytes = said(&mut pair.client);
+            if !pair.client.is_handshaking() {
+                pair.client.writer().write_all(QUESTION).unwrap();
+                asked = true;
+                bytes.extend(said(&mut pair.client));
+            }
+            let step = pair.receive(&bytes);
+            pair.hear();
+            match step {
+                Step::Established(established) => Some(established),
+                Step::Starved => None,
+                Step::Failed(failure) => panic!("{version:?} {fragment}: {failure:?}"),
+            }
+        });
+        let mut established = established.expect("an end");
+        if !asked {
+            // In TLS 1.2 the server has the last word.
+            pair.client.writer().write_all(QUESTION).unwrap();
+            pair.server.input.extend(&said(&mut pair.client)).unwrap();
+        }
+        assert_eq!(established.info.certificates.len(), 9, "{version:?} {fragment}");
+        let (text, left) = opened(&mut established, pair.server);
+        assert_eq!((text.as_slice(), left), (QUESTION, 0), "{version:?} {fragment}");
+        check_answer(&mut pair.client, &mut established);
+    }
+}
+
+/// Explicit nonces of TLS 1.2 go on where those of the handshake end.
+#[test]
+fn the_series_of_nonces_goes_on() {
+    let certificate = Certificate::new();
+    let server = Arc::new(certificate.server());
+    let client =
+        Arc::new(certificate.client_with(
+            &TLS12,
+            &[aws_lc_rs::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256],
+        ));
+    // Full, then resumed.
+    for _ in 0..2 {
+        let mut pair = Pair::new(&server, &client);
+        let mut sent = Vec::new();
+        let mut established = (0..4).find_map(|_| {
+            let bytes = said(&mut pair.client);
+            let step = pair.receive(&bytes);
+            sent.extend(&pair.server.output);
+            pair.hear();
+            if let Step::Established(established) = step { Some(established) } else { None }
+        });
+        let session = &mut established.as_mut().expect("an end").session;
+        for _ in 0..3 {
+            session.seal(&[std::io::IoSlice::new(b"text")], &mut sent).unwrap();
+        }
+        // Behind ChangeCipherSpec.
+        let mut nonces = Vec::new();
+        let (mut rest, mut is_sealed) = (sent.as_slice(), false);
+        while let Some(([kind, _, _, high, low], body)) = rest.split_first_chunk::<5>() {
+            let (body, behind) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+            if is_sealed {
+                nonces.push(u64::from_be_bytes(*body.first_chunk().unwrap()));
+            }
+            is_sealed |= *kind == 20;
+            rest = behind;
+        }
+        let series: Vec<u64> = nonces.iter().map(|nonce| nonce ^ nonces[0]).collect();
+        assert_eq!(series, [0, 1, 2, 3]);
     }
 }
 
