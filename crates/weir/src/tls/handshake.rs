@@ -36,6 +36,8 @@ pub(crate) struct Handshake {
     pub(crate) input: Partial,
     /// To be sent, before anything else.
     pub(crate) output: Vec<u8>,
+    /// Whether `output` ends with an alert.
+    pub(crate) has_alert: bool,
     conn: Option<UnbufferedServerConnection>,
     /// Bytes at the beginning of `input` that rustls has seen and wants to see again: a message that is not whole.
     shown: usize,
@@ -81,6 +83,7 @@ impl Handshake {
         Self {
             input: received,
             output: Vec::new(),
+            has_alert: false,
             conn: None,
             shown: 0,
             secrets: TrafficSecrets::default(),
@@ -203,6 +206,7 @@ impl Handshake {
                     if encode(data, &mut self.output).is_err() {
                         return;
                     }
+                    self.has_alert = true;
                 }
                 Ok(_) | Err(_) => return,
             }

@@ -113,7 +113,7 @@ impl Service {
             handshake = returned;
             let output = std::mem::take(&mut handshake.output);
             if let Step::Failed(failure) = step {
-                if !output.is_empty() {
+                if handshake.has_alert {
                     self.counters.tls.count_last_alert(&output);
                 }
                 // The peer may be gone already.

@@ -382,6 +382,7 @@ fn a_failed_handshake_ends_with_an_alert() {
         let Step::Failed(found) = pair.receive(bytes) else { panic!("no failure: {bytes:?}") };
         let expected = alert.map(|alert| vec![21, 3, 3, 0, 2, 2, alert]).unwrap_or_default();
         assert_eq!((found, &pair.server.output), (failure, &expected), "{bytes:?}");
+        assert_eq!(pair.server.has_alert, alert.is_some(), "{bytes:?}");
     };
     check(b"GET / HTTP/1.1\r\n\r\n", HandshakeFailure::Malformed, Some(50));
     check(&[22, 3, 1, 0xff, 0xff, 1], HandshakeFailure::Malformed, Some(50));
@@ -391,6 +392,18 @@ fn a_failed_handshake_ends_with_an_alert() {
     // No suite in common.
     let hello = [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3][..], &[7; 32], &[0, 0, 2, 0, 4, 1, 0]];
     check(&hello.concat(), HandshakeFailure::Incompatible, Some(40));
+}
+
+#[test]
+fn an_alert_of_the_client_is_answered_by_none() {
+    let certificate = Certificate::new();
+    let (server, client) = (certificate.server(), certificate.client(&TLS13));
+    let mut pair = Pair::new(&Arc::new(server), &Arc::new(client));
+    let mut bytes = said(&mut pair.client);
+    bytes.extend([21, 3, 3, 0, 2, 2, 90]);
+    let step = pair.receive(&bytes);
+    assert!(matches!(step, Step::Failed(HandshakeFailure::AlertReceived)));
+    assert!(!pair.server.output.is_empty() && !pair.server.has_alert);
 }
 
 #[test]
