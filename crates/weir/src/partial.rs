@@ -59,6 +59,18 @@ impl Partial {
         Ok(())
     }
 
+    /// Forgets the first `count` bytes, of which somebody else keeps what he needs: they stay counted, until [`consume`]
+    /// or the end.
+    ///
+    /// [`consume`]: Partial::consume
+    pub(crate) fn hand_on(&mut self, count: usize) {
+        if count < self.bytes.len() {
+            self.bytes.drain(..count);
+        } else {
+            self.bytes = Vec::new();
+        }
+    }
+
     /// Forgets the first `count` bytes; with the last ones the memory is given back.
     pub(crate) fn consume(&mut self, count: usize) {
         if count < self.bytes.len() {

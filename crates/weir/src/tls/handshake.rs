@@ -29,7 +29,8 @@ use crate::partial::Partial;
 /// One handshake.
 ///
 /// Shape: before the first step the bytes received, afterwards rustls' state besides, some kilobytes.
-/// Limits: [`INPUT_BYTES_MAX`] bytes that rustls cannot use yet; the budget is charged for them.
+/// Limits: [`INPUT_BYTES_MAX`] bytes that rustls cannot use yet. The budget is charged for as many as there have been,
+/// until it ends: where clients show certificates, rustls keeps all messages until then.
 /// Cost: [`Handshake::step`] computes for up to a millisecond, or as long as a signer takes, without a pause.
 pub(crate) struct Handshake {
     /// Received, and not used yet.
@@ -92,7 +93,10 @@ impl Handshake {
     }
 
     /// What has come behind it.
-    pub(crate) fn into_input(self) -> Partial {
+    pub(crate) fn into_input(mut self) -> Partial {
+        if self.input.bytes.is_empty() {
+            self.input.consume(0);
+        }
         self.input
     }
 
@@ -177,7 +181,7 @@ impl Handshake {
                 Ok(_) => Err(HandshakeFailure::Misbehaved),
                 Err(error) => Err(HandshakeFailure::of(&error)),
             };
-            self.input.consume(discard);
+            self.input.hand_on(discard);
             self.shown -= discard;
             match next {
                 Ok(Next::Again) => {}

@@ -407,6 +407,23 @@ fn an_alert_of_the_client_is_answered_by_none() {
 }
 
 #[test]
+fn what_rustls_may_keep_stays_counted_until_the_end() {
+    let certificate = Certificate::new();
+    let (server, client) = (certificate.server(), certificate.client(&TLS13));
+    let mut pair = Pair::new(&Arc::new(server), &Arc::new(client));
+    let budget = Budget::new(1 << 20);
+    pair.server.input = Partial::new(&budget);
+    let hello = said(&mut pair.client);
+    assert!(matches!(pair.receive(&hello), Step::Starved));
+    assert!(pair.server.input.bytes.is_empty() && budget.used() >= hello.len());
+    pair.hear();
+    let finished = said(&mut pair.client);
+    assert!(matches!(pair.receive(&finished), Step::Established(_)));
+    let _input = pair.server.into_input();
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
 fn what_never_becomes_a_message_is_not_kept() {
     let certificate = Certificate::new();
     let server = Arc::new(certificate.server());
