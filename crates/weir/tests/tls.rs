@@ -6,6 +6,7 @@ mod common;
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Hears, Peer, Says, config, eventually, hello, start};
 use rustls::client::WantsClientCert;
@@ -13,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir::{
@@ -230,9 +231,50 @@ async fn a_certificate_says_which_device_it_is() {
     gateway.shutdown().await;
 }
 
+/// A ClientHello to its half.
+async fn half_greeted(gateway: &Gateway) -> TcpStream {
+    let mut socket = TcpStream::connect(gateway.tls_addrs()[0]).await.unwrap();
+    for byte in [22, 3, 1, 0, 200, 1] {
+        socket.write_all(&[byte]).await.unwrap();
+    }
+    socket
+}
+
+#[tokio::test]
+async fn who_does_not_come_to_an_end_is_ended() {
+    let authority = Authority::new();
+    let mut config = authority.config();
+    config.connection.hello_timeout = Duration::from_millis(300);
+    let gateway = start(config).await;
+    let mut socket = half_greeted(&gateway).await;
+    // Nothing can be said to it.
+    assert_eq!(socket.read_to_end(&mut Vec::new()).await.unwrap(), 0);
+    let failed = "weir_tls_handshakes_failed_total{cause=\"timed_out\"}";
+    eventually(|| metric(&gateway, failed) == 1, "the failure is counted").await;
+    assert_eq!(gateway.handle().counters().closed(CloseReason::HelloTimeout), 1);
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn handshakes_do_not_hold_up_the_end() {
+    let authority = Authority::new();
+    let mut config = authority.config();
+    config.connection.hello_timeout = Duration::from_secs(3_600);
+    let gateway = start(config).await;
+    let mut sockets = [half_greeted(&gateway).await, half_greeted(&gateway).await];
+    eventually(|| gateway.handle().counters().unsettled() == 2, "they are there").await;
+    let handle = gateway.handle();
+    let shutdown = tokio::spawn(gateway.shutdown());
+    for socket in &mut sockets {
+        assert_eq!(socket.read_to_end(&mut Vec::new()).await.unwrap(), 0);
+    }
+    drop(sockets);
+    shutdown.await.unwrap();
+    assert_eq!(handle.counters().closed(CloseReason::Draining), 2);
+}
+
 #[tokio::test]
 async fn what_is_no_tls_gets_an_alert() {
-    use tokio::io::AsyncReadExt;
     let authority = Authority::new();
     let gateway = start(authority.config()).await;
     let mut socket = TcpStream::connect(gateway.tls_addrs()[0]).await.unwrap();
