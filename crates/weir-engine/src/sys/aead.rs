@@ -69,18 +69,20 @@ impl Aead {
         tag: &mut [u8; TAG_BYTES],
     ) {
         let mut tag_bytes = 0;
-        // SAFETY: the context is initialised; every pointer comes with the length of a live slice; output and input are
-        // the same bytes, which the library permits; the tag lies elsewhere (`&mut`).
+        // Output and input are the same bytes: one pointer stands for both, as a second borrow would end with the write.
+        let in_place = text.as_mut_ptr();
+        // SAFETY: the context is initialised; every pointer comes with the length of a live slice; output and input may
+        // be the same bytes, the library permits it; the tag lies elsewhere (`&mut`).
         let done = unsafe {
             c::EVP_AEAD_CTX_seal_scatter(
                 self.context.as_ptr(),
-                text.as_mut_ptr(),
+                in_place,
                 tag.as_mut_ptr(),
                 &raw mut tag_bytes,
                 TAG_BYTES,
                 nonce.as_ptr(),
                 NONCE_BYTES,
-                text.as_ptr(),
+                in_place,
                 text.len(),
                 ptr::null(),
                 0,
@@ -101,14 +103,15 @@ impl Aead {
         text: &mut [u8],
         tag: &[u8; TAG_BYTES],
     ) -> bool {
+        let in_place = text.as_mut_ptr();
         // SAFETY: as in `seal`.
         let done = unsafe {
             c::EVP_AEAD_CTX_open_gather(
                 self.context.as_ptr(),
-                text.as_mut_ptr(),
+                in_place,
                 nonce.as_ptr(),
                 NONCE_BYTES,
-                text.as_ptr(),
+                in_place,
                 text.len(),
                 tag.as_ptr(),
                 TAG_BYTES,
