@@ -29,7 +29,7 @@ use crate::outbox::{GATHER_MAX, Lag};
 use crate::stats::DropRule;
 use crate::table::State;
 use crate::time::Nanos;
-use crate::tls::PLAINTEXT_BYTES_MAX;
+use crate::tls::plaintext_bytes_max;
 
 /// The newest messages of the topics that somebody lags behind.
 ///
@@ -373,7 +373,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (mut count, mut bytes) = (0, 0);
         for (buf, message) in bufs.iter_mut().zip(batch) {
             bytes += message.frame().len();
-            if count > 0 && bytes > PLAINTEXT_BYTES_MAX {
+            if count > 0 && bytes > plaintext_bytes_max() {
                 break;
             }
             *buf = IoSlice::new(message.frame());

@@ -172,7 +172,7 @@ impl Run {
             refused_before: 0,
             used_before: 0,
             is_up_to_date: true,
-            sealed: secure::begin(),
+            sealed: secure::begin(&mut dice),
             drained_at: None,
             is_drained: false,
             summary: Summary::default(),

@@ -12,7 +12,7 @@ use super::link::Link;
 use super::twin::Conn;
 use crate::time::Nanos;
 use crate::tls::seals;
-use crate::tls::{Alert, Cipher, Keys12, Session, Version};
+use crate::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Version};
 
 /// The device's end of a connection with TLS.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct SecureEnd {
     pub(crate) end: Option<(u64, CloseReason)>,
     /// The device has sent a fatal alert: it is told nothing more.
     pub(crate) is_mute: bool,
-    /// The server's keys may be spent.
+    /// The server's keys may be spent: few records, and no others can follow.
     pub(crate) is_limited: bool,
     /// The beginning of a record from the server.
     observed: Vec<u8>,
@@ -76,7 +76,10 @@ pub(crate) fn pair(dice: &mut Dice) -> (Session, SecureEnd) {
         (Session::tls12(cipher, ours, theirs), Session::tls12(cipher, theirs, ours))
     };
     let (Some(mut server), Some(session)) = made else { panic!("keys as long as they should be") };
-    let is_limited = dice.chance(1 << 14);
+    // Keys that cannot change end well ahead of their limit: by more records than wait, which short ones would not be.
+    let is_short = seals::plaintext_bytes_max() < PLAINTEXT_BYTES_MAX;
+    let can_change = server.version() == Version::Tls13;
+    let is_limited = dice.chance(1 << 14) && (can_change || !is_short);
     if is_limited {
         server.set_records_log2(u8::try_from(dice.between(7, 9)).expect("small"));
     }
@@ -92,7 +95,7 @@ pub(crate) fn pair(dice: &mut Dice) -> (Session, SecureEnd) {
         updates: 0,
         end: None,
         is_mute: false,
-        is_limited,
+        is_limited: is_limited && !can_change,
         observed: Vec::new(),
         sealed_in: None,
         has_farewell: false,
@@ -117,7 +120,7 @@ impl SecureEnd {
             let most = u32::try_from(rest.len()).expect("a few frames");
             let bytes =
                 if dice.chance(3 << 14) { rest.len() } else { dice.between(1, most) as usize };
-            let (part, more) = rest.split_at(bytes);
+            let (part, more) = rest.split_at(bytes.min(seals::plaintext_bytes_max()));
             rest = more;
             let mut out = Vec::new();
             let sealed = self.session.seal(&[IoSlice::new(part)], &mut out);
@@ -321,8 +324,8 @@ impl Run {
             0 => {
                 self.faults.note(Fault::BitFlip);
                 let mut out = Vec::new();
-                let sealed = tls.session.seal(&[IoSlice::new(&[7; 40])], &mut out);
-                assert_eq!(sealed, Ok(40), "a device's keys are never spent");
+                let sealed = tls.session.seal(&[IoSlice::new(&[7; 16])], &mut out);
+                assert_eq!(sealed, Ok(16), "a device's keys are never spent");
                 let at = 5 + at % (out.len() - 5);
                 out[at] ^= 1;
                 tls.enter_bad(&out, out.len());
@@ -384,8 +387,12 @@ impl Run {
 /// What has been sealed in a run: keys and nonces.
 pub(super) type Sealed = HashSet<(u64, [u8; 12])>;
 
-/// Begins to write down what is sealed.
-pub(super) fn begin() -> Sealed {
+/// Begins to write down what is sealed. In half of the runs records are short, so that a message takes
+/// several.
+pub(super) fn begin(dice: &mut Dice) -> Sealed {
     seals::record();
+    seals::set_plaintext_bytes_max(
+        [16, 100, PLAINTEXT_BYTES_MAX, PLAINTEXT_BYTES_MAX][dice.index(4)],
+    );
     Sealed::new()
 }

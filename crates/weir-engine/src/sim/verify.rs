@@ -263,7 +263,8 @@ impl Run {
                 Owner::Aborted => false,
                 Owner::Offered(_) | Owner::Shard => continue,
             };
-            if is_closed && !conn.outgoing.is_whole() {
+            // On a socket that has failed nothing follows, however it is closed.
+            if is_closed && !has_failed && !conn.outgoing.is_whole() {
                 return Err(format!("connection {index} ended within a frame, with {reason}"));
             }
             let tls = conn.tls.as_ref();

@@ -20,7 +20,15 @@ mod tests;
 pub use alert::{Alert, Violation};
 pub use keys::are_derived;
 pub use record::{PLAINTEXT_BYTES_MAX, RECORD_BYTES_MAX};
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use seals::plaintext_bytes_max;
 pub use session::Session;
+
+/// What a record that is sealed holds at most.
+#[cfg(not(any(test, feature = "sim")))]
+pub(crate) const fn plaintext_bytes_max() -> usize {
+    PLAINTEXT_BYTES_MAX
+}
 
 /// Protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

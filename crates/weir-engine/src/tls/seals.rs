@@ -1,7 +1,10 @@
-//! What was sealed under which nonce, for tests that hold a whole run against "never twice".
+//! What was sealed under which nonce, for tests that hold a whole run against "never twice"; and shorter records, so that
+//! what is short takes several of them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::PLAINTEXT_BYTES_MAX;
 
 /// One record that has been sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +37,17 @@ pub(super) fn note(key: &[u8], sequence: u64, nonce: [u8; 12]) {
     });
 }
 
+/// Lets this thread seal no more than `bytes` of plaintext in a record (1 at least).
+pub fn set_plaintext_bytes_max(bytes: usize) {
+    PLAINTEXT_MAX.set(bytes.clamp(1, PLAINTEXT_BYTES_MAX));
+}
+
+/// What a record of this thread's holds at most.
+pub fn plaintext_bytes_max() -> usize {
+    PLAINTEXT_MAX.get()
+}
+
 thread_local! {
+    static PLAINTEXT_MAX: Cell<usize> = const { Cell::new(PLAINTEXT_BYTES_MAX) };
     static SEALS: RefCell<Option<Vec<Seal>>> = const { RefCell::new(None) };
 }

@@ -10,8 +10,8 @@ use zeroize::Zeroize;
 
 use super::alert::{self, Alert, Heard, Violation};
 use super::keys::{IV_BYTES, KEY_BYTES_MAX, Keys, SECRET_BYTES_MAX, ratchet, traffic_keys};
-use super::record::{ContentType, Form, PLAINTEXT_BYTES_MAX, nonce};
-use super::{Cipher, Exhausted, Keys12, Opened, Version};
+use super::record::{ContentType, Form, nonce};
+use super::{Cipher, Exhausted, Keys12, Opened, Version, plaintext_bytes_max};
 use crate::sys::aead::Aead;
 
 /// The records of one connection, both ways.
@@ -198,7 +198,7 @@ impl Session {
         }
         self.seal_due(out)?;
         let all = plaintext.iter().fold(0, |sum: usize, part| sum.saturating_add(part.len()));
-        let bytes = all.min(PLAINTEXT_BYTES_MAX);
+        let bytes = all.min(plaintext_bytes_max());
         if bytes > 0 {
             let parts = plaintext.iter().map(|part| &**part);
             self.state.seal((ContentType::ApplicationData, parts, bytes), out)?;
