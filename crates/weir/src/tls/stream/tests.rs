@@ -16,6 +16,8 @@ use super::super::handshake::{Handshake, Step};
 use super::super::testing::Certificate;
 use super::*;
 
+const BUFFER_BYTES: usize = 16 * 1024;
+
 /// Both ends of a connection whose handshake is done.
 struct Ends {
     server: Stream,
@@ -141,10 +143,13 @@ async fn what_was_opened_and_not_read_moves_along() {
 #[tokio::test]
 async fn a_record_half_sent_is_not_moved() {
     for Ends { mut server, client, .. } in each().await {
-        let block = vec![7; 1 << 16];
-        // Until the kernel takes no more.
-        let writes = async { while server.write(&block).await.unwrap() > 0 {} };
-        assert!(tokio::time::timeout(std::time::Duration::from_millis(50), writes).await.is_err());
+        // More than both sockets hold while nobody reads.
+        socket2::SockRef::from(&server.socket).set_send_buffer_size(BUFFER_BYTES).unwrap();
+        socket2::SockRef::from(client.get_ref().0).set_recv_buffer_size(BUFFER_BYTES).unwrap();
+        let Layer::Tls(records) = &mut server.layer else { panic!("it is secured") };
+        for _ in 0..100 {
+            records.session.seal(&[IoSlice::new(&[7; BUFFER_BYTES])], &mut records.sealed).unwrap();
+        }
         assert!(matches!(server.into_parts(), Err((_, NotMovable::HalfSent))));
         drop(client);
     }
