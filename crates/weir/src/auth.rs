@@ -97,20 +97,31 @@ impl Authenticator {
     /// any other token, or without one where anonymous mode is on, every id may be claimed but those that a token is
     /// bound to; and one has to be said. A wrong token is refused even there. A service goes by its name, or by its
     /// name, a slash and what it likes; nobody else may.
-    pub(crate) fn authenticate(&self, device: &str, token: &str) -> Result<Admission, CloseReason> {
+    ///
+    /// `named`: the device that the connection's certificate names. No other may be claimed, and no token is needed;
+    /// with one the token says what the device may do, and has to admit it.
+    pub(crate) fn authenticate(
+        &self,
+        named: Option<&str>,
+        device: &str,
+        token: &str,
+    ) -> Result<Admission, CloseReason> {
+        let device = match named {
+            Some(named) if device.is_empty() || device == named => named,
+            Some(_) => return Err(CloseReason::Unauthorized),
+            None => device,
+        };
         if device.len() > self.device_id_bytes_max || device.contains(char::is_control) {
             return Err(CloseReason::Malformed);
         }
         if token.is_empty() {
-            if !self.anonymous {
-                return Err(CloseReason::Unauthorized);
-            }
-            return Ok(Admission {
-                device: self.claimed(device)?,
-                grant: 0,
-                priority: Priority::Normal,
-                is_service: false,
-            });
+            let device = match named {
+                Some(named) if !self.is_of_service(named) => named.to_owned(),
+                None if self.anonymous => self.claimed(device)?,
+                Some(_) | None => return Err(CloseReason::Unauthorized),
+            };
+            let priority = Priority::Normal;
+            return Ok(Admission { device, grant: 0, priority, is_service: false });
         }
         let holder = self.holders.find(token.as_bytes()).ok_or(CloseReason::Unauthorized)?;
         let (device, is_service) = match &holder.who {
@@ -123,27 +134,6 @@ impl Authenticator {
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
         Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
-    }
-
-    /// The same for a connection whose certificate names the device: no token is needed. With one the token says what
-    /// the device may do, and has to be for it.
-    pub(crate) fn authenticate_certified(
-        &self,
-        identity: &str,
-        device: &str,
-        token: &str,
-    ) -> Result<Admission, CloseReason> {
-        if !(device.is_empty() || device == identity) {
-            return Err(CloseReason::Unauthorized);
-        }
-        if !token.is_empty() {
-            return self.authenticate(identity, token);
-        }
-        if self.is_of_service(identity) {
-            return Err(CloseReason::Unauthorized);
-        }
-        let device = identity.to_owned();
-        Ok(Admission { device, grant: 0, priority: Priority::Normal, is_service: false })
     }
 
     /// What a connection may do, by the number that it carries.
@@ -216,7 +206,7 @@ mod tests {
     }
 
     fn check(anonymous: bool, device: &str, token: &str, expected: Result<&str, CloseReason>) {
-        let answer = authenticator(anonymous).authenticate(device, token);
+        let answer = authenticator(anonymous).authenticate(None, device, token);
         let answer = answer.map(|admission| admission.device);
         assert_eq!(answer.as_deref(), expected.as_ref().map(|id| *id), "{device:?} with {token:?}");
     }
@@ -246,27 +236,6 @@ mod tests {
         check(true, "d2", "", Ok("d2"));
         check(true, "", "", Err(CloseReason::Malformed));
         check(true, "d1", "", Err(CloseReason::Unauthorized));
-    }
-
-    #[test]
-    fn a_certificate_admits_the_device_that_it_names() {
-        use CloseReason::Unauthorized;
-        let check = |identity: &str, device: &str, token: &str, expected: Result<&str, _>| {
-            let answer = authenticator(false).authenticate_certified(identity, device, token);
-            let answer = answer.map(|admission| admission.device);
-            let expected = expected.as_ref().map(|id| *id);
-            assert_eq!(answer.as_deref(), expected, "{identity:?} as {device:?} with {token:?}");
-        };
-        check("d2", "", "", Ok("d2"));
-        check("d2", "d2", "", Ok("d2"));
-        check("d1", "", "", Ok("d1"));
-        check("d2", "d3", "", Err(Unauthorized));
-        check("d1", "", "one", Ok("d1"));
-        check("d2", "", "one", Err(Unauthorized));
-        check("d2", "", "any", Ok("d2"));
-        check("d2", "", "wrong", Err(Unauthorized));
-        check("backend", "", "", Err(Unauthorized));
-        check("backend/2", "", "", Err(Unauthorized));
     }
 
     #[test]
@@ -309,7 +278,7 @@ mod tests {
             ("d2", "", "back", REFUSED),
         ] {
             for anonymous in [false, true] {
-                let answer = authenticator(anonymous).authenticate_certified(named, device, token);
+                let answer = authenticator(anonymous).authenticate(Some(named), device, token);
                 let answer = answer.map(|admission| admission.device);
                 assert_eq!(
                     answer.as_deref(),
@@ -319,16 +288,16 @@ mod tests {
             }
         }
         let auth = authenticator(false);
-        let labelled = auth.authenticate_certified("d2", "", "vip").unwrap();
+        let labelled = auth.authenticate(Some("d2"), "", "vip").unwrap();
         assert_eq!(labelled.priority, Priority::High);
-        let unlabelled = auth.authenticate_certified("d2", "", "").unwrap();
+        let unlabelled = auth.authenticate(Some("d2"), "", "").unwrap();
         assert_eq!((unlabelled.grant, unlabelled.is_service), (0, false));
     }
 
     #[test]
     fn what_is_permitted_stands_once() {
         let auth = authenticator(true);
-        let admitted = |device: &str, token: &str| auth.authenticate(device, token).unwrap();
+        let admitted = |device: &str, token: &str| auth.authenticate(None, device, token).unwrap();
         let (vip, same) = (admitted("a", "vip"), admitted("b", "same"));
         assert_eq!((vip.priority, same.priority), (Priority::High, Priority::Normal));
         assert_eq!(vip.grant, same.grant);

@@ -230,11 +230,7 @@ async fn settle(
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
     let (device, token) = (&hello.device_id, &hello.token);
-    let admission = match &identity {
-        None => hub.auth.authenticate(device, token),
-        Some(identity) => hub.auth.authenticate_certified(identity, device, token),
-    };
-    let admission = match admission {
+    let admission = match hub.auth.authenticate(identity.as_deref(), device, token) {
         Ok(admission) => admission,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
