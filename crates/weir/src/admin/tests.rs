@@ -3,6 +3,7 @@
 mod device;
 mod http;
 mod openmetrics;
+mod tls;
 
 use serde_json::{Value, json};
 
@@ -274,7 +275,7 @@ async fn connections_topics_and_devices_can_be_seen_and_ended() {
     let one = check(&server, &format!("GET /v1/connections/{id}"), "", 200, &[]).await.json();
     assert_eq!((&one["device"], &one["transport"]), (&json!("a"), &json!("tcp")), "{one}");
     assert_eq!(one["topics"], json!(["news"]), "{one}");
-    assert_eq!(one["peer"], json!(first.local_addr.to_string()), "{one}");
+    assert_eq!(one["peer"], json!(first.local_addr().to_string()), "{one}");
     let by_topic = server.list("/v1/connections?topic=weather&limit=10", "connections").await;
     assert_eq!(names(&by_topic, "device"), ["b"]);
     let by_device = server.list("/v1/connections?device=a", "connections").await;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rustls::{CipherSuite, Error};
+use rustls::{AlertDescription, CipherSuite, Error};
 use weir_engine::tls::{Alert, Violation};
 
 use super::handshake::Info;
@@ -130,12 +130,13 @@ impl TlsCounts {
         }
     }
 
-    /// Counts the alert that a failed handshake ends with: `output` is what was sent last, where that is no secret.
-    pub(crate) fn count_last_alert(&self, output: &[u8]) {
+    /// Counts the alert that a failed handshake ends with: `output` is what is sent last, `named` what stands there if
+    /// that cannot be read.
+    pub(crate) fn count_last_alert(&self, output: &[u8], named: Option<u8>) {
         let Some((_, record)) = output.split_last_chunk::<ALERT_RECORD_BYTES>() else { return };
         let code = match record {
             [21, 3, _, 0, 2, _, code] => Some(*code),
-            _ => None,
+            _ => named,
         };
         self.count_alert(code);
     }
@@ -242,6 +243,16 @@ impl HandshakeFailure {
     }
 }
 
+/// The alert that an error leads to, where every one of its kind leads to the same.
+pub(crate) fn alert_of(error: &Error) -> Option<u8> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
+    match error {
+        Error::InvalidCertificate(error) => Some(AlertDescription::from(error.clone()).into()),
+        Error::NoCertificatesPresented => Some(AlertDescription::CertificateRequired.into()),
+        _ => None,
+    }
+}
+
 /// Every suite that a handshake can end with, and its version.
 const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "1.3"),
@@ -255,8 +266,8 @@ const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, "1.2"),
 ];
 
-/// Alerts by their code (RFC 8446 section 6); the first stands for others, and for those that rustls has sealed.
-const ALERTS: [(Option<u8>, &str); 15] = [
+/// Alerts by their code (RFC 8446 section 6); the first stands for others.
+const ALERTS: [(Option<u8>, &str); 23] = [
     (None, "other"),
     (Some(0), "close_notify"),
     (Some(10), "unexpected_message"),
@@ -264,13 +275,21 @@ const ALERTS: [(Option<u8>, &str); 15] = [
     (Some(22), "record_overflow"),
     (Some(40), "handshake_failure"),
     (Some(42), "bad_certificate"),
+    (Some(43), "unsupported_certificate"),
+    (Some(44), "certificate_revoked"),
+    (Some(45), "certificate_expired"),
+    (Some(46), "certificate_unknown"),
     (Some(47), "illegal_parameter"),
+    (Some(48), "unknown_ca"),
+    (Some(49), "access_denied"),
     (Some(50), "decode_error"),
     (Some(51), "decrypt_error"),
     (Some(70), "protocol_version"),
     (Some(80), "internal_error"),
     (Some(100), "no_renegotiation"),
+    (Some(109), "missing_extension"),
     (Some(112), "unrecognized_name"),
+    (Some(116), "certificate_required"),
     (Some(120), "no_application_protocol"),
 ];
 

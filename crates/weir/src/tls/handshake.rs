@@ -21,7 +21,7 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 use weir_engine::tls::{Cipher, Keys12, Session, Version};
 
-use super::counts::{HandshakeFailure, Kind};
+use super::counts::{self, HandshakeFailure, Kind};
 use super::hello::{self, ClientHello, Look};
 use super::keylog::{TrafficSecrets, capture};
 use crate::partial::Partial;
@@ -39,6 +39,8 @@ pub(crate) struct Handshake {
     pub(crate) output: Vec<u8>,
     /// Whether `output` ends with an alert.
     pub(crate) has_alert: bool,
+    /// Its code, where it is encrypted and known.
+    pub(crate) alert: Option<u8>,
     conn: Option<UnbufferedServerConnection>,
     /// Bytes at the beginning of `input` that rustls has seen and wants to see again: a message that is not whole.
     shown: usize,
@@ -85,6 +87,7 @@ impl Handshake {
             input: received,
             output: Vec::new(),
             has_alert: false,
+            alert: None,
             conn: None,
             shown: 0,
             secrets: TrafficSecrets::default(),
@@ -179,7 +182,10 @@ impl Handshake {
                 }
                 // Neither early data nor any behind the handshake is ever shown to it.
                 Ok(_) => Err(HandshakeFailure::Misbehaved),
-                Err(error) => Err(HandshakeFailure::of(&error)),
+                Err(error) => {
+                    self.alert = counts::alert_of(&error);
+                    Err(HandshakeFailure::of(&error))
+                }
             };
             self.input.hand_on(discard);
             self.shown -= discard;

@@ -24,7 +24,7 @@ mod reload;
 mod service;
 pub(crate) mod stream;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tickets;
 
 use std::fmt::Display;

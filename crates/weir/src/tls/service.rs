@@ -114,7 +114,7 @@ impl Service {
             let output = std::mem::take(&mut handshake.output);
             if let Step::Failed(failure) = step {
                 if handshake.has_alert {
-                    self.counters.tls.count_last_alert(&output);
+                    self.counters.tls.count_last_alert(&output, handshake.alert);
                 }
                 // The peer may be gone already.
                 let _ = patience.within(stream.write_all(&output)).await;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use weir_engine::TlsAdoption;
-use weir_engine::tls::{Alert, Session};
+use weir_engine::tls::{Alert, Session, Version};
 
 use crate::counters::Counters;
 use crate::partial::{Partial, READ_BYTES};
@@ -219,6 +219,7 @@ impl Records {
         self.is_unopened = opened.used > 0 && self.input.bytes.len() > self.plaintext;
         // An answer waits until what is before it has left: a peer that asks and asks and reads nothing gets one.
         if self.session.is_due() && self.sealed.is_empty() {
+            self.note_refusal();
             self.session.seal_due(&mut self.sealed).map_err(io::Error::other)?;
             self.try_flush(socket)?;
         }
@@ -238,6 +239,7 @@ impl Records {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        self.note_refusal();
         let sealed = self.session.seal(&[IoSlice::new(bytes)], &mut self.sealed);
         let count = sealed.map_err(io::Error::other)?;
         // They count as written: what the socket does not take now leaves before anything else.
@@ -261,8 +263,16 @@ impl Records {
             self.is_closed = true;
             let sealed = self.session.seal_alert(Alert::CloseNotify, &mut self.sealed);
             sealed.map_err(io::Error::other)?;
+            self.counters.tls.count_alert_sent(Alert::CloseNotify);
         }
         self.poll_flush(socket, cx)
+    }
+
+    /// Counts the warning that leaves in front of the next record.
+    fn note_refusal(&self) {
+        if self.session.is_due() && self.session.version() == Version::Tls12 {
+            self.counters.tls.count_alert_sent(Alert::NoRenegotiation);
+        }
     }
 
     fn say_alert(&mut self, alert: Alert, socket: &TcpStream) {

@@ -14,6 +14,7 @@ use super::keylog::Capture;
 /// A certificate for `localhost`, and its key.
 pub(crate) struct Certificate {
     pub(crate) der: CertificateDer<'static>,
+    pub(crate) pem: String,
     pub(crate) key: KeyPair,
 }
 
@@ -21,7 +22,7 @@ impl Certificate {
     pub(crate) fn new() -> Self {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        Self { der: cert.der().clone(), key: signing_key }
+        Self { der: cert.der().clone(), pem: cert.pem(), key: signing_key }
     }
 
     pub(crate) fn key_der(&self) -> PrivateKeyDer<'static> {

@@ -38,7 +38,7 @@ impl Gateway {
         )?;
         to.counters(
             "weir_tls_alerts_sent",
-            "TLS alerts sent; other: a rare one, or one that ended a handshake encrypted.",
+            "TLS alerts sent, by name; other: a rare one, or one that is not known because it ended a handshake encrypted.",
             counts.alerts_sent().map(|(code, name, front)| {
                 let known = Alert::ALL.iter().position(|alert| Some(*alert as u8) == code);
                 let shards = known.map(|alert| self.sum(|shard| &shard.tls_alerts_sent[alert]));
@@ -49,6 +49,11 @@ impl Gateway {
             "weir_tls_alerts_received",
             "Fatal TLS alerts received.",
             counts.alerts_received() + self.sum(|shard| &shard.tls_alerts_received),
+        )?;
+        to.counter(
+            "weir_tls_records_sealed",
+            "TLS records sealed for settled connections; what TLS itself says in front of data is not counted apart.",
+            self.sum(|shard| &shard.tls_records_sealed),
         )?;
         to.counter(
             "weir_tls_key_updates",

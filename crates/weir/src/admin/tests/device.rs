@@ -1,25 +1,34 @@
-//! A device on a plain socket, as far as these tests need one.
+//! A device on a socket or in a TLS session, as far as these tests need one.
 
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_wire::v1::{
     ClientMessage, Hello, Push, ServerMessage, Subscribe, client_message, push, server_message,
 };
 use weir_wire::{ProstMessage as _, frame};
 
-pub(super) struct Device {
-    stream: TcpStream,
+pub(super) struct Device<S = TcpStream> {
+    pub(super) stream: S,
     read: Vec<u8>,
     pub(super) connection_id: u64,
-    pub(super) local_addr: SocketAddr,
 }
 
 impl Device {
     /// Connects and waits until it is in all `topics`.
     pub(super) async fn connect(addr: SocketAddr, id: &str, topics: &[&str]) -> Device {
-        let mut stream = TcpStream::connect(addr).await.unwrap();
+        Device::over(TcpStream::connect(addr).await.unwrap(), id, topics).await
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Device<S> {
+    /// The same over a stream that is connected.
+    pub(super) async fn over(mut stream: S, id: &str, topics: &[&str]) -> Device<S> {
         let subscribe =
             |topic: &&str| Subscribe { topic: (*topic).to_owned(), ..Subscribe::default() };
         let hello = Hello {
@@ -31,8 +40,7 @@ impl Device {
         let mut bytes = Vec::new();
         frame::encode(&message, &mut bytes);
         stream.write_all(&bytes).await.unwrap();
-        let local_addr = stream.local_addr().unwrap();
-        let mut device = Device { stream, read: Vec::new(), connection_id: 0, local_addr };
+        let mut device = Device { stream, read: Vec::new(), connection_id: 0 };
         let server_message::Kind::Welcome(welcome) = device.next().await else {
             panic!("the first message is Welcome")
         };

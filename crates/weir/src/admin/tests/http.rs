@@ -43,6 +43,10 @@ impl Server {
         self.gateway.tcp_addrs()[0]
     }
 
+    pub(super) fn tls_addr(&self) -> SocketAddr {
+        self.gateway.tls_addrs()[0]
+    }
+
     /// Takes the whole byte budget, once nothing waits any more, and says how much that is.
     pub(super) async fn use_up_budget(&self) -> usize {
         let handle = self.gateway.handle();

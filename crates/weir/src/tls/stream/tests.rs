@@ -83,8 +83,10 @@ async fn much_goes_both_ways() {
 
 #[tokio::test]
 async fn an_end_is_said_and_heard() {
-    for Ends { mut server, mut client, .. } in each().await {
+    for Ends { mut server, mut client, counters, .. } in each().await {
         server.shutdown().await.unwrap();
+        let sent = counters.tls.alerts_sent().find(|(_, name, _)| *name == "close_notify");
+        assert_eq!(sent, Some((Some(0), "close_notify", 1)));
         // Without close_notify this would be an error.
         assert_eq!(client.read(&mut [0; 9]).await.unwrap(), 0);
         client.write_all(b"last words").await.unwrap();

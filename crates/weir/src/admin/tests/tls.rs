@@ -1,0 +1,252 @@
+//! What the metrics say of TLS.
+
+use std::sync::Arc;
+
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::aws_lc_rs::cipher_suite::{
+    TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
+use rustls_pki_types::ServerName;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::device::Device;
+use super::http::Server;
+use super::openmetrics;
+use crate::tls::testing::Certificate;
+use crate::{CertificateConfig, ClientAuth, Config};
+
+/// A gateway with TLS, and what its clients trust.
+struct Secured {
+    server: Server,
+    certificate: Certificate,
+    directory: TempDir,
+}
+
+impl Secured {
+    async fn start(configure: impl FnOnce(&mut Config, &TempDir)) -> Secured {
+        let certificate = Certificate::new();
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("chain.pem"), &certificate.pem).unwrap();
+        std::fs::write(path("key.pem"), certificate.key.serialize_pem()).unwrap();
+        let mut config = Config::default();
+        config.listen.tls = vec!["127.0.0.1:0".parse().unwrap()];
+        config.tls.certificates =
+            vec![CertificateConfig { certificate: path("chain.pem"), key: path("key.pem") }];
+        configure(&mut config, &directory);
+        let server = Box::pin(Server::start(config)).await;
+        Secured { server, certificate, directory }
+    }
+
+    fn client(&self, version: &'static SupportedProtocolVersion) -> ClientConfig {
+        self.certificate.client(version)
+    }
+
+    async fn socket(&self) -> TcpStream {
+        TcpStream::connect(self.server.tls_addr()).await.unwrap()
+    }
+
+    async fn shake_hands(&self, client: &Arc<ClientConfig>) -> TlsStream<TcpStream> {
+        let connector = TlsConnector::from(Arc::clone(client));
+        connector.connect(name(), self.socket().await).await.unwrap()
+    }
+
+    async fn device(&self, client: &Arc<ClientConfig>) -> Device<TlsStream<TcpStream>> {
+        Device::over(self.shake_hands(client).await, "a", &["news"]).await
+    }
+
+    async fn metrics(&self) -> String {
+        let answer = self.server.ask("GET /metrics", "").await;
+        openmetrics::check_text(&answer.body);
+        answer.body
+    }
+
+    /// The value of the series whose line begins so.
+    async fn value(&self, series: &str) -> String {
+        let text = self.metrics().await;
+        text.lines().find_map(|line| line.strip_prefix(series)).expect("it is there").to_owned()
+    }
+
+    /// Asks until all of these lines are there: what a shard counts shows at the end of its turn.
+    async fn await_lines(&self, lines: &[&str]) {
+        let ask = async {
+            loop {
+                let text = self.metrics().await;
+                if lines.iter().all(|line| text.lines().any(|other| other == *line)) {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, ask).await.is_err() {
+            let text = self.metrics().await;
+            let tls: Vec<_> = text.lines().filter(|line| line.contains("_tls_")).collect();
+            panic!("never all of {lines:#?} in {tls:#?}");
+        }
+    }
+}
+
+fn name() -> ServerName<'static> {
+    ServerName::try_from("localhost").unwrap()
+}
+
+#[tokio::test]
+async fn handshakes_count_by_what_was_agreed() {
+    let secured = Secured::start(|_, _| ()).await;
+    let of = |version, suite| secured.certificate.client_with(version, &[suite]);
+    let suite_12 = TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
+    let mut ids = of(&TLS12, suite_12);
+    ids.resumption =
+        Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
+    for client in [of(&TLS13, TLS13_CHACHA20_POLY1305_SHA256), of(&TLS12, suite_12), ids] {
+        let client = Arc::new(client);
+        for _ in 0..3 {
+            secured.device(&client).await;
+        }
+    }
+    let suite_12 = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
+    let suite_13 = "TLS13_CHACHA20_POLY1305_SHA256";
+    let text = secured.metrics().await;
+    let handshakes: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix("weir_tls_handshakes_total")).collect();
+    let expected = [
+        ("1.3", suite_13, "full", 1),
+        ("1.3", suite_13, "ticket", 2),
+        ("1.2", suite_12, "full", 2),
+        ("1.2", suite_12, "ticket", 2),
+        ("1.2", suite_12, "session_id", 2),
+    ];
+    let expected = expected.map(|(version, suite, kind, count)| {
+        format!("{{version=\"{version}\",suite=\"{suite}\",kind=\"{kind}\"}} {count}")
+    });
+    assert_eq!(handshakes, expected);
+    for line in [
+        "weir_tls_not_moved_total 0",
+        "weir_tls_handshake_queue 0",
+        "weir_tls_handshakes_refused_total 0",
+        "weir_settle_seconds_count 9",
+        "weir_settle_seconds_bucket{le=\"+Inf\"} 9",
+    ] {
+        assert!(text.lines().any(|other| other == line), "no {line:?} in\n{text}");
+    }
+    secured.server.stop().await;
+}
+
+#[tokio::test]
+async fn records_and_alerts_count_on_the_front_and_on_the_shards() {
+    let secured = Secured::start(|_, _| ()).await;
+    let client = Arc::new(secured.client(&TLS13));
+    // New keys, and an end as it should be.
+    let mut device = secured.device(&client).await;
+    device.stream.get_mut().1.refresh_traffic_keys().unwrap();
+    device.stream.shutdown().await.unwrap();
+    assert_eq!(device.stream.read(&mut [0; 9]).await.unwrap(), 0);
+    // A record that does not open, before a shard has the connection and afterwards.
+    let mut stream = secured.shake_hands(&client).await;
+    let mut device = secured.device(&client).await;
+    for stream in [&mut stream, &mut device.stream] {
+        stream.get_mut().0.write_all(&[23, 3, 3, 0, 20]).await.unwrap();
+        stream.get_mut().0.write_all(&[7; 20]).await.unwrap();
+        let error = stream.read(&mut [0; 9]).await.unwrap_err();
+        assert!(error.to_string().contains("BadRecordMac"), "{error}");
+    }
+    secured
+        .await_lines(&[
+            "weir_tls_alerts_sent_total{alert=\"close_notify\"} 1",
+            "weir_tls_alerts_sent_total{alert=\"bad_record_mac\"} 2",
+            "weir_tls_alerts_sent_total{alert=\"other\"} 0",
+            "weir_tls_alerts_received_total 0",
+            // The answer to the client's is one too.
+            "weir_tls_key_updates_total 2",
+            "weir_connections_closed_total{reason=\"peer_closed\"} 1",
+            "weir_connections_closed_total{reason=\"tls_record\"} 2",
+        ])
+        .await;
+    // What two devices were greeted with, in one record or more, and an end of each.
+    let sealed = secured.value("weir_tls_records_sealed_total ").await.parse::<u64>().unwrap();
+    assert!(sealed >= 4, "{sealed}");
+    secured.server.stop().await;
+}
+
+#[tokio::test]
+async fn handshakes_that_fail_count_by_cause_and_alert() {
+    let secured = Secured::start(|config, directory| {
+        config.tls.client_auth = ClientAuth::Required;
+        config.tls.client_ca = directory.path().join("chain.pem");
+    })
+    .await;
+    let mut socket = secured.socket().await;
+    socket.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert_eq!(socket.read_to_end(&mut Vec::new()).await.unwrap(), 7);
+    // The alert is readable in TLS 1.2 only.
+    for version in [&TLS12, &TLS13] {
+        let connector = TlsConnector::from(Arc::new(secured.client(version)));
+        let socket = secured.socket().await;
+        if let Ok(mut stream) = connector.connect(name(), socket).await {
+            stream.read(&mut [0; 9]).await.unwrap_err();
+        }
+    }
+    let stranger = Arc::new(Certificate::new().client(&TLS13));
+    let connector = TlsConnector::from(stranger);
+    connector.connect(name(), secured.socket().await).await.unwrap_err();
+    let chain = secured.directory.path().join("chain.pem");
+    let expiry = format!(
+        "weir_tls_certificate_expiry_seconds{{kind=\"certificate\",file=\"{}\"}} ",
+        chain.display()
+    );
+    secured
+        .await_lines(&[
+            "weir_tls_handshakes_failed_total{cause=\"malformed\"} 1",
+            "weir_tls_handshakes_failed_total{cause=\"no_certificate\"} 2",
+            "weir_tls_handshakes_failed_total{cause=\"alert_received\"} 1",
+            "weir_tls_alerts_sent_total{alert=\"decode_error\"} 1",
+            "weir_tls_alerts_sent_total{alert=\"certificate_required\"} 2",
+            "weir_tls_alerts_received_total 1",
+        ])
+        .await;
+    let ends = secured.value(&expiry).await.parse::<u64>().unwrap();
+    assert!(ends > 1_700_000_000, "{ends}");
+    secured.server.stop().await;
+}
+
+#[tokio::test]
+async fn handshakes_that_find_no_place_count_as_refused() {
+    let secured = Secured::start(|config, _| {
+        config.tls.handshake_threads = 1;
+        config.tls.handshake_queue_max = 1;
+    })
+    .await;
+    let mut hello = Vec::new();
+    let client = Arc::new(secured.client(&TLS13));
+    ClientConnection::new(client, name()).unwrap().write_tls(&mut hello).unwrap();
+    let refused = "weir_tls_handshakes_refused_total ";
+    let mut sockets = Vec::new();
+    let crowd = async {
+        loop {
+            for _ in 0..32 {
+                let mut socket = secured.socket().await;
+                socket.write_all(&hello).await.unwrap();
+                sockets.push(socket);
+            }
+            if secured.value(refused).await != "0" {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, crowd).await.expect("one is refused");
+    // The others are served or refused meanwhile; both counts of those refused come to the same.
+    drop(sockets);
+    let by_cause = "weir_connections_refused_total{cause=\"handshakes\"} ";
+    let counts = async { while secured.value(refused).await != secured.value(by_cause).await {} };
+    tokio::time::timeout(PATIENCE, counts).await.expect("the counts agree");
+    secured.await_lines(&["weir_tls_handshake_queue 0"]).await;
+    secured.server.stop().await;
+}
+
+/// Nothing here takes this long; what does, hangs.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
