@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs::cipher_suite::{
-    TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+    TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    TLS13_CHACHA20_POLY1305_SHA256,
 };
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, SupportedProtocolVersion};
 use rustls_pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use weir_engine::tls::{Alert, Cipher, Keys12, Session};
 
 use super::device::Device;
 use super::http::Server;
@@ -59,6 +61,25 @@ impl Secured {
 
     async fn device(&self, client: &Arc<ClientConfig>) -> Device<TlsStream<TcpStream>> {
         Device::over(self.shake_hands(client).await, "a", &["news"]).await
+    }
+
+    /// A device connects and sends a fatal alert.
+    async fn say_alert(&self) {
+        let suite = TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+        let mut client = self.certificate.client_with(&TLS12, &[suite]);
+        client.enable_secret_extraction = true;
+        let device = Box::pin(self.device(&Arc::new(client))).await;
+        let (mut socket, conn) = device.stream.into_inner();
+        let secrets = conn.dangerous_extract_secrets().unwrap();
+        let (sent, ConnectionTrafficSecrets::Aes128Gcm { key, iv }) = secrets.tx else {
+            panic!("another cipher")
+        };
+        let keys = Keys12 { key: key.as_ref(), iv: iv.as_ref() };
+        let mut session = Session::tls12(Cipher::Aes128Gcm, (keys, sent), (keys, 0)).unwrap();
+        let mut record = Vec::new();
+        session.seal_alert(Alert::InternalError, &mut record).unwrap();
+        socket.write_all(&record).await.unwrap();
+        socket.read_to_end(&mut Vec::new()).await.unwrap();
     }
 
     async fn metrics(&self) -> String {
@@ -155,16 +176,17 @@ async fn records_and_alerts_count_on_the_front_and_on_the_shards() {
         let error = stream.read(&mut [0; 9]).await.unwrap_err();
         assert!(error.to_string().contains("BadRecordMac"), "{error}");
     }
+    Box::pin(secured.say_alert()).await;
     secured
         .await_lines(&[
             "weir_tls_alerts_sent_total{alert=\"close_notify\"} 1",
             "weir_tls_alerts_sent_total{alert=\"bad_record_mac\"} 2",
             "weir_tls_alerts_sent_total{alert=\"other\"} 0",
-            "weir_tls_alerts_received_total 0",
+            "weir_tls_alerts_received_total 1",
             // The answer to the client's is one too.
             "weir_tls_key_updates_total 2",
             "weir_connections_closed_total{reason=\"peer_closed\"} 1",
-            "weir_connections_closed_total{reason=\"tls_record\"} 2",
+            "weir_connections_closed_total{reason=\"tls_record\"} 3",
         ])
         .await;
     // What two devices were greeted with, in one record or more, and an end of each.
