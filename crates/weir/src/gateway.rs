@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::sign::SigningKey;
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent};
 
 use crate::admission;
-use crate::config::{Config, ConfigError};
+use crate::config::{CertificateConfig, Config, ConfigError};
 use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
@@ -22,7 +23,7 @@ use crate::hub::Hub;
 use crate::listener::{self, Buffers, Listener, Transport};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files, schedule_settling_thread};
-use crate::tls::{Development, TlsError};
+use crate::tls::{Development, NoKey, SigningKeys, TlsError};
 use crate::{admin, frames, lanes, tls};
 
 /// A running gateway.
@@ -77,6 +78,7 @@ pub struct GatewayBuilder {
     config: Config,
     on_publish: Option<OnPublish>,
     allocated_bytes: Option<fn() -> u64>,
+    signing_keys: Option<Box<SigningKeys>>,
     depths: Depths,
 }
 
@@ -249,11 +251,38 @@ impl GatewayBuilder {
         self
     }
 
+    /// Has handshakes signed elsewhere: by other hardware, or by a service that alone has the keys.
+    ///
+    /// `signing_key` is asked for the key of each of `[[tls.certificates]]`; `Ok(None)`: it is in its file. Of a key that
+    /// it answers with the gateway does not open `key`, which may be any name; [`SigningKey::public_key`], if it knows
+    /// one, must be the certificate's. It may block: at the start it holds up [`GatewayBuilder::start`], later a thread
+    /// for blocking work.
+    ///
+    /// It is asked again, for all of them, whenever certificates are reloaded. New handshakes use what it answers then;
+    /// those that have begun end with the key they began with. If it fails, or the public key is another, all stays as
+    /// it was, with a line in the log: keys that were handed over are used until a reload succeeds.
+    ///
+    /// [`rustls::sign::Signer::sign`] may block too, but not without end: it has a thread of `tls.handshake_threads` to
+    /// itself, and the gateway cannot take that back. Choose as many as handshakes a second times seconds a signature
+    /// takes, and one for each processor. Whoever is connected does not wait for them; `tls.handshake_queue_max` of those
+    /// who connect do. What it fails with ends the handshake with the alert `internal_error`, is counted in
+    /// `weir_tls_handshakes_failed_total{cause="signer"}`, and logged every ten seconds at the most.
+    pub fn signing_keys(
+        mut self,
+        signing_key: impl Fn(&CertificateConfig) -> Result<Option<Arc<dyn SigningKey>>, NoKey>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.signing_keys = Some(Box::new(signing_key));
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
     pub async fn start(self) -> Result<Gateway, StartError> {
-        let GatewayBuilder { config, on_publish, allocated_bytes, depths } = self;
+        let GatewayBuilder { config, on_publish, allocated_bytes, signing_keys, depths } = self;
         config.validate()?;
         let open_files = raise_open_files();
         let resources = Resources::detect();
@@ -265,7 +294,7 @@ impl GatewayBuilder {
             bind_all(&config)?
         };
         let counters = Arc::<Counters>::default();
-        let tls = start_tls(&config, &resources, &counters)?;
+        let tls = start_tls(&config, &resources, signing_keys, &counters)?;
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
@@ -365,13 +394,14 @@ fn addrs(listeners: &[Bound<Door>], transport: Transport) -> Vec<SocketAddr> {
 fn start_tls(
     config: &Config,
     resources: &Resources,
+    signing_keys: Option<Box<SigningKeys>>,
     counters: &Arc<Counters>,
 ) -> Result<Option<tls::Service>, StartError> {
     if config.listen.tls.is_empty() {
         return Ok(None);
     }
     let threads = resources.handshake_threads(config.tls.handshake_threads);
-    let service = tls::Service::start(config, threads, Arc::clone(counters))?;
+    let service = tls::Service::start(config, threads, signing_keys, Arc::clone(counters))?;
     service.map(Some).map_err(StartError::Settling)
 }
 

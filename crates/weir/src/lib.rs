@@ -46,6 +46,7 @@ pub use handle::{
 };
 pub use ipnet::IpNet;
 pub use listener::Buffers;
+pub use rustls;
 pub use threads::{OpenFiles, Resources, raise_open_files, schedule_front_thread};
 pub use tls::{Development, TlsError};
 pub use weir_engine::{ConnId, Priority, SlowPolicy};

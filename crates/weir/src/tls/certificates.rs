@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{InconsistentKeys, SignatureScheme};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +18,7 @@ use x509_parser::prelude::FromDer as _;
 use zeroize::Zeroizing;
 
 use super::TlsError;
+use super::signing::{Elsewhere, SigningKeys};
 use crate::config::CertificateConfig;
 
 /// The certificates and the names that they are for.
@@ -87,6 +88,7 @@ impl Loaded {
         key_path: &str,
         config: &CertificateConfig,
         provider: &CryptoProvider,
+        signing_keys: Option<&SigningKeys>,
     ) -> Result<Loaded, TlsError> {
         let (chain_path, path) = (config.certificate.as_path(), config.key.as_path());
         let chain = read_certificates(&format!("{key_path}.certificate"), chain_path)?;
@@ -96,14 +98,16 @@ impl Loaded {
         let leaf = parse(&chain[0]).map_err(at_chain)?;
         let names = dns_names(&leaf).map_err(at_chain)?;
         let not_after = leaf.validity().not_after.timestamp();
-        let pem = read_file(path).map_err(|error| at_key(format!("cannot be read: {error}")))?;
-        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| at_key(no_key(&error)))?;
-        let signer = provider.key_provider.load_private_key(key).map_err(|error| {
-            at_key(format!("the key is of no kind that can be used here: {error}"))
-        })?;
+        let elsewhere = signing_keys.map_or(Ok(None), |signing_key| signing_key(config));
+        let elsewhere =
+            elsewhere.map_err(|error| at_key(format!("the key cannot be had: {error}")))?;
+        let signer: Arc<dyn SigningKey> = match elsewhere {
+            Some(key) => Arc::new(Elsewhere::new(key, config)),
+            None => read_key(path, provider).map_err(at_key)?,
+        };
         let key = CertifiedKey::new(chain, signer);
         match key.keys_match() {
-            // A signer of another making need not know its public key.
+            // A key elsewhere need not know its public part.
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(error) => {
                 let chain = chain_path.display();
@@ -114,6 +118,14 @@ impl Loaded {
         }
         Ok(Loaded { key, names, not_after })
     }
+}
+
+/// The private key of a PEM file.
+fn read_key(path: &Path, provider: &CryptoProvider) -> Result<Arc<dyn SigningKey>, String> {
+    let pem = read_file(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| no_key(&error))?;
+    let key = provider.key_provider.load_private_key(key);
+    key.map_err(|error| format!("the key is of no kind that can be used here: {error}"))
 }
 
 /// All certificates of a PEM file, at least one.

@@ -19,6 +19,7 @@ use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
 use super::reload::{self, Stamps};
+use super::signing::SigningKeys;
 use super::tickets::{self, Mortal, Ticketer};
 use crate::config::{Config, TlsConfig};
 
@@ -31,6 +32,7 @@ pub(crate) struct Contexts {
     device_id_bytes_max: usize,
     ticket_secret: Zeroizing<Vec<u8>>,
     key_log: Arc<dyn KeyLog>,
+    signing_keys: Option<Box<SigningKeys>>,
     current: ArcSwap<Context>,
     development: Option<Development>,
     /// Of the files, before they were read.
@@ -53,14 +55,21 @@ struct Context {
 impl Contexts {
     /// Reads all files that `[tls]` names, and the development certificate if it names no certificate.
     ///
-    /// `key_log` sees the secrets of handshakes.
+    /// `key_log` sees the secrets of handshakes; `signing_keys` is asked for the key of each certificate configured, and
+    /// the file only if it knows none.
     /// Errors: the first file that cannot be used.
-    pub(crate) fn new(config: &Config, key_log: Arc<dyn KeyLog>) -> Result<Contexts, TlsError> {
+    pub(crate) fn new(
+        config: &Config,
+        key_log: Arc<dyn KeyLog>,
+        signing_keys: Option<Box<SigningKeys>>,
+    ) -> Result<Contexts, TlsError> {
         let mut tls = config.tls.clone();
         let development = match tls.certificates.is_empty() {
             true => Some(development::find_or_make(&tls)?),
             false => None,
         };
+        // Nobody else has the key of that.
+        let signing_keys = signing_keys.filter(|_| development.is_none());
         tls.certificates.extend(development.iter().map(Development::config));
         let ticket_secret = if tls.ticket_secret.is_empty() {
             let mut secret = vec![0; SECRET_BYTES];
@@ -71,12 +80,13 @@ impl Contexts {
         };
         let ticket_secret = Zeroizing::new(ticket_secret);
         let stamps_at_start = reload::stamps(&files(&tls));
-        let current = Context::read(&tls, &ticket_secret, &key_log, None)?;
+        let current = Context::read(&tls, &ticket_secret, &key_log, signing_keys.as_deref(), None)?;
         Ok(Contexts {
             config: tls,
             device_id_bytes_max: config.limits.device_id_bytes_max,
             ticket_secret,
             key_log,
+            signing_keys,
             current: ArcSwap::from_pointee(current),
             development,
             stamps_at_start,
@@ -89,7 +99,13 @@ impl Contexts {
     /// Errors: the first file that cannot be used; everything stays as it is then.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let before = self.current.load();
-        let read = Context::read(&self.config, &self.ticket_secret, &self.key_log, Some(&before));
+        let read = Context::read(
+            &self.config,
+            &self.ticket_secret,
+            &self.key_log,
+            self.signing_keys.as_deref(),
+            Some(&before),
+        );
         self.current.store(Arc::new(read?));
         Ok(())
     }
@@ -154,13 +170,15 @@ impl Context {
         config: &TlsConfig,
         ticket_secret: &[u8],
         key_log: &Arc<dyn KeyLog>,
+        signing_keys: Option<&SigningKeys>,
         before: Option<&Context>,
     ) -> Result<Context, TlsError> {
         let usual = provider(config, !has_aes());
         let mut loaded = Vec::with_capacity(config.certificates.len());
         let mut expiries = Vec::new();
         for (index, certificate) in config.certificates.iter().enumerate() {
-            let read = Loaded::read(&format!("tls.certificates[{index}]"), certificate, &usual)?;
+            let key = format!("tls.certificates[{index}]");
+            let read = Loaded::read(&key, certificate, &usual, signing_keys)?;
             expiries.push(Expiry::new(
                 ExpiryKind::Certificate,
                 &certificate.certificate,

@@ -6,6 +6,7 @@ use rustls::{AlertDescription, CipherSuite, Error};
 use weir_engine::tls::{Alert, Violation};
 
 use super::handshake::Info;
+use super::signing::SignerFailed;
 
 /// Everything the front counts of TLS. Totals never fall; `waiting` is a level.
 #[derive(Debug, Default)]
@@ -57,7 +58,9 @@ pub(crate) enum HandshakeFailure {
     TooLong,
     /// Keys that cannot be taken over.
     NotMovable,
-    /// A fault of the server's own: the signer, the configuration, no randomness.
+    /// Whoever has the certificate's key does not sign.
+    Signer,
+    /// A fault of the server's own: the configuration, no randomness.
     Internal,
 }
 
@@ -126,6 +129,7 @@ impl TlsCounts {
             | HandshakeFailure::Closed
             | HandshakeFailure::TimedOut
             | HandshakeFailure::TooLong
+            | HandshakeFailure::Signer
             | HandshakeFailure::Internal => {}
         }
     }
@@ -186,7 +190,7 @@ impl Kind {
 }
 
 impl HandshakeFailure {
-    pub(crate) const ALL: [HandshakeFailure; 13] = [
+    pub(crate) const ALL: [HandshakeFailure; 14] = [
         HandshakeFailure::Malformed,
         HandshakeFailure::Incompatible,
         HandshakeFailure::NoProtocol,
@@ -199,6 +203,7 @@ impl HandshakeFailure {
         HandshakeFailure::TimedOut,
         HandshakeFailure::TooLong,
         HandshakeFailure::NotMovable,
+        HandshakeFailure::Signer,
         HandshakeFailure::Internal,
     ];
 
@@ -217,6 +222,7 @@ impl HandshakeFailure {
             HandshakeFailure::TimedOut => "timed_out",
             HandshakeFailure::TooLong => "too_long",
             HandshakeFailure::NotMovable => "not_movable",
+            HandshakeFailure::Signer => "signer",
             HandshakeFailure::Internal => "internal",
         }
     }
@@ -238,6 +244,7 @@ impl HandshakeFailure {
             | Error::InappropriateMessage { .. }
             | Error::InappropriateHandshakeMessage { .. } => HandshakeFailure::Misbehaved,
             Error::DecryptError => HandshakeFailure::Decrypt,
+            Error::Other(error) if SignerFailed::is(error) => HandshakeFailure::Signer,
             _ => HandshakeFailure::Internal,
         }
     }

@@ -199,6 +199,11 @@ impl Handshake {
                     }
                 }
                 Ok(Next::Done) => return Ok(Progress::Done),
+                Err(HandshakeFailure::Signer) => {
+                    // Of an answer that is half made nothing is sent, so the client still hears plaintext.
+                    self.output.extend(INTERNAL_ERROR);
+                    return Err(HandshakeFailure::Signer);
+                }
                 Err(failure) => {
                     self.take_alert(conn);
                     return Err(failure);
@@ -336,6 +341,8 @@ fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
 /// Where a client's certificates are long, rustls takes messages of up to 64 KiB; the records that they come in have
 /// headers.
 const INPUT_BYTES_MAX: usize = 80 * 1024;
+/// The record of an alert that rustls does not send (RFC 8446 section 6.2).
+const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 /// What TLS 1.2 permits (RFC 5246 section 6.2.3).
 const SEALED_BYTES_MAX: usize = 16 * 1024 + 2048;
 

@@ -22,6 +22,7 @@ mod keylog;
 mod pool;
 mod reload;
 mod service;
+mod signing;
 pub(crate) mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -34,6 +35,7 @@ pub(crate) use contexts::Contexts;
 pub use development::Development;
 pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Service};
+pub(crate) use signing::{NoKey, SigningKeys};
 
 /// A file that TLS cannot be made of: the operator's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,6 +13,7 @@ use super::counts::HandshakeFailure;
 use super::handshake::{Handshake, Info, Step};
 use super::keylog::Capture;
 use super::pool::{NotStepped, Pool};
+use super::signing::SigningKeys;
 use super::stream::Stream;
 use super::{Contexts, TlsError};
 use crate::config::Config;
@@ -43,9 +44,10 @@ impl Service {
     pub(crate) fn start(
         config: &Config,
         threads: usize,
+        signing_keys: Option<Box<SigningKeys>>,
         counters: Arc<Counters>,
     ) -> Result<io::Result<Service>, TlsError> {
-        let contexts = Arc::new(Contexts::new(config, Arc::new(Capture))?);
+        let contexts = Arc::new(Contexts::new(config, Arc::new(Capture), signing_keys)?);
         let current = Arc::clone(&contexts);
         let step = move |handshake: &mut Handshake| {
             handshake.step(|chacha_first| current.current(chacha_first))
@@ -163,7 +165,9 @@ impl Service {
     fn failed(&self, failure: HandshakeFailure) -> NotSecured {
         self.counters.tls.count_failed(failure);
         NotSecured::Closed(match failure {
-            HandshakeFailure::Internal | HandshakeFailure::NotMovable => CloseReason::Internal,
+            HandshakeFailure::Internal
+            | HandshakeFailure::NotMovable
+            | HandshakeFailure::Signer => CloseReason::Internal,
             HandshakeFailure::Malformed
             | HandshakeFailure::Incompatible
             | HandshakeFailure::NoProtocol

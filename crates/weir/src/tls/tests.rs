@@ -6,6 +6,7 @@ mod clients;
 mod development;
 mod reload;
 mod sessions;
+mod signing;
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -74,12 +75,12 @@ fn config(certificates: Vec<CertificateConfig>) -> Config {
 }
 
 fn contexts(config: &Config) -> Contexts {
-    Contexts::new(config, Arc::new(NoKeyLog {})).unwrap()
+    Contexts::new(config, Arc::new(NoKeyLog {}), None).unwrap()
 }
 
 /// What is said of a configuration that cannot be, with file names in place of paths.
 fn refused(config: &Config, directory: &Path) -> String {
-    let error = Contexts::new(config, Arc::new(NoKeyLog {})).err().expect("it is refused");
+    let error = Contexts::new(config, Arc::new(NoKeyLog {}), None).err().expect("it is refused");
     error.to_string().replace(&format!("{}/", directory.display()), "")
 }
 
