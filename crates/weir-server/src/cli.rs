@@ -125,7 +125,8 @@ pub(crate) struct TlsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a file (or that in WEIR_CONFIG) together with the WEIR_ variables; exit code 2 if it is refused.
+    /// Check a file (or that in WEIR_CONFIG) together with the WEIR_ variables, and the files that it names for TLS; exit
+    /// code 2 if one is refused.
     Check {
         /// The file; without one the defaults and the variables are checked.
         file: Option<PathBuf>,

@@ -40,7 +40,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Publish(args) => block_on(publish::run(args))?,
         Command::Subscribe(args) => block_on(subscribe::run(args))?,
         Command::Config(ConfigCommand::Check { file }) => {
-            say(banner::checked(&load(file)?.gateway))?;
+            let config = load(file)?.gateway;
+            config.check_files().map_err(|error| config::Refused::file(&error))?;
+            say(banner::checked(&config))?;
         }
         Command::Config(ConfigCommand::Reference { markdown, toml }) => {
             let reference = match (markdown, toml) {

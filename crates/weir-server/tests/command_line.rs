@@ -62,6 +62,88 @@ fn a_bad_file_is_refused_by_check_and_by_serve_alike() {
     }
 }
 
+/// Certificates of every kind that a configuration names, in a directory.
+fn certificates() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    };
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    write("chain.pem", made.cert.pem());
+    write("key.pem", made.signing_key.serialize_pem());
+    write("other.pem", rcgen::KeyPair::generate().unwrap().serialize_pem());
+    let mut params = rcgen::CertificateParams::new([]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    write("ca.pem", params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem());
+    write("empty.pem", String::new());
+    directory
+}
+
+#[test]
+fn files_for_tls_are_refused_by_check_and_by_serve_alike() {
+    let directory = certificates();
+    let path = directory.path().join("weir.toml");
+    let run = |command: &[&str], tls: &str| {
+        let listen =
+            "[listen]\ntcp = [\"127.0.0.1:0\"]\ntls = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n";
+        std::fs::write(&path, format!("{listen}[log]\nlevel = \"off\"\n{tls}")).unwrap();
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        weir.args(command).arg(&path).current_dir(&directory).env_clear();
+        weir.output().unwrap()
+    };
+    let with = |chain: &str, key: &str, tls: &str| {
+        let of = format!("[[tls.certificates]]\ncertificate = \"{chain}\"\nkey = \"{key}\"\n");
+        format!("[tls]\n{tls}\n{of}")
+    };
+    let clients = "client_auth = \"required\"\nclient_ca = ";
+    for (tls, expected) in [
+        (
+            with("none.pem", "key.pem", ""),
+            "tls.certificates[0].certificate: none.pem: cannot be read: No such file or directory (os error 2)",
+        ),
+        (
+            with("chain.pem", "other.pem", ""),
+            "tls.certificates[0].key: other.pem: the key does not belong to the certificate in chain.pem (keys may not \
+             be consistent: KeyMismatch)",
+        ),
+        (
+            with("chain.pem", "key.pem", &format!("{clients}\"empty.pem\"")),
+            "tls.client_ca: empty.pem: holds no \"BEGIN CERTIFICATE\" section",
+        ),
+        (
+            with("chain.pem", "key.pem", &format!("{clients}\"ca.pem\"\nclient_crl = \"ca.pem\"")),
+            "tls.client_crl: ca.pem: holds no \"BEGIN X509 CRL\" section",
+        ),
+        (
+            "[tls]\ndevelopment_directory = \"chain.pem\"\n".to_owned(),
+            "tls.development_directory: chain.pem/development.pem: cannot be read: Not a directory (os error 20)",
+        ),
+    ] {
+        let (check, serve) = (run(&["config", "check"], &tls), run(&["serve", "--config"], &tls));
+        assert_eq!(stderr(&check), format!("weir: {expected}\n"));
+        assert_eq!(stderr(&serve), stderr(&check));
+        assert_eq!((check.status.code(), serve.status.code()), (Some(2), Some(1)), "{expected}");
+    }
+}
+
+/// Nothing is made for a check, and what nobody listens for is not read.
+#[test]
+fn a_check_leaves_files_alone() {
+    let directory = certificates();
+    let state = directory.path().join("state");
+    let state = state.to_str().unwrap();
+    let variables = [("WEIR_LISTEN_TLS", "127.0.0.1:0"), ("WEIR_TLS_DEVELOPMENT_DIRECTORY", state)];
+    let output = weir(&["config", "check"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!std::path::Path::new(state).exists());
+
+    let path = directory.path().join("weir.toml");
+    let certificates = "[[tls.certificates]]\ncertificate = \"none.pem\"\nkey = \"none.pem\"\n";
+    std::fs::write(&path, certificates).unwrap();
+    let output = weir(&["config", "check", path.to_str().unwrap()], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
 #[test]
 fn a_bad_variable_is_refused() {
     let output = weir(&["config", "check"], &[("WEIR_LOG_FORMAT", "xml")]);

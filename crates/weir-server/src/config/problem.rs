@@ -49,6 +49,11 @@ impl Refused {
         let what = format!("cannot read the configuration file {}: {error}", path.display());
         Refused { problems: vec![Problem::new(Place::Default, what)] }
     }
+
+    /// A file that the configuration names; said as a start says it.
+    pub(crate) fn file(error: &weir::TlsError) -> Refused {
+        Refused { problems: vec![Problem::new(Place::Default, error)] }
+    }
 }
 
 impl fmt::Display for Refused {

@@ -207,7 +207,8 @@ the variable `WEIR_CONFIG`; no other place is searched. Every key but the lists 
 
 Durations are a whole number and a unit (`ms`, `s`, `m`, `h`); sizes are bytes. An unknown key, a wrong type or a value
 that is not allowed is refused at the start with the key, the value, its line or variable, and what is allowed; the exit
-code is then 2. `weir config check FILE` does only that, and shows the topic classes.
+code is then 2. `weir config check FILE` does only that, reads the files of `[tls]` if anything listens with TLS, and
+shows the topic classes.
 
 `weir.toml` in this repository is a file for a production room: a game, a live page and a fleet in one. `weir config
 reference --toml` writes a file with every key at its default.

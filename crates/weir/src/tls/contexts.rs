@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::rand;
+use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions};
 use rustls::{KeyLog, ServerConfig};
 use rustls_pki_types::CertificateDer;
@@ -50,6 +51,30 @@ struct Context {
     policy: [u8; 32],
     sessions: Arc<dyn StoresServerSessions>,
     expiries: Vec<Expiry>,
+}
+
+/// What the files hold.
+struct Files {
+    certificates: Vec<Loaded>,
+    clients: Clients,
+    expiries: Vec<Expiry>,
+}
+
+impl Config {
+    /// Reads the files of `[tls]` as a start does, if anything listens with TLS. A development certificate that is not
+    /// there is not made.
+    ///
+    /// Errors: the first file that cannot be used.
+    pub fn check_files(&self) -> Result<(), TlsError> {
+        if self.listen.tls.is_empty() {
+            return Ok(());
+        }
+        let mut tls = self.tls.clone();
+        if tls.certificates.is_empty() {
+            tls.certificates.extend(development::find(&tls)?.iter().map(Development::config));
+        }
+        Files::read(&tls, &provider(&tls, !has_aes()), None).map(drop)
+    }
 }
 
 impl Contexts {
@@ -174,24 +199,7 @@ impl Context {
         before: Option<&Context>,
     ) -> Result<Context, TlsError> {
         let usual = provider(config, !has_aes());
-        let mut loaded = Vec::with_capacity(config.certificates.len());
-        let mut expiries = Vec::new();
-        for (index, certificate) in config.certificates.iter().enumerate() {
-            let key = format!("tls.certificates[{index}]");
-            let read = Loaded::read(&key, certificate, &usual, signing_keys)?;
-            expiries.push(Expiry::new(
-                ExpiryKind::Certificate,
-                &certificate.certificate,
-                read.not_after,
-            ));
-            loaded.push(read);
-        }
-        let clients = Clients::read(config, &usual)?;
-        expiries.extend(
-            clients
-                .crl_ends
-                .map(|end| Expiry::new(ExpiryKind::RevocationList, &config.client_crl, end)),
-        );
+        let Files { certificates, clients, expiries } = Files::read(config, &usual, signing_keys)?;
         let end = clients.crl_ends.map(|end| Duration::from_secs(u64::try_from(end).unwrap_or(0)));
         // Under the same policy lists end at the same time.
         let sessions = match before {
@@ -201,7 +209,7 @@ impl Context {
         let rotation = config.ticket_rotation;
         let parts = Parts {
             verifier: clients.verifier,
-            certificates: Arc::new(Certificates::new(loaded)),
+            certificates: Arc::new(Certificates::new(certificates)),
             tickets: Arc::new(
                 Ticketer::new(ticket_secret, clients.policy, rotation, tickets::clock).until(end),
             ),
@@ -215,6 +223,34 @@ impl Context {
             sessions,
             expiries,
         })
+    }
+}
+
+impl Files {
+    fn read(
+        config: &TlsConfig,
+        provider: &Arc<CryptoProvider>,
+        signing_keys: Option<&SigningKeys>,
+    ) -> Result<Files, TlsError> {
+        let mut certificates = Vec::with_capacity(config.certificates.len());
+        let mut expiries = Vec::new();
+        for (index, certificate) in config.certificates.iter().enumerate() {
+            let key = format!("tls.certificates[{index}]");
+            let read = Loaded::read(&key, certificate, provider, signing_keys)?;
+            expiries.push(Expiry::new(
+                ExpiryKind::Certificate,
+                &certificate.certificate,
+                read.not_after,
+            ));
+            certificates.push(read);
+        }
+        let clients = Clients::read(config, provider)?;
+        expiries.extend(
+            clients
+                .crl_ends
+                .map(|end| Expiry::new(ExpiryKind::RevocationList, &config.client_crl, end)),
+        );
+        Ok(Files { certificates, clients, expiries })
     }
 }
 

@@ -28,23 +28,39 @@ pub struct Development {
 
 /// Finds the development certificate, or makes it where there is none, or one that has all but expired.
 pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> {
+    if let Some(found) = find(config)? {
+        return Ok(found);
+    }
     let directory = directory(&config.development_directory)?;
     let path = directory.join(FILE_NAME);
     let error = |what: String| TlsError::new(KEY, &path, what);
+    let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
     let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
-    if !is_there || ends_soon(&path)? {
-        let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
-        keep(&directory, &path, &pem, is_there)
-            .map_err(|cause| error(format!("cannot be written: {cause}")))?;
+    keep(&directory, &path, &pem, is_there)
+        .map_err(|cause| error(format!("cannot be written: {cause}")))?;
+    Development::read(path)
+}
+
+/// Finds the development certificate; `None`: it is to be made.
+pub(super) fn find(config: &TlsConfig) -> Result<Option<Development>, TlsError> {
+    let path = directory(&config.development_directory)?.join(FILE_NAME);
+    let error =
+        |cause: io::Error| TlsError::new(KEY, &path, format_args!("cannot be read: {cause}"));
+    if !path.try_exists().map_err(error)? || ends_soon(&path)? {
+        return Ok(None);
     }
-    let chain = read_certificates(KEY, &path)?;
-    let fingerprint = digest::digest(&digest::SHA256, &chain[0]);
-    let bytes: Vec<String> =
-        fingerprint.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
-    Ok(Development { path, fingerprint: bytes.join(":") })
+    Development::read(path).map(Some)
 }
 
 impl Development {
+    fn read(path: PathBuf) -> Result<Development, TlsError> {
+        let chain = read_certificates(KEY, &path)?;
+        let fingerprint = digest::digest(&digest::SHA256, &chain[0]);
+        let bytes: Vec<String> =
+            fingerprint.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+        Ok(Development { path, fingerprint: bytes.join(":") })
+    }
+
     /// It stands for one of `[[tls.certificates]]`.
     pub(super) fn config(&self) -> CertificateConfig {
         CertificateConfig { certificate: self.path.clone(), key: self.path.clone() }
