@@ -435,7 +435,8 @@ static KEYS: &[Key] = &[
     key!(
         tls.handshake_queue_max,
         "1 to 1000000",
-        "Handshakes that may wait for a thread, those that resume a session first. One more is closed at once."
+        "Handshakes that may wait for a thread, those that resume a session nearly always first. One more is closed at \
+         once, and so is one that has waited for connection.hello_timeout."
     ),
     key!(
         tls.post_quantum,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Condvar;
 
+use rustix::process::getpriority_process;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
@@ -300,4 +301,19 @@ async fn a_panic_ends_one_handshake_only() {
         let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
     }
+}
+
+#[tokio::test]
+async fn its_threads_stand_behind_all_others() {
+    let found = Arc::<Mutex<Option<i32>>>::default();
+    let told = Arc::clone(&found);
+    let step = move |_: &mut Handshake| {
+        *told.lock().unwrap() = getpriority_process(None).ok();
+        Step::Starved
+    };
+    let pool = Pool::start(1, 4, Arc::default(), step).unwrap();
+    let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
+    assert!(pool.step(handshake).await.is_ok());
+    let own = getpriority_process(None).unwrap();
+    assert_eq!(*found.lock().unwrap(), Some((own + 10).min(19)));
 }
