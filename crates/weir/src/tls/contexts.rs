@@ -44,9 +44,9 @@ pub(crate) struct Contexts {
 /// One state of the files.
 struct Context {
     /// For clients that do not mind.
-    usual: Arc<ServerConfig>,
+    usual: Configs,
     /// For those whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
-    chacha_first: Arc<ServerConfig>,
+    chacha_first: Configs,
     /// What clients are checked against; sessions of another policy are not resumed.
     policy: [u8; 32],
     sessions: Arc<dyn StoresServerSessions>,
@@ -75,6 +75,14 @@ impl Config {
         }
         Files::read(&tls, &provider(&tls, !has_aes()), None).map(drop)
     }
+}
+
+/// For clients that differ in how their sessions are resumed.
+struct Configs {
+    /// Sessions of TLS 1.2 are kept.
+    keeping: Arc<ServerConfig>,
+    /// They are not: rustls would keep them for clients that take tickets too.
+    by_ticket: Arc<ServerConfig>,
 }
 
 impl Contexts {
@@ -138,10 +146,11 @@ impl Contexts {
     /// The configuration for a handshake that begins now.
     ///
     /// `chacha_first`: whether the first suite of the client's hello, reserved values (GREASE) left out, is one of
-    /// ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9).
-    pub(crate) fn current(&self, chacha_first: bool) -> Arc<ServerConfig> {
+    /// ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9). `takes_tickets`: whether it takes tickets of TLS 1.2.
+    pub(crate) fn current(&self, chacha_first: bool, takes_tickets: bool) -> Arc<ServerConfig> {
         let current = self.current.load();
-        Arc::clone(if chacha_first { &current.chacha_first } else { &current.usual })
+        let configs = if chacha_first { &current.chacha_first } else { &current.usual };
+        Arc::clone(if takes_tickets { &configs.by_ticket } else { &configs.keeping })
     }
 
     /// The device that the certificates of a client name (`ServerConnection::peer_certificates`), the first one being
@@ -217,8 +226,8 @@ impl Context {
             key_log: Arc::clone(key_log),
         };
         Ok(Context {
-            usual: parts.server_config(config, &usual),
-            chacha_first: parts.server_config(config, &provider(config, true)),
+            usual: Configs::of(parts.server_config(config, &usual)),
+            chacha_first: Configs::of(parts.server_config(config, &provider(config, true))),
             policy: clients.policy,
             sessions,
             expiries,
@@ -251,6 +260,14 @@ impl Files {
                 .map(|end| Expiry::new(ExpiryKind::RevocationList, &config.client_crl, end)),
         );
         Ok(Files { certificates, clients, expiries })
+    }
+}
+
+impl Configs {
+    fn of(keeping: Arc<ServerConfig>) -> Configs {
+        let mut by_ticket = ServerConfig::clone(&keeping);
+        by_ticket.session_storage = Arc::new(NoServerSessionStorage {});
+        Configs { keeping, by_ticket: Arc::new(by_ticket) }
     }
 }
 

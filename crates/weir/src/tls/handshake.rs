@@ -130,12 +130,11 @@ impl Handshake {
         }
     }
 
-    /// Goes on with what has been received. `config` is asked in the first step; whether the client puts
-    /// ChaCha20 first is told.
-    pub(crate) fn step(&mut self, config: impl FnOnce(bool) -> Arc<ServerConfig>) -> Step {
+    /// Goes on with what has been received. `config` is asked in the first step, with what the client offers.
+    pub(crate) fn step(&mut self, config: impl FnOnce(&ClientHello) -> Arc<ServerConfig>) -> Step {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => match UnbufferedServerConnection::new(config(self.hello.is_chacha_first)) {
+            None => match UnbufferedServerConnection::new(config(&self.hello)) {
                 Ok(conn) => conn,
                 Err(error) => return Step::Failed(HandshakeFailure::of(&error)),
             },

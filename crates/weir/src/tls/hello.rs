@@ -21,6 +21,8 @@ pub(crate) struct ClientHello {
     pub(crate) has_psk: bool,
     /// A ticket of TLS 1.2.
     pub(crate) has_ticket: bool,
+    /// It takes tickets of TLS 1.2, whether it has one or not.
+    pub(crate) takes_tickets: bool,
     /// A session id of TLS 1.2. With 1.3 every client sends one, which means nothing.
     pub(crate) has_session_id: bool,
     /// The first suite that it offers is one of ChaCha20-Poly1305, as of devices without AES in hardware.
@@ -132,7 +134,9 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
         let content = extensions.vector16()?;
         match kind {
             SERVER_NAME => hello.server_name = server_name(content),
-            SESSION_TICKET => hello.has_ticket = !content.is_empty(),
+            SESSION_TICKET => {
+                (hello.takes_tickets, hello.has_ticket) = (true, !content.is_empty());
+            }
             PRE_SHARED_KEY => hello.has_psk = !content.is_empty(),
             SUPPORTED_VERSIONS => {
                 let versions = Reader(content).vector8()?;
@@ -247,6 +251,8 @@ mod tests {
                 panic!("no hello")
             };
             assert_eq!(hello.is_resumption(), expected, "{session_id:?} {extensions:?}");
+            let names_tickets = extensions.iter().any(|(kind, _)| *kind == SESSION_TICKET);
+            assert_eq!(hello.takes_tickets, names_tickets, "{extensions:?}");
         };
         let versions: (u16, &[u8]) = (SUPPORTED_VERSIONS, &[4, 3, 4, 3, 3]);
         check(&[], &[], false);

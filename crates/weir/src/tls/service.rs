@@ -50,7 +50,7 @@ impl Service {
         let contexts = Arc::new(Contexts::new(config, Arc::new(Capture), signing_keys)?);
         let current = Arc::clone(&contexts);
         let step = move |handshake: &mut Handshake| {
-            handshake.step(|chacha_first| current.current(chacha_first))
+            handshake.step(|hello| current.current(hello.is_chacha_first, hello.takes_tickets))
         };
         let waiting_max = config.tls.handshake_queue_max;
         let pool = Pool::start(threads, waiting_max, Arc::clone(&counters), step);

@@ -89,7 +89,7 @@ fn shake(
     client: &Arc<ClientConfig>,
     name: &str,
 ) -> Result<Pair, rustls::Error> {
-    shake_with(contexts.current(false), client, name)
+    shake_with(contexts.current(false, false), client, name)
 }
 
 /// Until both are done, and what the server sends behind the handshake has come.

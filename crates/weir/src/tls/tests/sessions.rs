@@ -90,6 +90,33 @@ fn no_session_is_resumed_when_a_revocation_list_has_ended() {
     }
 }
 
+/// Clients that take tickets do not push the others' sessions out.
+#[test]
+fn sessions_are_kept_for_clients_without_tickets_only() {
+    let authority = Authority::new("ca");
+    let mut config = with_secret(&authority, SECRET);
+    config.tls.session_cache_max = 1;
+    let contexts = contexts(&config);
+    let client = |of_tls12| {
+        let client = ClientOf { version: Some(TlsVersion::Tls12), ..ClientOf::default() };
+        let mut client = (*client.config(&authority)).clone();
+        client.resumption = Resumption::in_memory_sessions(8).tls12_resumption(of_tls12);
+        Arc::new(client)
+    };
+    let shake = |client: &Arc<ClientConfig>, takes_tickets| {
+        let config = contexts.current(false, takes_tickets);
+        shake_with(config, client, "gate.example").unwrap().server.handshake_kind().unwrap()
+    };
+    let by_id = client(Tls12Resumption::SessionIdOnly);
+    shake(&by_id, false);
+    for _ in 0..20 {
+        let by_ticket = client(Tls12Resumption::SessionIdOrTickets);
+        assert_eq!(shake(&by_ticket, true), HandshakeKind::Full);
+        assert_eq!(shake(&by_ticket, true), HandshakeKind::Resumed);
+    }
+    assert_eq!(shake(&by_id, false), HandshakeKind::Resumed);
+}
+
 /// The server's side of what is resumed still knows whose it is.
 #[test]
 fn a_resumed_session_has_the_client_s_certificate() {
