@@ -111,6 +111,8 @@ pub(super) fn dial(
     let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
         .context("cannot make a socket")?;
     sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
+    // A handshake ends in more than one send: the second must not wait for a delayed acknowledgement.
+    sockopt::set_tcp_nodelay(&fd, true).context("cannot set TCP_NODELAY")?;
     if let Some(bytes) = recv_buffer {
         sockopt::set_socket_recv_buffer_size(&fd, bytes).context("cannot set SO_RCVBUF")?;
     }
