@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustls::sign::SigningKey;
 use tokio::net::TcpListener;
-use tokio::runtime::{self, Runtime};
+use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -22,8 +22,9 @@ use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
 use crate::listener::{self, Buffers, Listener, Transport};
 use crate::reports::{self, Reports};
-use crate::threads::{OpenFiles, Resources, raise_open_files, schedule_settling_thread};
+use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::tls::{Development, NoKey, SigningKeys, TlsError};
+use crate::workers::Workers;
 use crate::{admin, frames, lanes, tls};
 
 /// A running gateway.
@@ -44,8 +45,30 @@ pub struct Gateway {
     started: Started,
 }
 
-/// Where connections are accepted and settled. Dropped, it waits for nobody, so that this may happen on a front thread.
-struct Settling(Option<Runtime>);
+/// Where connections are accepted and settled: those with TLS on threads of their own, since a signer may hold them up.
+struct Settling {
+    tcp: Workers,
+    /// Only where there is a listener with TLS.
+    tls: Option<Workers>,
+}
+
+impl Settling {
+    fn start(config: &Config, resources: &Resources) -> io::Result<Settling> {
+        let threads = resources.handshake_threads(config.tls.handshake_threads);
+        let has_tls = !config.listen.tls.is_empty();
+        Ok(Settling {
+            tcp: Workers::start("weir-settle", resources.settling_threads())?,
+            tls: has_tls.then(|| Workers::start("weir-tls", threads)).transpose()?,
+        })
+    }
+
+    fn of(&self, transport: Transport) -> &runtime::Handle {
+        match (transport, &self.tls) {
+            (Transport::Tls, Some(workers)) => workers.handle(),
+            (Transport::Tcp | Transport::Tls, _) => self.tcp.handle(),
+        }
+    }
+}
 
 /// What a gateway found and took when it started.
 #[derive(Debug, Clone)]
@@ -288,13 +311,15 @@ impl GatewayBuilder {
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
-        let settling = Settling::start(&resources).map_err(StartError::Settling)?;
-        let (listeners, buffers) = {
-            let _sockets_belong_to = settling.handle().enter();
-            bind_all(&config)?
-        };
+        let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
+        let (listeners, buffers) = bind_all(&config, &settling)?;
         let counters = Arc::<Counters>::default();
-        let tls = start_tls(&config, &resources, signing_keys, &counters)?;
+        let tls = match &settling.tls {
+            Some(workers) => {
+                Some(tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters))?)
+            }
+            None => None,
+        };
         let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
@@ -365,7 +390,10 @@ type Bound<L> = (SocketAddr, L);
 /// A listener for devices, and what is spoken there.
 type Door = (Transport, Listener);
 
-fn bind_all(config: &Config) -> Result<(Vec<Bound<Door>>, Buffers), StartError> {
+fn bind_all(
+    config: &Config,
+    settling: &Settling,
+) -> Result<(Vec<Bound<Door>>, Buffers), StartError> {
     let mut listeners = Vec::new();
     let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
     let doors = [
@@ -373,6 +401,7 @@ fn bind_all(config: &Config) -> Result<(Vec<Bound<Door>>, Buffers), StartError> 
         (Transport::Tls, "listen.tls", &config.listen.tls),
     ];
     for (transport, key, addrs) in doors {
+        let _sockets_belong_to = settling.of(transport).enter();
         for addr in addrs {
             let bound = listener::bind(*addr, addrs, config).and_then(|(listener, buffers)| {
                 granted = buffers;
@@ -388,21 +417,6 @@ fn bind_all(config: &Config) -> Result<(Vec<Bound<Door>>, Buffers), StartError> 
 fn addrs(listeners: &[Bound<Door>], transport: Transport) -> Vec<SocketAddr> {
     let doors = listeners.iter().filter(|(_, (spoken, _))| *spoken == transport);
     doors.map(|(addr, _)| *addr).collect()
-}
-
-/// What the listeners with TLS need, if there are any.
-fn start_tls(
-    config: &Config,
-    resources: &Resources,
-    signing_keys: Option<Box<SigningKeys>>,
-    counters: &Arc<Counters>,
-) -> Result<Option<tls::Service>, StartError> {
-    if config.listen.tls.is_empty() {
-        return Ok(None);
-    }
-    let threads = resources.handshake_threads(config.tls.handshake_threads);
-    let service = tls::Service::start(config, threads, signing_keys, Arc::clone(counters))?;
-    service.map(Some).map_err(StartError::Settling)
 }
 
 async fn bind_admin(config: &Config) -> Result<Option<Bound<TcpListener>>, StartError> {
@@ -451,30 +465,6 @@ fn start_shards(
     Ok((engine, queues))
 }
 
-impl Settling {
-    fn start(resources: &Resources) -> io::Result<Settling> {
-        let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(resources.settling_threads())
-            .thread_name("weir-settle")
-            .on_thread_start(schedule_settling_thread)
-            .enable_all()
-            .build()?;
-        Ok(Settling(Some(runtime)))
-    }
-
-    fn handle(&self) -> &runtime::Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle()
-    }
-}
-
-impl Drop for Settling {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 /// Everything is there: the tasks begin.
 fn launch(
     hub: Arc<Hub>,
@@ -490,7 +480,7 @@ fn launch(
     }
     for (_, (transport, listener)) in bound {
         let accepting = listener::run(Arc::clone(&hub), listener, transport);
-        listeners.spawn_on(accepting, settling.handle());
+        listeners.spawn_on(accepting, settling.of(transport));
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
     services.spawn(sweep_rings(Arc::clone(&hub)));

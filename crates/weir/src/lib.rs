@@ -27,6 +27,7 @@ mod sources;
 mod threads;
 mod tickets;
 mod tls;
+mod workers;
 
 pub use config::{
     Actor, AdminConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, Config,

@@ -1,30 +1,33 @@
-//! The threads that handshakes are computed on, and the queue before them.
+//! The queue of handshakes, and those who work it off.
 //!
-//! Whoever is connected goes first: the threads have a tenth of a shard's weight. Whoever has begun or comes back with
+//! A connection is read, its handshake computed, and the answer sent on one and the same thread: to hand it to another
+//! one and back would cost as much as a resumption. Whoever is connected goes first: the threads have a tenth of a
+//! shard's weight. Whoever has begun or comes back with
 //! a session goes before those who begin anew, for they take a fraction of the time; and who cannot be served soon is
 //! refused at once. That somebody comes back is only what he says, though: whoever begins anew keeps some places, and
 //! has his turn now and then.
 
 use std::collections::VecDeque;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::yield_now;
 use tracing::error;
 
 use super::handshake::{Handshake, Step};
 use crate::counters::Counters;
-use crate::threads::schedule_settling_thread;
+use crate::workers::Workers;
 
-/// Threads for handshakes.
+/// Makes handshakes.
 ///
-/// Shape: a queue of two levels, each first come, first served.
+/// Shape: a queue of two levels, each first come, first served, and a task for each thread that takes from it; between two
+/// steps of such a task others have a turn on the thread, so that who arrives meanwhile is in the queue before the next
+/// one is chosen.
 /// Limits: while `waiting_max` handshakes wait, one more that has not begun is refused, or, if it looks like a resumption,
 /// takes the place of the newest that does not; an eighth of the places is not for resumptions. Those that have begun
-/// are always taken: they are no more than have been let in.
-/// Cost: a lock, a wake-up and a switch of threads for each step, of two that a handshake has.
+/// do not wait: they are no more than have been let in.
+/// Cost: two locks and two turns of tasks for the first step, nothing for those behind it.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
@@ -40,12 +43,12 @@ pub(crate) enum NotStepped {
 
 type Answer = Result<(Box<Handshake>, Step), NotStepped>;
 
-/// Makes one step; on a thread of the pool.
+/// Makes one step.
 type StepOf = dyn Fn(&mut Handshake) -> Step + Send + Sync;
 
 struct Shared {
     queue: Mutex<Queue>,
-    is_filled: Condvar,
+    is_filled: Notify,
     step: Box<StepOf>,
     waiting_max: usize,
     counters: Arc<Counters>,
@@ -53,12 +56,18 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// Those that have begun, and resumptions.
+    /// Those that look like resumptions.
     first: VecDeque<Job>,
     second: VecDeque<Job>,
     /// How many have gone before the second level since its last turn.
     passed: usize,
     is_closed: bool,
+}
+
+enum Next {
+    Job(Job),
+    Wait,
+    End,
 }
 
 struct Job {
@@ -67,32 +76,32 @@ struct Job {
 }
 
 impl Pool {
-    /// Starts `threads` threads.
+    /// Steps are made on the threads of `workers`.
     pub(crate) fn start(
-        threads: usize,
+        workers: &Workers,
         waiting_max: usize,
         counters: Arc<Counters>,
         step: impl Fn(&mut Handshake) -> Step + Send + Sync + 'static,
-    ) -> io::Result<Pool> {
+    ) -> Pool {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
-            is_filled: Condvar::new(),
+            is_filled: Notify::new(),
             step: Box::new(step),
             waiting_max,
             counters,
         });
-        // Dropped, it ends those that have been started.
-        let pool = Pool { shared };
-        for _ in 0..threads {
-            let shared = Arc::clone(&pool.shared);
-            let name = "weir-tls".to_owned();
-            thread::Builder::new().name(name).spawn(move || shared.work())?;
+        for _ in 0..workers.handle().metrics().num_workers() {
+            let shared = Arc::clone(&shared);
+            workers.handle().spawn(async move { shared.work().await });
         }
-        Ok(pool)
+        Pool { shared }
     }
 
-    /// Has a thread make one step of the handshake.
+    /// Makes one step of the handshake, the first one when it is its turn.
     pub(crate) async fn step(&self, handshake: Box<Handshake>) -> Answer {
+        if handshake.has_begun() {
+            return self.shared.make(handshake);
+        }
         let (answer, answered) = oneshot::channel();
         self.shared.push(Job { handshake, answer });
         answered.await.unwrap_or(Err(NotStepped::Failed))
@@ -105,14 +114,14 @@ impl Drop for Pool {
         queue.is_closed = true;
         (queue.first, queue.second) = Default::default();
         drop(queue);
-        self.shared.is_filled.notify_all();
+        self.shared.is_filled.notify_waiters();
     }
 }
 
 impl Shared {
     fn push(&self, job: Job) {
         let mut queue = self.lock();
-        let (has_begun, is_resumption) = (job.handshake.has_begun(), job.handshake.is_resumption());
+        let is_resumption = job.handshake.is_resumption();
         let kept = self.waiting_max / KEPT_PART;
         let taken = if is_resumption {
             queue.first.len() + queue.second.len().max(kept)
@@ -120,17 +129,17 @@ impl Shared {
             queue.count()
         };
         let is_full = taken >= self.waiting_max;
-        let refused = match (has_begun, is_resumption, is_full) {
-            (true, _, _) | (false, true, false) => {
+        let refused = match (is_resumption, is_full) {
+            (true, false) => {
                 queue.first.push_back(job);
                 None
             }
-            (false, true, true) if queue.second.len() > kept => {
+            (true, true) if queue.second.len() > kept => {
                 queue.first.push_back(job);
                 queue.second.pop_back()
             }
-            (false, _, true) => Some(job),
-            (false, false, false) => {
+            (_, true) => Some(job),
+            (false, false) => {
                 queue.second.push_back(job);
                 None
             }
@@ -145,38 +154,45 @@ impl Shared {
         }
     }
 
-    fn work(&self) {
-        schedule_settling_thread();
-        while let Some(Job { mut handshake, answer }) = self.next() {
-            if answer.is_closed() {
-                continue;
-            }
-            let step = catch_unwind(AssertUnwindSafe(|| (self.step)(&mut handshake)));
-            let answered = match step {
-                Ok(step) => Ok((handshake, step)),
-                Err(_) => {
-                    error!("a TLS handshake panicked; its connection is closed");
-                    Err(NotStepped::Failed)
+    async fn work(&self) {
+        loop {
+            match self.next() {
+                Next::Job(Job { answer, .. }) if answer.is_closed() => {}
+                Next::Job(Job { handshake, answer }) => {
+                    let _ = answer.send(self.make(handshake));
+                    yield_now().await;
                 }
-            };
-            let _ = answer.send(answered);
+                Next::Wait => self.is_filled.notified().await,
+                Next::End => return,
+            }
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn make(&self, mut handshake: Box<Handshake>) -> Answer {
+        match catch_unwind(AssertUnwindSafe(|| (self.step)(&mut handshake))) {
+            Ok(step) => Ok((handshake, step)),
+            Err(_) => {
+                error!("a TLS handshake panicked; its connection is closed");
+                Err(NotStepped::Failed)
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
         let mut queue = self.lock();
-        loop {
-            if queue.is_closed {
-                return None;
-            }
-            let next = queue.pop();
-            if next.is_some() {
+        if queue.is_closed {
+            return Next::End;
+        }
+        match queue.pop() {
+            Some(job) => {
                 self.tell(&queue);
-                return next;
+                Next::Job(job)
             }
-            // What a storm has grown is given back.
-            (queue.first, queue.second) = Default::default();
-            queue = self.is_filled.wait(queue).expect("no panic happens under the queue's lock");
+            None => {
+                // What a storm has grown is given back.
+                (queue.first, queue.second) = Default::default();
+                Next::Wait
+            }
         }
     }
 

@@ -1,7 +1,6 @@
-//! What a listener with TLS needs: the configuration of the day, and the threads to make handshakes on.
+//! What a listener with TLS needs: the configuration of the day, and the queue of handshakes.
 
 use std::future::pending;
-use std::io;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
@@ -20,6 +19,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::partial::{Partial, reason_of};
 use crate::patience::Patience;
+use crate::workers::Workers;
 
 /// Makes handshakes.
 pub(crate) struct Service {
@@ -38,23 +38,23 @@ pub(crate) enum NotSecured {
 }
 
 impl Service {
-    /// Reads what `[tls]` names and starts `threads` threads.
+    /// Reads what `[tls]` names; handshakes are made on `workers`.
     ///
-    /// Errors: outside, a file that cannot be used; inside, no threads.
+    /// Errors: a file that cannot be used.
     pub(crate) fn start(
         config: &Config,
-        threads: usize,
+        workers: &Workers,
         signing_keys: Option<Box<SigningKeys>>,
         counters: Arc<Counters>,
-    ) -> Result<io::Result<Service>, TlsError> {
+    ) -> Result<Service, TlsError> {
         let contexts = Arc::new(Contexts::new(config, Arc::new(Capture), signing_keys)?);
         let current = Arc::clone(&contexts);
         let step = move |handshake: &mut Handshake| {
             handshake.step(|hello| current.current(hello.is_chacha_first, hello.takes_tickets))
         };
         let waiting_max = config.tls.handshake_queue_max;
-        let pool = Pool::start(threads, waiting_max, Arc::clone(&counters), step);
-        Ok(pool.map(|pool| Service { contexts, pool, counters }))
+        let pool = Pool::start(workers, waiting_max, Arc::clone(&counters), step);
+        Ok(Service { contexts, pool, counters })
     }
 
     pub(crate) fn contexts(&self) -> &Arc<Contexts> {

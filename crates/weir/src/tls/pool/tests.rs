@@ -101,6 +101,7 @@ struct Rig {
     counters: Arc<Counters>,
     order: Arc<Mutex<Vec<bool>>>,
     client: Arc<ClientConfig>,
+    _workers: Workers,
 }
 
 impl Rig {
@@ -123,9 +124,10 @@ impl Rig {
             asked.lock().unwrap().push(handshake.is_resumption());
             handshake.step(|_| Arc::clone(&config))
         };
-        let pool = Pool::start(1, waiting_max, Arc::clone(&counters), step).unwrap();
+        let workers = one_worker();
+        let pool = Pool::start(&workers, waiting_max, Arc::clone(&counters), step);
         let client = Arc::new(certificate.client(version));
-        Rig { gate, pool: Arc::new(pool), counters, order, client }
+        Rig { gate, pool: Arc::new(pool), counters, order, client, _workers: workers }
     }
 
     /// The client's side, and the handshake that has received what it said first.
@@ -196,6 +198,10 @@ fn receive(handshake: &mut Handshake, client: &mut ClientConnection) {
     }
     handshake.input.extend(&said).unwrap();
     assert!(handshake.is_ready());
+}
+
+fn one_worker() -> Workers {
+    Workers::start("test", 1).unwrap()
 }
 
 fn is_refused(answer: &Answer) -> bool {
@@ -269,13 +275,8 @@ async fn as_many_wait_as_may_and_nobody_is_refused_who_has_begun() {
     let resumed = rig.ask(&rig.client, 1).await;
     // Full of those who come back: the next of them is refused like any other.
     assert!(is_refused(&rig.ask(&rig.client, 1).await.await.unwrap()));
-    let pool = Arc::clone(&rig.pool);
-    let begun = tokio::spawn(async move { pool.step(begun).await });
-    while rig.counters.tls.waiting() != 2 {
-        yield_now().await;
-    }
+    assert!(matches!(rig.pool.step(begun).await, Ok((_, Step::Established(_)))));
     rig.gate.set(false);
-    assert!(matches!(begun.await.unwrap(), Ok((_, Step::Established(_)))));
     assert!(resumed.await.unwrap().is_ok() && blocked.await.unwrap().is_ok());
 }
 
@@ -295,8 +296,9 @@ async fn who_has_gone_away_costs_no_signature() {
 #[tokio::test]
 async fn a_panic_ends_one_handshake_only() {
     let counters = Arc::<Counters>::default();
-    let pool = Pool::start(1, 4, Arc::clone(&counters), |_| panic!("a signer of little worth"));
-    let pool = pool.unwrap();
+    let workers = one_worker();
+    let step = |_: &mut Handshake| panic!("a signer of little worth");
+    let pool = Pool::start(&workers, 4, Arc::clone(&counters), step);
     for _ in 0..2 {
         let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
@@ -311,7 +313,8 @@ async fn its_threads_stand_behind_all_others() {
         *told.lock().unwrap() = getpriority_process(None).ok();
         Step::Starved
     };
-    let pool = Pool::start(1, 4, Arc::default(), step).unwrap();
+    let workers = one_worker();
+    let pool = Pool::start(&workers, 4, Arc::default(), step);
     let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
     assert!(pool.step(handshake).await.is_ok());
     let own = getpriority_process(None).unwrap();

@@ -22,6 +22,7 @@ struct Rig {
     steps: Arc<AtomicUsize>,
     counters: Arc<Counters>,
     _directory: TempDir,
+    _workers: Workers,
 }
 
 type Secured = JoinHandle<Result<Option<String>, NotSecured>>;
@@ -31,7 +32,7 @@ impl Rig {
         let directory = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.tls.development_directory = directory.path().to_owned();
-        let contexts = Arc::new(Contexts::new(&config, Arc::new(NoKeyLog {})).unwrap());
+        let contexts = Arc::new(Contexts::new(&config, Arc::new(NoKeyLog {}), None).unwrap());
         let (counters, steps) = (Arc::<Counters>::default(), Arc::<AtomicUsize>::default());
         let (go, gone) = sync_channel(0);
         let (gone, made) = (Mutex::new(gone), Arc::clone(&steps));
@@ -40,9 +41,10 @@ impl Rig {
             let _ = gone.lock().unwrap().recv();
             Step::Failed(HandshakeFailure::Malformed)
         };
-        let pool = Pool::start(1, 9, Arc::clone(&counters), step).unwrap();
+        let workers = Workers::start("test", 1).unwrap();
+        let pool = Pool::start(&workers, 9, Arc::clone(&counters), step);
         let service = Arc::new(Service { contexts, pool, counters: Arc::clone(&counters) });
-        Rig { service, go, steps, counters, _directory: directory }
+        Rig { service, go, steps, counters, _directory: directory, _workers: workers }
     }
 
     /// Has the thread busy with somebody.
