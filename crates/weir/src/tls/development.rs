@@ -28,14 +28,15 @@ pub struct Development {
 
 /// Finds the development certificate, or makes it where there is none, or one that has all but expired.
 pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> {
-    if let Some(found) = find(config)? {
-        return Ok(found);
-    }
     let directory = directory(&config.development_directory)?;
     let path = directory.join(FILE_NAME);
     let error = |what: String| TlsError::new(KEY, &path, what);
-    let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
+    // Before it is looked for: one that others make meanwhile is theirs, and is not replaced.
     let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
+    if let Some(found) = find(config)? {
+        return Ok(found);
+    }
+    let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
     keep(&directory, &path, &pem, is_there)
         .map_err(|cause| error(format!("cannot be written: {cause}")))?;
     Development::read(path)
