@@ -429,8 +429,8 @@ static KEYS: &[Key] = &[
     key!(
         tls.handshake_threads,
         "0 to 256",
-        "Threads that compute handshakes, below everything else. 0: one for each processor that affinity mask and cgroup \
-         quota allow."
+        "Threads that accept connections with TLS and compute their handshakes, below everything else. 0: one for each \
+         processor that affinity mask and cgroup quota allow."
     ),
     key!(
         tls.handshake_queue_max,

@@ -102,7 +102,7 @@ impl TlsCounts {
         self.not_moved.load(Ordering::Relaxed)
     }
 
-    /// Level: steps of handshakes that wait for a thread.
+    /// Level: handshakes that wait for their first step.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

@@ -33,7 +33,7 @@ impl Gateway {
         )?;
         to.gauge(
             "weir_tls_handshake_queue",
-            "Steps of TLS handshakes that wait for a thread.",
+            "TLS handshakes that wait for their first step.",
             counts.waiting() as u64,
         )?;
         to.counters(
