@@ -411,7 +411,7 @@ static KEYS: &[Key] = &[
     ),
     key!(
         tls.ticket_rotation,
-        "1m to 84h",
+        "1s to 84h",
         "How long a ticket key is used, by the clock. Tickets of the running period, the one before and the one after it \
          are accepted."
     ),

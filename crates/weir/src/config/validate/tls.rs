@@ -19,7 +19,7 @@ impl Config {
             );
             return Err(error("tls.ticket_secret", format_args!("({bytes} bytes)"), allowed));
         }
-        within_time("tls.ticket_rotation", tls.ticket_rotation, MINUTE, ROTATION_MAX, "")?;
+        within_time("tls.ticket_rotation", tls.ticket_rotation, ROTATION_MIN, ROTATION_MAX, "")?;
         within("tls.session_cache_max", tls.session_cache_max, 0..=SESSIONS_MAX)?;
         within_time("tls.reload_interval", tls.reload_interval, TICK, HOUR, "")?;
         within("tls.handshake_threads", tls.handshake_threads, 0..=THREADS_MAX)?;
@@ -106,7 +106,8 @@ fn shown(path: &Path) -> String {
 /// As long as the keys that are made of it.
 const SECRET_BYTES_MIN: usize = 32;
 const SECRET_BYTES_MAX: usize = 4_096;
-const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+/// The clock of tickets counts seconds. So short a rotation is for trying it out.
+const ROTATION_MIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// A ticket is good for two periods at the most, and for seven days by RFC 8446.
 const ROTATION_MAX: std::time::Duration = std::time::Duration::from_secs(84 * 3_600);
 /// A session takes some hundred bytes, and the table of all is made at the start.

@@ -24,8 +24,8 @@ fn times_counts_and_secrets() {
             "tls.ticket_secret = (4097 bytes): allowed is 32 to 4096 bytes (openssl rand -hex 32), or an empty text for \
              a random one",
         ),
-        (r#""ticket_rotation": "59s""#, "tls.ticket_rotation = 59s: allowed is 60s to 302400s"),
-        (r#""ticket_rotation": "85h""#, "tls.ticket_rotation = 306000s: allowed is 60s to 302400s"),
+        (r#""ticket_rotation": "999ms""#, "tls.ticket_rotation = 999ms: allowed is 1s to 302400s"),
+        (r#""ticket_rotation": "85h""#, "tls.ticket_rotation = 306000s: allowed is 1s to 302400s"),
         (r#""reload_interval": "99ms""#, "tls.reload_interval = 99ms: allowed is 100ms to 3600s"),
         (
             r#""session_cache_max": 1000001"#,
