@@ -55,17 +55,26 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
 
 /// Makes sure of the programs that tests call beside our own.
 fn tools(root: &Path) -> anyhow::Result<()> {
-    for tool in ["curl"] {
-        if succeeds(&mut program(root, tool, "--version")) {
+    for (tool, version, package) in TOOLS {
+        let is_there = || succeeds(&mut program(root, tool, version));
+        if is_there() {
             continue;
         }
         println!("{tool} is not there; trying to install it");
         // Both fail where there is no apt or no permission; what counts is the second look below.
         let _ = run_command(&mut program(root, "apt-get", "update"));
-        let _ = run_command(&mut program(root, "apt-get", &format!("install --yes {tool}")));
-        if !succeeds(&mut program(root, tool, "--version")) {
+        let _ = run_command(&mut program(root, "apt-get", &format!("install --yes {package}")));
+        if !is_there() {
             bail!("the tests need {tool}: please install it");
         }
     }
     Ok(())
 }
+
+/// Each with the word that asks for its version, and the package of Debian that has it.
+const TOOLS: [(&str, &str, &str); 4] = [
+    ("curl", "--version", "curl"),
+    ("openssl", "version", "openssl"),
+    ("python3", "--version", "python3"),
+    ("go", "version", "golang-go"),
+];
