@@ -102,6 +102,16 @@ impl Metrics {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// Sum of all samples of a metric that have all these labels; 0 if there is none.
+    pub fn sum_of(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let samples = self.text.lines().filter(|line| {
+            let is_name = line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+            let has = |(key, value): &(&str, &str)| line.contains(&format!("{key}=\"{value}\""));
+            is_name && labels.iter().all(has)
+        });
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
     /// Connections closed for a reason.
     pub fn closed(&self, reason: &str) -> f64 {
         self.sum("weir_connections_closed_total", &format!("reason=\"{reason}\""))

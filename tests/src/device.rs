@@ -2,9 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{ProstMessage, frame};
 
@@ -12,8 +15,14 @@ use crate::program::PATIENCE;
 
 /// One connection of a device.
 pub struct Device {
-    stream: TcpStream,
+    channel: Channel,
     received: Vec<u8>,
+}
+
+/// What frames go through.
+enum Channel {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 impl Device {
@@ -32,14 +41,43 @@ impl Device {
         Self::over(socket.into())
     }
 
+    /// Connects with TLS to "localhost", without a word behind the handshake.
+    pub fn connect_tls(addr: SocketAddr, config: &Arc<ClientConfig>) -> Result<Device> {
+        let mut device = Self::over(TcpStream::connect_timeout(&addr, PATIENCE)?)?;
+        let Channel::Plain(socket) = device.channel else { bail!("it begins without TLS") };
+        let name = ServerName::try_from("localhost")?;
+        let tls = ClientConnection::new(Arc::clone(config), name)?;
+        let mut stream = StreamOwned::new(tls, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        device.channel = Channel::Tls(Box::new(stream));
+        Ok(device)
+    }
+
     fn over(stream: TcpStream) -> Result<Device> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Device { stream, received: Vec::new() })
+        Ok(Device { channel: Channel::Plain(stream), received: Vec::new() })
+    }
+
+    /// The certificate that the server has shown, in DER; `None` without TLS.
+    pub fn server_certificate(&self) -> Option<&[u8]> {
+        match &self.channel {
+            Channel::Plain(_) => None,
+            Channel::Tls(stream) => stream.conn.peer_certificates()?.first().map(AsRef::as_ref),
+        }
     }
 
     /// Connects, greets as `device_id` without a token, and waits for `Welcome` and for each topic's `Subscribed`.
     pub fn greet(addr: SocketAddr, device_id: &str, topics: &[&str]) -> Result<Device> {
+        let mut device = Self::connect(addr)?;
+        device.say_hello(device_id, topics)?;
+        Ok(device)
+    }
+
+    /// What [`Device::greet`] does on a connection that is there.
+    pub fn say_hello(&mut self, device_id: &str, topics: &[&str]) -> Result<()> {
         let topics =
             topics.iter().map(|topic| v1::Subscribe { topic: (*topic).into(), position: None });
         let hello = v1::Hello {
@@ -47,25 +85,27 @@ impl Device {
             topics: topics.collect(),
             ..v1::Hello::default()
         };
-        let mut device = Self::connect(addr)?;
         let count = hello.topics.len();
-        device.send(client_message::Kind::Hello(hello))?;
-        match device.hear()? {
+        self.send(client_message::Kind::Hello(hello))?;
+        match self.hear()? {
             Some(server_message::Kind::Welcome(_)) => {}
             other => bail!("expected Welcome, got {other:?}"),
         }
         for _ in 0..count {
-            match device.hear()? {
+            match self.hear()? {
                 Some(server_message::Kind::Subscribed(_)) => {}
                 other => bail!("expected Subscribed, got {other:?}"),
             }
         }
-        Ok(device)
+        Ok(())
     }
 
     /// The socket.
     pub fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        match &mut self.channel {
+            Channel::Plain(socket) => socket,
+            Channel::Tls(stream) => &mut stream.sock,
+        }
     }
 
     /// Sends one message.
@@ -77,7 +117,14 @@ impl Device {
 
     /// Sends bytes as they are.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        Ok(self.stream.write_all(bytes)?)
+        match &mut self.channel {
+            Channel::Plain(socket) => socket.write_all(bytes)?,
+            Channel::Tls(stream) => {
+                stream.write_all(bytes)?;
+                stream.flush()?;
+            }
+        }
+        Ok(())
     }
 
     /// The next message; `None` at the server's end.
@@ -89,7 +136,11 @@ impl Device {
                 return Ok(Some(message.kind.context("a message has a kind")?));
             }
             let mut buf = [0; 4096];
-            match self.stream.read(&mut buf)? {
+            let read = match &mut self.channel {
+                Channel::Plain(socket) => socket.read(&mut buf)?,
+                Channel::Tls(stream) => stream.read(&mut buf)?,
+            };
+            match read {
                 0 if self.received.is_empty() => return Ok(None),
                 0 => bail!("the stream ended within a frame"),
                 bytes => self.received.extend_from_slice(&buf[..bytes]),
@@ -123,9 +174,9 @@ impl Device {
 
     /// Whether nothing arrives for `pause`.
     pub fn is_silent(&mut self, pause: Duration) -> Result<bool> {
-        self.stream.set_read_timeout(Some(pause))?;
+        self.stream().set_read_timeout(Some(pause))?;
         let outcome = self.hear();
-        self.stream.set_read_timeout(Some(PATIENCE))?;
+        self.stream().set_read_timeout(Some(PATIENCE))?;
         match outcome {
             Ok(_) => Ok(false),
             Err(error) => match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {

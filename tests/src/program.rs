@@ -17,6 +17,8 @@ pub struct Server {
     child: Child,
     /// Where devices connect.
     pub tcp: SocketAddr,
+    /// Where they connect with TLS, if it was started so.
+    pub tls: Option<SocketAddr>,
     /// Where the admin API is.
     pub admin: SocketAddr,
     directory: TempDir,
@@ -33,24 +35,34 @@ impl Server {
 
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
+        Self::launch(|| Self::spawn(extra, open_files_max, None))
+    }
+
+    /// The same, listening with TLS too.
+    pub fn start_with_tls(extra: &str) -> Result<Server> {
+        Self::launch(|| Self::spawn(extra, None, Some(([127, 0, 0, 1], free_port()?).into())))
+    }
+
+    fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
         // A port that was free a moment ago may be taken: then another is tried.
         for _ in 0..5 {
-            let mut server = Self::spawn(extra, open_files_max)?;
+            let mut server = spawn()?;
             if server.wait_until_ready()? {
                 return Ok(server);
             }
         }
-        bail!("weir did not start: {}", Self::spawn(extra, open_files_max)?.complaint())
+        bail!("weir did not start: {}", spawn()?.complaint())
     }
 
-    fn spawn(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
+    fn spawn(extra: &str, open_files_max: Option<u32>, tls: Option<SocketAddr>) -> Result<Server> {
         let directory = tempfile::tempdir()?;
         let tcp = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let path = directory.path().join("weir.toml");
+        let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
         std::fs::write(
             &path,
-            format!("[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\n{extra}"),
+            format!("[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\n{with_tls}{extra}"),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
         let mut command = match open_files_max {
@@ -72,7 +84,7 @@ impl Server {
             .stderr(log)
             .spawn()
             .context("starting weir")?;
-        Ok(Server { child, tcp, admin, directory })
+        Ok(Server { child, tcp, tls, admin, directory })
     }
 
     fn wait_until_ready(&mut self) -> Result<bool> {
@@ -130,6 +142,18 @@ impl Server {
             }
             rest();
         }
+    }
+
+    /// Waits until its log has `line` `times` times.
+    pub fn await_log(&self, line: &str, times: usize) -> Result<()> {
+        let deadline = now() + PATIENCE;
+        while self.log().matches(line).count() < times {
+            if now() > deadline {
+                bail!("waited in vain for {line:?}, {times} times, in the log:\n{}", self.log());
+            }
+            rest();
+        }
+        Ok(())
     }
 
     /// Waits until the JSON at `path` of the admin API satisfies `condition`.
