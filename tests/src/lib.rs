@@ -4,8 +4,10 @@ mod admin;
 mod authority;
 mod device;
 mod program;
+mod s_client;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
 pub use device::Device;
 pub use program::{Server, free_port, program, raise_open_files};
+pub use s_client::SClient;
