@@ -1,0 +1,234 @@
+"""A device on Python's ssl: plays whole conversations with a server, and fails where an answer is not as it must be.
+
+usage: device.py HOST:PORT ADMIN_HOST:ADMIN_PORT CA_FILE 1.2|1.3
+The server's certificate is for "localhost"; devices may publish to topics "open/*".
+"""
+
+import json
+import socket
+import ssl
+import sys
+import urllib.request
+
+PATIENCE_SECS = 60
+
+
+def varint(number):
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data, at):
+    number = shift = 0
+    while True:
+        number |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            return number, at
+
+
+def field(number, value):
+    """A field of protobuf: bytes, text or a whole number."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def frame(kind, *fields):
+    message = field(kind, b"".join(fields))
+    return varint(len(message)) + message
+
+
+def fields_of(data):
+    """The fields of a message by number; of those that come again, the last."""
+    fields, at = {}, 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        if key & 7 == 0:
+            value, at = read_varint(data, at)
+        else:
+            length, at = {1: (8, at), 5: (4, at)}.get(key & 7) or read_varint(data, at)
+            value, at = data[at : at + length], at + length
+        fields[key >> 3] = value
+    return fields
+
+
+def hello(device, *topics):
+    return frame(1, field(1, device), *(field(5, field(1, topic)) for topic in topics))
+
+
+def ping(data):
+    return frame(2, field(1, data))
+
+
+def subscribe(topic):
+    return frame(3, field(1, topic))
+
+
+def publish(topic, data, request):
+    return frame(5, field(1, topic), field(3, data), field(6, request))
+
+
+WELCOME, PONG, PUSH, SUBSCRIBED, PUBLISHED = 1, 2, 3, 5, 7
+
+
+class Device:
+    """A connection whose records and packets are cut as one likes: TLS writes to memory, and memory to the socket."""
+
+    def __init__(self, context, address, session=None):
+        self.socket = socket.create_connection(address, PATIENCE_SECS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(
+            self.incoming, self.outgoing, server_hostname="localhost", session=session
+        )
+        self.received = b""
+        while not self.step(self.tls.do_handshake):
+            pass
+
+    def step(self, operation):
+        """Whether `operation` could be done; if not, sends what waits and reads on.
+
+        What the last step of a handshake leaves to be sent stays, and goes together with the first records.
+        """
+        try:
+            operation()
+            return True
+        except ssl.SSLWantReadError:
+            self.flush()
+            data = self.socket.recv(65536)
+            self.incoming.write(data) if data else self.incoming.write_eof()
+            return False
+
+    def flush(self, piece_bytes=1 << 20):
+        data = self.outgoing.read()
+        for at in range(0, len(data), piece_bytes):
+            self.socket.sendall(data[at : at + piece_bytes])
+
+    def say(self, data, record_bytes=16384, piece_bytes=1 << 20):
+        for at in range(0, len(data), record_bytes):
+            self.tls.write(data[at : at + record_bytes])
+        self.flush(piece_bytes)
+
+    def hear(self, kind):
+        """The next message, which must be of this kind."""
+        heard, message = self.hear_any()
+        assert heard == kind, f"wanted kind {kind}, heard {heard}: {message}"
+        return message
+
+    def hear_any(self):
+        while True:
+            end = next((i for i, byte in enumerate(self.received[:5]) if byte < 128), None)
+            if end is not None:
+                length, start = read_varint(self.received, 0)
+                if len(self.received) >= start + length:
+                    message = fields_of(self.received[start : start + length])
+                    self.received = self.received[start + length :]
+                    [(kind, message)] = message.items()
+                    return kind, fields_of(message)
+            self.step(self.read)
+
+    def read(self):
+        data = self.tls.read(65536)
+        assert data, "the server has ended the connection"
+        self.received += data
+
+    def end(self):
+        """Says close_notify, and expects the server's end."""
+        try:
+            self.tls.unwrap()
+        except ssl.SSLWantReadError:
+            pass
+        self.flush()
+        while self.socket.recv(65536):
+            pass
+        self.socket.close()
+
+
+def from_backend(admin, message):
+    request = urllib.request.Request(
+        f"http://{admin}/v1/publish",
+        json.dumps(message).encode(),
+        {"Content-Type": "application/json"},
+    )
+    return json.load(urllib.request.urlopen(request, timeout=PATIENCE_SECS))
+
+
+def converse(context, address, admin, device_id):
+    """Greets, subscribes, hears a push and a large one."""
+    device = Device(context, address)
+    device.say(hello(device_id))
+    device.hear(WELCOME)
+    device.say(subscribe("news"))
+    assert device.hear(SUBSCRIBED)[1] == b"news"
+    assert from_backend(admin, {"topic": "news", "text": "one"})["connections"] == 1
+    push = device.hear(PUSH)
+    assert (push[1], push[2]) == (b"news", b"one"), push
+    large = "0123456789abcdef" * 3840
+    assert from_backend(admin, {"topic": "news", "text": large})["connections"] == 1
+    assert device.hear(PUSH)[2] == large.encode()
+    return device
+
+
+def large_frame_in_small_records(device):
+    device.say(subscribe("open/a"))
+    device.hear(SUBSCRIBED)
+    data = bytes(number % 251 for number in range(60 * 1024))
+    # Records and packets begin and end anywhere in one another.
+    for request, (record, piece) in enumerate([(97, 1 << 20), (97, 1009), (16384, 1 << 20)], 1):
+        device.say(publish("open/a", data, request), record, piece)
+        # Which of the two comes first does not matter.
+        answers = dict([device.hear_any(), device.hear_any()])
+        assert answers[PUSH][3] == data
+        assert answers[PUBLISHED][1] == request
+
+
+def many_frames_in_one_record(device):
+    words = [f"{number:04}".encode() for number in range(1500)]
+    device.say(b"".join(map(ping, words)))
+    for word in words:
+        assert device.hear(PONG)[1] == word
+
+
+def resumed(context, address, session, device_id):
+    """What is said right behind the handshake's last message, in one packet with it."""
+    device = Device(context, address, session)
+    assert device.tls.session_reused, "the session was not resumed"
+    many = b"".join(ping(b"%d" % number) for number in range(100))
+    device.say(hello(device_id, "news") + many, record_bytes=50)
+    device.hear(WELCOME)
+    heard = [device.hear_any() for _ in range(101)]
+    # Which of the pongs it comes between does not matter.
+    assert [message[1] for kind, message in heard if kind == SUBSCRIBED] == [b"news"]
+    pongs = [message[1] for kind, message in heard if kind == PONG]
+    assert pongs == [b"%d" % number for number in range(100)]
+    return device
+
+
+def main(address, admin, authority, version):
+    host, port = address.rsplit(":", 1)
+    address = (host, int(port))
+    context = ssl.create_default_context(cafile=authority)
+    context.minimum_version = context.maximum_version = {
+        "1.2": ssl.TLSVersion.TLSv1_2,
+        "1.3": ssl.TLSVersion.TLSv1_3,
+    }[version]
+    context.set_alpn_protocols(["weir.v1"])
+    device = converse(context, address, admin, f"python-{version}")
+    assert device.tls.version() == f"TLSv{version}"
+    assert device.tls.selected_alpn_protocol() == "weir.v1"
+    large_frame_in_small_records(device)
+    many_frames_in_one_record(device)
+    second = resumed(context, address, device.tls.session, f"python-{version}-again")
+    many_frames_in_one_record(second)
+    second.end()
+    device.end()
+    print("done")
+
+
+main(*sys.argv[1:])
