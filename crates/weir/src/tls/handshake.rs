@@ -201,6 +201,7 @@ impl Handshake {
                 Err(HandshakeFailure::Signer) => {
                     // Of an answer that is half made nothing is sent, so the client still hears plaintext.
                     self.output.extend(INTERNAL_ERROR);
+                    self.has_alert = true;
                     return Err(HandshakeFailure::Signer);
                 }
                 Err(failure) => {

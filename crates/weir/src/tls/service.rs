@@ -118,9 +118,10 @@ impl Service {
                 if handshake.has_alert {
                     self.counters.tls.count_last_alert(&output, handshake.alert);
                 }
-                // The peer may be gone already.
+                // Counted before the peer, which may be gone already, hears of it.
+                let failed = self.failed(failure);
                 let _ = patience.within(stream.write_all(&output)).await;
-                return Err(self.failed(failure));
+                return Err(failed);
             }
             // Tickets are in it: nothing else is sent before them.
             let sent = patience.within(stream.write_all(&output)).await;
