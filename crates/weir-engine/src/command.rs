@@ -298,10 +298,18 @@ pub trait Front: Send {
     /// While there is no room the shard stops reading from connections whose frames would need it; what must not be
     /// lost (ends of connections, counts) it keeps and offers again.
     fn try_report(&mut self, report: Report) -> Result<(), Report>;
+
+    /// What has been reported so far should be looked at: called between the parts of a turn, so that the front is
+    /// woken once for many reports. A front that looks at each at once need not care.
+    fn flush(&mut self) {}
 }
 
 impl Front for Box<dyn Front> {
     fn try_report(&mut self, report: Report) -> Result<(), Report> {
         (**self).try_report(report)
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
     }
 }

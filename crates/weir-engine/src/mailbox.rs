@@ -84,7 +84,7 @@ impl<S> Mailbox<S> {
         Ok(())
     }
 
-    /// Rings the bell if the shard sleeps: for the front, when it has made room on the way back.
+    /// Rings the bell if the shard sleeps: for the front, when it has made room on the way back, or has pushed quietly.
     pub fn nudge(&self) {
         self.shared.ring();
     }
@@ -114,9 +114,16 @@ impl<S> Clone for Mailbox<S> {
 impl<S> Credit<'_, S> {
     /// Pushes the command that this credit was taken for.
     pub fn push(self, command: Command<S>) {
+        let mailbox = self.mailbox;
+        self.push_quietly(command);
+        mailbox.shared.ring();
+    }
+
+    /// Likewise, but lets a shard that sleeps sleep on: [`Mailbox::nudge`] is to follow soon, for this command and for
+    /// others.
+    pub fn push_quietly(self, command: Command<S>) {
         let pushed = self.mailbox.shared.lane.push(command).is_ok();
         debug_assert!(pushed, "a credit is room in the lane");
-        self.mailbox.shared.ring();
         std::mem::forget(self);
     }
 }

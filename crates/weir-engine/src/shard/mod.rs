@@ -210,6 +210,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.turn();
         }
         self.close_everything();
+        self.front.flush();
     }
 
     /// One turn: wait, read and write what is ready, take commands, go on with fan-outs, see to deadlines.
@@ -224,11 +225,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.pass_backlog();
         self.take_commands();
         self.read_again();
+        self.front.flush();
         self.look_at_high();
         self.go_on_with_fanouts();
         self.relieve_budget();
         self.go_on_draining();
         self.expire();
+        self.front.flush();
         self.count_levels();
         self.stats.turns.add(1);
         self.stats.turn.record(self.net.now().since(began), 1);
@@ -293,6 +296,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.handle_event(event);
         }
         self.ready_high = ready;
+        self.front.flush();
     }
 
     fn handle_event(&mut self, event: Ready) {
