@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::Notify;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::time::timeout;
 use tracing::error;
 use weir_engine::{Front, Report};
@@ -22,6 +24,8 @@ use crate::hub::Hub;
 pub(crate) struct Reporter {
     queue: mpsc::Sender<Report>,
     room: Arc<Room>,
+    /// Something is in the queue of which the front has not been told.
+    is_silent: bool,
 }
 
 /// The front's end.
@@ -37,13 +41,15 @@ pub(crate) struct Room {
     received_bytes: AtomicUsize,
     /// The shard was refused something and wants to be woken when there is room.
     is_awaited: AtomicBool,
+    /// Wakes the front: the queue itself would do so for every report, and a switch of threads costs more than many.
+    bell: Notify,
 }
 
 /// A way back for one shard, with room for `capacity` reports.
 pub(crate) fn queue(capacity: usize) -> (Reporter, Reports) {
     let (sender, receiver) = mpsc::channel(capacity);
     let room = Arc::new(Room::default());
-    let reporter = Reporter { queue: sender, room: Arc::clone(&room) };
+    let reporter = Reporter { queue: sender, room: Arc::clone(&room), is_silent: false };
     (reporter, Reports { queue: receiver, room })
 }
 
@@ -57,21 +63,57 @@ impl Front for Reporter {
         self.room.is_awaited.store(true, Ordering::SeqCst);
         self.try_once(report)
     }
+
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.is_silent) {
+            self.room.bell.notify_one();
+        }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        // The front learns of the end when it looks.
+        self.queue = mpsc::channel(1).0;
+        self.room.bell.notify_one();
+    }
 }
 
 impl Reporter {
-    fn try_once(&self, report: Report) -> Result<(), Report> {
+    fn try_once(&mut self, report: Report) -> Result<(), Report> {
         let bytes = cost(&report);
         if !self.room.take(bytes) {
             return Err(report);
         }
         match self.queue.try_send(report) {
             // Closed: the gateway is gone, and nobody is left to tell.
-            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+            Ok(()) | Err(TrySendError::Closed(_)) => {
+                self.is_silent = true;
+                Ok(())
+            }
             Err(TrySendError::Full(report)) => {
                 self.room.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
                 Err(report)
             }
+        }
+    }
+}
+
+impl Reports {
+    /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. May be dropped while it waits.
+    async fn receive(&mut self, batch: &mut Vec<Report>) -> bool {
+        loop {
+            while batch.len() < BATCH_REPORTS {
+                match self.queue.try_recv() {
+                    Ok(report) => batch.push(report),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return !batch.is_empty(),
+                }
+            }
+            if !batch.is_empty() {
+                return true;
+            }
+            self.room.bell.notified().await;
         }
     }
 }
@@ -118,18 +160,19 @@ pub(crate) fn cost(report: &Report) -> usize {
 }
 
 /// Takes the reports of one shard until it has stopped.
-pub(crate) async fn run(hub: Arc<Hub>, shard: usize, reports: Reports) {
-    let Reports { mut queue, room } = reports;
+pub(crate) async fn run(hub: Arc<Hub>, shard: usize, mut reports: Reports) {
+    let room = Arc::clone(&reports.room);
     let _watch = Watch { hub: Arc::clone(&hub), shard };
     let mut desk = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {
         let is_starved = !desk.work().await;
-        let taken = queue.recv_many(&mut batch, BATCH_REPORTS);
-        let taken = if is_starved { timeout(pause, taken).await } else { Ok(taken.await) };
+        let receiving = reports.receive(&mut batch);
+        let received =
+            if is_starved { timeout(pause, receiving).await } else { Ok(receiving.await) };
         pause = if is_starved { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
-        if taken == Ok(0) {
+        if received == Ok(false) {
             return;
         }
         for report in batch.drain(..) {

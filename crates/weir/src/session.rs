@@ -19,6 +19,7 @@ use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::Origin;
@@ -279,10 +280,18 @@ async fn settle(
         hub.counters().count_closed(CloseReason::SocketError);
         return Ok(());
     };
-    if let Err(offer) = hub.tickets[shard].offer(credit, offer, pending) {
-        hub.assignments.release(shard);
-        hub.counters().count_closed(CloseReason::Draining);
-        say_goodbye_for_shard(offer, CloseReason::Draining);
+    match hub.tickets[shard].offer(credit, offer, pending) {
+        Ok(false) => {}
+        Ok(true) => {
+            // Others who are ready by now offer theirs first: the shard wakes up once for all.
+            yield_now().await;
+            hub.tickets[shard].ring(hub.lane(shard));
+        }
+        Err(offer) => {
+            hub.assignments.release(shard);
+            hub.counters().count_closed(CloseReason::Draining);
+            say_goodbye_for_shard(offer, CloseReason::Draining);
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use weir_engine::{Adoption, Command, Credit, Origin, Priority, TlsAdoption};
+use weir_engine::{Adoption, Command, Credit, Mailbox, Origin, Priority, TlsAdoption};
 use weir_wire::v1::Subscribe;
 
 use crate::admission::Unsettled;
@@ -58,18 +58,23 @@ pub(crate) struct Assignments {
 struct Inner {
     pending: HashMap<u64, Box<Pending>, foldhash::fast::RandomState>,
     next: u64,
+    /// Somebody is to ring the shard's bell.
+    is_ringer_there: bool,
     closed: bool,
 }
 
 impl Tickets {
     /// Offers a connection to the shard whose lane the credit is of; gives it back if the lane has been told to
     /// drain. That command is pushed behind [`Tickets::close`], so none is offered after it.
+    ///
+    /// The shard is not woken yet. `Ok(true)`: the caller is the one who does so by [`Tickets::ring`], for all who offer
+    /// until then.
     pub(crate) fn offer(
         &self,
         credit: Credit<'_, OwnedFd>,
         offer: Offer,
         pending: Box<Pending>,
-    ) -> Result<(), Offer> {
+    ) -> Result<bool, Offer> {
         let mut inner = self.lock();
         if inner.closed {
             return Err(offer);
@@ -92,8 +97,14 @@ impl Tickets {
             read_ahead,
             tls,
         };
-        credit.push(Command::Adopt(Box::new(adoption)));
-        Ok(())
+        credit.push_quietly(Command::Adopt(Box::new(adoption)));
+        Ok(!std::mem::replace(&mut inner.is_ringer_there, true))
+    }
+
+    /// Wakes the shard for what it has been offered.
+    pub(crate) fn ring(&self, lane: &Mailbox<OwnedFd>) {
+        self.lock().is_ringer_there = false;
+        lane.nudge();
     }
 
     /// The shard has answered.
