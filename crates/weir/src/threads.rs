@@ -99,9 +99,18 @@ pub fn schedule_front_thread() {
     share(ThreadShare { nice: 0, slice: Some(FRONT_SLICE) });
 }
 
-/// Puts the calling thread below shards and front: those who are connected go before those who connect.
-pub(crate) fn schedule_settling_thread() {
-    share(ThreadShare { nice: SETTLING_NICE, slice: Some(FRONT_SLICE) });
+/// Puts the calling thread below shards and front: those who are connected go before those who connect. `threads`: how
+/// many like it there are.
+pub(crate) fn schedule_settling_thread(threads: usize) {
+    let nice = settling_nice(threads, processors().len());
+    share(ThreadShare { nice, slice: Some(FRONT_SLICE) });
+}
+
+/// However many wait for a signer, those of one processor together weigh no more than one of them would alone: three
+/// steps of niceness halve a thread's weight.
+fn settling_nice(threads: usize, processors: usize) -> i32 {
+    let crowd = threads.div_ceil(processors.max(1)).max(1).next_power_of_two();
+    SETTLING_NICE + i32::try_from(crowd.ilog2() * 3).unwrap_or(i32::MAX - SETTLING_NICE)
 }
 
 fn share(share: ThreadShare) {

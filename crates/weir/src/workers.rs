@@ -17,7 +17,7 @@ impl Workers {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name(name)
-            .on_thread_start(schedule_settling_thread)
+            .on_thread_start(move || schedule_settling_thread(threads))
             .enable_all()
             .build()?;
         Ok(Workers(Some(runtime)))

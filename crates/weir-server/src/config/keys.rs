@@ -441,7 +441,7 @@ static KEYS: &[Key] = &[
     key!(
         tls.post_quantum,
         "",
-        "Whether the key exchange X25519MLKEM768 is offered, which a quantum computer would not break either."
+        "Whether the key exchange X25519MLKEM768 is offered, which a quantum computer would not break either (docs/decisions/0003-post-quantum.md)."
     ),
     key!(
         tls.development_certificate_anywhere,

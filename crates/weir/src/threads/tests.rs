@@ -95,3 +95,10 @@ fn this_machine_has_a_processor_memory_and_descriptors() {
     let files = raise_open_files();
     assert!(files.soft > 0 && files.soft <= files.hard);
 }
+
+#[test]
+fn a_crowd_of_threads_weighs_no_more_than_one_a_processor() {
+    let nice = [(1, 2), (2, 2), (3, 2), (4, 2), (16, 2), (16, 1), (256, 1), (1, 0)]
+        .map(|(threads, processors)| settling_nice(threads, processors));
+    assert_eq!(nice, [10, 10, 13, 13, 19, 22, 34, 10]);
+}
