@@ -221,6 +221,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.wait();
         let began = self.now;
         self.handle_ready();
+        self.front.flush();
         self.take_urgent();
         self.pass_backlog();
         self.take_commands();

@@ -10,23 +10,26 @@ use crate::command::{Front, Report};
 #[derive(Debug)]
 pub struct Reports {
     queue: VecDeque<Report>,
+    /// Of them those that the shard has not asked to look at, at the end.
+    unseen: usize,
     room: usize,
 }
 
 impl Reports {
     /// A front that holds `room` reports at the most.
     pub fn with_room(room: usize) -> Self {
-        Self { queue: VecDeque::new(), room }
+        Self { queue: VecDeque::new(), unseen: 0, room }
     }
 
-    /// The oldest report.
+    /// The oldest report, if the shard has asked to look at it.
     pub fn pop(&mut self) -> Option<Report> {
-        self.queue.pop_front()
+        if self.queue.len() == self.unseen { None } else { self.queue.pop_front() }
     }
 
-    /// All reports, oldest first.
+    /// All reports that the shard has asked to look at, oldest first.
     pub fn take(&mut self) -> Vec<Report> {
-        self.queue.drain(..).collect()
+        let seen = self.queue.len() - self.unseen;
+        self.queue.drain(..seen).collect()
     }
 
     /// Changes how many reports it holds at the most; 0 refuses all.
@@ -57,6 +60,11 @@ impl Front for Reports {
             return Err(report);
         }
         self.queue.push_back(report);
+        self.unseen += 1;
         Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.unseen = 0;
     }
 }
