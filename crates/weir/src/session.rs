@@ -19,7 +19,6 @@ use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::task::yield_now;
 use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::Origin;
@@ -39,6 +38,7 @@ use crate::proxy::{self, NoHeader};
 use crate::tickets::{Offer, Pending};
 use crate::tls::NotSecured;
 use crate::tls::stream::{NotMovable, Parts, Stream};
+use crate::workers::behind_the_others;
 
 /// Takes a connection to its shard, or says why not.
 ///
@@ -284,7 +284,7 @@ async fn settle(
         Ok(false) => {}
         Ok(true) => {
             // Others who are ready by now offer theirs first: the shard wakes up once for all.
-            yield_now().await;
+            behind_the_others().await;
             hub.tickets[shard].ring(hub.lane(shard));
         }
         Err(offer) => {

@@ -1,6 +1,8 @@
 //! The threads on which connections become settled: runtimes of their own, below the shards.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 
 use tokio::runtime::{self, Runtime};
 
@@ -17,6 +19,7 @@ impl Workers {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name(name)
+            .event_interval(POLLS_BETWEEN_EVENTS)
             .on_thread_start(move || schedule_settling_thread(threads))
             .enable_all()
             .build()?;
@@ -36,3 +39,22 @@ impl Drop for Workers {
         }
     }
 }
+
+/// Ends behind the tasks that are ready by now.
+///
+/// Unlike tokio's `yield_now` it is in the run queue meanwhile, from which another thread takes it should this one be
+/// held up.
+pub(crate) async fn behind_the_others() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Among them may be steps of handshakes, of a millisecond each with RSA.
+const POLLS_BETWEEN_EVENTS: u32 = 8;

@@ -46,6 +46,8 @@ pub(crate) struct Handshake {
     shown: usize,
     secrets: TrafficSecrets,
     hello: ClientHello,
+    /// It begins with something else.
+    is_without_hello: bool,
 }
 
 /// What a step has led to.
@@ -92,6 +94,7 @@ impl Handshake {
             shown: 0,
             secrets: TrafficSecrets::default(),
             hello: ClientHello::default(),
+            is_without_hello: false,
         }
     }
 
@@ -106,6 +109,22 @@ impl Handshake {
     /// Whether it has begun: then it is worth more than one that has not.
     pub(crate) fn has_begun(&self) -> bool {
         self.conn.is_some()
+    }
+
+    /// Whether the next step begins with a ClientHello: the first one, or the second of a client that was asked for another
+    /// key share. It is the step that signs.
+    pub(crate) fn is_with_hello(&self) -> bool {
+        if !self.has_begun() {
+            return !self.is_without_hello;
+        }
+        let mut rest = &self.input.bytes[self.shown..];
+        // In front of a second one there may be a change_cipher_spec without meaning (RFC 8446 section 5).
+        while rest.first() == Some(&CHANGE_CIPHER_SPEC)
+            && let Some(next) = record_bytes(rest).and_then(|bytes| rest.get(bytes..))
+        {
+            rest = next;
+        }
+        matches!(rest, [HANDSHAKE, _, _, _, _, CLIENT_HELLO, ..])
     }
 
     /// Whether it comes back with a session.
@@ -126,7 +145,10 @@ impl Handshake {
                 self.hello = hello;
                 true
             }
-            Look::Other => true,
+            Look::Other => {
+                self.is_without_hello = true;
+                true
+            }
         }
     }
 
@@ -341,6 +363,9 @@ fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
 /// Where a client's certificates are long, rustls takes messages of up to 64 KiB; the records that they come in have
 /// headers.
 const INPUT_BYTES_MAX: usize = 80 * 1024;
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
 /// The record of an alert that rustls does not send (RFC 8446 section 6.2).
 const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 /// What TLS 1.2 permits (RFC 5246 section 6.2.3).

@@ -9,15 +9,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, oneshot};
-use tokio::task::yield_now;
+use tokio::task::block_in_place;
 use tracing::error;
 
 use super::handshake::{Handshake, Step};
 use crate::counters::Counters;
-use crate::workers::Workers;
+use crate::workers::{Workers, behind_the_others};
 
 /// Makes handshakes.
 ///
@@ -50,6 +51,7 @@ struct Shared {
     queue: Mutex<Queue>,
     is_filled: Notify,
     step: Box<StepOf>,
+    may_block: bool,
     waiting_max: usize,
     counters: Arc<Counters>,
 }
@@ -76,9 +78,11 @@ struct Job {
 }
 
 impl Pool {
-    /// Steps are made on the threads of `workers`.
+    /// Steps are made on the threads of `workers`. `may_block`: they wait for a signer elsewhere; then another thread goes
+    /// on with what else there is to do, as many as there are workers at the most.
     pub(crate) fn start(
         workers: &Workers,
+        may_block: bool,
         waiting_max: usize,
         counters: Arc<Counters>,
         step: impl Fn(&mut Handshake) -> Step + Send + Sync + 'static,
@@ -87,6 +91,7 @@ impl Pool {
             queue: Mutex::default(),
             is_filled: Notify::new(),
             step: Box::new(step),
+            may_block,
             waiting_max,
             counters,
         });
@@ -97,9 +102,9 @@ impl Pool {
         Pool { shared }
     }
 
-    /// Makes one step of the handshake, the first one when it is its turn.
+    /// Makes one step of the handshake; one that may sign when it is its turn.
     pub(crate) async fn step(&self, handshake: Box<Handshake>) -> Answer {
-        if handshake.has_begun() {
+        if !handshake.is_with_hello() {
             return self.shared.make(handshake);
         }
         let (answer, answered) = oneshot::channel();
@@ -156,13 +161,21 @@ impl Shared {
 
     async fn work(&self) {
         loop {
+            // Registered before the look: what is pushed between the two is noticed by this one.
+            let mut filled = pin!(self.is_filled.notified());
+            filled.as_mut().enable();
             match self.next() {
                 Next::Job(Job { answer, .. }) if answer.is_closed() => {}
                 Next::Job(Job { handshake, answer }) => {
-                    let _ = answer.send(self.make(handshake));
-                    yield_now().await;
+                    let answered = if self.may_block {
+                        block_in_place(|| self.make(handshake))
+                    } else {
+                        self.make(handshake)
+                    };
+                    let _ = answer.send(answered);
+                    behind_the_others().await;
                 }
-                Next::Wait => self.is_filled.notified().await,
+                Next::Wait => filled.await,
                 Next::End => return,
             }
         }

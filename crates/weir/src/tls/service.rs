@@ -47,13 +47,14 @@ impl Service {
         signing_keys: Option<Box<SigningKeys>>,
         counters: Arc<Counters>,
     ) -> Result<Service, TlsError> {
+        let may_block = signing_keys.is_some();
         let contexts = Arc::new(Contexts::new(config, Arc::new(Capture), signing_keys)?);
         let current = Arc::clone(&contexts);
         let step = move |handshake: &mut Handshake| {
             handshake.step(|hello| current.current(hello.is_chacha_first, hello.takes_tickets))
         };
         let waiting_max = config.tls.handshake_queue_max;
-        let pool = Pool::start(workers, waiting_max, Arc::clone(&counters), step);
+        let pool = Pool::start(workers, may_block, waiting_max, Arc::clone(&counters), step);
         Ok(Service { contexts, pool, counters })
     }
 
@@ -146,6 +147,8 @@ impl Service {
         let is_waiting = !handshake.has_begun();
         let stepped = async {
             tokio::select! {
+                // What needs no turn is made at once, though the peer may have gone behind its last word.
+                biased;
                 stepped = self.pool.step(handshake) => Ok(stepped),
                 reason = gone(stream.socket()), if is_waiting => Err(reason),
             }

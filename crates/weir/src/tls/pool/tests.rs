@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Condvar;
+use std::time::Duration;
 
 use rustix::process::getpriority_process;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -101,7 +102,7 @@ struct Rig {
     counters: Arc<Counters>,
     order: Arc<Mutex<Vec<bool>>>,
     client: Arc<ClientConfig>,
-    _workers: Workers,
+    workers: Workers,
 }
 
 impl Rig {
@@ -110,6 +111,14 @@ impl Rig {
     }
 
     fn speaking(version: &'static SupportedProtocolVersion, waiting_max: usize) -> Rig {
+        Rig::signing(false, version, waiting_max)
+    }
+
+    fn signing(
+        may_block: bool,
+        version: &'static SupportedProtocolVersion,
+        waiting_max: usize,
+    ) -> Rig {
         let certificate = Certificate::new();
         let gate = Arc::<Gate>::default();
         let inner = any_supported_type(&certificate.key_der()).unwrap();
@@ -125,9 +134,9 @@ impl Rig {
             handshake.step(|_| Arc::clone(&config))
         };
         let workers = one_worker();
-        let pool = Pool::start(&workers, waiting_max, Arc::clone(&counters), step);
+        let pool = Pool::start(&workers, may_block, waiting_max, Arc::clone(&counters), step);
         let client = Arc::new(certificate.client(version));
-        Rig { gate, pool: Arc::new(pool), counters, order, client, _workers: workers }
+        Rig { gate, pool: Arc::new(pool), counters, order, client, workers }
     }
 
     /// The client's side, and the handshake that has received what it said first.
@@ -293,12 +302,23 @@ async fn who_has_gone_away_costs_no_signature() {
     assert_eq!(rig.order.lock().unwrap().len(), 1);
 }
 
+/// Sockets and timers of all the others hang on the thread that waits for a signer.
+#[tokio::test]
+async fn a_signer_that_takes_its_time_holds_up_no_other_task() {
+    let rig = Rig::signing(true, &TLS13, 4);
+    let blocked = rig.block().await;
+    let other = rig.workers.handle().spawn(tokio::time::sleep(Duration::from_millis(1)));
+    other.await.unwrap();
+    rig.gate.set(false);
+    assert!(blocked.await.unwrap().is_ok());
+}
+
 #[tokio::test]
 async fn a_panic_ends_one_handshake_only() {
     let counters = Arc::<Counters>::default();
     let workers = one_worker();
     let step = |_: &mut Handshake| panic!("a signer of little worth");
-    let pool = Pool::start(&workers, 4, Arc::clone(&counters), step);
+    let pool = Pool::start(&workers, false, 4, Arc::clone(&counters), step);
     for _ in 0..2 {
         let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
@@ -314,7 +334,7 @@ async fn its_threads_stand_behind_all_others() {
         Step::Starved
     };
     let workers = one_worker();
-    let pool = Pool::start(&workers, 4, Arc::default(), step);
+    let pool = Pool::start(&workers, false, 4, Arc::default(), step);
     let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
     assert!(pool.step(handshake).await.is_ok());
     let own = getpriority_process(None).unwrap();

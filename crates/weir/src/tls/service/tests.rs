@@ -6,12 +6,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
-use rustls::NoKeyLog;
+use rustls::version::TLS13;
+use rustls::{ClientConnection, NoKeyLog};
+use rustls_pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, yield_now};
 use weir_engine::Budget;
 
+use super::super::testing::Certificate;
 use super::*;
 
 /// One thread, that makes each step only when it is told to, and makes nothing of it.
@@ -42,7 +45,7 @@ impl Rig {
             Step::Failed(HandshakeFailure::Malformed)
         };
         let workers = Workers::start("test", 1).unwrap();
-        let pool = Pool::start(&workers, 9, Arc::clone(&counters), step);
+        let pool = Pool::start(&workers, false, 9, Arc::clone(&counters), step);
         let service = Arc::new(Service { contexts, pool, counters: Arc::clone(&counters) });
         Rig { service, go, steps, counters, _directory: directory, _workers: workers }
     }
@@ -73,12 +76,21 @@ async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Secu
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
     let mut received = Partial::new(&Budget::new(1 << 20));
-    received.extend(b"no TLS").unwrap();
+    received.extend(&hello()).unwrap();
     let service = Arc::clone(service);
     let secured = tokio::spawn(async move {
         service.secure(&mut stream, received, &mut Patience::of(patience)).await
     });
     (peer, secured)
+}
+
+/// What a client says first.
+fn hello() -> Vec<u8> {
+    let client = Arc::new(Certificate::new().client(&TLS13));
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut said = Vec::new();
+    ClientConnection::new(client, name).unwrap().write_tls(&mut said).unwrap();
+    said
 }
 
 #[tokio::test]
