@@ -93,7 +93,8 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# HELP weir_connections open\n# TYPE weir_connections gauge\n\
-        weir_connections{transport=\"tcp\",state=\"settled\"} 12\n\
+        weir_connections{transport=\"tcp\",state=\"settled\"} 7\n\
+        weir_connections{transport=\"tls\",state=\"settled\"} 5\n\
         weir_connections{transport=\"tcp\",state=\"lingering\"} 3\n\
         weir_queued_bytes 1.5e3 1700000000\n\
         odd{a=\"x\\\"}\\\\\",} 7\nnonsense\nbroken{a=\"\n\n# EOF\n";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
-use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
+use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
 use crate::message::{Item, Message};
 use crate::tls::Session;
 
@@ -195,6 +195,8 @@ pub struct ConnectionInfo {
     pub idle: Duration,
     /// Interval of the signs of life.
     pub heartbeat: Duration,
+    /// What it speaks below the frames.
+    pub transport: Transport,
     /// When it is its turn.
     pub priority: Priority,
     /// From its [`Adoption`].

@@ -122,6 +122,37 @@ impl Priority {
     }
 }
 
+/// What a connection speaks below the frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Transport {
+    /// Nothing: the frames are the stream.
+    Tcp,
+    /// TLS records.
+    Tls,
+}
+
+impl Transport {
+    /// Every transport.
+    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Tls];
+
+    /// Number of transports.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Position in [`Transport::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The word in metrics and in the admin API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+        }
+    }
+}
+
 /// What becomes of a topic's message for a connection that does not keep up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum SlowPolicy {

@@ -34,13 +34,13 @@ pub use command::{
     StretchBegin, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
-pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId};
+pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
 pub use mailbox::{Bell, Credit, Full, Mailbox};
 pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready};
 pub use settings::ShardSettings;
-pub use stats::{Cell, DropRule, Durations, ShardStats};
+pub use stats::{Cell, ConnectionLevel, DropRule, Durations, ShardStats};
 pub use sys::ThreadShare;
 pub use time::{Nanos, TICK};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
-use crate::id::Priority;
+use crate::id::{Priority, Transport};
 use crate::tls::Alert;
 
 /// A number that one thread writes and others read.
@@ -32,6 +32,31 @@ impl Cell {
         if value > self.get() {
             self.set(value);
         }
+    }
+}
+
+/// A number of connections; each counts for its transport alone.
+#[derive(Debug, Default)]
+pub struct ConnectionLevel([Cell; Transport::COUNT]);
+
+impl ConnectionLevel {
+    /// Those of all transports.
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(Cell::get).sum()
+    }
+
+    /// Those of one transport.
+    pub fn of(&self, transport: Transport) -> &Cell {
+        &self.0[transport.index()]
+    }
+
+    pub(crate) fn enter(&self, transport: Transport) {
+        self.of(transport).add(1);
+    }
+
+    pub(crate) fn leave(&self, transport: Transport) {
+        let cell = self.of(transport);
+        cell.set(cell.get() - 1);
     }
 }
 
@@ -163,9 +188,9 @@ impl Alert {
 #[derive(Debug, Default)]
 pub struct ShardStats {
     /// Level: connections that are open.
-    pub connections: Cell,
+    pub connections: ConnectionLevel,
     /// Level: connections that are closed but whose socket still flushes or waits for the peer's end.
-    pub lingering: Cell,
+    pub lingering: ConnectionLevel,
     /// Level: connections above the high watermark.
     pub stalled: Cell,
     /// Level: entries of the table in use, lingering and unreported ones included.

@@ -3,7 +3,7 @@
 use weir_wire::CloseReason;
 
 use crate::chunks::Chunks;
-use crate::id::{ConnId, DeviceRef, Origin, Priority};
+use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
 use crate::outbox::Outbox;
 use crate::pool::Block;
 use crate::time::{Nanos, Tick};
@@ -294,6 +294,11 @@ impl<S> Members for Table<S> {
 impl<S> Entry<S> {
     /// Due when the clock ends: whoever publishes as much as it likes.
     pub(crate) const FREELY: Nanos = Nanos(u64::MAX);
+
+    /// What is spoken on the socket, while there is one.
+    pub(crate) fn transport(&self) -> Transport {
+        if self.tls == NO_TLS { Transport::Tcp } else { Transport::Tls }
+    }
 
     fn vacant() -> Self {
         Self {

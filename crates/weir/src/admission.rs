@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::Origin;
+use weir_engine::{Origin, Transport};
 use weir_wire::CloseReason;
 
 use crate::config::{Config, LimitsConfig};
@@ -44,6 +44,7 @@ pub(crate) struct Admission {
 /// would never be freed.
 pub(crate) struct Unsettled {
     admission: Arc<Admission>,
+    transport: Transport,
     /// Where it comes from, as far as that is known.
     addr: Option<IpAddr>,
     source: Option<SourceRef>,
@@ -97,6 +98,7 @@ impl Admission {
     pub(crate) fn enter(
         self: &Arc<Self>,
         hub: &Hub,
+        transport: Transport,
         peer: Option<IpAddr>,
         is_proxied: bool,
     ) -> Result<Unsettled, ConnectRefuseCause> {
@@ -110,15 +112,21 @@ impl Admission {
         if hub.assignments.is_full() {
             return Err(ConnectRefuseCause::ConnectionsMax);
         }
-        if !self.counters.try_enter_unsettled(self.unsettled_max) {
+        if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
         // From here on whatever was taken is given back by the place.
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
         let admission = Arc::clone(self);
         let accepted = Instant::now();
-        let mut place =
-            Unsettled { admission, addr: peer, source: None, accepted, is_settled: false };
+        let mut place = Unsettled {
+            admission,
+            transport,
+            addr: peer,
+            source: None,
+            accepted,
+            is_settled: false,
+        };
         if open >= self.sockets_max {
             return Err(ConnectRefuseCause::Descriptors);
         }
@@ -253,7 +261,7 @@ impl Unsettled {
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.admission.counters.leave_unsettled();
+        self.admission.counters.leave_unsettled(self.transport);
         if !self.is_settled {
             self.admission.give_back(self.source);
         }

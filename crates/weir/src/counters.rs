@@ -5,6 +5,7 @@ mod times;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use weir_engine::Transport;
 use weir_wire::CloseReason;
 
 use crate::handle::{PublishError, Target};
@@ -19,6 +20,7 @@ pub(crate) use times::Times;
 pub struct Counters {
     accepted: AtomicU64,
     unsettled: AtomicUsize,
+    unsettled_of: [AtomicUsize; Transport::COUNT],
     accept_errors: [AtomicU64; AcceptError::ALL.len()],
     closed: [AtomicU64; CloseReason::COUNT],
     published: [AtomicU64; PublishTarget::ALL.len()],
@@ -147,6 +149,11 @@ impl Counters {
         self.unsettled.load(Ordering::Relaxed)
     }
 
+    /// Those of one transport: of the listener that they came to.
+    pub fn unsettled_of(&self, transport: Transport) -> usize {
+        self.unsettled_of[transport.index()].load(Ordering::Relaxed)
+    }
+
     /// How often accepting failed in this way.
     pub fn accept_errors(&self, error: AcceptError) -> u64 {
         self.accept_errors[error as usize].load(Ordering::Relaxed)
@@ -267,14 +274,18 @@ impl Counters {
     }
 
     /// One more unsettled connection, unless there are `max` already.
-    pub(crate) fn try_enter_unsettled(&self, max: usize) -> bool {
+    pub(crate) fn try_enter_unsettled(&self, transport: Transport, max: usize) -> bool {
         let entered = self.unsettled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < max).then_some(count + 1)
         });
+        if entered.is_ok() {
+            self.unsettled_of[transport.index()].fetch_add(1, Ordering::Relaxed);
+        }
         entered.is_ok()
     }
 
-    pub(crate) fn leave_unsettled(&self) {
+    pub(crate) fn leave_unsettled(&self, transport: Transport) {
+        self.unsettled_of[transport.index()].fetch_sub(1, Ordering::Relaxed);
         self.unsettled.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
-use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Urgent};
+use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
 
 use crate::admission;
 use crate::config::{CertificateConfig, Config, ConfigError};
@@ -20,7 +20,7 @@ use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::hub::Hub;
-use crate::listener::{self, Buffers, Listener, Transport};
+use crate::listener::{self, Buffers, Listener};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::tls::{Development, NoKey, SigningKeys, TlsError};

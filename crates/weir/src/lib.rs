@@ -50,5 +50,5 @@ pub use listener::Buffers;
 pub use rustls;
 pub use threads::{OpenFiles, Resources, raise_open_files, schedule_front_thread};
 pub use tls::{Development, TlsError};
-pub use weir_engine::{ConnId, Priority, SlowPolicy};
+pub use weir_engine::{ConnId, Priority, SlowPolicy, Transport};
 pub use weir_wire::{CloseReason, ErrorCode};

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
+use weir_engine::Transport;
 use weir_wire::CloseReason;
 
 use crate::config::Config;
@@ -34,13 +35,6 @@ pub struct Buffers {
 
 /// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
 pub(crate) type Listener = AsyncFd<TcpListener>;
-
-/// What is spoken on a listener below the frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transport {
-    Tcp,
-    Tls,
-}
 
 /// Binds a listener for devices; `rivals`: all of its kind.
 ///
@@ -103,7 +97,7 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, transport: Transport) {
         trouble.pause = PAUSE_MIN;
         hub.counters().count_accepted();
         let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
-        match hub.admission.enter(hub, peer, is_proxied) {
+        match hub.admission.enter(hub, transport, peer, is_proxied) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
                     hub.counters().count_closed(CloseReason::SocketError);

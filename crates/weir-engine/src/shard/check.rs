@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::list::SlotList;
 use super::{NO_SLOT, Shard};
 use crate::command::{Front, Report};
-use crate::id::{ConnId, Priority, TopicId};
+use crate::id::{ConnId, Priority, TopicId, Transport};
 use crate::net::Net;
 use crate::outbox::{Links, Outbox};
 use crate::stats::{Cell, DropRule};
@@ -42,8 +42,9 @@ pub(crate) struct Peek<'a> {
 /// Sums over the table.
 #[derive(Debug, Default)]
 struct Sums {
-    open: u64,
-    lingering: u64,
+    /// By transport, as the next.
+    open: [u64; Transport::COUNT],
+    lingering: [u64; Transport::COUNT],
     in_use: usize,
     unreported: usize,
     items: u64,
@@ -167,8 +168,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         sums.in_use += 1;
         sums.by_priority[entry.priority.index()] += 1;
-        sums.open += u64::from(state == State::Open);
-        sums.lingering += u64::from(state == State::Closing);
+        let transport = entry.transport().index();
+        sums.open[transport] += u64::from(state == State::Open);
+        sums.lingering[transport] += u64::from(state == State::Closing);
         sums.unreported += usize::from(state != State::Open && !entry.flags.reported);
         ensure!(state != State::Closed || !entry.flags.reported, "over, and not freed");
         sums.timers += usize::from(entry.timer.is_armed());
@@ -244,8 +246,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         ensure!(sums.in_use == self.table.in_use(), "entries: {sums:?}");
         let by_priority = self.table.by_priority();
         ensure!(sums.by_priority == by_priority, "{by_priority:?} entries by priority: {sums:?}");
-        ensure!(sums.open == stats.connections.get(), "open connections: {sums:?}");
-        ensure!(sums.lingering == stats.lingering.get(), "lingering: {sums:?}");
+        let open = Transport::ALL.map(|transport| stats.connections.of(transport).get());
+        ensure!(sums.open == open, "{open:?} open connections by transport: {sums:?}");
+        let lingering = Transport::ALL.map(|transport| stats.lingering.of(transport).get());
+        ensure!(sums.lingering == lingering, "{lingering:?} lingering by transport: {sums:?}");
         ensure!(sums.items == stats.queued_items.get(), "items: {sums:?}");
         let held = self.lease.held();
         ensure!(sums.bytes_held == held, "the lease holds {held}: {sums:?}");

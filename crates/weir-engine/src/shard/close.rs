@@ -43,7 +43,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         entry.heard_at = now;
         entry.flags.held_back = false;
         self.stats.closed[reason.index()].add(1);
-        self.stats.connections.set(self.stats.connections.get() - 1);
+        self.stats.connections.leave(self.table[slot].transport());
         if let Some(block) = self.table[slot].partial.take() {
             self.drop_block(block);
         }
@@ -81,7 +81,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn say_goodbye(&mut self, slot: u32, reason: CloseReason) {
-        self.stats.lingering.add(1);
+        self.stats.lingering.enter(self.table[slot].transport());
         if self.is_mute(slot) {
             return self.give_up_socket(slot);
         }
@@ -168,13 +168,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         let is_cut = outbox.is_some_and(|outbox| !outbox.is_empty());
         self.count_dropped(DropRule::Closed, dropped);
         self.release_outbox(slot);
+        if can_be_told(self.table[slot].reason) {
+            self.stats.lingering.leave(self.table[slot].transport());
+        }
         self.end_tls(slot);
         self.wheel.disarm(&mut self.table, slot);
-        let entry = &mut self.table[slot];
-        entry.state = State::Closed;
-        if can_be_told(entry.reason) {
-            self.stats.lingering.set(self.stats.lingering.get() - 1);
-        }
+        self.table[slot].state = State::Closed;
         if let Some(socket) = self.table[slot].socket.take() {
             if is_cut {
                 self.net.abort(socket);

@@ -120,7 +120,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.secure(slot, tls);
         }
         self.stats.adopted.add(1);
-        self.stats.connections.add(1);
+        self.stats.connections.enter(self.table[slot].transport());
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));
         let conn = self.table.id(self.index, slot);
         self.report(Report::Adopted { conn, ticket }, true);

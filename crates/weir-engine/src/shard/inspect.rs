@@ -54,6 +54,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         ConnectionInfo {
             id: self.table.id(self.index, slot),
             device: entry.device,
+            transport: entry.transport(),
             priority: entry.priority,
             origin: entry.origin,
             peer: entry.socket.as_ref().and_then(|socket| self.net.peer_addr(socket)),

@@ -14,7 +14,7 @@ use super::twin::{Conn, Incoming, Phase, Reading};
 use crate::command::{
     Adoption, Command, Inspect, InspectPage, InspectWhat, Report, TlsAdoption, Urgent,
 };
-use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId};
+use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
 use crate::message::Item;
 
 /// Share of the connections that have TLS, in 65,536ths.
@@ -272,6 +272,9 @@ impl Run {
             let conn = conn.ok_or_else(|| format!("a look shows {:?}", info.id))?;
             if conn.id.is_some_and(|id| id != info.id) {
                 return Err(format!("a look shows {:?}, the device has {:?}", info.id, conn.id));
+            }
+            if conn.tls.is_some() != (info.transport == Transport::Tls) {
+                return Err(format!("a look shows {:?} with {:?}", info.id, info.transport));
             }
         }
         Ok(())

@@ -186,9 +186,9 @@ impl Rig {
             let shards = 0..rig.engine.shard_count();
             let is_idle = |shard: usize| {
                 let stats = rig.stats(shard);
-                let levels =
-                    [&stats.queued_bytes, &stats.queued_items, &stats.lingering, &stats.stalled];
+                let levels = [&stats.queued_bytes, &stats.queued_items, &stats.stalled];
                 levels.iter().all(|level| level.get() == 0)
+                    && stats.lingering.get() == 0
                     && stats.table_entries.get() == stats.connections.get()
                     && rig.engine.mailbox(shard).depth() == 0
             };

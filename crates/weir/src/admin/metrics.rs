@@ -12,7 +12,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
-use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats};
+use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats, Transport};
 use weir_wire::CloseReason;
 
 use self::families::{Families, Histogram};
@@ -77,16 +77,20 @@ impl Collector for Gateway {
 
 impl Gateway {
     fn connections(&self, to: &mut Families<'_>) -> fmt::Result {
-        let unsettled = self.handle.counters().unsettled() as u64;
-        let states = [
-            ("settled", self.sum(|shard| &shard.connections)),
-            ("unsettled", unsettled),
-            ("lingering", self.sum(|shard| &shard.lingering)),
-        ];
+        let front = self.handle.counters();
+        let states = |transport| {
+            let states = [
+                ("settled", self.sum(|shard| shard.connections.of(transport))),
+                ("unsettled", front.unsettled_of(transport) as u64),
+                ("lingering", self.sum(|shard| shard.lingering.of(transport))),
+            ];
+            let labels = |state| [("transport", transport.name()), ("state", state)];
+            states.map(|(state, count)| (labels(state), count))
+        };
         to.gauges(
             "weir_connections",
             "Connections by transport and state; lingering ones are closed and flush or wait for the peer's end.",
-            states.map(|(state, count)| ([("transport", "tcp"), ("state", state)], count)),
+            Transport::ALL.into_iter().flat_map(states),
         )?;
         to.gauge(
             "weir_connections_stalled",
@@ -108,7 +112,6 @@ impl Gateway {
             "Connections that have settled on a shard.",
             self.sum(|shard| &shard.adopted),
         )?;
-        let front = self.handle.counters();
         to.counters(
             "weir_connections_closed",
             "Connections that have ended, by reason, settled or not.",

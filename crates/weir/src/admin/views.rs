@@ -136,7 +136,7 @@ impl From<Connection> for ConnectionView {
             device: connection.device,
             peer: info.peer.map(|peer| peer.to_string()),
             source: connection.source,
-            transport: "tcp",
+            transport: info.transport.name(),
             age_ms: millis(info.age),
             idle_ms: millis(info.idle),
             heartbeat_ms: millis(info.heartbeat),

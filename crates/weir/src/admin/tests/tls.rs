@@ -1,4 +1,4 @@
-//! What the metrics say of TLS.
+//! What the admin API says of TLS.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use rustls::crypto::aws_lc_rs::cipher_suite::{
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, SupportedProtocolVersion};
 use rustls_pki_types::ServerName;
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -17,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_engine::tls::{Alert, Cipher, Keys12, Session};
 
+use super::check;
 use super::device::Device;
 use super::http::Server;
 use super::openmetrics;
@@ -106,7 +108,9 @@ impl Secured {
         };
         if tokio::time::timeout(PATIENCE, ask).await.is_err() {
             let text = self.metrics().await;
-            let tls: Vec<_> = text.lines().filter(|line| line.contains("_tls_")).collect();
+            let is_of_tls =
+                |line: &&str| ["_tls_", "transport="].iter().any(|of| line.contains(of));
+            let tls: Vec<_> = text.lines().filter(is_of_tls).collect();
             panic!("never all of {lines:#?} in {tls:#?}");
         }
     }
@@ -193,6 +197,75 @@ async fn records_and_alerts_count_on_the_front_and_on_the_shards() {
     // What two devices were greeted with, in one record or more, and an end of each.
     let sealed = secured.value("weir_tls_records_sealed_total ").await.parse::<u64>().unwrap();
     assert!(sealed >= 4, "{sealed}");
+    secured.server.stop().await;
+}
+
+/// The line that says how many connections of a transport are in a state.
+fn connections(transport: &str, state: &str, count: &str) -> String {
+    format!("weir_connections{{transport=\"{transport}\",state=\"{state}\"}} {count}")
+}
+
+#[tokio::test]
+async fn connections_tell_their_transport_from_accept_to_end() {
+    let secured = Secured::start(|_, _| ()).await;
+    // How many there are `[unsettled, settled, lingering]` of each transport.
+    let count = async |tcp: [&str; 3], tls: [&str; 3]| {
+        let states = ["unsettled", "settled", "lingering"];
+        let line = |transport, counts: [&str; 3]| {
+            [0, 1, 2].map(|at| connections(transport, states[at], counts[at]))
+        };
+        let lines = [line("tcp", tcp), line("tls", tls)].concat();
+        secured.await_lines(&lines.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    };
+    let plain_addr = secured.server.device_addr();
+    let silent = TcpStream::connect(plain_addr).await.unwrap();
+    let silent_secure = [secured.socket().await, secured.socket().await];
+    count(["1", "0", "0"], ["2", "0", "0"]).await;
+    drop((silent, silent_secure));
+    count(["0", "0", "0"], ["0", "0", "0"]).await;
+
+    let client = Arc::new(secured.client(&TLS13));
+    let plain = Device::connect(plain_addr, "b", &["news"]).await;
+    let secure = Box::pin(secured.device(&client)).await;
+    let stream = Box::pin(secured.shake_hands(&client)).await;
+    let other = Device::over(stream, "c", &[]).await;
+    count(["0", "1", "0"], ["0", "2", "0"]).await;
+    for (device, of, transport) in [
+        (plain.connection_id, "b", "tcp"),
+        (secure.connection_id, "a", "tls"),
+        (other.connection_id, "c", "tls"),
+    ] {
+        let path = format!("GET /v1/connections/{device:016x}");
+        let one = check(&secured.server, &path, "", 200, &[]).await.json();
+        assert_eq!((&one["device"], &one["transport"]), (&json!(of), &json!(transport)), "{one}");
+    }
+    drop((plain, secure, other));
+    count(["0", "0", "0"], ["0", "0", "0"]).await;
+    secured.server.stop().await;
+}
+
+#[tokio::test]
+async fn those_that_linger_tell_their_transport() {
+    let secured = Secured::start(|_, _| ()).await;
+    let client = Arc::new(secured.client(&TLS13));
+    // One lingers for a second; where that is too short to look, there is another.
+    let caught = async {
+        loop {
+            let mut device = Box::pin(secured.device(&client)).await;
+            let close = format!("DELETE /v1/connections/{:016x}", device.connection_id);
+            check(&secured.server, &close, "", 204, &[]).await;
+            assert_eq!(device.goodbye().await, "closed_by_operator");
+            let text = secured.metrics().await;
+            let has = |line: String| text.lines().any(|other| other == line);
+            assert!(has(connections("tcp", "lingering", "0")), "{text}");
+            if !has(connections("tls", "lingering", "0")) {
+                return device;
+            }
+        }
+    };
+    let device = tokio::time::timeout(PATIENCE, Box::pin(caught)).await.expect("one lingers");
+    drop(device);
+    secured.await_lines(&[&connections("tls", "lingering", "0")]).await;
     secured.server.stop().await;
 }
 
