@@ -290,6 +290,9 @@ pub(crate) struct HandshakeArgs {
     /// Rounds; each gives one figure, of which the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
+    /// Handshakes that stop halfway, to see what memory they take; 0: none.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=16_000))]
+    pub(crate) halfway: u32,
 }
 
 #[derive(Debug, Args)]

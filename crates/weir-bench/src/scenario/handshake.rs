@@ -19,6 +19,8 @@ use crate::sys;
 use crate::tls::{TlsPlan, version_of};
 use crate::workers::{Churned, Workers};
 
+mod halfway;
+
 /// Handshakes of each kind that do not count, at the start: what is allocated only once is allocated then.
 const WARM_UP: u64 = 200;
 /// Time for a server to hear of the last connections' ends before its CPU time is read.
@@ -87,6 +89,9 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
     check_guests(report, "warm-up", &full, 0.0);
     let resumed = guests.churn(&resuming(&plan, 1.0))?;
     check_guests(report, "warm-up, resumed", &resumed, 1.0);
+    if args.halfway > 0 {
+        halfway::measure(&target, &tls, args.halfway, report)?;
+    }
     let memory = memory_plan(args, &full, tls)?;
     report.set("agreed", json!(full.tally.handshakes));
     report.set("tickets", memory.tickets);

@@ -101,7 +101,7 @@ impl Conn {
 }
 
 /// Begins to connect, from `source` if one is given.
-pub(super) fn dial(
+pub(crate) fn dial(
     addr: SocketAddr,
     source: Option<SocketAddr>,
     recv_buffer: Option<usize>,

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::process::nice;
 
+pub(crate) use conn::dial;
 use conn::{Conn, Phase, hello_frame};
 use counter::{Counter, Published};
 use opening::Opening;
