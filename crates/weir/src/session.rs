@@ -345,8 +345,8 @@ fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
     }
 }
 
-/// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does not turn our close
-/// into a reset that overtakes it.
+/// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does
+/// not turn our close into a reset that overtakes it.
 async fn say_goodbye(mut stream: Stream, reason: CloseReason) {
     let said = async {
         if !stream.is_unsecured() && reason != CloseReason::TlsRecord {

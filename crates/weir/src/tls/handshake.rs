@@ -106,7 +106,7 @@ impl Handshake {
         self.input
     }
 
-    /// Whether it has begun: then it is worth more than one that has not.
+    /// Whether a step has been made.
     pub(crate) fn has_begun(&self) -> bool {
         self.conn.is_some()
     }

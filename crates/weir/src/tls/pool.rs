@@ -2,10 +2,9 @@
 //!
 //! A connection is read, its handshake computed, and the answer sent on one and the same thread: to hand it to another
 //! one and back would cost as much as a resumption. Whoever is connected goes first: the threads have a tenth of a
-//! shard's weight. Whoever has begun or comes back with
-//! a session goes before those who begin anew, for they take a fraction of the time; and who cannot be served soon is
-//! refused at once. That somebody comes back is only what he says, though: whoever begins anew keeps some places, and
-//! has his turn now and then.
+//! shard's weight. Whoever comes back with a session goes before those who begin anew, for that takes a fraction of the
+//! time; and who cannot be served soon is refused at once. That somebody comes back is only what he says, though:
+//! whoever begins anew keeps some places, and has his turn now and then.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,10 +24,10 @@ use crate::workers::{Workers, behind_the_others};
 /// Shape: a queue of two levels, each first come, first served, and a task for each thread that takes from it; between two
 /// steps of such a task others have a turn on the thread, so that who arrives meanwhile is in the queue before the next
 /// one is chosen.
-/// Limits: while `waiting_max` handshakes wait, one more that has not begun is refused, or, if it looks like a resumption,
-/// takes the place of the newest that does not; an eighth of the places is not for resumptions. Those that have begun
-/// do not wait: they are no more than have been let in.
-/// Cost: two locks and two turns of tasks for the first step, nothing for those behind it.
+/// Limits: while `waiting_max` handshakes wait, one more is refused, or, if it looks like a resumption, takes the place of
+/// the newest that does not; an eighth of the places is not for resumptions. Only steps that begin with a ClientHello
+/// wait; those behind them are made at once, and are no more than have been let in.
+/// Cost: two locks and two turns of tasks for a step that waits, nothing for the others.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }

@@ -64,8 +64,8 @@ impl Service {
 
     /// Makes the handshake: from here on the stream is secured. Returns the device that the client's certificate names.
     ///
-    /// `received`: what has come so far. The peer's time does not run while the handshake waits for a thread, which
-    /// ends by itself after as long again.
+    /// `received`: what has come so far. The peer's time does not run while the handshake waits for its turn, which ends
+    /// by itself after as long again.
     pub(crate) async fn secure(
         &self,
         stream: &mut Stream,
