@@ -6,18 +6,19 @@ use anyhow::Result;
 use serde_json::json;
 use toml::Table;
 
+use super::Setup;
+use super::beside::{Beside, Phase, fill_lags, fill_messages};
 use super::idle::{settle, wait_for_connections};
 use super::sampler::{growth, whole};
-use super::{Setup, arrival_of, publish_beside};
 use crate::cli::ChurnArgs;
 use crate::clock;
 use crate::protocol::{ChurnPlan, Streams, Ways};
-use crate::publish::{HttpSink, Published, Schedule};
+use crate::publish::HttpSink;
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
 use crate::worker::topic;
-use crate::workers::{Churned, Totals, Workers};
+use crate::workers::{Churned, Workers};
 
 /// Guests before the first look at memory, in seconds of the rate: what is allocated only once is allocated then.
 const WARM_UP_SECONDS: f64 = 3.0;
@@ -25,22 +26,6 @@ const WARM_UP_SECONDS: f64 = 3.0;
 const SETTLE: Duration = Duration::from_secs(4);
 
 const GROWTH_BYTES: u64 = 1024 * 1024;
-
-/// A run of this scenario.
-struct Run<'a> {
-    args: &'a ChurnArgs,
-    held: Workers,
-    guests: Workers,
-    plan: ChurnPlan,
-    sink: HttpSink,
-    seqs: Vec<u32>,
-}
-
-/// What the held connections saw in a phase.
-struct Phase {
-    published: Published,
-    totals: Totals,
-}
 
 /// Runs the scenario.
 pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
@@ -56,10 +41,9 @@ pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
     let plan = setup.plan(target.addr, args.size, Streams::Count(1));
     held.open(&plan, |_, plan| plan)?;
     let topic = topic(&setup.topic_prefix, 0);
-    let mut run = Run {
-        args,
+    let mut run = Beside {
         held,
-        guests: setup.workers(1)?,
+        others: setup.workers(1)?,
         plan: ChurnPlan {
             addr: target.addr,
             source: plan.source.wrapping_add(1),
@@ -72,9 +56,11 @@ pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
         },
         sink: HttpSink::new(target.another_http(), vec![topic]),
         seqs: vec![0],
+        rate: args.rate,
+        size: args.size,
     };
     let standing = f64::from(args.connections);
-    let warm_up = churn(&mut run.guests, &run.plan, WARM_UP_SECONDS)?;
+    let warm_up = churn(&mut run.others, &run.plan, WARM_UP_SECONDS)?;
     wait_for_connections(&mut target, standing)?;
     let (rss_before, settled_before) = settle(target.pid, SETTLE)?;
     let quiet = run.phase(args.quiet_seconds, |_, _| Ok(()))?;
@@ -113,24 +99,6 @@ pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-impl Run<'_> {
-    /// Messages to the held connections for so long, and `beside` meanwhile.
-    fn phase(
-        &mut self,
-        seconds: f64,
-        beside: impl FnOnce(&mut Workers, &ChurnPlan) -> Result<()>,
-    ) -> Result<Phase> {
-        let (rate, size) = (self.args.rate, self.args.size);
-        let count = u32::try_from(whole((rate * seconds).max(1.0)))?;
-        let Run { held, guests, plan, sink, seqs, .. } = self;
-        held.begin()?;
-        let schedule = Schedule { start: clock::monotonic(), rate, count, size };
-        let published = publish_beside(sink, &schedule, seqs, |_| beside(guests, plan))?;
-        let totals = held.collect(&arrival_of(seqs, false))?;
-        Ok(Phase { published, totals })
-    }
-}
-
 /// What memory may have grown by: 5 %, or 1 MiB where that is more, which is what an allocator keeps for itself.
 fn growth_allowed(before: u64) -> u64 {
     (before / 20).max(GROWTH_BYTES)
@@ -158,19 +126,9 @@ fn fill_guests(report: &mut Report, args: &ChurnArgs, warm_up: &Churned, churned
 }
 
 fn fill_held(report: &mut Report, quiet: &Phase, busy: &Phase) {
-    report.set("messages", quiet.published.accepted + busy.published.accepted);
-    report.set("publish_refused", quiet.published.refused + busy.published.refused);
-    report.set("delivered", quiet.totals.tally.delivered + busy.totals.tally.delivered);
+    fill_messages(report, quiet, busy);
     report.set("lost", quiet.totals.tally.lost() + busy.totals.tally.lost());
-    let p99 = |phase: &Phase| phase.totals.lags.quantile_ms(0.99);
-    report.figure("quiet_lag_p50_ms", quiet.totals.lags.quantile_ms(0.5));
-    report.figure("quiet_lag_p99_ms", p99(quiet));
-    report.figure("lag_p50_ms", busy.totals.lags.quantile_ms(0.5));
-    report.figure("lag_p99_ms", p99(busy));
-    report.figure("lag_max_ms", busy.totals.lags.max_ms());
-    report.figure("lag_ratio", p99(busy).zip(p99(quiet)).map(|(busy, quiet)| busy / quiet));
-    report.check_messages("quiet phase", &quiet.totals);
-    report.check_messages("during churn", &busy.totals);
+    fill_lags(report, quiet, "during churn", busy);
 }
 
 #[cfg(test)]

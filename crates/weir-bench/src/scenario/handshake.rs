@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::{RESUMED_SLACK, Setup, resumed_share};
+use super::{AT_ONCE, RESUMED_SLACK, Setup, resumed_share};
 use crate::cli::HandshakeArgs;
 use crate::clock;
 use crate::floor::exchange::Exchange;
@@ -131,9 +131,6 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
     target.stop(report);
     Ok(())
 }
-
-/// Guests that come as fast as the window lets them.
-const AT_ONCE: f64 = 1e6;
 
 fn resuming(plan: &ChurnPlan, share: f64) -> ChurnPlan {
     let tls = plan.ways.tls.clone().map(|tls| TlsPlan { resume: share, ..tls });

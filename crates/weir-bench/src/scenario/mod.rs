@@ -1,5 +1,6 @@
 //! The scenarios, and what they share.
 
+mod beside;
 pub(crate) mod broadcast;
 pub(crate) mod churn;
 pub(crate) mod conflate;
@@ -70,6 +71,8 @@ pub(crate) struct FloorSet {
     pub(crate) seqs: Vec<u32>,
 }
 
+/// A rate of guests who come as fast as they can, or as the window lets them.
+const AT_ONCE: f64 = 1e6;
 /// Longest wait for messages on their way, after the last was published.
 pub(crate) const ARRIVAL_PATIENCE: Duration = Duration::from_secs(15);
 

@@ -4,39 +4,22 @@ use anyhow::Result;
 use serde_json::json;
 use toml::Table;
 
+use super::beside::{Beside, Phase, fill_lags, fill_messages};
 use super::sampler::{growth, whole};
-use super::{RESUMED_SLACK, Setup, arrival_of, publish_beside, resumed_share};
+use super::{AT_ONCE, RESUMED_SLACK, Setup, resumed_share};
 use crate::cli::StormArgs;
 use crate::clock;
 use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
-use crate::publish::{HttpSink, Published, Schedule};
+use crate::publish::HttpSink;
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
 use crate::tls::TlsPlan;
 use crate::worker::topic;
-use crate::workers::{Churned, Totals, Workers};
+use crate::workers::Churned;
 
 /// Clients on their way at a time while the server gets to know them.
 const KNOWING_WINDOW: u32 = 64;
-/// Faster than they can begin.
-const AT_ONCE: f64 = 1e6;
-
-/// A run of this scenario.
-struct Run<'a> {
-    args: &'a StormArgs,
-    held: Workers,
-    others: Workers,
-    plan: ChurnPlan,
-    sink: HttpSink,
-    seqs: Vec<u32>,
-}
-
-/// What the held connections saw in a phase.
-struct Phase {
-    published: Published,
-    totals: Totals,
-}
 
 /// Runs the scenario.
 pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
@@ -52,8 +35,7 @@ pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
     let plan = setup.plan(target.addr, args.size, Streams::Count(1));
     held.open(&plan, |_, plan| plan)?;
     let topic = topic(&setup.topic_prefix, 0);
-    let mut run = Run {
-        args,
+    let mut run = Beside {
         held,
         others: setup.workers(1)?,
         plan: ChurnPlan {
@@ -68,8 +50,10 @@ pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
         },
         sink: HttpSink::new(target.another_http(), vec![topic]),
         seqs: vec![0],
+        rate: args.rate,
+        size: args.size,
     };
-    let known = run.become_known()?;
+    let known = become_known(&mut run)?;
     report.check(known.tally.welcomed == run.plan.count, || {
         format!(
             "before: {} of {} were welcomed: {:?}",
@@ -100,29 +84,11 @@ pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-impl Run<'_> {
-    /// Every one of the others connects once, gets its tickets and leaves.
-    fn become_known(&mut self) -> Result<Churned> {
-        let tls = self.plan.ways.tls.clone().map(|tls| TlsPlan { resume: 0.0, ..tls });
-        let ways = Ways { tls, window: Some(KNOWING_WINDOW), ..Ways::default() };
-        self.others.churn(&ChurnPlan { hold_ms: 0, ways, ..self.plan.clone() })
-    }
-
-    /// Messages to the held connections for so long, and `beside` meanwhile.
-    fn phase(
-        &mut self,
-        seconds: f64,
-        beside: impl FnOnce(&mut Workers, &ChurnPlan) -> Result<()>,
-    ) -> Result<Phase> {
-        let (rate, size) = (self.args.rate, self.args.size);
-        let count = u32::try_from(whole((rate * seconds).max(1.0)))?;
-        let Run { held, others, plan, sink, seqs, .. } = self;
-        held.begin()?;
-        let schedule = Schedule { start: clock::monotonic(), rate, count, size };
-        let published = publish_beside(sink, &schedule, seqs, |_| beside(others, plan))?;
-        let totals = held.collect(&arrival_of(seqs, false))?;
-        Ok(Phase { published, totals })
-    }
+/// Every one of the others connects once, gets its tickets and leaves.
+fn become_known(run: &mut Beside) -> Result<Churned> {
+    let tls = run.plan.ways.tls.clone().map(|tls| TlsPlan { resume: 0.0, ..tls });
+    let ways = Ways { tls, window: Some(KNOWING_WINDOW), ..Ways::default() };
+    run.others.churn(&ChurnPlan { hold_ms: 0, ways, ..run.plan.clone() })
 }
 
 fn fill_others(report: &mut Report, args: &StormArgs, churned: &Churned) {
@@ -164,21 +130,11 @@ fn check_others(report: &mut Report, returning: u64, resume: f64, churned: &Chur
 }
 
 fn fill_held(report: &mut Report, quiet: &Phase, storm: &Phase) {
-    report.set("messages", quiet.published.accepted + storm.published.accepted);
-    report.set("publish_refused", quiet.published.refused + storm.published.refused);
-    report.set("delivered", quiet.totals.tally.delivered + storm.totals.tally.delivered);
+    fill_messages(report, quiet, storm);
     let tally = &storm.totals.tally;
     report.set("established_lost", tally.lost());
     report.set("established_closed", tally.closed);
-    let p99 = |phase: &Phase| phase.totals.lags.quantile_ms(0.99);
-    report.figure("quiet_lag_p50_ms", quiet.totals.lags.quantile_ms(0.5));
-    report.figure("quiet_lag_p99_ms", p99(quiet));
-    report.figure("lag_p50_ms", storm.totals.lags.quantile_ms(0.5));
-    report.figure("lag_p99_ms", p99(storm));
-    report.figure("lag_max_ms", storm.totals.lags.max_ms());
-    report.figure("lag_ratio", p99(storm).zip(p99(quiet)).map(|(storm, quiet)| storm / quiet));
-    report.check_messages("quiet phase", &quiet.totals);
-    report.check_messages("during the storm", &storm.totals);
+    fill_lags(report, quiet, "during the storm", storm);
 }
 
 #[cfg(test)]
