@@ -40,10 +40,15 @@ pub(crate) struct Floor {
     pub(crate) addr: SocketAddr,
 }
 
-/// The bare floor itself.
-struct Slab<W> {
+/// What a floor listens with: for connections, and for the process that directs it.
+struct Ear {
     epoll: OwnedFd,
     listener: OwnedFd,
+}
+
+/// The bare floor itself.
+struct Slab<W> {
+    ear: Ear,
     conns: Vec<Option<OwnedFd>>,
     interest: EventFlags,
     buf: Vec<u8>,
@@ -119,26 +124,62 @@ impl Floor {
     }
 }
 
+impl Ear {
+    /// Listens on a port of its own, and to `input`.
+    fn open(input: impl AsFd) -> Result<(Ear, SocketAddr)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
+        let addr = listener.local_addr().context("cannot listen")?;
+        listener.set_nonblocking(true).context("cannot listen")?;
+        let listener = OwnedFd::from(listener);
+        listen(&listener, BACKLOG).context("cannot listen")?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
+            .context("cannot watch")?;
+        epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+            .context("cannot watch")?;
+        Ok((Ear { epoll, listener }, addr))
+    }
+
+    /// Replaces `events` by those that have come, up to its capacity; none after a signal.
+    fn wait(&self, events: &mut Vec<Event>) -> Result<()> {
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("epoll failed"),
+        }
+    }
+
+    /// The next connection that waits.
+    fn accept(&self) -> Result<Option<OwnedFd>> {
+        loop {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let conn = match accept_with(&self.listener, flags) {
+                Ok(conn) => conn,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => return Err(error).context("the floor cannot accept"),
+            };
+            sockopt::set_tcp_nodelay(&conn, true).context("cannot set TCP_NODELAY")?;
+            return Ok(Some(conn));
+        }
+    }
+
+    fn watch(&self, conn: &OwnedFd, index: usize, interest: EventFlags) -> Result<()> {
+        let data = EventData::new_u64(index as u64);
+        epoll::add(&self.epoll, conn, data, interest).context("cannot watch a socket")
+    }
+}
+
 /// Runs the floor: orders from standard input, answers on standard output.
 pub(crate) fn run(trigger: Trigger) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
-    let addr = listener.local_addr().context("cannot listen")?;
-    listener.set_nonblocking(true).context("cannot listen")?;
-    let listener = OwnedFd::from(listener);
-    listen(&listener, BACKLOG).context("cannot listen")?;
-    let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
     let input = std::io::stdin();
-    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
-        .context("cannot watch")?;
-    epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
-        .context("cannot watch")?;
+    let (ear, addr) = Ear::open(&input)?;
     let interest = match trigger {
         Trigger::Level => EventFlags::IN,
         Trigger::Edge => EventFlags::IN | EventFlags::ET,
     };
     let mut slab = Slab {
-        epoll,
-        listener,
+        ear,
         conns: Vec::new(),
         interest,
         buf: vec![0; READ_BYTES],
@@ -153,11 +194,7 @@ impl<W: Write> Slab<W> {
     fn run(&mut self, input: impl AsFd) -> Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         loop {
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("epoll failed"),
-            }
+            self.ear.wait(&mut events)?;
             for event in &events {
                 let data = event.data;
                 match data.u64() {
@@ -175,19 +212,11 @@ impl<W: Write> Slab<W> {
     }
 
     fn accept(&mut self) -> Result<()> {
-        loop {
-            let conn =
-                match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                    Ok(conn) => conn,
-                    Err(Errno::AGAIN) => return Ok(()),
-                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                    Err(error) => return Err(error).context("the floor cannot accept"),
-                };
-            sockopt::set_tcp_nodelay(&conn, true).context("cannot set TCP_NODELAY")?;
-            let data = EventData::new_u64(self.conns.len() as u64);
-            epoll::add(&self.epoll, &conn, data, self.interest).context("cannot watch a socket")?;
+        while let Some(conn) = self.ear.accept()? {
+            self.ear.watch(&conn, self.conns.len(), self.interest)?;
             self.conns.push(Some(conn));
         }
+        Ok(())
     }
 
     /// One read, one send: a read that does not fill the buffer has taken all there was, also for an edge.

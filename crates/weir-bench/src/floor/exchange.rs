@@ -1,15 +1,15 @@
 //! The floor of a handshake's sockets: accept, exchange the same numbers of bytes, close; no protocol at all.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{Event, EventFlags};
 use rustix::io::{Errno, read};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, listen, recv, send, sockopt};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{BACKLOG, EVENTS_MAX, PATIENCE, READ_BYTES};
+use super::{EVENTS_MAX, Ear, INPUT, LISTENER, PATIENCE, READ_BYTES};
 use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::FloorAnswer;
@@ -24,8 +24,7 @@ pub(crate) struct Exchange {
 
 /// The floor itself.
 struct Slab {
-    epoll: OwnedFd,
-    listener: OwnedFd,
+    ear: Ear,
     conns: Vec<Option<Conn>>,
     free: Vec<usize>,
     script: Vec<usize>,
@@ -38,9 +37,6 @@ struct Conn {
     step: usize,
     received: usize,
 }
-
-const LISTENER: u64 = u64::MAX;
-const INPUT: u64 = u64::MAX - 1;
 
 impl Exchange {
     /// Starts one that receives and sends so many bytes in turn.
@@ -63,27 +59,14 @@ impl Exchange {
 
 /// Runs the floor until standard input ends.
 pub(crate) fn run(script: Vec<usize>) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
-    let addr = listener.local_addr().context("cannot listen")?;
-    listener.set_nonblocking(true).context("cannot listen")?;
-    let listener = OwnedFd::from(listener);
-    listen(&listener, BACKLOG).context("cannot listen")?;
-    let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
     let input = std::io::stdin();
-    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
-        .context("cannot watch")?;
-    epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
-        .context("cannot watch")?;
+    let (ear, addr) = Ear::open(&input)?;
     super::answer(&mut std::io::stdout(), &FloorAnswer::Listening(addr))?;
     let buf = vec![0; READ_BYTES];
-    let mut slab = Slab { epoll, listener, conns: Vec::new(), free: Vec::new(), script, buf };
+    let mut slab = Slab { ear, conns: Vec::new(), free: Vec::new(), script, buf };
     let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
     loop {
-        events.clear();
-        match epoll::wait(&slab.epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("epoll failed"),
-        }
+        slab.ear.wait(&mut events)?;
         for event in &events {
             let data = event.data;
             match data.u64() {
@@ -101,23 +84,15 @@ pub(crate) fn run(script: Vec<usize>) -> Result<()> {
 
 impl Slab {
     fn accept(&mut self) -> Result<()> {
-        loop {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let fd = match accept_with(&self.listener, flags) {
-                Ok(fd) => fd,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return Err(error).context("the floor cannot accept"),
-            };
-            sockopt::set_tcp_nodelay(&fd, true).context("cannot set TCP_NODELAY")?;
+        while let Some(fd) = self.ear.accept()? {
             let index = self.free.pop().unwrap_or_else(|| {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
-            epoll::add(&self.epoll, &fd, EventData::new_u64(index as u64), EventFlags::IN)
-                .context("cannot watch a socket")?;
+            self.ear.watch(&fd, index, EventFlags::IN)?;
             self.conns[index] = Some(Conn { fd, step: 0, received: 0 });
         }
+        Ok(())
     }
 
     /// One read, and the next bytes to send once all have come that come before them.
