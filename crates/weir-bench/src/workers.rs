@@ -15,6 +15,7 @@ use crate::protocol::{
     PublishPlan, PublishTally, Reading, Tally,
 };
 use crate::stats::Lags;
+use crate::sys;
 
 /// Worker processes, each with a share of the connections.
 pub(crate) struct Workers {
@@ -70,9 +71,12 @@ impl Workers {
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX)
     }
 
-    /// Their process ids.
-    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        self.peers.iter().map(Peer::pid)
+    /// CPU time that they have used, together.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let time = |peer: &Peer| {
+            sys::process_cpu(peer.pid()).context("cannot read the CPU time of a worker")
+        };
+        self.peers.iter().map(time).sum()
     }
 
     /// First connection and number of connections of each process.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 use toml::Table;
 
@@ -15,7 +15,6 @@ use crate::protocol::{EchoPlan, HelloPlan, OpenPlan, Streams};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
-use crate::sys;
 use crate::workers::{Echoed, Workers};
 
 /// Part of a round that does not count: until every connection has a message on its way.
@@ -116,18 +115,12 @@ impl Round {
         plan: &EchoPlan,
         cpu: impl Fn() -> Result<Duration>,
     ) -> Result<Round> {
-        let clients = |workers: &Workers| -> Result<Duration> {
-            let times = workers
-                .pids()
-                .map(|pid| sys::process_cpu(pid).context("cannot read the CPU time of a worker"));
-            times.sum()
-        };
-        let (before, client_before) = (cpu()?, clients(workers)?);
+        let (before, client_before) = (cpu()?, workers.cpu()?);
         let echoed = workers.echo(plan)?;
         Ok(Round {
             echoed,
             cpu: cpu()?.saturating_sub(before),
-            client_cpu: clients(workers)?.saturating_sub(client_before),
+            client_cpu: workers.cpu()?.saturating_sub(client_before),
             seconds: Duration::from_millis(plan.measure_ms).as_secs_f64(),
         })
     }

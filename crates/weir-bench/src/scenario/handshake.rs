@@ -15,7 +15,6 @@ use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
-use crate::sys;
 use crate::tls::{TlsPlan, version_of};
 use crate::workers::{Churned, Workers};
 
@@ -197,19 +196,13 @@ impl Guests {
         plan: &ChurnPlan,
         cpu: impl Fn() -> Result<Duration>,
     ) -> Result<Guests> {
-        let clients = |workers: &Workers| -> Result<Duration> {
-            let times = workers
-                .pids()
-                .map(|pid| sys::process_cpu(pid).context("cannot read the CPU time of a worker"));
-            times.sum()
-        };
-        let (before, client_before) = (cpu()?, clients(workers)?);
+        let (before, client_before) = (cpu()?, workers.cpu()?);
         let churned = workers.churn(plan)?;
         clock::sleep(ENDS);
         Ok(Guests {
             churned,
             cpu: cpu()?.saturating_sub(before),
-            client_cpu: clients(workers)?.saturating_sub(client_before),
+            client_cpu: workers.cpu()?.saturating_sub(client_before),
         })
     }
 
