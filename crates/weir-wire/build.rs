@@ -1,10 +1,17 @@
-//! Generates the `weir.v1` messages from the .proto, without a `protoc` on the machine.
+//! Generates the `weir.v1` messages and their JSON from the .proto, without a `protoc` on the machine.
 
 use std::error::Error;
+
+use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto/weir/v1.proto");
     let descriptors = protox::compile(["weir/v1.proto"], ["proto"])?;
+    pbjson_build::Builder::new()
+        .register_descriptors(&descriptors.encode_to_vec())?
+        // What a later version adds is passed over, as in the protobuf form.
+        .ignore_unknown_fields()
+        .build(&[".weir.v1"])?;
     prost_build::Config::new().compile_fds(descriptors)?;
     Ok(())
 }

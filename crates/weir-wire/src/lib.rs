@@ -8,14 +8,17 @@ mod error_code;
 mod fields;
 pub mod frame;
 pub mod hot;
+pub mod json;
 
 pub use close::{Advice, CloseReason};
 pub use error_code::ErrorCode;
 
 /// The messages of `weir.v1`, generated from `proto/weir/v1.proto`.
 #[expect(missing_docs, reason = "generated; the .proto is the document")]
+#[expect(clippy::too_many_lines, clippy::allow_attributes_without_reason, reason = "generated")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/weir.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/weir.v1.serde.rs"));
 }
 
 pub use prost::Message as ProstMessage;
@@ -44,4 +47,9 @@ pub enum WireError {
     /// `data` of a `Ping` over [`PING_BYTES_MAX`].
     #[error("ping data of {0} bytes is over the limit of 256")]
     PingTooLarge(usize),
+}
+
+/// The longest beginning of `text` that has at most `bytes_max` bytes and is text too.
+pub(crate) fn char_boundary(text: &str, bytes_max: usize) -> usize {
+    (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
