@@ -9,6 +9,7 @@ mod fields;
 pub mod frame;
 pub mod hot;
 pub mod json;
+pub mod ws;
 
 pub use close::{Advice, CloseReason};
 pub use error_code::ErrorCode;
