@@ -145,7 +145,7 @@ const SERVER_WELCOME: u8 = 1;
 const SERVER_PONG: u8 = 2;
 const SERVER_PUSH: u8 = 3;
 const SERVER_BATCH: u8 = 4;
-const SERVER_GOODBYE: u8 = 10;
+pub(crate) const SERVER_GOODBYE: u8 = 10;
 
 // Field number of `Ping` and `Pong`.
 const HEARTBEAT_DATA: u8 = 1;

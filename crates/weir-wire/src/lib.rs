@@ -6,6 +6,7 @@
 mod close;
 mod error_code;
 mod fields;
+pub mod format;
 pub mod frame;
 pub mod hot;
 pub mod json;

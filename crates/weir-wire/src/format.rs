@@ -1,0 +1,129 @@
+//! The forms in which a server's messages reach clients, and their making from frames.
+//!
+//! Inside Weir a message is a frame ([`crate::frame`]). What a client reads instead is made from it once for all who
+//! read that form.
+
+mod sse;
+
+use crate::fields::Fields;
+use crate::hot::{FromServer, SERVER_GOODBYE};
+use crate::ws::{self, Opcode};
+use crate::{ProstMessage, frame, json, v1};
+
+pub use sse::{parse_sse_id, sse_id};
+
+/// What a client reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Format {
+    /// Frames: each message behind its length.
+    Stream,
+    /// WebSocket: each message a binary one.
+    WsProtobuf,
+    /// WebSocket: each message a text one, in the JSON form of protobuf.
+    WsJson,
+    /// Server-sent events, which hold the JSON of what is in a message.
+    Sse,
+}
+
+impl Format {
+    /// Every format, in the order of [`Format::index`].
+    pub const ALL: [Format; 4] = [Format::Stream, Format::WsProtobuf, Format::WsJson, Format::Sse];
+
+    /// Number of formats.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Position in [`Format::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The format as a metric label and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Stream => "tcp",
+            Format::WsProtobuf => "websocket_protobuf",
+            Format::WsJson => "websocket_json",
+            Format::Sse => "sse",
+        }
+    }
+}
+
+/// Appends to `out` what clients of `format` read of `frames`; says how many bytes at the end of `out` are the *tail*.
+///
+/// `frames` are whole frames that Weir has made, each with a `ServerMessage`, and those of a topic are of the one with
+/// `epoch`; 0 if the messages are of no topic.
+/// - [`Format::Stream`]: a copy.
+/// - [`Format::WsProtobuf`] and [`Format::WsJson`]: a WebSocket message each, in one frame; behind a `Goodbye` a Close
+///   frame with its code and reason.
+/// - [`Format::Sse`]: an event each, of a `Batch` one for each of its messages. An event has an `id` if it says a
+///   position: a message by `epoch` and its offset, `Subscribed` and `Unsubscribed` by the position in them. Of
+///   messages in a row only the last one has it. `Pong` and `Published` answer what such a client cannot have sent, and
+///   lead to nothing.
+///
+/// The tail is `id:…` and the empty line behind it, if that is how `out` ends: to be replaced by what [`sse_id`] makes
+/// of all positions of a connection. Otherwise it is 0 bytes long.
+/// Errors: a frame that is none, or holds no message, is a fault of the caller: it asserts in debug builds; otherwise
+/// that message is left out.
+/// Cost: one pass for messages and batches, without an allocation but `out`; others are decoded by prost.
+pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> usize {
+    match format {
+        Format::Stream => out.extend_from_slice(frames),
+        Format::WsProtobuf => each_body(frames, |body| put_binary(body, out)),
+        Format::WsJson => each_body(frames, |body| put_text(body, out)),
+        Format::Sse => {
+            let mut events = sse::Events::new(epoch, out);
+            each_body(frames, |body| events.put(body));
+            return events.finish();
+        }
+    }
+    0
+}
+
+/// The bodies of `frames`, one after the other. `take` says whether it understood.
+fn each_body(mut frames: &[u8], mut take: impl FnMut(&[u8]) -> Option<()>) {
+    while !frames.is_empty() {
+        let Ok(Some((body, used))) = frame::decode(frames, usize::MAX) else {
+            debug_assert!(false, "bytes that are no frame of ours");
+            return;
+        };
+        let is_understood = take(body).is_some();
+        debug_assert!(is_understood, "a frame that holds no message of ours");
+        frames = &frames[used..];
+    }
+}
+
+fn put_binary(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    out.reserve(ws::HEAD_BYTES_MAX + body.len());
+    ws::put_frame_head(Opcode::Binary, body.len(), out);
+    out.extend_from_slice(body);
+    put_close_behind_goodbye(body, out)
+}
+
+fn put_text(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let message = FromServer::decode(body).ok()?;
+    // The length is known when the JSON is there; a head of as many bytes as are left free moves nothing.
+    let start = out.len();
+    out.resize(start + ws::head_bytes(body.len()), 0);
+    let json_start = out.len();
+    let is_put = json::put_server_message(&message, body, out);
+    if is_put.is_none() {
+        out.truncate(start);
+        return None;
+    }
+    let (head, head_bytes) = ws::frame_head(Opcode::Text, out.len() - json_start);
+    out.splice(start..json_start, head[..head_bytes].iter().copied());
+    put_close_behind_goodbye(body, out)
+}
+
+fn put_close_behind_goodbye(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let kind = Fields::new(body).next().ok()??;
+    if kind.number == u32::from(SERVER_GOODBYE) {
+        let goodbye = v1::Goodbye::decode(kind.bytes().ok()?).ok()?;
+        ws::put_close(u16::try_from(goodbye.code).ok()?, &goodbye.reason, out);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests;
