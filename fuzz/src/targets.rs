@@ -4,19 +4,23 @@
 
 use weir_wire::hot::{self, Batch, FromDevice, FromServer, Payload, Publish, Push};
 use weir_wire::v1::{self, client_message, server_message};
-use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, frame};
+use weir_wire::ws::{self, Assembly, Limits, Step, WsError};
+use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, format, frame, json};
 
 /// Takes any bytes; panics if the decoder does not keep its promises on them.
 pub type Target = fn(&[u8]);
 
 /// Every target under its name, which is also the name of its corpus.
-pub const ALL: [(&str, Target); 6] = [
+pub const ALL: [(&str, Target); 9] = [
     ("batch", batch),
+    ("client_json", client_json),
     ("frame", frame),
     ("from_device", from_device),
     ("from_server", from_server),
     ("publish", publish),
     ("push", push),
+    ("sse_id", sse_id),
+    ("websocket", websocket),
 ];
 
 /// The frame decoder says the same however its input is cut, and what it lets pass is in canonical form.
@@ -250,6 +254,79 @@ fn twin_batch_frames(twin: &v1::Batch, singles: &[Vec<u8>], frame_bytes_max: usi
         }
     }
     out
+}
+
+/// What is read of a message of a device is what its own JSON says again, and an error is short.
+pub fn client_json(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    match json::client_message(text) {
+        Ok(message) => {
+            assert_eq!(json::client_body(text), Ok(message.encode_to_vec()));
+            let again = json::client_message_to_json(&message);
+            assert_eq!(json::client_message(&again), Ok(message));
+        }
+        Err(error) => {
+            assert!(error.to_string().len() < 500, "{error}");
+            assert_eq!(json::client_body(text), Err(error));
+        }
+    }
+}
+
+/// An id has one form: what is read of it is written as it was.
+pub fn sse_id(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let Some(positions) = format::parse_sse_id(text) else { return };
+    let mut out = Vec::new();
+    let positions = positions.iter().map(|position| (position.epoch, position.offset));
+    format::sse_id(positions, &mut out);
+    assert_eq!(out, [b"id:", data, b"\n\n"].concat());
+}
+
+/// However a stream of a client's frames is cut, the same comes out of it, and nothing over the limits.
+pub fn websocket(data: &[u8]) {
+    let Some((piece, stream)) = data.split_first() else { return };
+    let at_once = received(stream, stream.len());
+    assert_eq!(received(stream, usize::from(*piece)), at_once);
+    assert_eq!(received(stream, 1), at_once);
+}
+
+/// What is heard of a stream that comes in pieces, and what ended it. Nothing is kept between them while no message has
+/// begun, and otherwise an array and what was gathered.
+fn received(stream: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, Option<WsError>) {
+    const LIMITS: Limits = Limits { message_bytes_max: 300, fragments_max: 4 };
+    let (mut kept, mut input, mut heard) = (None, Vec::new(), Vec::new());
+    for piece in stream.chunks(piece.max(1)) {
+        input.extend_from_slice(piece);
+        let mut assembly = kept.map(Assembly::from_bytes).unwrap_or_default();
+        loop {
+            let before = input.len();
+            let used = match ws::next(&mut assembly, &mut input, LIMITS) {
+                Ok(Step::More { needed }) => {
+                    let most = LIMITS.message_bytes_max + ws::INPUT_BYTES_OVER;
+                    assert!(before < needed && needed <= most, "{needed} of {before}");
+                    break;
+                }
+                Ok(Step::Fragment { used }) => used,
+                Ok(Step::Control { control, payload, used }) => {
+                    assert!(payload.len() <= ws::CONTROL_BYTES_MAX);
+                    let code = ws::close_code(&input[payload.clone()]);
+                    heard.push((format!("{control:?} {code:?}"), input[payload].to_vec()));
+                    used
+                }
+                Ok(Step::Message { is_text, body, used }) => {
+                    assert!(body.len() <= LIMITS.message_bytes_max && assembly.is_idle());
+                    assert!(!is_text || str::from_utf8(&input[body.clone()]).is_ok());
+                    heard.push((format!("text: {is_text}"), input[body].to_vec()));
+                    used
+                }
+                Err(error) => return (heard, Some(error)),
+            };
+            input.drain(assembly.bytes()..used);
+            assert!(assembly.bytes() <= LIMITS.message_bytes_max && input.len() < before);
+        }
+        kept = (!assembly.is_idle()).then(|| assembly.to_bytes());
+    }
+    (heard, None)
 }
 
 /// The one thing that prost takes and we do not: a hot kind behind one that is not looked at in the same message.

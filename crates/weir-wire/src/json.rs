@@ -22,7 +22,8 @@ pub struct JsonError {
 /// Reads a message of a device.
 ///
 /// Fields that are not known are passed over.
-/// Limits: what is known nests at most four levels; what is not is passed over without recursion. Errors: [`JsonError`].
+/// Limits: what is known nests at most five levels; what is not is passed over without recursion.
+/// Errors: [`JsonError`].
 /// Cost: allocates what the message holds; text that is refused is read twice.
 pub fn client_message(text: &str) -> Result<v1::ClientMessage, JsonError> {
     read(text)
@@ -112,8 +113,12 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
     let message = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         JsonError {
-            path: if path == "." { String::new() } else { cut(path) },
-            reason: cut(error.into_inner().to_string()),
+            // What is not known of a path, or all of it, is left out.
+            path: cut(path.trim_end_matches(['.', '?']).to_owned()),
+            reason: cut(error.into_inner().to_string().replace(
+                NO_NUMBER,
+                "expected a whole number that the field can hold, or a string of one",
+            )),
         }
     })?;
     let ended = deserializer.end();
@@ -133,4 +138,10 @@ fn cut(mut text: String) -> String {
 /// Room for a path or a sentence; what is beyond is a repetition of the input.
 const ERROR_BYTES_MAX: usize = 200;
 
+/// What the library says of a number that is none, negative, too large or not whole.
+const NO_NUMBER: &str = "data did not match any variant of untagged enum Content";
+
 const ALWAYS_JSON: &str = "messages have string keys only, and memory takes all that is written";
+
+#[cfg(test)]
+mod tests;

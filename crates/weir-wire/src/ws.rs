@@ -313,3 +313,6 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
 
 const _: () = assert!(size_of::<Assembly>() <= Assembly::BYTES);
 const _: () = assert!(INPUT_BYTES_OVER >= HEAD_BYTES_MAX);
+
+#[cfg(test)]
+mod tests;

@@ -32,8 +32,8 @@ pub fn encode_client_frame(opcode: Opcode, payload: &[u8], mask: [u8; 4], out: &
 /// The first frame in what a client has received, and the bytes that it takes; `None` if more are needed.
 ///
 /// Parts of a message are told, not put together; Weir sends each message in one frame.
-/// Errors: what a server must not send, and [`WsError::MessageTooLarge`] for a frame with more than `payload_bytes_max`;
-/// each as soon as it is known.
+/// Errors: what a server must not send, and [`WsError::MessageTooLarge`] for a frame with more than
+/// `payload_bytes_max`; each as soon as it is known.
 pub fn decode_server_frame(
     input: &[u8],
     payload_bytes_max: usize,
