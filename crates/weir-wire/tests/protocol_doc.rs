@@ -1,8 +1,12 @@
 //! docs/protocol.md says what the code does: its tables, and its exchange in bytes.
 
+use weir_wire::format::{self, Format};
 use weir_wire::hot::{self, FromDevice, Payload, Push};
 use weir_wire::v1::{self, client_message, server_message};
-use weir_wire::{Advice, CloseReason, ErrorCode, ProstMessage, frame};
+use weir_wire::{Advice, CloseReason, ErrorCode, ProstMessage, frame, json, ws};
+
+/// Of the topic in the examples.
+const EPOCH: u64 = 0x8f3a_61c2_d4e5_b709;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 
@@ -72,7 +76,7 @@ fn the_exchange_in_bytes_is_right() {
     );
     let subscribed = v1::Subscribed {
         topic: "news".to_owned(),
-        position: Some(v1::Position { epoch: 0x8f3a_61c2_d4e5_b709, offset: 41 }),
+        position: Some(v1::Position { epoch: EPOCH, offset: 41 }),
         recovered: false,
     };
     frame::encode(
@@ -88,7 +92,7 @@ fn the_exchange_in_bytes_is_right() {
 
 #[test]
 fn coming_back_in_bytes_is_right() {
-    let position = Some(v1::Position { epoch: 0x8f3a_61c2_d4e5_b709, offset: 41 });
+    let position = Some(v1::Position { epoch: EPOCH, offset: 41 });
     let mut device = Vec::new();
     let hello = v1::Hello {
         device_id: "sensor-17".to_owned(),
@@ -100,17 +104,79 @@ fn coming_back_in_bytes_is_right() {
         &mut device,
     );
 
-    let mut server = Vec::new();
+    let section = section("## Coming back, in bytes");
+    assert_eq!(bytes_of(section, "device"), device);
+    let [welcome, rest] = coming_back();
+    assert_eq!(bytes_of(section, "server"), [welcome, rest].concat());
+}
+
+#[test]
+fn coming_back_in_json_is_right() {
+    let [_, frames] = coming_back();
+    let mut out = Vec::new();
+    format::encode(Format::WsJson, &frames, EPOCH, &mut out);
+    let mut rest = &out[..];
+    for line in block(section("## JSON"), "json").lines() {
+        let (head, used) = ws::decode_server_frame(rest, usize::MAX).unwrap().unwrap();
+        assert_eq!(str::from_utf8(&rest[head.payload]), Ok(line));
+        rest = &rest[used..];
+    }
+    assert_eq!(rest, b"");
+}
+
+#[test]
+fn coming_back_in_events_is_right() {
+    let [_, frames] = coming_back();
+    let [subscribed, push, batch] = frames_of(&frames);
+    let mut out = Vec::new();
+    for frame in [subscribed, push, batch] {
+        format::encode(Format::Sse, frame, EPOCH, &mut out);
+    }
+    assert_eq!(str::from_utf8(&out), Ok(block(section("## Server-sent events"), "text")));
+}
+
+/// The rows in which JSON deviates from what protobuf says, and what is said to be taken.
+#[test]
+fn json_is_read_as_the_page_says() {
+    for taken in [
+        r#"{"hello":{"device_id":"a","heartbeatMs":"5","x":1}}"#,
+        r#"{"hello":{"deviceId":"a","heartbeatMs":5,"topics":[{"topic":"a","position":null}]}}"#,
+        r#"{"publish":{"topic":"a","data":"-w"}}"#,
+        r#"{"publish":{"topic":"a","text":null,"data":"+w=="}}"#,
+    ] {
+        assert!(json::client_message(taken).is_ok(), "{taken}");
+    }
+    for refused in [
+        r#"{"hello":{"heartbeatMs":1.0}}"#,
+        r#"{"hello":{"heartbeatMs":1e2}}"#,
+        r#"{"hello":{"deviceId":null}}"#,
+        r#"{"hello":{"heartbeatMs":null}}"#,
+        r#"{"hello":{"topics":null}}"#,
+        r#"{"hello":{"deviceId":"a","device_id":"a"}}"#,
+        r#"{"publish":{"topic":"a","text":"a","data":"+w=="}}"#,
+    ] {
+        assert!(json::client_message(refused).is_err(), "{refused}");
+    }
+    let recovered = r#"{"subscribed":{"topic":"a","recovered":null}}"#;
+    assert!(json::server_message(recovered).is_err());
+}
+
+/// `Welcome`, and what follows.
+fn coming_back() -> [Vec<u8>; 2] {
+    let position = Some(v1::Position { epoch: EPOCH, offset: 41 });
+    let mut server = [Vec::new(), Vec::new()];
     let welcome = v1::Welcome {
         connection_id: 0x1_0000_0008,
         heartbeat_ms: 60_000,
         server_time_ms: 1_767_225_660_000,
     };
     let subscribed = v1::Subscribed { topic: "news".to_owned(), position, recovered: true };
-    for kind in
+    for (kind, out) in
         [server_message::Kind::Welcome(welcome), server_message::Kind::Subscribed(subscribed)]
+            .into_iter()
+            .zip(&mut server)
     {
-        frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut server);
+        frame::encode(&v1::ServerMessage { kind: Some(kind) }, out);
     }
     let push = |text, key, id: u64, offset, sender| {
         let push = Push {
@@ -126,13 +192,22 @@ fn coming_back_in_bytes_is_right() {
         push.encode_frame(&mut frame);
         frame
     };
-    server.extend(push("rain", "oslo", 1, 42, 0));
+    server[1].extend(push("rain", "oslo", 1, 42, 0));
     let (sun, snow) = (push("sun", "rome", 2, 43, 0), push("snow", "oslo", 4, 45, 0x2_0000_0003));
-    hot::encode_batch_frames("news", &[(43, &sun), (45, &snow)], 65_536, &mut server);
+    hot::encode_batch_frames("news", &[(43, &sun), (45, &snow)], 65_536, &mut server[1]);
+    server
+}
 
-    let section = section("## Coming back, in bytes");
-    assert_eq!(bytes_of(section, "device"), device);
-    assert_eq!(bytes_of(section, "server"), server);
+/// The first frames in these bytes.
+fn frames_of<const COUNT: usize>(mut bytes: &[u8]) -> [&[u8]; COUNT] {
+    let frames = [(); COUNT].map(|()| {
+        let whole = frame::whole_bytes(bytes, usize::MAX).expect("a frame").expect("a length");
+        let (frame, rest) = bytes.split_at(whole);
+        bytes = rest;
+        frame
+    });
+    assert_eq!(bytes, b"");
+    frames
 }
 
 /// What the page says of the empty frame, of two kinds in one message and of a length in two forms.
@@ -176,6 +251,12 @@ fn table(head: &str) -> Vec<Vec<&'static str>> {
 fn section(heading: &str) -> &'static str {
     let (_, rest) = DOCUMENT.split_once(heading).expect("a section");
     rest.split("\n## ").next().unwrap_or(rest)
+}
+
+/// What stands in the first block of this kind.
+fn block(section: &'static str, kind: &str) -> &'static str {
+    let (_, rest) = section.split_once(&format!("```{kind}\n")).expect("a block");
+    rest.split("```").next().unwrap_or(rest)
 }
 
 /// All that one side sends in the exchange.
