@@ -17,7 +17,7 @@ pub use error_code::ErrorCode;
 
 /// The messages of `weir.v1`, generated from `proto/weir/v1.proto`.
 #[expect(missing_docs, reason = "generated; the .proto is the document")]
-#[expect(clippy::too_many_lines, clippy::allow_attributes_without_reason, reason = "generated")]
+#[expect(clippy::pedantic, clippy::allow_attributes_without_reason, reason = "generated")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/weir.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/weir.v1.serde.rs"));

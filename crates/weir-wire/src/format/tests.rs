@@ -1,3 +1,5 @@
+//! What each format makes of each message; tests/json.rs looks at random ones.
+
 use super::*;
 use crate::hot::{self, Payload, Push};
 use crate::v1::server_message::Kind;
