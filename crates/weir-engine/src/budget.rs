@@ -112,6 +112,11 @@ impl Charge {
         budget.overdraw(bytes);
         Charge { budget: Arc::clone(budget), bytes }
     }
+
+    /// Where it was taken.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
 }
 
 impl Drop for Charge {

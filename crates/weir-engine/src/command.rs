@@ -115,6 +115,8 @@ pub struct Adoption<S> {
     pub origin: Origin,
     /// Whether `publishes_per_second` holds for it.
     pub publish_limited: bool,
+    /// Whether the positions of all its topics stand behind each event: for a reader of events with more than one.
+    pub tells_positions: bool,
     /// Bytes already read behind `Hello`; they count as read once the connection is welcomed. With TLS: plaintext.
     pub read_ahead: Vec<u8>,
     /// The records, if it speaks TLS.

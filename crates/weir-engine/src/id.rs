@@ -4,6 +4,8 @@ use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
+use weir_wire::format::Format;
+
 /// A connection of one process, never used twice.
 ///
 /// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
@@ -78,13 +80,15 @@ impl TopicId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceRef(pub u32);
 
-/// The front's note of who a connection is; the shard only gives it back.
+/// The front's note of who a connection is and what it speaks; the shard gives it back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Where it comes from, as the front counts its addresses.
     pub source: u32,
     /// What its token permits.
     pub grant: u16,
+    /// What it speaks.
+    pub format: Format,
 }
 
 /// How soon it is its turn: of a connection, and of a topic's messages. Strict: what is higher goes first.

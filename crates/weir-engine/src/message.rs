@@ -1,7 +1,9 @@
 //! A message on its way to many connections: encoded once, shared by reference.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use weir_wire::format::{self, Format};
 
 use crate::budget::{Budget, Charge};
 use crate::id::{Priority, SlowPolicy};
@@ -9,13 +11,17 @@ use crate::time::Nanos;
 
 /// A message as the sockets take it, shared by all who wait for it.
 ///
-/// Shape: one frame, or the frames of one tick one behind the other, encoded before they enter a mailbox, and what the
-/// shard must know to deliver them.
+/// Shape: one frame, or the frames of one tick one behind the other, encoded before they enter a mailbox; the same in
+/// each other format that a connection needs, made once; and what the shard must know to deliver them.
 /// Limits: its bytes count against the byte budget once, from making to the last reference's end.
-/// Cost: one allocation for the frame and one for this; a delivery adds nothing.
+/// Cost: one allocation for the frame and one for this, and three for the first other format; a delivery adds nothing.
 #[derive(Debug)]
 pub struct Message {
     frame: Box<[u8]>,
+    /// What `frame` is in: frames of a stream, unless it is one connection's own copy.
+    format: Format,
+    others: OnceLock<Box<Others>>,
+    epoch: u64,
     accepted_at: Nanos,
     expires_at: Option<Nanos>,
     priority: Priority,
@@ -24,7 +30,26 @@ pub struct Message {
     offset: u64,
     key: Range<u32>,
     singles: Box<[Arc<Message>]>,
+    charge: Charge,
+}
+
+/// The formats other than that of frames on a stream.
+#[derive(Debug, Default)]
+struct Others([OnceLock<Encoding>; Format::COUNT - 1]);
+
+/// A message in one of them.
+#[derive(Debug)]
+struct Encoding {
+    bytes: Box<[u8]>,
+    /// Bytes at the end that name the position, and that a connection with several topics replaces.
+    tail: usize,
     _charge: Charge,
+}
+
+impl Encoding {
+    fn occupied(bytes: &[u8]) -> usize {
+        bytes.len() + size_of::<Others>()
+    }
 }
 
 /// What a shard must know of a message to a topic, beside its bytes.
@@ -37,6 +62,8 @@ pub struct TopicMessage {
     /// Whether this is what a tick has gathered: with those that come within 50 ms of it, it counts towards the high
     /// watermark only from the next one on.
     pub is_tick: bool,
+    /// Epoch of its topic; 0: it has no position.
+    pub epoch: u64,
     /// Its offset in the topic; of a tick, that of the last message in it.
     pub offset: u64,
     /// Where its conflation key stands in the frame; empty: none.
@@ -93,9 +120,12 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Arc<Message> {
-        let TopicMessage { priority, slow, is_tick, offset, key, singles } = topic;
+        let TopicMessage { priority, slow, is_tick, epoch, offset, key, singles } = topic;
         Arc::new(Message {
             frame: frame.into_boxed_slice(),
+            format: Format::Stream,
+            others: OnceLock::new(),
+            epoch,
             accepted_at,
             expires_at,
             priority,
@@ -104,13 +134,117 @@ impl Message {
             offset,
             key,
             singles,
-            _charge: charge,
+            charge,
         })
     }
 
     /// The frame, length prefix included.
     pub fn frame(&self) -> &[u8] {
         &self.frame
+    }
+
+    /// The message in a format that it has been made in.
+    pub(crate) fn bytes(&self, format: Format) -> &[u8] {
+        if format == self.format { &self.frame } else { &self.encoding(format).0.bytes }
+    }
+
+    /// Makes the message in a format ahead, so that no shard has to; `false` if the budget has no room for it.
+    pub fn encode_ahead(&self, format: Format) -> bool {
+        if self.is_encoded(format) {
+            return true;
+        }
+        let (bytes, tail) = self.encoded(format);
+        let Some(charge) = Charge::take(self.charge.budget(), Encoding::occupied(&bytes)) else {
+            return false;
+        };
+        let encoding = Encoding { bytes, tail, _charge: charge };
+        // Should it be there by now, it is the same.
+        let _ = self.others.get_or_init(Box::default).0[format.index() - 1].set(encoding);
+        true
+    }
+
+    /// Makes the message in a format, unless it is there; whether it was made by this call.
+    ///
+    /// Limits: charged beyond the budget if need be: the message is accepted, and is to leave.
+    /// Cost: none if it is there. Who needs it while another shard makes it waits for that, which takes as long as
+    /// making it would.
+    pub(crate) fn encode(&self, format: Format) -> bool {
+        format != self.format && self.encoding(format).1
+    }
+
+    /// Whether the message is there in a format.
+    pub(crate) fn is_encoded(&self, format: Format) -> bool {
+        format == self.format
+            || self.others.get().is_some_and(|others| others.0[format.index() - 1].get().is_some())
+    }
+
+    /// Bytes that it occupies, in all formats that it has been made in.
+    pub fn occupied_bytes(&self) -> usize {
+        let others = self.others.get().map_or(0, |others| {
+            let made = others.0.iter().filter_map(OnceLock::get);
+            made.map(|encoding| Encoding::occupied(&encoding.bytes)).sum()
+        });
+        self.frame.len() + size_of::<Message>() + size_of_val(&*self.singles) + others
+    }
+
+    /// How many bytes at the end of the message in that format name the position.
+    pub(crate) fn tail(&self, format: Format) -> usize {
+        if format == self.format { 0 } else { self.encoding(format).0.tail }
+    }
+
+    fn encoding(&self, format: Format) -> (&Encoding, bool) {
+        let mut is_new = false;
+        let others = self.others.get_or_init(Box::default);
+        let encoding = others.0[format.index() - 1].get_or_init(|| {
+            is_new = true;
+            let (bytes, tail) = self.encoded(format);
+            let charge = Charge::overdraw(self.charge.budget(), Encoding::occupied(&bytes));
+            Encoding { bytes, tail, _charge: charge }
+        });
+        (encoding, is_new)
+    }
+
+    fn encoded(&self, format: Format) -> (Box<[u8]>, usize) {
+        debug_assert!(self.format == Format::Stream, "a connection's own copy has one format");
+        let mut bytes = Vec::new();
+        let tail = format::encode(format, &self.frame, self.epoch, &mut bytes);
+        (bytes.into_boxed_slice(), tail)
+    }
+
+    /// One connection's own copy in a format, with another tail if one is given; `None` if the budget has no room for it.
+    pub(crate) fn copy(&self, format: Format, tail: Option<&[u8]>) -> Option<Arc<Message>> {
+        let made;
+        let (shared, shared_tail) = if self.is_encoded(format) {
+            (self.bytes(format), self.tail(format))
+        } else {
+            made = self.encoded(format);
+            (&*made.0, made.1)
+        };
+        let frame = match tail {
+            Some(tail) => [&shared[..shared.len() - shared_tail], tail].concat(),
+            None => shared.to_vec(),
+        };
+        let charge = Charge::take(self.charge.budget(), frame.len() + size_of::<Message>())?;
+        Some(Arc::new(Message {
+            frame: frame.into_boxed_slice(),
+            format,
+            others: OnceLock::new(),
+            epoch: 0,
+            accepted_at: self.accepted_at,
+            expires_at: self.expires_at,
+            priority: self.priority,
+            slow: self.slow,
+            is_tick: self.is_tick,
+            offset: self.offset,
+            key: 0..0,
+            singles: Box::default(),
+            charge,
+        }))
+    }
+
+    /// Epoch of its topic; 0 for what has no position.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// When the gateway accepted it.
@@ -167,14 +301,16 @@ fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {
 pub enum Item {
     /// Shared with others.
     Message(Arc<Message>),
-    /// For one connection: an answer, `Welcome`, `Goodbye`.
+    /// For one connection: an answer, `Welcome`, `Goodbye`. In a command it is a frame of a stream, in an outbox it is
+    /// in the connection's format.
     Frame(Box<[u8]>),
 }
 
 impl Item {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// What leaves on a connection of that format.
+    pub(crate) fn bytes(&self, format: Format) -> &[u8] {
         match self {
-            Item::Message(message) => message.frame(),
+            Item::Message(message) => message.bytes(format),
             Item::Frame(frame) => frame,
         }
     }

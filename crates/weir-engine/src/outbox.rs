@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::IoSlice;
 use std::time::Duration;
 
+use weir_wire::format::Format;
+
 use crate::id::TopicId;
 use crate::message::Item;
 use crate::time::Nanos;
@@ -18,6 +20,8 @@ use crate::time::Nanos;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     items: VecDeque<Item>,
+    /// What the connection speaks.
+    pub(crate) format: Format,
     /// The record that has begun to leave, if the connection has TLS.
     pub(crate) sealed: Option<Box<Sealed>>,
     /// Bytes of the first item that the kernel has: that item is committed.
@@ -150,7 +154,7 @@ impl Outbox {
         while bytes > 0
             && let Some(item) = self.items.get(count)
         {
-            bytes = bytes.saturating_sub(item.bytes().len());
+            bytes = bytes.saturating_sub(item.bytes(self.format).len());
             count += 1;
         }
         count
@@ -167,7 +171,7 @@ impl Outbox {
     /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
     pub(crate) fn push(&mut self, item: Item, sent: usize, now: Nanos) {
         debug_assert!(sent == 0 || self.items.is_empty(), "only the first item can be partly sent");
-        let bytes = item.bytes().len() - sent;
+        let bytes = item.bytes(self.format).len() - sent;
         self.bytes += bytes;
         self.bytes_behind += bytes;
         if item.is_tick() {
@@ -197,7 +201,7 @@ impl Outbox {
     /// Removes the first item.
     pub(crate) fn pop(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
-        self.bytes -= item.bytes().len() - self.sent;
+        self.bytes -= item.bytes(self.format).len() - self.sent;
         self.own_bytes -= item.own_bytes();
         self.sent = 0;
         Some(item)
@@ -213,7 +217,7 @@ impl Outbox {
         let mut dropped = 0;
         while self.items.len() > keep {
             let item = self.items.pop_back().expect("longer than what is kept");
-            self.bytes -= item.bytes().len();
+            self.bytes -= item.bytes(self.format).len();
             self.own_bytes -= item.own_bytes();
             dropped += 1;
         }
@@ -231,7 +235,7 @@ impl Outbox {
             if skip == 0 && item.is_expired(now) {
                 break;
             }
-            *buf = IoSlice::new(&item.bytes()[skip..]);
+            *buf = IoSlice::new(&item.bytes(self.format)[skip..]);
             skip = 0;
             count += 1;
         }
@@ -244,7 +248,7 @@ impl Outbox {
         self.bytes -= bytes;
         self.sent += bytes;
         while let Some(first) = self.items.front() {
-            let whole = first.bytes().len();
+            let whole = first.bytes(self.format).len();
             if self.sent < whole {
                 break;
             }
@@ -265,15 +269,15 @@ impl Outbox {
 impl Outbox {
     /// All bytes that wait.
     pub(crate) fn waiting(&self) -> Vec<u8> {
-        let all = self.items.iter().flat_map(|item| item.bytes().iter().copied());
+        let all = self.items.iter().flat_map(|item| item.bytes(self.format).iter().copied());
         all.skip(self.sent).collect()
     }
 
     /// Looks for contradictions between the sums and the items.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let all: usize = self.items.iter().map(|item| item.bytes().len()).sum();
+        let all: usize = self.items.iter().map(|item| item.bytes(self.format).len()).sum();
         let own: usize = self.items.iter().map(Item::own_bytes).sum();
-        let first = self.items.front().map_or(0, |item| item.bytes().len());
+        let first = self.items.front().map_or(0, |item| item.bytes(self.format).len());
         let is_sent = self.sent > 0 && self.sent >= first;
         let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.plaintext);
         if sealed > self.bytes {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use crate::id::{Priority, Transport};
 use crate::tls::Alert;
@@ -189,6 +190,8 @@ impl Alert {
 pub struct ShardStats {
     /// Level: connections that are open.
     pub connections: ConnectionLevel,
+    /// Level: connections that are open, by [`Format`].
+    pub formats: [Cell; Format::COUNT],
     /// Level: connections that are closed but whose socket still flushes or waits for the peer's end.
     pub lingering: ConnectionLevel,
     /// Level: connections above the high watermark.
@@ -219,6 +222,10 @@ pub struct ShardStats {
     pub received_frames: Cell,
     /// `Ping`s answered.
     pub pings: Cell,
+    /// Signs of life sent: pings to silent WebSockets, comments to readers of events.
+    pub beats: Cell,
+    /// Messages to many that the shard had to make in a [`Format`], as nobody had before.
+    pub encoded: [Cell; Format::COUNT],
     /// Sends that the kernel took only in part or not at all.
     pub sends_refused: Cell,
     /// Subscriptions refused because the connection was in as many topics as it may be.

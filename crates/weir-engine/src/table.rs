@@ -1,6 +1,7 @@
 //! The connections of one shard: all that is remembered of each while nothing happens on it.
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
@@ -87,10 +88,37 @@ pub(crate) struct Flags {
     pub(crate) flush_rank: u8,
     /// It was held back or stalled, and not all that came meanwhile has been read: how fast that comes says nothing.
     pub(crate) read_late: bool,
-    /// The front has taken the report of the end.
-    pub(crate) reported: bool,
+    /// How far its end has come.
+    pub(crate) ending: Ending,
+    /// A WebSocket that has been asked for a sign of life since it last gave one.
+    pub(crate) pinged: bool,
+}
+
+/// How far the end of a connection has come.
+///
+/// Shape: a bit each, as an entry has no room for a byte each.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ending(u8);
+
+impl Ending {
+    /// The front has taken the report.
+    pub(crate) const REPORTED: Ending = Ending(1);
     /// Our side of the stream has been ended.
-    pub(crate) shut: bool,
+    pub(crate) const SHUT: Ending = Ending(2);
+    /// The peer has been told, or is being told.
+    pub(crate) const TOLD: Ending = Ending(4);
+
+    /// Whether it has come so far.
+    pub(crate) fn has(self, step: Ending) -> bool {
+        self.0 & step.0 != 0
+    }
+
+    /// Notes that it has come so far; whether that is new.
+    pub(crate) fn note(&mut self, step: Ending) -> bool {
+        let is_new = !self.has(step);
+        self.0 |= step.0;
+        is_new
+    }
 }
 
 /// The slab of connections.
@@ -294,6 +322,11 @@ impl<S> Members for Table<S> {
 impl<S> Entry<S> {
     /// Due when the clock ends: whoever publishes as much as it likes.
     pub(crate) const FREELY: Nanos = Nanos(u64::MAX);
+
+    /// What it speaks.
+    pub(crate) fn format(&self) -> Format {
+        self.origin.format
+    }
 
     /// What is spoken on the socket, while there is one.
     pub(crate) fn transport(&self) -> Transport {

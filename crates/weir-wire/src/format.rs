@@ -13,10 +13,11 @@ use crate::{ProstMessage, frame, json, v1};
 pub use sse::{parse_sse_id, sse_id};
 
 /// What a client reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Format {
     /// Frames: each message behind its length.
+    #[default]
     Stream,
     /// WebSocket: each message a binary one.
     WsProtobuf,

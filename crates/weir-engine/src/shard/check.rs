@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use weir_wire::format::Format;
+
 use super::list::SlotList;
 use super::{NO_SLOT, Shard};
 use crate::command::{Front, Report};
@@ -9,7 +11,7 @@ use crate::id::{ConnId, Priority, TopicId, Transport};
 use crate::net::Net;
 use crate::outbox::{Links, Outbox};
 use crate::stats::{Cell, DropRule};
-use crate::table::{Entry, State};
+use crate::table::{Ending, Entry, State};
 use crate::time::{Nanos, Tick};
 
 /// Items counted where they are accepted and where they are done with, whatever the shard's own figures say.
@@ -45,6 +47,8 @@ struct Sums {
     /// By transport, as the next.
     open: [u64; Transport::COUNT],
     lingering: [u64; Transport::COUNT],
+    /// Open ones by format.
+    formats: [u64; Format::COUNT],
     in_use: usize,
     unreported: usize,
     items: u64,
@@ -170,9 +174,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         sums.by_priority[entry.priority.index()] += 1;
         let transport = entry.transport().index();
         sums.open[transport] += u64::from(state == State::Open);
+        sums.formats[entry.format().index()] += u64::from(state == State::Open);
         sums.lingering[transport] += u64::from(state == State::Closing);
-        sums.unreported += usize::from(state != State::Open && !entry.flags.reported);
-        ensure!(state != State::Closed || !entry.flags.reported, "over, and not freed");
+        sums.unreported +=
+            usize::from(state != State::Open && !entry.flags.ending.has(Ending::REPORTED));
+        ensure!(
+            state != State::Closed || !entry.flags.ending.has(Ending::REPORTED),
+            "over, and not freed"
+        );
         sums.timers += usize::from(entry.timer.is_armed());
         self.wheel.check_timer(&self.table, slot)?;
         if is_held {
@@ -248,6 +257,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         ensure!(sums.by_priority == by_priority, "{by_priority:?} entries by priority: {sums:?}");
         let open = Transport::ALL.map(|transport| stats.connections.of(transport).get());
         ensure!(sums.open == open, "{open:?} open connections by transport: {sums:?}");
+        let formats = Format::ALL.map(|format| stats.formats[format.index()].get());
+        ensure!(sums.formats == formats, "{formats:?} open connections by format: {sums:?}");
         let lingering = Transport::ALL.map(|transport| stats.lingering.of(transport).get());
         ensure!(sums.lingering == lingering, "{lingering:?} lingering by transport: {sums:?}");
         ensure!(sums.items == stats.queued_items.get(), "items: {sums:?}");

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use weir_wire::format::Format;
 use weir_wire::{Advice, CloseReason, frame, v1};
 
 use super::Shard;
@@ -11,7 +12,7 @@ use crate::command::{Front, Report};
 use crate::message::Item;
 use crate::net::Net;
 use crate::stats::DropRule;
-use crate::table::State;
+use crate::table::{Ending, State};
 use crate::time::Nanos;
 
 /// Closing everybody, spread over time.
@@ -33,6 +34,11 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// behind, which no queue holds). Then `Goodbye`
     /// leaves, and the socket lingers until the peer has ended too, at most `linger_timeout`.
     pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
+        self.close_saying(slot, reason, None);
+    }
+
+    /// The same with other last words than `Goodbye`, in the connection's format.
+    pub(super) fn close_saying(&mut self, slot: u32, reason: CloseReason, last: Option<Box<[u8]>>) {
         if self.table[slot].state != State::Open {
             return;
         }
@@ -44,6 +50,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         entry.flags.held_back = false;
         self.stats.closed[reason.index()].add(1);
         self.stats.connections.leave(self.table[slot].transport());
+        let format = &self.stats.formats[self.format(slot).index()];
+        format.set(format.get() - 1);
         if let Some(block) = self.table[slot].partial.take() {
             self.drop_block(block);
         }
@@ -54,8 +62,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_stall(slot);
         }
         self.report_end(slot, reason);
-        if can_be_told(reason) {
-            self.say_goodbye(slot, reason);
+        self.forget_positions(slot);
+        if last.is_some() || can_be_told(reason) {
+            self.say_last(slot, reason, last);
         } else {
             self.give_up_socket(slot);
         }
@@ -80,7 +89,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.report(Report::Closed { conn, device, origin, reason, topics }, false);
     }
 
-    fn say_goodbye(&mut self, slot: u32, reason: CloseReason) {
+    fn say_last(&mut self, slot: u32, reason: CloseReason, last: Option<Box<[u8]>>) {
+        self.table[slot].flags.ending.note(Ending::TOLD);
         self.stats.lingering.enter(self.table[slot].transport());
         if self.is_mute(slot) {
             return self.give_up_socket(slot);
@@ -88,11 +98,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         if !keeps_queue(reason) {
             self.drop_uncommitted(slot);
         }
-        let goodbye = self.goodbye(reason);
+        let last = last.unwrap_or_else(|| self.goodbye(slot, reason));
         let end = self.tick().plus(self.limits.linger);
         self.arm(slot, end);
         self.note_accepted();
-        if !self.push(slot, Item::Frame(goodbye), 0) {
+        if !self.push(slot, Item::Frame(last), 0) {
             return self.give_up_socket(slot);
         }
         self.flush(slot);
@@ -120,7 +130,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn goodbye(&mut self, reason: CloseReason) -> Box<[u8]> {
+    fn goodbye(&mut self, slot: u32, reason: CloseReason) -> Box<[u8]> {
         let retry_after_ms = match reason.advice() {
             Advice::ReconnectLater => self.draw_retry_after(),
             Advice::ReconnectNow | Advice::FixCredentials | Advice::DoNotReturn => 0,
@@ -133,6 +143,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         let mut out = Vec::new();
         let message = v1::ServerMessage { kind: Some(v1::server_message::Kind::Goodbye(goodbye)) };
         frame::encode(&message, &mut out);
+        if self.format(slot) != Format::Stream {
+            let frames = std::mem::take(&mut out);
+            self.form(slot, &frames, &mut out);
+        }
         out.into_boxed_slice()
     }
 
@@ -151,7 +165,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn end_our_side(&mut self, slot: u32) {
         let entry = &mut self.table[slot];
         let Some(socket) = &entry.socket else { return };
-        if !std::mem::replace(&mut entry.flags.shut, true) {
+        if entry.flags.ending.note(Ending::SHUT) {
             self.net.shutdown_write(socket);
         }
         // Its end may have been read before.
@@ -168,7 +182,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let is_cut = outbox.is_some_and(|outbox| !outbox.is_empty());
         self.count_dropped(DropRule::Closed, dropped);
         self.release_outbox(slot);
-        if can_be_told(self.table[slot].reason) {
+        if self.table[slot].flags.ending.has(Ending::TOLD) {
             self.stats.lingering.leave(self.table[slot].transport());
         }
         self.end_tls(slot);
@@ -187,7 +201,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Frees the slot once the socket is gone and the front has taken the report.
     pub(super) fn release_if_over(&mut self, slot: u32) {
         let entry = &self.table[slot];
-        if entry.state == State::Closed && entry.flags.reported {
+        if entry.state == State::Closed && entry.flags.ending.has(Ending::REPORTED) {
             self.table.release(slot);
         }
     }

@@ -18,6 +18,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use super::Shard;
 use super::secure::Offered;
@@ -220,9 +221,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// A message of a conflating topic for a connection that something waits for: it is kept in the store, and the
     /// connection notes that it is to get it, or a newer one of its key.
     pub(super) fn lag(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
-        let spare = &mut self.spare_outboxes;
-        let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
-        let seen = message.offset();
+        let (now, seen) = (self.now, message.offset());
+        let outbox = self.outbox(slot);
         if let Some(lag) = outbox.lags.iter_mut().find(|lag| lag.topic == topic) {
             lag.seen = lag.seen.max(seen);
             return self.remember(slot, topic, message);
@@ -231,7 +231,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let is_first = outbox.lags.is_empty();
         outbox.lags.push(Lag { topic, next, seen });
         if is_first {
-            outbox.taken_at = self.now;
+            outbox.taken_at = now;
             self.lagging.append(&mut self.table, slot);
             self.note_slow(slot, true);
         }
@@ -296,6 +296,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             let mut batch = std::mem::take(&mut self.latest.batch);
             let store = self.latest.topics.get(&lag.topic);
             let expired = store.and_then(|store| store.gather(&lag, self.now, &mut batch));
+            if !self.form_batch(slot, &mut batch) {
+                batch.clear();
+            }
             let progress = match expired {
                 Some(offset) => {
                     if let Some(lag) = self.first_lag(slot) {
@@ -320,6 +323,19 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
+    /// Makes each message of a batch as the connection takes it.
+    fn form_batch(&mut self, slot: u32, batch: &mut [Arc<Message>]) -> bool {
+        if self.format(slot) == Format::Stream {
+            return true;
+        }
+        batch.iter_mut().all(|message| {
+            let formed = self.formed(slot, message);
+            let is_there = formed.is_some();
+            *message = formed.unwrap_or_else(|| Arc::clone(message));
+            is_there
+        })
+    }
+
     fn first_lag(&mut self, slot: u32) -> Option<&mut Lag> {
         self.table[slot].outbox.as_mut()?.lags.first_mut()
     }
@@ -327,11 +343,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Offers messages of the topic that is first in turn to the socket. Of what it takes in part the rest is queued:
     /// that message is committed; those behind it may still be replaced.
     fn send_batch(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
+        let format = self.format(slot);
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
         for (buf, message) in bufs.iter_mut().zip(batch) {
-            *buf = IoSlice::new(message.frame());
+            *buf = IoSlice::new(message.bytes(format));
         }
-        let bytes: usize = batch.iter().map(|message| message.frame().len()).sum();
+        let bytes: usize = batch.iter().map(|message| message.bytes(format).len()).sum();
         let mut sent = match self.send(slot, &bufs[..batch.len()]) {
             Ok(sent) => sent,
             Err(error) => {
@@ -347,7 +364,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             next = Some(message.offset() + 1);
             self.note_accepted();
-            let whole = message.frame().len();
+            let whole = message.bytes(format).len();
             if sent < whole {
                 self.push(slot, Item::Message(Arc::clone(message)), sent);
                 break;
@@ -370,13 +387,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The same with TLS: as much of it as one record holds, or one message.
     fn send_batch_sealed(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        let format = self.format(slot);
         let (mut count, mut bytes) = (0, 0);
         for (buf, message) in bufs.iter_mut().zip(batch) {
-            bytes += message.frame().len();
+            bytes += message.bytes(format).len();
             if count > 0 && bytes > plaintext_bytes_max() {
                 break;
             }
-            *buf = IoSlice::new(message.frame());
+            *buf = IoSlice::new(message.bytes(format));
             count += 1;
         }
         let Offered { sent, rest } = match self.offer(slot, &mut bufs[..count]) {

@@ -3,13 +3,15 @@
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
 //! own: `read` (bytes from devices), `rate` (how fast they publish), `write` (bytes to devices and flow control),
 //! `close` (ends of connections), `commands` (what the front asks), `fanout` (one message to many), `latest`
-//! (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table` (TLS).
+//! (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table` (TLS), `websocket` and `forms`
+//! (what is not a stream of frames).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
 mod close;
 mod commands;
 mod fanout;
+mod forms;
 mod inspect;
 mod latest;
 mod list;
@@ -18,6 +20,7 @@ mod read;
 mod resume;
 mod secure;
 mod tls_table;
+mod websocket;
 mod write;
 
 use std::collections::VecDeque;
@@ -25,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use crate::budget::{Budget, Lease};
 use crate::command::{Front, Report};
@@ -35,12 +39,13 @@ use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::settings::ShardSettings;
 use crate::stats::ShardStats;
-use crate::table::{State, Table};
+use crate::table::{Ending, State, Table};
 use crate::time::{Nanos, TICK, Tick, ticks};
 use crate::topics::Topics;
 use crate::wheel::Wheel;
 use close::Draining;
 use fanout::Fanouts;
+use forms::Positions;
 use latest::Latest;
 use list::SlotList;
 use rate::PublishRate;
@@ -77,6 +82,7 @@ pub(crate) struct Shard<N: Net, F> {
     lagging: SlotList,
     latest: Latest,
     resumes: Resumes,
+    positions: Positions,
     fanouts: Fanouts,
     draining: Option<Draining>,
 
@@ -131,6 +137,15 @@ pub(crate) struct Slices {
     pub(crate) touched: usize,
 }
 
+/// What a deadline of an open connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// The connection ends.
+    End(CloseReason),
+    /// A sign of life is given, or asked for.
+    Beat,
+}
+
 const NO_SLOT: u32 = u32::MAX;
 
 const SLICES: Slices =
@@ -183,6 +198,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             lagging: SlotList::new(|outbox| &mut outbox.lag_links),
             latest: Latest::default(),
             resumes: Resumes::default(),
+            positions: Positions::default(),
             fanouts: Fanouts::default(),
             draining: None,
             backlog: VecDeque::new(),
@@ -370,7 +386,11 @@ impl<N: Net, F: Front> Shard<N, F> {
             return;
         }
         match self.next_deadline(slot) {
-            (at, reason) if at <= now && !has_more => self.close(slot, reason),
+            (at, Due::End(reason)) if at <= now && !has_more => self.close(slot, reason),
+            (at, Due::Beat) if at <= now => {
+                self.beat(slot);
+                self.arm_next(slot);
+            }
             (at, _) => self.arm(slot, at.max(now.plus(1))),
         }
     }
@@ -382,11 +402,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         Some(Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1)))
     }
 
-    /// The first deadline of an open connection, and the reason that it ends with then.
+    /// The first deadline of an open connection, and what is due then.
     ///
     /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
-    fn next_deadline(&self, slot: u32) -> (Tick, CloseReason) {
-        let stuck = self.stuck_deadline(slot).map(|end| (end, CloseReason::Stalled));
+    fn next_deadline(&self, slot: u32) -> (Tick, Due) {
+        let stuck = self.stuck_deadline(slot).map(|end| (end, Due::End(CloseReason::Stalled)));
         match stuck {
             Some(stuck) if self.is_stalled(slot) => stuck,
             Some(stuck) => self.next_deadline_of_listener(slot).min(stuck),
@@ -395,16 +415,27 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The same of a connection that is not above the high watermark, whatever it lags behind.
-    fn next_deadline_of_listener(&self, slot: u32) -> (Tick, CloseReason) {
+    fn next_deadline_of_listener(&self, slot: u32) -> (Tick, Due) {
         let entry = &self.table[slot];
         let silence = entry.heartbeat.saturating_mul(2);
+        let silent = Due::End(CloseReason::HeartbeatMissed);
         if entry.flags.held_back || !entry.flags.welcomed {
-            return (self.tick().plus(silence), CloseReason::HeartbeatMissed);
+            return (self.tick().plus(silence), silent);
         }
-        let next = (entry.heard_at.plus(silence), CloseReason::HeartbeatMissed);
+        let next = match entry.format() {
+            Format::WsProtobuf | Format::WsJson if entry.flags.pinged => {
+                (entry.heard_at.plus(silence), silent)
+            }
+            Format::WsProtobuf | Format::WsJson | Format::Sse => {
+                (entry.heard_at.plus(entry.heartbeat), Due::Beat)
+            }
+            Format::Stream => (entry.heard_at.plus(silence), silent),
+        };
         let record = self.tls.get(entry.tls).and_then(|tls| tls.partial.as_ref());
         match entry.partial.iter().chain(record).map(|block| block.since).min() {
-            Some(since) => next.min((since.plus(self.limits.frame), CloseReason::FrameTimeout)),
+            Some(since) => {
+                next.min((since.plus(self.limits.frame), Due::End(CloseReason::FrameTimeout)))
+            }
             None => next,
         }
     }
@@ -461,7 +492,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.inbox.return_credit();
         }
         if let Some(slot) = closed {
-            self.table[slot].flags.reported = true;
+            self.table[slot].flags.ending.note(Ending::REPORTED);
             self.release_if_over(slot);
         }
         Ok(())

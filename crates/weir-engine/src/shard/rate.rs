@@ -101,7 +101,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let message = format!(
             "connection publishes faster than {per_second} messages a second, the limit of limits.publishes_per_second"
         );
-        encode_error(ErrorCode::RateLimited, topic, &message, request, &mut self.replies);
+        self.reply(slot, |out| encode_error(ErrorCode::RateLimited, topic, &message, request, out));
         if self.replies.len() >= REPLIES_BYTES_MAX {
             self.send_replies(slot);
         }

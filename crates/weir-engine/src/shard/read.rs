@@ -2,6 +2,7 @@
 
 use std::io;
 
+use weir_wire::format::Format;
 use weir_wire::hot::{self, FromDevice};
 use weir_wire::{CloseReason, ErrorCode, WireError, frame, v1};
 
@@ -113,7 +114,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 if self.is_secure(slot) {
                     self.consume_sealed(slot, &mut buf[..bytes]);
                 } else {
-                    self.consume(slot, &buf[..bytes]);
+                    self.consume(slot, &mut buf[..bytes]);
                 }
                 let entry = &self.table[slot];
                 entry.state == State::Open && (bytes == buf.len() || entry.flags.ended)
@@ -177,8 +178,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let Some(block) = entry.partial.take() else { return true };
         entry.flags.read_late = true;
-        self.consume(slot, block.filled());
-        self.drop_block(block);
+        self.consume_block(slot, block);
         if self.table[slot].flags.held_back {
             return false;
         }
@@ -192,8 +192,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Takes what came before the connection was welcomed, and reads on.
     pub(super) fn begin_reading(&mut self, slot: u32) {
         if let Some(block) = self.table[slot].partial.take() {
-            self.consume(slot, block.filled());
-            self.drop_block(block);
+            self.consume_block(slot, block);
         }
         if self.table[slot].state == State::Open {
             self.list_to_read(slot);
@@ -201,14 +200,35 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
+    /// Takes what a block has kept, which may be whole frames.
+    fn consume_block(&mut self, slot: u32, block: Box<Block>) {
+        match self.format(slot) {
+            Format::Stream => {
+                self.take_stream(slot, block.filled());
+                self.drop_block(block);
+            }
+            Format::WsProtobuf | Format::WsJson => self.take_ws_block(slot, block),
+            Format::Sse => self.drop_block(block),
+        }
+        self.send_replies(slot);
+    }
+
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
-    pub(super) fn consume(&mut self, slot: u32, input: &[u8]) {
+    pub(super) fn consume(&mut self, slot: u32, input: &mut [u8]) {
         self.take_input(slot, input);
         self.send_replies(slot);
     }
 
-    /// The same; answers gather.
-    pub(super) fn take_input(&mut self, slot: u32, input: &[u8]) {
+    /// The same; answers gather. Who reads events has said all when he asked for them.
+    pub(super) fn take_input(&mut self, slot: u32, input: &mut [u8]) {
+        match self.format(slot) {
+            Format::Stream => self.take_stream(slot, input),
+            Format::WsProtobuf | Format::WsJson => self.take_ws(slot, input),
+            Format::Sse => {}
+        }
+    }
+
+    fn take_stream(&mut self, slot: u32, input: &[u8]) {
         if let Some(rest) = self.complete_block(slot, input) {
             self.take_frames(slot, rest);
         }
@@ -274,7 +294,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Gives a block to its connection. If the budget has no room for it the connection ends; `charged` is what it
     /// has been charged with already.
-    fn put_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
+    pub(super) fn put_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
         let block = self.charge_block(slot, block, charged);
         let is_granted = block.is_some();
         if is_granted {
@@ -345,22 +365,26 @@ impl<N: Net, F: Front> Shard<N, F> {
                 let charged = block.footprint();
                 (self.pool.extend(block, bytes), charged)
             }
-            None => (self.pool.take(bytes, self.tick()), 0),
+            None if self.format(slot) == Format::Stream => (self.pool.take(bytes, self.tick()), 0),
+            None => {
+                let block = self.pool.take(&Self::FRESH, self.tick());
+                (self.pool.extend(block, bytes), 0)
+            }
         };
         self.put_block(slot, block, charged);
     }
 
-    fn hold_back(&mut self, slot: u32) {
+    pub(super) fn hold_back(&mut self, slot: u32) {
         self.table[slot].flags.held_back = true;
         self.held_back.push(slot);
     }
 
     /// One whole frame.
-    fn handle_frame(&mut self, slot: u32, body: &[u8]) -> Handled {
+    pub(super) fn handle_frame(&mut self, slot: u32, body: &[u8]) -> Handled {
         match FromDevice::decode(body) {
             Ok(FromDevice::Ping { data }) => {
                 self.stats.pings.add(1);
-                hot::encode_pong_frame(data, &mut self.replies);
+                self.reply(slot, |out| hot::encode_pong_frame(data, out));
             }
             Ok(FromDevice::Publish) => match self.handle_publish(slot, body) {
                 Handled::Yes => {}
@@ -373,16 +397,23 @@ impl<N: Net, F: Front> Shard<N, F> {
             Ok(FromDevice::Unknown) if self.replies.len() >= REPLIES_BYTES_MAX => {}
             Ok(FromDevice::Unknown) => {
                 let message = "message of a kind that weir.v1 does not know";
-                encode_error(ErrorCode::UnknownKind, "", message, 0, &mut self.replies);
+                self.reply(slot, |out| encode_error(ErrorCode::UnknownKind, "", message, 0, out));
             }
             Err(error) => {
                 self.close(slot, reason_of_wire(&error));
                 return Handled::Closed;
             }
         }
-        self.stats.received_frames.add(1);
-        self.table[slot].heard_at = self.tick();
+        self.hear(slot);
         Handled::Yes
+    }
+
+    /// Something whole has come.
+    pub(super) fn hear(&mut self, slot: u32) {
+        self.stats.received_frames.add(1);
+        let now = self.tick();
+        let entry = &mut self.table[slot];
+        (entry.heard_at, entry.flags.pinged) = (now, false);
     }
 
     /// Passes a frame on to the front.
@@ -405,7 +436,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let mut replies = std::mem::take(&mut self.replies);
         if self.table[slot].state == State::Open {
-            self.send_bytes(slot, &replies);
+            self.send_formed(slot, &replies);
         }
         replies.clear();
         self.replies = replies;

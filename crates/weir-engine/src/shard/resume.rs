@@ -161,14 +161,16 @@ impl<N: Net, F: Front> Shard<N, F> {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
             messages.len() - usize::from(self.is_planted_short_resume() && messages.len() > 1);
+        let format = self.format(slot);
         let mut bytes = 0;
         for message in &messages[..kept] {
             if self.table[slot].state != State::Open {
                 return;
             }
+            let Some(message) = self.formed_of_retained(slot, message) else { return };
             self.note_accepted();
-            bytes += message.frame().len();
-            self.push(slot, Item::Message(Arc::clone(message)), 0);
+            bytes += message.bytes(format).len();
+            self.push(slot, Item::Message(message), 0);
         }
         if bytes == 0 || self.table[slot].state != State::Open {
             return;

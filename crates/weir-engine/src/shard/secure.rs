@@ -105,7 +105,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// [`Shard::deliver`] for a connection that nothing waits for.
     pub(super) fn deliver_sealed(&mut self, slot: u32, message: &Arc<Message>) -> bool {
         self.note_accepted();
-        let is_sent = match self.offer(slot, &mut [IoSlice::new(message.frame())]) {
+        let bytes = message.bytes(self.format(slot));
+        let is_sent = match self.offer(slot, &mut [IoSlice::new(bytes)]) {
             Ok(Offered { rest: None, .. }) => {
                 self.note_sent(1);
                 self.stats.delivered.add(1);
@@ -126,7 +127,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         is_sent
     }
 
-    /// [`Shard::send_bytes`] for a connection that nothing waits for.
+    /// [`Shard::send_formed`] for a connection that nothing waits for.
     pub(super) fn send_bytes_sealed(&mut self, slot: u32, bytes: &[u8]) {
         match self.offer(slot, &mut [IoSlice::new(bytes)]) {
             Ok(Offered { rest: None, .. }) => self.note_sent(1),
@@ -197,14 +198,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         sent: usize,
         rest: Box<Sealed>,
     ) {
-        let spare = &mut self.spare_outboxes;
-        let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
+        let now = self.now;
         let mut sent = sent;
         for item in items {
-            outbox.push(item, std::mem::take(&mut sent), self.now);
+            self.outbox(slot).push(item, std::mem::take(&mut sent), now);
             self.stats.queued_items.add(1);
         }
-        outbox.sealed = Some(rest);
+        self.outbox(slot).sealed = Some(rest);
         self.account_or_end(slot);
     }
 
@@ -396,8 +396,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.table[slot].flags.ended = true;
             self.list_to_read(slot);
         }
-        let (opened_bytes, rest) = input.split_at(opened.used);
-        self.take_plaintext(slot, &opened_bytes[..opened.plaintext]);
+        let (opened_bytes, rest) = input.split_at_mut(opened.used);
+        self.take_plaintext(slot, &mut opened_bytes[..opened.plaintext]);
         if !rest.is_empty() && self.table[slot].state == State::Open {
             let block = self.pool.take(rest, self.tick());
             if self.put_sealed_block(slot, block, 0) {
@@ -407,7 +407,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Ok(())
     }
 
-    fn take_plaintext(&mut self, slot: u32, plaintext: &[u8]) {
+    fn take_plaintext(&mut self, slot: u32, plaintext: &mut [u8]) {
         if self.table[slot].flags.held_back {
             self.keep(slot, plaintext);
         } else {

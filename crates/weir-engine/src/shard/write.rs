@@ -4,13 +4,14 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use super::Shard;
 use crate::command::Front;
 use crate::id::{SlowPolicy, TopicId};
 use crate::message::{Item, Message};
 use crate::net::Net;
-use crate::outbox::GATHER_MAX;
+use crate::outbox::{GATHER_MAX, Outbox};
 use crate::stats::DropRule;
 use crate::table::State;
 
@@ -40,19 +41,30 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.count_dropped(DropRule::Expired, 1);
             return false;
         }
+        let format = self.format(slot);
+        let formed;
+        let (topic_message, message) = match format {
+            Format::Stream => (message, message),
+            Format::WsProtobuf | Format::WsJson | Format::Sse => {
+                let Some(message_formed) = self.formed(slot, message) else { return false };
+                formed = message_formed;
+                (message, &formed)
+            }
+        };
         if self.is_secure(slot) {
             return self.deliver_sealed(slot, message);
         }
-        let frame = message.frame();
-        match self.send(slot, &[IoSlice::new(frame)]) {
-            Ok(sent) if sent == frame.len() => {
+        let bytes = message.bytes(format);
+        match self.send(slot, &[IoSlice::new(bytes)]) {
+            Ok(sent) if sent == bytes.len() => {
                 self.note_accepted();
                 self.note_sent(1);
                 self.stats.delivered.add(1);
                 true
             }
-            Ok(0) if conflates(topic, message) => {
-                self.lag(slot, topic, message);
+            // Whose position has been told waits for it, or another event would tell that it has come.
+            Ok(0) if conflates(topic, message) && !self.tells_positions(slot) => {
+                self.lag(slot, topic, topic_message);
                 false
             }
             Ok(sent) => {
@@ -81,14 +93,27 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             SlowPolicy::Conflate if conflates(topic, message) => self.lag(slot, topic, message),
             SlowPolicy::Close | SlowPolicy::Drop | SlowPolicy::Conflate => {
+                let Some(message) = self.formed(slot, message) else { return };
                 self.note_accepted();
-                self.queue(slot, Item::Message(Arc::clone(message)), 0);
+                self.queue(slot, Item::Message(message), 0);
             }
         }
     }
 
-    /// Sends bytes that are for one open connection alone.
-    pub(super) fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
+    /// Sends frames that are for one open connection alone.
+    pub(super) fn send_bytes(&mut self, slot: u32, frames: &[u8]) {
+        if self.format(slot) == Format::Stream {
+            return self.send_formed(slot, frames);
+        }
+        let mut formed = Vec::new();
+        self.form(slot, frames, &mut formed);
+        if !formed.is_empty() {
+            self.send_formed(slot, &formed);
+        }
+    }
+
+    /// The same with what is in the connection's format already.
+    pub(super) fn send_formed(&mut self, slot: u32, bytes: &[u8]) {
         self.note_accepted();
         if self.table[slot].outbox.is_some() {
             self.queue(slot, Item::Frame(bytes.into()), 0);
@@ -149,14 +174,26 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Puts an item into the connection's outbox; `false` if the budget had no room and the connection has ended.
+    /// The connection's outbox; if it has none, one from the spare ones.
+    pub(super) fn outbox(&mut self, slot: u32) -> &mut Outbox {
+        let spare = &mut self.spare_outboxes;
+        let entry = &mut self.table[slot];
+        let format = entry.format();
+        entry.outbox.get_or_insert_with(|| {
+            let mut outbox = spare.pop().unwrap_or_default();
+            outbox.format = format;
+            outbox
+        })
+    }
+
+    /// Puts an item, in the connection's format, into its outbox; `false` if the budget had no room and the connection
+    /// has ended.
     pub(super) fn push(&mut self, slot: u32, item: Item, sent: usize) -> bool {
         if self.is_planted_lost_remainder() && sent > 0 {
             return true;
         }
-        let spare = &mut self.spare_outboxes;
-        let outbox = self.table[slot].outbox.get_or_insert_with(|| spare.pop().unwrap_or_default());
-        outbox.push(item, sent, self.now);
+        let now = self.now;
+        self.outbox(slot).push(item, sent, now);
         self.stats.queued_items.add(1);
         if self.account(slot) {
             return true;
@@ -181,8 +218,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.deliver_behind(slot, topic, message);
             return not_new;
         }
+        let Some(message) = self.formed(slot, message) else { return not_new };
         self.note_accepted();
-        if !self.push(slot, Item::Message(Arc::clone(message)), 0) {
+        if !self.push(slot, Item::Message(message), 0) {
             return not_new;
         }
         self.table[slot].flags.to_flush = true;

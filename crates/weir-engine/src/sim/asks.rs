@@ -104,6 +104,7 @@ impl Run {
             priority,
             origin,
             publish_limited: true,
+            tells_positions: false,
             read_ahead,
             tls,
         };

@@ -93,6 +93,7 @@ impl Run {
             priority: priority_of(topic),
             slow,
             is_tick,
+            epoch: 0,
             offset,
             key: end - u32::from(key.is_some())..end,
             singles: singles.iter().map(|(message, _)| Arc::clone(message)).collect(),

@@ -15,6 +15,7 @@ use weir_engine::{
     Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, SlowPolicy,
     TlsAdoption, TopicId, TopicMessage, Urgent,
 };
+use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
 use weir_wire::v1::server_message::Kind;
 use weir_wire::{CloseReason, ProstMessage, frame, v1};
@@ -99,8 +100,9 @@ impl Rig {
                 device: DeviceRef(u32::try_from(self.ticket).expect("few connections")),
                 heartbeat: rest.heartbeat,
                 priority: rest.priority,
-                origin: Origin::default(),
+                origin: Origin { format: rest.format, ..Origin::default() },
                 publish_limited: true,
+                tells_positions: rest.tells_positions,
                 read_ahead: rest.read_ahead.to_vec(),
                 tls,
             })),
@@ -287,11 +289,19 @@ pub(crate) struct Rest<'a> {
     pub(crate) heartbeat: Duration,
     pub(crate) priority: Priority,
     pub(crate) read_ahead: &'a [u8],
+    pub(crate) format: Format,
+    pub(crate) tells_positions: bool,
 }
 
 impl Default for Rest<'_> {
     fn default() -> Self {
-        Rest { heartbeat: NEVER, priority: Priority::Normal, read_ahead: &[] }
+        Rest {
+            heartbeat: NEVER,
+            priority: Priority::Normal,
+            read_ahead: &[],
+            format: Format::Stream,
+            tells_positions: false,
+        }
     }
 }
 
@@ -311,7 +321,7 @@ pub(crate) enum Heard {
 }
 
 impl Peer {
-    fn new(stream: TcpStream) -> Peer {
+    pub(crate) fn new(stream: TcpStream) -> Peer {
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has time-outs");
         stream.set_write_timeout(Some(PATIENCE)).expect("a socket has time-outs");
         Peer { stream, buf: Vec::new() }

@@ -59,6 +59,7 @@ impl Stage {
             priority,
             origin: Origin::default(),
             publish_limited: self.publish_limited,
+            tells_positions: false,
             read_ahead: ahead.to_vec(),
             tls: None,
         };

@@ -1,0 +1,161 @@
+//! What leaves on a connection that does not take frames of a stream: WebSocket messages and server-sent events.
+//!
+//! The front and the rest of the shard speak frames; they become what the connection speaks here, before they wait or
+//! leave. A message to many is made once for all connections of a format ([`Message::encode`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use weir_wire::format::{self, Format};
+use weir_wire::{CloseReason, ws};
+
+use super::Shard;
+use crate::command::Front;
+use crate::message::Message;
+use crate::net::Net;
+use crate::stats::DropRule;
+
+/// The last event that a connection has been told of each of its topics, by the topics' epochs.
+///
+/// Shape: by slot; only connections that read the events of several topics are here.
+/// Limits: `topics_per_connection_max` positions each, and the number of connections.
+pub(super) type Positions = HashMap<u32, Vec<(u64, u64)>, RandomState>;
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn format(&self, slot: u32) -> Format {
+        self.table[slot].format()
+    }
+
+    /// Appends frames to `out` as the connection takes them.
+    pub(super) fn form(&mut self, slot: u32, frames: &[u8], out: &mut Vec<u8>) {
+        let format = self.format(slot);
+        let from = out.len();
+        let tail = format::encode(format, frames, 0, out);
+        if tail == 0 || !self.tells_positions(slot) {
+            return;
+        }
+        let at = out.len() - tail;
+        debug_assert!(at >= from, "the tail is part of what was appended");
+        let own = std::str::from_utf8(&out[at..]).ok();
+        let own = own.and_then(|id| format::parse_sse_id(id.trim_start_matches("id:").trim_end()));
+        for position in own.into_iter().flatten() {
+            self.note_position(slot, position.epoch, position.offset);
+        }
+        out.truncate(at);
+        self.put_positions(slot, out);
+    }
+
+    /// A message as the connection takes it: that of all who speak the same, or one with this connection's positions.
+    /// If the budget has no room for that, the connection ends.
+    pub(super) fn formed(&mut self, slot: u32, message: &Arc<Message>) -> Option<Arc<Message>> {
+        let format = self.format(slot);
+        if message.encode(format) {
+            self.stats.encoded[format.index()].add(1);
+        }
+        if message.tail(format) == 0 || !self.tells_positions(slot) {
+            return Some(Arc::clone(message));
+        }
+        self.copied(slot, message)
+    }
+
+    /// The same of a message that is retained: what is made of it is not kept with it.
+    pub(super) fn formed_of_retained(
+        &mut self,
+        slot: u32,
+        message: &Arc<Message>,
+    ) -> Option<Arc<Message>> {
+        if message.is_encoded(self.format(slot)) {
+            return self.formed(slot, message);
+        }
+        self.copied(slot, message)
+    }
+
+    fn copied(&mut self, slot: u32, message: &Arc<Message>) -> Option<Arc<Message>> {
+        let mut tail = Vec::with_capacity(TAIL_BYTES);
+        let tells_positions = message.epoch() != 0 && self.tells_positions(slot);
+        if tells_positions {
+            self.note_position(slot, message.epoch(), message.offset());
+            self.put_positions(slot, &mut tail);
+        }
+        let copy = message.copy(self.format(slot), tells_positions.then_some(&tail));
+        if copy.is_none() {
+            self.note_accepted();
+            self.count_dropped(DropRule::Closed, 1);
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+        copy
+    }
+
+    /// Answers what was read, together with the other answers to it.
+    pub(super) fn reply(&mut self, slot: u32, encode: impl FnOnce(&mut Vec<u8>)) {
+        if self.format(slot) == Format::Stream {
+            return encode(&mut self.replies);
+        }
+        let (mut frames, mut replies) = (Vec::new(), std::mem::take(&mut self.replies));
+        encode(&mut frames);
+        self.form(slot, &frames, &mut replies);
+        self.replies = replies;
+    }
+
+    fn note_position(&mut self, slot: u32, epoch: u64, offset: u64) {
+        let positions = self.positions.entry(slot).or_default();
+        match positions.iter_mut().find(|(known, _)| *known == epoch) {
+            Some((_, last)) => *last = offset,
+            None => positions.push((epoch, offset)),
+        }
+    }
+
+    fn put_positions(&self, slot: u32, out: &mut Vec<u8>) {
+        let positions = self.positions.get(&slot).map_or(&[][..], |positions| positions.as_slice());
+        format::sse_id(positions.iter().copied(), out);
+    }
+
+    /// Has each event name the positions of all topics of the connection.
+    pub(super) fn begin_positions(&mut self, slot: u32) {
+        self.positions.insert(slot, Vec::new());
+    }
+
+    /// Whether the connection's events name the positions of all its topics.
+    pub(super) fn tells_positions(&self, slot: u32) -> bool {
+        !self.positions.is_empty() && self.positions.contains_key(&slot)
+    }
+
+    /// The connection ends: its positions go with it.
+    pub(super) fn forget_positions(&mut self, slot: u32) {
+        if self.format(slot) == Format::Sse {
+            self.positions.remove(&slot);
+        }
+    }
+
+    /// Gives a sign of life to a peer that gives none unasked, or asks it for one.
+    ///
+    /// Whether a reader of events is there, the kernel tells: it gives up when nobody takes what was sent.
+    pub(super) fn beat(&mut self, slot: u32) {
+        let now = self.tick();
+        let is_free = self.table[slot].outbox.is_none();
+        let entry = &mut self.table[slot];
+        match entry.format() {
+            Format::Stream => return,
+            Format::WsProtobuf | Format::WsJson => {
+                entry.flags.pinged = true;
+                let mut ping = Vec::with_capacity(2);
+                ws::put_frame_head(ws::Opcode::Ping, 0, &mut ping);
+                self.send_formed(slot, &ping);
+            }
+            Format::Sse => {
+                entry.heard_at = now;
+                if is_free {
+                    self.send_formed(slot, SSE_COMMENT);
+                }
+            }
+        }
+        self.stats.beats.add(1);
+    }
+}
+
+/// A line that readers of events pass over (WHATWG HTML, section 9.2.6).
+const SSE_COMMENT: &[u8] = b":\n\n";
+/// Two positions and what stands around them.
+const TAIL_BYTES: usize = 64;

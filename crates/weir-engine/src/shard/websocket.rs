@@ -1,0 +1,291 @@
+//! Bytes from WebSockets: messages put together in place, control frames answered, all else handled like frames of a
+//! stream (RFC 6455).
+//!
+//! ```text
+//!  receive buffer ──whole message──▶ unmasked where it lies ──▶ handled
+//!        └── less than one, or what the front has no room for ──▶ block: head │ put together │ as received
+//! ```
+//!
+//! While no message is begun a connection has nothing of this.
+
+use std::ops::Range;
+
+use weir_wire::format::Format;
+use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
+use weir_wire::{CloseReason, ErrorCode, json};
+
+use super::Shard;
+use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
+use crate::command::Front;
+use crate::net::Net;
+use crate::pool::Block;
+use crate::table::State;
+use crate::time::Tick;
+
+/// Fragments of one message: enough for whoever sends what he reads in pieces of a packet's size.
+const FRAGMENTS_MAX: u32 = 128;
+
+/// What stands in front of the bytes in a block.
+#[derive(Debug, Clone, Copy, Default)]
+struct Begun {
+    assembly: Assembly,
+    /// Bytes behind the head, without which there is no use in looking again.
+    needed: u32,
+    /// Length of a message at the beginning that the front had no room for; 0 if there is none.
+    whole: u32,
+}
+
+impl Begun {
+    const BYTES: usize = 24;
+
+    fn to_bytes(self) -> [u8; Begun::BYTES] {
+        let mut bytes = [0; Begun::BYTES];
+        bytes[..16].copy_from_slice(&self.assembly.to_bytes());
+        bytes[16..20].copy_from_slice(&self.needed.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.whole.to_ne_bytes());
+        bytes
+    }
+
+    fn of(block: &Block) -> Begun {
+        let head = &block.filled()[..Begun::BYTES];
+        let number =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let mut assembly = [0; 16];
+        assembly.copy_from_slice(&head[..16]);
+        let assembly = Assembly::from_bytes(assembly);
+        Begun { assembly, needed: number(16), whole: number(20) }
+    }
+}
+
+/// What is left of bytes that were looked at.
+enum Left {
+    /// Nothing, or nobody to keep it for.
+    Nothing,
+    /// The beginning of a message: from there on.
+    Part(Begun, usize),
+    /// A message that the front has no room for, and what is behind it: from there on.
+    Held(Begun, usize),
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// Takes bytes that have come.
+    pub(super) fn take_ws(&mut self, slot: u32, input: &mut [u8]) {
+        let mut input = input;
+        while let Some(block) = self.table[slot].partial.take() {
+            let have = block.filled().len() - Begun::BYTES;
+            let missing = (Begun::of(&block).needed as usize).saturating_sub(have);
+            if missing == 0 {
+                self.take_ws_block(slot, block);
+                if self.table[slot].flags.held_back {
+                    return self.keep(slot, input);
+                }
+                if self.table[slot].state != State::Open {
+                    return;
+                }
+                continue;
+            }
+            if input.is_empty() {
+                self.table[slot].partial = Some(block);
+                return;
+            }
+            let (more, rest) = input.split_at_mut(missing.min(input.len()));
+            input = rest;
+            let charged = block.footprint();
+            let block = self.pool.extend(block, more);
+            if !self.put_block(slot, block, charged) {
+                return;
+            }
+        }
+        let left = self.take_ws_bytes(slot, Begun::default(), input);
+        self.keep_left(slot, &left, input, self.tick());
+    }
+
+    /// Takes what is in a block, and keeps what is left of it.
+    pub(super) fn take_ws_block(&mut self, slot: u32, block: Box<Block>) {
+        let begun = Begun::of(&block);
+        let mut block = block;
+        let since = block.since;
+        let left = self.take_ws_bytes(slot, begun, &mut block.filled_mut()[Begun::BYTES..]);
+        match left {
+            // What is needed has become known, no more: it stays where it is.
+            Left::Part(begun, 0) if self.table[slot].state == State::Open => {
+                block.filled_mut()[..Begun::BYTES].copy_from_slice(&begun.to_bytes());
+                self.table[slot].partial = Some(block);
+            }
+            left @ (Left::Part(..) | Left::Held(..) | Left::Nothing) => {
+                self.keep_left(slot, &left, &block.filled()[Begun::BYTES..], since);
+                self.drop_block(block);
+            }
+        }
+    }
+
+    fn keep_left(&mut self, slot: u32, left: &Left, input: &[u8], since: Tick) {
+        let (begun, from, is_held) = match left {
+            Left::Nothing => return,
+            Left::Part(begun, from) => (begun, *from, false),
+            Left::Held(begun, from) => (begun, *from, true),
+        };
+        if self.table[slot].state != State::Open {
+            return;
+        }
+        let block = self.pool.take(&begun.to_bytes(), since);
+        let block = self.pool.extend(block, &input[from..]);
+        if !self.put_block(slot, block, 0) {
+            return;
+        }
+        if is_held {
+            self.hold_back(slot);
+        } else {
+            self.arm(slot, since.plus(self.limits.frame));
+        }
+    }
+
+    /// The head of a block of a WebSocket about which nothing is known yet.
+    pub(super) const FRESH: [u8; Begun::BYTES] = [0; Begun::BYTES];
+
+    /// Goes through bytes of which the first are those of the message that has begun.
+    fn take_ws_bytes(&mut self, slot: u32, begun: Begun, input: &mut [u8]) -> Left {
+        let limits = ws::Limits {
+            message_bytes_max: self.settings.frame_bytes_max,
+            fragments_max: FRAGMENTS_MAX,
+        };
+        let Begun { mut assembly, whole, .. } = begun;
+        let mut at = 0;
+        if whole > 0 {
+            at = whole as usize;
+            match self.take_ws_message(slot, &input[..at]) {
+                Handled::Yes => {}
+                Handled::Closed => return Left::Nothing,
+                Handled::NoRoom => return Left::Held(begun, 0),
+            }
+        }
+        while self.table[slot].state == State::Open {
+            if at == input.len() && assembly.is_idle() {
+                return Left::Nothing;
+            }
+            let rest = &mut input[at..];
+            match ws::next(&mut assembly, rest, limits) {
+                Ok(Step::More { needed }) => {
+                    let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+                    return Left::Part(Begun { assembly, needed, whole: 0 }, at);
+                }
+                Ok(Step::Fragment { used }) => at += close_up(rest, assembly.bytes(), used),
+                Ok(Step::Control { control, payload, used }) => {
+                    self.take_control(slot, control, &rest[payload]);
+                    at += close_up(rest, assembly.bytes(), used);
+                }
+                Ok(Step::Message { is_text, body, used }) => {
+                    match self.take_ws_kind(slot, is_text, &rest[body.clone()]) {
+                        Handled::Yes => at += used,
+                        Handled::Closed => return Left::Nothing,
+                        Handled::NoRoom => {
+                            let whole = u32::try_from(body.len()).unwrap_or(u32::MAX);
+                            let begun = Begun { whole, ..Begun::default() };
+                            return Left::Held(begun, at + close_up_range(rest, body, used));
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.refuse_ws(slot, error);
+                    return Left::Nothing;
+                }
+            }
+        }
+        Left::Nothing
+    }
+
+    /// One whole message, if it is of the kind that was agreed on.
+    fn take_ws_kind(&mut self, slot: u32, is_text: bool, body: &[u8]) -> Handled {
+        if is_text == (self.format(slot) == Format::WsJson) {
+            return self.take_ws_message(slot, body);
+        }
+        let said = if is_text { "text" } else { "binary" };
+        let mut last = Vec::new();
+        ws::put_close(
+            ws::UNSUPPORTED_DATA,
+            &format!("{said} messages are not of this subprotocol"),
+            &mut last,
+        );
+        self.send_replies(slot);
+        self.close_saying(slot, CloseReason::Malformed, Some(last.into()));
+        Handled::Closed
+    }
+
+    fn take_ws_message(&mut self, slot: u32, body: &[u8]) -> Handled {
+        if self.format(slot) != Format::WsJson {
+            return self.handle_frame(slot, body);
+        }
+        let text = std::str::from_utf8(body).unwrap_or_default();
+        match json::client_body(text) {
+            Ok(body) => self.handle_frame(slot, &body),
+            Err(error) => {
+                if self.replies.len() < REPLIES_BYTES_MAX {
+                    let message = error.to_string();
+                    self.reply(slot, |out| {
+                        encode_error(ErrorCode::InvalidField, "", &message, 0, out);
+                    });
+                }
+                self.hear(slot);
+                Handled::Yes
+            }
+        }
+    }
+
+    fn take_control(&mut self, slot: u32, control: Control, payload: &[u8]) {
+        match control {
+            Control::Ping => {
+                self.stats.pings.add(1);
+                ws::put_frame_head(Opcode::Pong, payload.len(), &mut self.replies);
+                self.replies.extend_from_slice(payload);
+                self.hear(slot);
+            }
+            Control::Pong => self.hear(slot),
+            Control::Close => match ws::close_code(payload) {
+                Ok(code) => {
+                    self.send_replies(slot);
+                    let mut last = Vec::new();
+                    match code {
+                        Some(code) => ws::put_close(code, "", &mut last),
+                        None => ws::put_frame_head(Opcode::Close, 0, &mut last),
+                    }
+                    self.close_saying(slot, CloseReason::PeerClosed, Some(last.into()));
+                }
+                Err(error) => self.refuse_ws(slot, error),
+            },
+        }
+    }
+
+    /// Ends a connection whose peer has done what RFC 6455 does not permit.
+    fn refuse_ws(&mut self, slot: u32, error: WsError) {
+        self.send_replies(slot);
+        let mut last = Vec::new();
+        ws::put_close(error.close_code(), &error.to_string(), &mut last);
+        let reason = match error {
+            WsError::MessageTooLarge { .. } => CloseReason::FrameTooLarge,
+            WsError::Unmasked
+            | WsError::Masked
+            | WsError::ReservedBit
+            | WsError::ReservedOpcode(_)
+            | WsError::ControlFragmented
+            | WsError::ControlTooLong
+            | WsError::NothingToContinue
+            | WsError::MessageNotEnded
+            | WsError::LengthMalformed
+            | WsError::TooManyFragments { .. }
+            | WsError::NotUtf8
+            | WsError::CloseMalformed => CloseReason::Malformed,
+        };
+        self.close_saying(slot, reason, Some(last.into()));
+    }
+}
+
+/// Moves the first `keep` bytes up to `used`; returns where they begin.
+fn close_up(bytes: &mut [u8], keep: usize, used: usize) -> usize {
+    close_up_range(bytes, 0..keep, used)
+}
+
+fn close_up_range(bytes: &mut [u8], keep: Range<usize>, used: usize) -> usize {
+    let to = used - keep.len();
+    bytes.copy_within(keep, to);
+    to
+}
