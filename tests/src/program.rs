@@ -62,7 +62,9 @@ impl Server {
         let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
         std::fs::write(
             &path,
-            format!("[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\n{with_tls}{extra}"),
+            format!(
+                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = []\n{with_tls}{extra}"
+            ),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
         let mut command = match open_files_max {

@@ -350,6 +350,7 @@ fn scratch_config(addr: SocketAddr, admin: SocketAddr, args: &TargetArgs) -> Tab
     };
     set("listen", "tcp", vec![addr.to_string()].into());
     set("listen", "admin", admin.to_string().into());
+    set("listen", "http", Vec::<String>::new().into());
     set("auth", "anonymous", true.into());
     set("log", "level", "warn".into());
     set("connection", "drain_timeout", "1s".into());

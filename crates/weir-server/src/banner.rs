@@ -7,11 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir::{Actor, Config, Development, OpenFiles, Started, TopicClass};
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
-    let tcp: Vec<String> = started.tcp.iter().map(SocketAddr::to_string).collect();
     let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
     let buffers = started.buffers;
-    let mut rows = vec![("devices (TCP)", tcp.join(", "))];
+    let mut rows = vec![("devices (TCP)", list(&started.tcp))];
     rows.extend(tls(started));
+    rows.extend(http(started));
+    rows.extend(certificate(started));
     rows.extend([
         ("admin API", admin),
         ("shards", shards(&started.shards)),
@@ -42,13 +43,25 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
     out
 }
 
-/// Where TLS is spoken, and what is shown there if that is nobody's certificate.
-fn tls(started: &Started) -> Vec<(&'static str, String)> {
-    if started.tls.is_empty() {
-        return Vec::new();
-    }
-    let tls: Vec<String> = started.tls.iter().map(SocketAddr::to_string).collect();
-    let mut rows = vec![("devices (TLS)", tls.join(", "))];
+/// Where TLS is spoken.
+fn tls(started: &Started) -> Option<(&'static str, String)> {
+    (!started.tls.is_empty()).then(|| ("devices (TLS)", list(&started.tls)))
+}
+
+/// Where HTTP is spoken.
+fn http(started: &Started) -> Vec<(&'static str, String)> {
+    let rows = [("HTTP", &started.http), ("HTTPS", &started.https)];
+    let there = rows.into_iter().filter(|(_, addrs)| !addrs.is_empty());
+    there.map(|(name, addrs)| (name, list(addrs))).collect()
+}
+
+fn list(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What is shown over TLS if that is nobody's certificate.
+fn certificate(started: &Started) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
     if let Some(Development { path, fingerprint }) = &started.development {
         rows.push(("certificate", format!("for development only: {}", path.display())));
         rows.push(("SHA-256", fingerprint.clone()));
@@ -215,6 +228,8 @@ mod tests {
         Started {
             tcp: vec![tcp.parse().unwrap()],
             tls: vec![],
+            http: vec![],
+            https: vec![],
             development: None,
             admin: admin.map(|addr| addr.parse().unwrap()),
             resources: Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 8 << 30 },
@@ -254,11 +269,12 @@ Try next:
     fn a_certificate_that_nobody_has_signed_is_named() {
         let mut started = started("127.0.0.1:7070", None);
         started.tls = vec!["127.0.0.1:7443".parse().unwrap()];
-        assert_eq!(tls(&started), [("devices (TLS)", "127.0.0.1:7443".to_owned())]);
+        assert_eq!(tls(&started), Some(("devices (TLS)", "127.0.0.1:7443".to_owned())));
+        started.http = vec!["127.0.0.1:8080".parse().unwrap(), "[::1]:8080".parse().unwrap()];
         let (path, fingerprint) = ("/s/development.pem".into(), "AB:CD".to_owned());
         started.development = Some(Development { path, fingerprint });
         let shown = text(&started, &Config::default(), 1);
-        let expected = "  devices (TLS)  127.0.0.1:7443\n  certificate    for development only: /s/development.pem\n  \
+        let expected = "  devices (TLS)  127.0.0.1:7443\n  HTTP           127.0.0.1:8080, [::1]:8080\n  certificate    for development only: /s/development.pem\n  \
                         SHA-256        AB:CD\n";
         assert!(shown.contains(expected), "{shown}");
     }

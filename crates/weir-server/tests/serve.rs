@@ -69,7 +69,9 @@ struct Server {
 impl Server {
     fn start(variables: &[(&str, &str)]) -> Server {
         let mut command = weir(&["serve"], variables);
-        command.env("WEIR_LISTEN_TCP", "127.0.0.1:0").env("WEIR_LISTEN_ADMIN", "127.0.0.1:0");
+        for key in ["WEIR_LISTEN_TCP", "WEIR_LISTEN_HTTP", "WEIR_LISTEN_ADMIN"] {
+            command.env(key, "127.0.0.1:0");
+        }
         let mut program = Program::start(command);
         let mut printed = String::new();
         while !printed.ends_with("/v1/connections\n") {
@@ -273,11 +275,14 @@ fn tokens_of_the_file_admit_and_are_needed() {
 fn a_port_in_use_is_named_with_its_key() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    for (variable, key) in
-        [("WEIR_LISTEN_TCP", "listen.tcp"), ("WEIR_LISTEN_ADMIN", "listen.admin")]
-    {
+    for (variable, key) in [
+        ("WEIR_LISTEN_TCP", "listen.tcp"),
+        ("WEIR_LISTEN_HTTP", "listen.http"),
+        ("WEIR_LISTEN_ADMIN", "listen.admin"),
+    ] {
         let variables = [
             ("WEIR_LISTEN_TCP", "127.0.0.1:0"),
+            ("WEIR_LISTEN_HTTP", "127.0.0.1:0"),
             ("WEIR_LISTEN_ADMIN", "127.0.0.1:0"),
             (variable, addr.as_str()),
         ];

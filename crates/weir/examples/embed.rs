@@ -11,6 +11,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:7070".parse()?];
     config.listen.admin = None;
+    config.listen.http = vec![];
 
     let gateway = Gateway::builder()
         .config(config)

@@ -68,6 +68,7 @@ fn run(mut arguments: Vec<String>) -> Result<(), Failure> {
         ["serve", directory] => {
             let mut config = Config::default();
             config.listen.tcp = Vec::new();
+            config.listen.http = Vec::new();
             config.listen.tls = vec![listen];
             config.listen.admin = Some(admin);
             // Such a thread waits more than it works.

@@ -19,6 +19,7 @@ use weir_wire::CloseReason;
 use crate::config::{Config, LimitsConfig};
 use crate::counters::{ConnectRefuseCause, Counters};
 use crate::hub::Hub;
+use crate::listener::{Door, Spoken};
 use crate::sources::{Source, SourceFull, SourceRef, Sources};
 
 /// The limits on connections, and what is used of them.
@@ -49,8 +50,13 @@ pub(crate) struct Unsettled {
     addr: Option<IpAddr>,
     source: Option<SourceRef>,
     accepted: Instant,
+    /// It counts among the unsettled.
+    is_waiting: bool,
     is_settled: bool,
 }
+
+/// What is left of a place once the one among the unsettled is given back: the socket's, and its source's.
+pub(crate) struct Seat(Unsettled);
 
 /// Refusals for one cause, and how many of them the log has not told.
 #[derive(Default)]
@@ -98,7 +104,7 @@ impl Admission {
     pub(crate) fn enter(
         self: &Arc<Self>,
         hub: &Hub,
-        transport: Transport,
+        door: &Door,
         peer: Option<IpAddr>,
         is_proxied: bool,
     ) -> Result<Unsettled, ConnectRefuseCause> {
@@ -109,9 +115,11 @@ impl Admission {
         if hub.engine().budget().is_tight() {
             return Err(ConnectRefuseCause::Memory);
         }
-        if hub.assignments.is_full() {
+        // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
+        if door.spoken() == Spoken::Frames && hub.assignments.is_full() {
             return Err(ConnectRefuseCause::ConnectionsMax);
         }
+        let transport = door.transport();
         if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
@@ -125,6 +133,7 @@ impl Admission {
             addr: peer,
             source: None,
             accepted,
+            is_waiting: true,
             is_settled: false,
         };
         if open >= self.sockets_max {
@@ -259,9 +268,37 @@ impl Unsettled {
     }
 }
 
+impl Unsettled {
+    /// Gives the place among the unsettled back: the connection is known for what it is, and stays on the front.
+    pub(crate) fn seat(mut self) -> Seat {
+        self.admission.counters.leave_unsettled(self.transport);
+        self.is_waiting = false;
+        Seat(self)
+    }
+}
+
+impl Seat {
+    /// Where it comes from, as far as that is known.
+    pub(crate) fn addr(&self) -> Option<IpAddr> {
+        self.0.addr
+    }
+
+    /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now.
+    pub(crate) fn stand_up(mut self) -> Result<Unsettled, ConnectRefuseCause> {
+        let Admission { counters, unsettled_max, .. } = &*self.0.admission;
+        if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
+            return Err(ConnectRefuseCause::UnsettledMax);
+        }
+        (self.0.is_waiting, self.0.accepted) = (true, Instant::now());
+        Ok(self.0)
+    }
+}
+
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.admission.counters.leave_unsettled(self.transport);
+        if self.is_waiting {
+            self.admission.counters.leave_unsettled(self.transport);
+        }
         if !self.is_settled {
             self.admission.give_back(self.source);
         }

@@ -2,6 +2,7 @@
 
 mod classes;
 mod duration;
+mod http;
 mod tls;
 mod validate;
 
@@ -14,6 +15,7 @@ use weir_engine::Priority;
 
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
+pub use http::HttpConfig;
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use validate::ConfigError;
 
@@ -43,6 +45,8 @@ pub struct Config {
     pub tcp: TcpConfig,
     /// Certificates and sessions of what listens with TLS.
     pub tls: TlsConfig,
+    /// Limits of HTTP.
+    pub http: HttpConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
     pub topic_classes: Vec<TopicClass>,
 }
@@ -55,6 +59,10 @@ pub struct ListenConfig {
     pub tcp: Vec<SocketAddr>,
     /// Where devices connect with TLS, likewise; by default nowhere.
     pub tls: Vec<SocketAddr>,
+    /// Where HTTP is spoken, likewise; none: nowhere.
+    pub http: Vec<SocketAddr>,
+    /// Where HTTP is spoken over TLS, likewise; by default nowhere.
+    pub https: Vec<SocketAddr>,
     /// Where the admin API listens; none: it does not. In the file an empty string stands for none.
     #[serde(deserialize_with = "addr_or_empty")]
     pub admin: Option<SocketAddr>,
@@ -69,7 +77,7 @@ pub struct ListenConfig {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
-    /// Whether devices without a token are admitted; absent: if all device listeners are on loopback.
+    /// Whether devices without a token are admitted; absent: if all listeners but the admin API's are on loopback.
     pub anonymous: Option<bool>,
     /// Tokens that admit.
     pub tokens: Vec<TokenConfig>,
@@ -248,8 +256,32 @@ pub struct TcpConfig {
 impl Config {
     /// Whether devices without a token are admitted: as configured, or if all listen on loopback.
     pub fn admits_anonymous(&self) -> bool {
-        let mut addrs = self.listen.tcp.iter().chain(&self.listen.tls);
-        self.auth.anonymous.unwrap_or_else(|| addrs.all(|addr| addr.ip().is_loopback()))
+        let exposed = || self.listen.exposed().is_some();
+        self.auth.anonymous.unwrap_or_else(|| !exposed())
+    }
+}
+
+impl ListenConfig {
+    /// Whether anything listens with TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        !self.tls.is_empty() || !self.https.is_empty()
+    }
+
+    /// What strangers may connect to, with the keys, in the order of the file.
+    pub(crate) fn doors(&self) -> [(&'static str, &[SocketAddr]); 4] {
+        [
+            ("listen.tcp", &self.tcp),
+            ("listen.tls", &self.tls),
+            ("listen.http", &self.http),
+            ("listen.https", &self.https),
+        ]
+    }
+
+    /// The first address that is reached from elsewhere, and the key that it stands under.
+    pub(crate) fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
+        let all = self.doors().into_iter();
+        let mut all = all.flat_map(|(key, addrs)| addrs.iter().map(move |addr| (key, *addr)));
+        all.find(|(_, addr)| !addr.ip().is_loopback())
     }
 }
 
@@ -258,6 +290,8 @@ impl Default for ListenConfig {
         Self {
             tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
             tls: Vec::new(),
+            http: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))],
+            https: Vec::new(),
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             proxy_networks: Vec::new(),
             accept_backlog: 4096,

@@ -9,6 +9,7 @@ use weir_engine::Transport;
 use weir_wire::CloseReason;
 
 use crate::handle::{PublishError, Target};
+use crate::http::counts::HttpCounts;
 use crate::router::SubscribeError;
 use crate::tls::counts::TlsCounts;
 pub(crate) use times::Times;
@@ -37,6 +38,7 @@ pub struct Counters {
     /// From accept to the shard's answer.
     pub(crate) settle_times: Times,
     pub(crate) tls: TlsCounts,
+    pub(crate) http: HttpCounts,
 }
 
 /// Why a connection could not be accepted.

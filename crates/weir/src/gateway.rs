@@ -19,8 +19,9 @@ use crate::config::{CertificateConfig, Config, ConfigError};
 use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
+use crate::http::{self, Edge};
 use crate::hub::Hub;
-use crate::listener::{self, Buffers, Listener};
+use crate::listener::{self, Buffers, Door, Listener, Spoken};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::tls::{Development, NoKey, SigningKeys, TlsError};
@@ -36,6 +37,8 @@ pub struct Gateway {
     hub: Arc<Hub>,
     /// Runs the listeners until it is dropped.
     _settling: Settling,
+    /// There if HTTP is spoken.
+    edge: Option<Arc<Edge>>,
     listeners: JoinSet<()>,
     desks: JoinSet<()>,
     /// The janitors: what sees to topics.
@@ -50,22 +53,30 @@ struct Settling {
     tcp: Workers,
     /// Only where there is a listener with TLS.
     tls: Option<Workers>,
+    /// Only where there is a listener for HTTP.
+    http: Option<http::Threads>,
 }
 
 impl Settling {
     fn start(config: &Config, resources: &Resources) -> io::Result<Settling> {
         let threads = resources.handshake_threads(config.tls.handshake_threads);
-        let has_tls = !config.listen.tls.is_empty();
+        let has_tls = config.listen.has_tls();
+        let has_http = !config.listen.http.is_empty() || !config.listen.https.is_empty();
         Ok(Settling {
             tcp: Workers::start("weir-settle", resources.settling_threads())?,
             tls: has_tls.then(|| Workers::start("weir-tls", threads)).transpose()?,
+            http: has_http.then(|| http::Threads::start(resources)).transpose()?,
         })
     }
 
-    fn of(&self, transport: Transport) -> &runtime::Handle {
-        match (transport, &self.tls) {
-            (Transport::Tls, Some(workers)) => workers.handle(),
-            (Transport::Tcp | Transport::Tls, _) => self.tcp.handle(),
+    /// Where such connections are accepted: each runtime has a listener of its own.
+    fn of(&self, transport: Transport, spoken: Spoken) -> Vec<&runtime::Handle> {
+        match (transport, &self.tls, spoken, &self.http) {
+            (Transport::Tls, Some(workers), ..) => vec![workers.handle()],
+            (Transport::Tcp, _, Spoken::Http, Some(threads)) => threads.handles().collect(),
+            (Transport::Tcp | Transport::Tls, _, Spoken::Frames | Spoken::Http, _) => {
+                vec![self.tcp.handle()]
+            }
         }
     }
 }
@@ -77,7 +88,11 @@ pub struct Started {
     pub tcp: Vec<SocketAddr>,
     /// Where devices connect with TLS, likewise.
     pub tls: Vec<SocketAddr>,
-    /// The certificate that is shown there if none is configured.
+    /// Where HTTP is spoken, likewise.
+    pub http: Vec<SocketAddr>,
+    /// Where HTTP is spoken over TLS, likewise.
+    pub https: Vec<SocketAddr>,
+    /// The certificate that is shown with TLS if none is configured.
     pub development: Option<Development>,
     /// Where the admin API listens.
     pub admin: Option<SocketAddr>,
@@ -160,6 +175,16 @@ impl Gateway {
         &self.started.tls
     }
 
+    /// Where HTTP is spoken.
+    pub fn http_addrs(&self) -> &[SocketAddr] {
+        &self.started.http
+    }
+
+    /// Where HTTP is spoken over TLS.
+    pub fn https_addrs(&self) -> &[SocketAddr] {
+        &self.started.https
+    }
+
     /// Where the admin API listens.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.started.admin
@@ -178,6 +203,9 @@ impl Gateway {
         info!(connections = self.hub.devices.connection_count(), ?over, "draining");
         self.hub.draining.send_replace(true);
         while self.listeners.join_next().await.is_some() {}
+        if let Some(edge) = &self.edge {
+            edge.drain();
+        }
         let drained = timeout(over + DRAIN_GRACE, self.drain(over)).await;
         if drained.is_err() {
             warn!("not all connections closed in time");
@@ -222,7 +250,8 @@ impl Gateway {
         // It is closed by nobody.
         let _ = self.hub.drained.acquire_many(shards).await;
         // Those who had not settled are told by tasks of their own, which end with the runtime.
-        while self.hub.counters().unsettled() > 0 {
+        let spoken_with = || self.edge.as_ref().map_or(0, |edge| edge.connection_count());
+        while self.hub.counters().unsettled() + spoken_with() > 0 {
             sleep(UNSETTLED_INTERVAL).await;
         }
     }
@@ -305,8 +334,10 @@ impl GatewayBuilder {
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
     pub async fn start(self) -> Result<Gateway, StartError> {
+        self.config.validate()?;
+        // What is held meanwhile makes the future large: nothing more than was given.
+        let admin = bind_admin(self.config.listen.admin).await?;
         let GatewayBuilder { config, on_publish, allocated_bytes, signing_keys, depths } = self;
-        config.validate()?;
         let open_files = raise_open_files();
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
@@ -320,14 +351,15 @@ impl GatewayBuilder {
             }
             None => None,
         };
-        let admin = bind_admin(&config).await?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own);
         let started = Started {
-            tcp: addrs(&listeners, Transport::Tcp),
-            tls: addrs(&listeners, Transport::Tls),
+            tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
+            tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
+            http: addrs(&listeners, Transport::Tcp, Spoken::Http),
+            https: addrs(&listeners, Transport::Tls, Spoken::Http),
             development: tls.as_ref().and_then(|tls| tls.contexts().development().cloned()),
             admin: admin.as_ref().map(|(addr, _)| *addr),
             resources,
@@ -349,6 +381,8 @@ impl Started {
         info!(
             tcp = ?self.tcp,
             tls = ?self.tls,
+            http = ?self.http,
+            https = ?self.https,
             admin = ?self.admin,
             shards = self.shards.len(),
             topic_classes = config.topic_classes.len(),
@@ -385,42 +419,59 @@ impl Default for Depths {
     }
 }
 
-type Bound<L> = (SocketAddr, L);
+/// A listener, what is spoken there, and the runtime that it belongs to.
+struct Bound {
+    addr: SocketAddr,
+    transport: Transport,
+    spoken: Spoken,
+    listener: Listener,
+    runtime: runtime::Handle,
+}
 
-/// A listener for devices, and what is spoken there.
-type Door = (Transport, Listener);
-
-fn bind_all(
-    config: &Config,
-    settling: &Settling,
-) -> Result<(Vec<Bound<Door>>, Buffers), StartError> {
+fn bind_all(config: &Config, settling: &Settling) -> Result<(Vec<Bound>, Buffers), StartError> {
     let mut listeners = Vec::new();
     let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
-    let doors = [
-        (Transport::Tcp, "listen.tcp", &config.listen.tcp),
-        (Transport::Tls, "listen.tls", &config.listen.tls),
+    let kinds = [
+        (Transport::Tcp, Spoken::Frames),
+        (Transport::Tls, Spoken::Frames),
+        (Transport::Tcp, Spoken::Http),
+        (Transport::Tls, Spoken::Http),
     ];
-    for (transport, key, addrs) in doors {
-        let _sockets_belong_to = settling.of(transport).enter();
+    for ((key, addrs), (transport, spoken)) in config.listen.doors().into_iter().zip(kinds) {
         for addr in addrs {
-            let bound = listener::bind(*addr, addrs, config).and_then(|(listener, buffers)| {
-                granted = buffers;
-                Ok((listener.get_ref().local_addr()?, (transport, listener)))
-            });
-            let listen_error = |source| StartError::Listen { key, addr: *addr, source };
-            listeners.push(bound.map_err(listen_error)?);
+            let runtimes = settling.of(transport, spoken);
+            // Where the kernel chooses the port, it does so once.
+            let mut shared = *addr;
+            for runtime in &runtimes {
+                let _sockets_belong_to = runtime.enter();
+                let bound = listener::bind(shared, addrs, runtimes.len() > 1, config);
+                let bound = bound.and_then(|(listener, buffers)| {
+                    granted = buffers;
+                    shared = listener.get_ref().local_addr()?;
+                    let runtime = (*runtime).clone();
+                    Ok(Bound { addr: shared, transport, spoken, listener, runtime })
+                });
+                let listen_error = |source| StartError::Listen { key, addr: *addr, source };
+                listeners.push(bound.map_err(listen_error)?);
+            }
         }
     }
     Ok((listeners, granted))
 }
 
-fn addrs(listeners: &[Bound<Door>], transport: Transport) -> Vec<SocketAddr> {
-    let doors = listeners.iter().filter(|(_, (spoken, _))| *spoken == transport);
-    doors.map(|(addr, _)| *addr).collect()
+fn addrs(listeners: &[Bound], transport: Transport, spoken: Spoken) -> Vec<SocketAddr> {
+    let kind =
+        listeners.iter().filter(|bound| (bound.transport, bound.spoken) == (transport, spoken));
+    let mut addrs: Vec<SocketAddr> = kind.map(|bound| bound.addr).collect();
+    // One that several runtimes share stands there once.
+    addrs.dedup();
+    addrs
 }
 
-async fn bind_admin(config: &Config) -> Result<Option<Bound<TcpListener>>, StartError> {
-    let Some(addr) = config.listen.admin else { return Ok(None) };
+async fn bind_admin(
+    addr: Option<SocketAddr>,
+) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {
+    let Some(addr) = addr else { return Ok(None) };
     let bound = async {
         let listener = TcpListener::bind(addr).await?;
         Ok((listener.local_addr()?, listener))
@@ -470,17 +521,21 @@ fn launch(
     hub: Arc<Hub>,
     settling: Settling,
     queues: Vec<Reports>,
-    bound: Vec<Bound<Door>>,
-    admin: Option<Bound<TcpListener>>,
+    bound: Vec<Bound>,
+    admin: Option<(SocketAddr, TcpListener)>,
     started: Started,
 ) -> Gateway {
     let (mut listeners, mut desks, mut services) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
     for (shard, reports) in queues.into_iter().enumerate() {
         desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
     }
-    for (_, (transport, listener)) in bound {
-        let accepting = listener::run(Arc::clone(&hub), listener, transport);
-        listeners.spawn_on(accepting, settling.of(transport));
+    let edge = settling.http.as_ref().map(|threads| Edge::start(&hub, threads));
+    for Bound { transport, spoken, listener, runtime, .. } in bound {
+        let door = match (spoken, &edge) {
+            (Spoken::Http, Some(edge)) => Door::Web(transport, Arc::clone(edge)),
+            (Spoken::Frames | Spoken::Http, _) => Door::Devices(transport),
+        };
+        listeners.spawn_on(listener::run(Arc::clone(&hub), listener, door), &runtime);
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
     services.spawn(sweep_rings(Arc::clone(&hub)));
@@ -500,7 +555,7 @@ fn launch(
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
     hub.set_listening();
-    Gateway { hub, _settling: settling, listeners, desks, services, admin, started }
+    Gateway { hub, _settling: settling, edge, listeners, desks, services, admin, started }
 }
 
 /// Lets topics let go of what they have kept long enough.

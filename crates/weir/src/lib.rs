@@ -11,6 +11,7 @@ mod events;
 mod frames;
 mod gateway;
 mod handle;
+mod http;
 mod hub;
 mod inspect;
 mod lanes;
@@ -31,9 +32,9 @@ mod workers;
 
 pub use config::{
     Actor, AdminConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, Config,
-    ConfigError, ConnectionConfig, DurationError, LimitsConfig, ListenConfig, MemoryConfig, Right,
-    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
-    parse_duration,
+    ConfigError, ConnectionConfig, DurationError, HttpConfig, LimitsConfig, ListenConfig,
+    MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
+    TokenConfig, TopicClass, parse_duration,
 };
 pub use counters::{
     AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,

@@ -19,6 +19,7 @@ use weir_wire::CloseReason;
 
 use crate::config::Config;
 use crate::counters::{AcceptError, ConnectRefuseCause};
+use crate::http::{self, Edge};
 use crate::hub::Hub;
 use crate::session;
 use crate::tls::stream::Stream;
@@ -36,18 +37,71 @@ pub struct Buffers {
 /// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
 pub(crate) type Listener = AsyncFd<TcpListener>;
 
-/// Binds a listener for devices; `rivals`: all of its kind.
+/// What is spoken behind a listener, over TLS or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// The frames of devices.
+    Frames,
+    /// HTTP.
+    Http,
+}
+
+/// What accepted connections are given to.
+pub(crate) enum Door {
+    /// A session, which takes them to a shard.
+    Devices(Transport),
+    /// The front, which serves HTTP.
+    Web(Transport, Arc<Edge>),
+}
+
+/// How one is told that there is no place for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// By the frame `Goodbye`.
+    Goodbye,
+    /// By an answer of HTTP.
+    Unavailable,
+    /// By a reset: a handshake only to say it would cost more than all that is saved.
+    Reset,
+}
+
+impl Door {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Door::Devices(transport) | Door::Web(transport, _) => *transport,
+        }
+    }
+
+    pub(crate) fn spoken(&self) -> Spoken {
+        match self {
+            Door::Devices(_) => Spoken::Frames,
+            Door::Web(..) => Spoken::Http,
+        }
+    }
+
+    fn farewell(&self) -> Farewell {
+        match (self.transport(), self.spoken()) {
+            (Transport::Tls, Spoken::Frames | Spoken::Http) => Farewell::Reset,
+            (Transport::Tcp, Spoken::Frames) => Farewell::Goodbye,
+            (Transport::Tcp, Spoken::Http) => Farewell::Unavailable,
+        }
+    }
+}
+
+/// Binds a listener; `rivals`: all of its kind; `is_shared`: others listen on the same address.
 ///
 /// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
 /// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
 pub(crate) fn bind(
     addr: SocketAddr,
     rivals: &[SocketAddr],
+    is_shared: bool,
     config: &Config,
 ) -> io::Result<(Listener, Buffers)> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
+    socket.set_reuse_port(is_shared)?;
     if addr.is_ipv6() {
         socket.set_only_v6(!takes_both(addr, rivals))?;
     }
@@ -70,16 +124,16 @@ pub(crate) fn bind(
 }
 
 /// Accepts until the gateway drains.
-pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, transport: Transport) {
+pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, door: Door) {
     let mut draining = hub.draining.subscribe();
     tokio::select! {
-        () = accept(&hub, &listener, transport) => {}
+        () = accept(&hub, &listener, &door) => {}
         // The sender lives in the hub, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {}
     }
 }
 
-async fn accept(hub: &Arc<Hub>, listener: &Listener, transport: Transport) {
+async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
     let mut trouble = Trouble::default();
     let mut refused = 0_u32;
     loop {
@@ -88,7 +142,7 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, transport: Transport) {
             Err(error) => {
                 let kind = AcceptError::of(&error);
                 hub.counters().count_accept_error(kind);
-                if !(is_out_of_descriptors(kind) && shed_one(hub, listener, transport)) {
+                if !(is_out_of_descriptors(kind) && shed_one(hub, listener, door.farewell())) {
                     trouble.meet(kind, &error).await;
                 }
                 continue;
@@ -97,20 +151,29 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, transport: Transport) {
         trouble.pause = PAUSE_MIN;
         hub.counters().count_accepted();
         let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
-        match hub.admission.enter(hub, transport, peer, is_proxied) {
+        match hub.admission.enter(hub, door, peer, is_proxied) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
                     hub.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
-                let stream = match transport {
+                let stream = match door.transport() {
                     Transport::Tcp => Stream::plain(stream),
                     Transport::Tls => Stream::unsecured(stream),
                 };
-                tokio::spawn(session::run(Arc::clone(hub), stream, unsettled, is_proxied));
+                let hub = Arc::clone(hub);
+                match door {
+                    Door::Devices(_) => {
+                        tokio::spawn(session::run(hub, stream, unsettled, is_proxied));
+                    }
+                    Door::Web(_, edge) => {
+                        let edge = Arc::clone(edge);
+                        tokio::spawn(http::run(hub, edge, stream, unsettled, is_proxied));
+                    }
+                }
             }
             Err(cause) => {
-                session::turn_away(hub, socket, peer, cause, transport == Transport::Tcp);
+                session::turn_away(hub, socket, peer, cause, door.farewell());
                 refused = refused.wrapping_add(1);
                 // Those who are in have their turn between a crowd that is turned away.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
@@ -138,7 +201,7 @@ fn is_proxy(hub: &Hub, peer: IpAddr) -> bool {
 /// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
 ///
 /// This happens only if the process holds more descriptors of other kinds than were counted at the start.
-fn shed_one(hub: &Hub, listener: &Listener, transport: Transport) -> bool {
+fn shed_one(hub: &Hub, listener: &Listener, farewell: Farewell) -> bool {
     if !hub.admission.lend_descriptor() {
         return false;
     }
@@ -146,8 +209,7 @@ fn shed_one(hub: &Hub, listener: &Listener, transport: Transport) -> bool {
     let is_shed = accepted.is_ok();
     if let Ok((socket, peer)) = accepted {
         hub.counters().count_accepted();
-        let is_plain = transport == Transport::Tcp;
-        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors, is_plain);
+        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors, farewell);
     }
     hub.admission.restore_descriptors();
     is_shed
@@ -236,7 +298,8 @@ mod tests {
     #[tokio::test]
     async fn accepted_sockets_inherit_what_the_listener_was_given() {
         let config = Config::default();
-        let (listener, buffers) = bind("127.0.0.1:0".parse().unwrap(), &[], &config).unwrap();
+        let (listener, buffers) =
+            bind("127.0.0.1:0".parse().unwrap(), &[], false, &config).unwrap();
         let addr = listener.get_ref().local_addr().unwrap();
         let _peer = std::net::TcpStream::connect(addr).unwrap();
         let accepted = listener.async_io(Interest::READABLE, accept_one).await;

@@ -29,16 +29,17 @@ use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 use crate::admission::{Admission, Unsettled};
 use crate::config::LimitsConfig;
 use crate::counters::ConnectRefuseCause;
-use crate::frames;
 use crate::hub::Hub;
 use crate::lanes::credit;
+use crate::listener::{Farewell, Spoken};
 use crate::partial::{Partial, READ_BYTES};
 use crate::patience::Patience;
 use crate::proxy::{self, NoHeader};
 use crate::tickets::{Offer, Pending};
-use crate::tls::NotSecured;
 use crate::tls::stream::{NotMovable, Parts, Stream};
+use crate::tls::{NotSecured, Secured};
 use crate::workers::behind_the_others;
+use crate::{frames, http};
 
 /// Takes a connection to its shard, or says why not.
 ///
@@ -60,7 +61,8 @@ pub(crate) async fn run(
         Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
         Err(NotGreeted::TurnedAway(cause)) => {
             // Others wait behind a source over its limits: its place is not kept for it to hear this.
-            turn_away(&hub, stream.socket(), unsettled.addr(), cause, stream.is_plain());
+            let farewell = if stream.is_plain() { Farewell::Goodbye } else { Farewell::Reset };
+            turn_away(&hub, stream.socket(), unsettled.addr(), cause, farewell);
             return;
         }
         Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
@@ -75,19 +77,17 @@ pub(crate) async fn run(
 
 /// Says goodbye at once and closes: for a connection that there is no place for.
 ///
-/// `is_plain`: goodbye can be said. A handshake only to say it would cost more than all that is saved: the peer gets a
-/// reset.
 /// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
 pub(crate) fn turn_away(
     hub: &Hub,
     socket: impl AsFd,
     addr: Option<IpAddr>,
     cause: ConnectRefuseCause,
-    is_plain: bool,
+    farewell: Farewell,
 ) {
     let reason = hub.admission.refuse(cause, addr);
     hub.counters().count_closed(reason);
-    if !is_plain {
+    if farewell == Farewell::Reset {
         // Should it fail, the peer sees an end instead.
         let _ = set_socket_linger(&socket, Some(Duration::ZERO));
         return;
@@ -96,7 +96,11 @@ pub(crate) fn turn_away(
         return;
     }
     // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
-    let _ = send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL);
+    let _ = match farewell {
+        Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
+        Farewell::Unavailable => send(&socket, http::UNAVAILABLE, SendFlags::NOSIGNAL),
+        Farewell::Reset => Ok(0),
+    };
     // A close with unread bytes is a reset, which may overtake what was said.
     let mut bytes = [0; READ_BYTES];
     let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
@@ -111,7 +115,7 @@ struct Greeting {
 }
 
 /// Why a connection is not heard to the end of its `Hello`.
-enum NotGreeted {
+pub(crate) enum NotGreeted {
     /// Its own doing, or the time's: it is told as well as can be.
     Closed(CloseReason),
     /// There is no place for it, as is known from its PROXY header.
@@ -144,20 +148,9 @@ async fn greet(
     is_proxied: bool,
 ) -> Result<Greeting, NotGreeted> {
     let mut patience = Patience::of(hub.config().connection.hello_timeout);
-    let mut partial = Partial::new(hub.engine().budget());
-    if is_proxied {
-        hear_proxy(stream, unsettled, &mut partial, &patience).await?;
-    } else {
-        read_more(&mut partial, stream, &patience).await?;
-    }
-    if !is_proxied && proxy::is_signed(&partial.bytes) {
-        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
-    }
-    let mut identity = None;
-    if let Some(tls) = hub.tls.as_ref().filter(|_| stream.is_unsecured()) {
-        let received = mem::replace(&mut partial, Partial::new(hub.engine().budget()));
-        identity = tls.secure(stream, received, &mut patience).await?;
-    }
+    let (mut partial, secured) =
+        arrive(hub, stream, unsettled, is_proxied, Spoken::Frames, &mut patience).await?;
+    let identity = secured.and_then(|secured| secured.identity);
     let frame_bytes_max = hub.config().limits.frame_bytes_max;
     loop {
         // A header that came in pieces.
@@ -179,6 +172,33 @@ async fn greet(
             ) => return Err(CloseReason::Malformed.into()),
         }
     }
+}
+
+/// Reads the PROXY header, where there is one, and makes the handshake, where there is one. Answers with what has come
+/// behind, and what the handshake tells.
+pub(crate) async fn arrive(
+    hub: &Hub,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+    spoken: Spoken,
+    patience: &mut Patience,
+) -> Result<(Partial, Option<Secured>), NotGreeted> {
+    let mut partial = Partial::new(hub.engine().budget());
+    if is_proxied {
+        hear_proxy(stream, unsettled, &mut partial, patience).await?;
+    } else {
+        read_more(&mut partial, stream, patience).await?;
+    }
+    if !is_proxied && proxy::is_signed(&partial.bytes) {
+        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+    }
+    let Some(tls) = hub.tls.as_ref().filter(|_| stream.is_unsecured()) else {
+        return Ok((partial, None));
+    };
+    let received = mem::replace(&mut partial, Partial::new(hub.engine().budget()));
+    let secured = tls.secure(stream, spoken, received, patience).await?;
+    Ok((partial, Some(secured)))
 }
 
 /// Reads the PROXY header, which tells the source.
@@ -205,7 +225,7 @@ async fn hear_proxy(
     }
 }
 
-async fn read_more(
+pub(crate) async fn read_more(
     partial: &mut Partial,
     stream: &mut Stream,
     patience: &Patience,
@@ -366,7 +386,7 @@ async fn say_goodbye(mut stream: Stream, reason: CloseReason) {
 }
 
 /// Reads and forgets; 0 at the end, otherwise at least 1.
-fn discard(stream: &TcpStream) -> io::Result<usize> {
+pub(crate) fn discard(stream: &TcpStream) -> io::Result<usize> {
     let mut bytes = [0; READ_BYTES];
     match stream.try_read(&mut bytes) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(1),

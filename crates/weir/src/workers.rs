@@ -1,4 +1,4 @@
-//! The threads on which connections become settled: runtimes of their own, below the shards.
+//! Threads for connections that are not on a shard: runtimes of their own.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,19 +8,28 @@ use tokio::runtime::{self, Runtime};
 
 use crate::threads::schedule_settling_thread;
 
-/// A runtime whose threads only get what shards and front leave.
+/// A runtime.
 ///
 /// Dropped, it ends by itself: also on a thread of a runtime, which must not wait.
 pub(crate) struct Workers(Option<Runtime>);
 
 impl Workers {
-    /// Starts `threads` threads of that name.
+    /// Starts `threads` threads of that name, which only get what shards and front leave.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Workers> {
+        Workers::scheduled(name, threads, move || schedule_settling_thread(threads))
+    }
+
+    /// The same, whose threads begin with `schedule`.
+    pub(crate) fn scheduled(
+        name: &str,
+        threads: usize,
+        schedule: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Workers> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name(name)
             .event_interval(POLLS_BETWEEN_EVENTS)
-            .on_thread_start(move || schedule_settling_thread(threads))
+            .on_thread_start(schedule)
             .enable_all()
             .build()?;
         Ok(Workers(Some(runtime)))

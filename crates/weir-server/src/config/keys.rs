@@ -112,7 +112,8 @@ pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("limits", "How many and how large. What is over a limit is refused, and counted."),
     ("connection", "Times and watermarks of a connection."),
     ("tcp", "Options of the devices' sockets."),
-    ("tls", "Certificates, sessions and handshakes of `listen.tls`."),
+    ("tls", "Certificates, sessions and handshakes of `listen.tls` and `listen.https`."),
+    ("http", "Limits of HTTP, on `listen.http` and `listen.https`."),
     // Of what stands outside the sections.
     ("", "What holds for the topics whose names fit a pattern."),
     ("log", "Log lines; they go to standard error."),
@@ -149,13 +150,24 @@ macro_rules! key {
 static KEYS: &[Key] = &[
     key!(
         listen.tcp,
-        "at least one, here or in listen.tls",
+        "at least one, here or in listen.tls, listen.http or listen.https",
         "Where devices connect over TCP. `[::]` takes IPv4 too; port 0 takes a free one, which is printed at the start."
     ),
     key!(
         listen.tls,
         "",
         "Where devices connect over TLS, likewise; see `[tls]`. By default nowhere; 7443 is the usual port."
+    ),
+    key!(
+        listen.http,
+        "",
+        "Where HTTP is spoken, version 1.1 and 2 (h2c with prior knowledge); see `[http]`. `[]`: nowhere."
+    ),
+    key!(
+        listen.https,
+        "",
+        "Where HTTP is spoken over TLS, likewise, with the certificates of `[tls]`; ALPN says which version. By default \
+         nowhere; 8443 is the usual port."
     ),
     key!(
         listen.admin,
@@ -177,10 +189,9 @@ static KEYS: &[Key] = &[
     ),
     key!(
         auth.anonymous,
-        "true only while every listen.tcp and listen.tls is on loopback",
-        "Whether devices without a token are admitted. Absent: yes if all of `listen.tcp` and `listen.tls` is on \
-         loopback; with \
-         `listen.proxy_networks` it is to be said. A wrong token is refused either way."
+        "true only while all that listens, but the admin API, is on loopback",
+        "Whether devices without a token are admitted. Absent: yes if all that listens, but the admin API, is on \
+         loopback; with `listen.proxy_networks` it is to be said. A wrong token is refused either way."
     ),
     key!(
         secret auth.tokens,
@@ -460,6 +471,69 @@ static KEYS: &[Key] = &[
         "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
          and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
          as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
+    ),
+    key!(
+        http.connections_max,
+        "1 to 100000",
+        "Connections that HTTP is spoken on at one time; each takes some ten kilobytes on the front. One more takes the \
+         place of one that has been silent for long, and is answered with 503 if all are busy."
+    ),
+    key!(
+        http.head_timeout,
+        "100ms to 1h",
+        "From accept to the first request's head, and from a later head's first byte to its last: who sends heads slowly \
+         holds a buffer each. Long enough for a lost packet or two."
+    ),
+    key!(
+        http.idle_timeout,
+        "100ms to 1h",
+        "How long a connection may be without a request before it is closed. Longer saves handshakes, shorter saves \
+         buffers."
+    ),
+    key!(http.body_timeout, "100ms to 1h", "How long a request's body may take."),
+    key!(
+        http.head_bytes_max,
+        "8192 to 65536",
+        "Length of a request's head, over HTTP/2 with what each header costs in memory. It also is the buffer that a \
+         connection reads into; cookies and tokens of other services fit."
+    ),
+    key!(
+        http.headers_max,
+        "16 to 100",
+        "Headers of a request, over HTTP/1.1. A browser sends some twenty."
+    ),
+    key!(
+        http.body_bytes_max,
+        "1024 to 67108864",
+        "Length of a request's body: a message and what JSON adds to it, with room for many of them."
+    ),
+    key!(
+        http.requests_per_connection_max,
+        "0 to 1099511627776",
+        "Requests that one connection may make; then it is closed, and its client connects anew, perhaps to another \
+         node. 0: as many as it likes."
+    ),
+    key!(
+        http.h2,
+        "",
+        "Whether HTTP/2 is spoken. Without it every connection with server-sent events moves to a shard, as it does over \
+         HTTP/1.1, and none stays on the front."
+    ),
+    key!(
+        http.h2_streams_max,
+        "1 to 1000",
+        "Requests that one connection may have in progress over HTTP/2. Browsers ask for a hundred at the most."
+    ),
+    key!(
+        http.h2_window_bytes,
+        "65535 to 16777216",
+        "Bytes of bodies that a client may send ahead of their being read, over HTTP/2: on a stream, and on a connection. \
+         Requests are small, so the smallest is enough."
+    ),
+    key!(
+        http.h2_ping_interval,
+        "1s to 1h",
+        "How often a connection with HTTP/2 is asked for a sign of life; without one for ten seconds it is closed."
     ),
     key!(
         outside topic_classes,

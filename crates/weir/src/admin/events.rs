@@ -20,7 +20,7 @@ use super::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
 /// A body that goes on until the reader leaves, falls behind, or the server ends.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     events: Events,
     /// Shows both ends that the other is still there; the first one opens the stream.
     heartbeat: Interval,

@@ -4,6 +4,7 @@
 //! end of a name are the encoder's.
 
 mod families;
+mod http;
 mod tls;
 
 use std::fmt;
@@ -68,6 +69,7 @@ impl Collector for Gateway {
         self.traffic(&mut families)?;
         self.memory(&mut families)?;
         self.tls(&mut families)?;
+        self.http(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;

@@ -33,9 +33,11 @@ use tokio::time::Instant;
 
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
+pub(crate) use events::Stream as EventStream;
 pub(crate) use guard::is_host;
 use problem::{Kind, Problem};
 pub(crate) use process::open_fds;
+pub(crate) use reply::Reply;
 use routes::Routes;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
@@ -97,6 +99,11 @@ pub(crate) async fn serve(
     let _ = stop.send(true);
     let ended = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+}
+
+/// The answer that there is nothing at a path.
+pub(crate) fn not_found(path: &str) -> Reply {
+    Problem::new(Kind::NotFound, format!("there is nothing at {path:?}")).into_response()
 }
 
 /// Serves one connection to its end.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::events::Stream;
 
 /// What every route answers with.
-pub(super) type Reply = Response<Either<Full<Bytes>, Stream>>;
+pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// A JSON document.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {

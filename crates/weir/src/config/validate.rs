@@ -2,6 +2,7 @@
 
 mod auth;
 mod classes;
+mod http;
 mod tls;
 
 use std::fmt::Display;
@@ -49,12 +50,14 @@ impl Config {
         self.check_derived_budget(resources)?;
         self.check_tcp()?;
         self.check_tls()?;
+        self.check_http()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
     fn check_listen(&self) -> Result<(), ConfigError> {
-        if self.listen.tcp.is_empty() && self.listen.tls.is_empty() {
-            let allowed = "at least one address, here or in listen.tls";
+        if self.listen.doors().iter().all(|(_, addrs)| addrs.is_empty()) {
+            let allowed =
+                "at least one address, here or in listen.tls, listen.http or listen.https";
             return Err(error("listen.tcp", "[]", allowed));
         }
         // The kernel keeps the backlog in 32 bits and caps it with somaxconn; above 16 bits old ones wrap.

@@ -19,6 +19,7 @@ async fn credits_and_reports_never_wait_for_each_other() {
     let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
     config.listen.tcp = vec![free];
     config.listen.admin = None;
+    config.listen.http = vec![];
     config.threads.shards = 1;
     config.threads.pin = false;
     config.connection.drain_timeout = Duration::ZERO;
@@ -72,6 +73,7 @@ async fn a_gateway_whose_shard_has_ended_is_not_ready() {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
     config.listen.admin = None;
+    config.listen.http = vec![];
     config.threads.shards = 1;
     config.threads.pin = false;
     let gateway = Gateway::builder().config(config).start().await.unwrap();
@@ -88,6 +90,7 @@ async fn a_shard_that_has_ended_keeps_nobody_waiting() {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
     config.listen.admin = None;
+    config.listen.http = vec![];
     config.threads.shards = 1;
     config.threads.pin = false;
     let gateway = Gateway::builder().config(config).start().await.unwrap();

@@ -23,6 +23,7 @@ use super::reload::{self, Stamps};
 use super::signing::SigningKeys;
 use super::tickets::{self, Mortal, Ticketer};
 use crate::config::{Config, TlsConfig};
+use crate::listener::Spoken;
 
 /// What handshakes are made with.
 ///
@@ -34,6 +35,8 @@ pub(crate) struct Contexts {
     ticket_secret: Zeroizing<Vec<u8>>,
     key_log: Arc<dyn KeyLog>,
     signing_keys: Option<Box<SigningKeys>>,
+    /// The protocols of `listen.https`.
+    web_alpn: &'static [&'static [u8]],
     current: ArcSwap<Context>,
     development: Option<Development>,
     /// Of the files, before they were read.
@@ -43,10 +46,10 @@ pub(crate) struct Contexts {
 
 /// One state of the files.
 struct Context {
-    /// For clients that do not mind.
-    usual: Configs,
-    /// For those whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
-    chacha_first: Configs,
+    /// For `listen.tls`.
+    devices: Orders,
+    /// For `listen.https`.
+    web: Orders,
     /// What clients are checked against; sessions of another policy are not resumed.
     policy: [u8; 32],
     sessions: Arc<dyn StoresServerSessions>,
@@ -66,7 +69,7 @@ impl Config {
     ///
     /// Errors: the first file that cannot be used.
     pub fn check_files(&self) -> Result<(), TlsError> {
-        if self.listen.tls.is_empty() {
+        if !self.listen.has_tls() {
             return Ok(());
         }
         let mut tls = self.tls.clone();
@@ -75,6 +78,14 @@ impl Config {
         }
         Files::read(&tls, &provider(&tls, !has_aes()), None).map(drop)
     }
+}
+
+/// For clients that differ in the suites that they prefer.
+struct Orders {
+    /// For clients that do not mind.
+    usual: Configs,
+    /// For those whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
+    chacha_first: Configs,
 }
 
 /// For clients that differ in how their sessions are resumed.
@@ -113,13 +124,16 @@ impl Contexts {
         };
         let ticket_secret = Zeroizing::new(ticket_secret);
         let stamps_at_start = reload::stamps(&files(&tls));
-        let current = Context::read(&tls, &ticket_secret, &key_log, signing_keys.as_deref(), None)?;
+        let web_alpn = if config.http.h2 { WEB_ALPN } else { &WEB_ALPN[1..] };
+        let keys = signing_keys.as_deref();
+        let current = Context::read(&tls, &ticket_secret, &key_log, keys, web_alpn, None)?;
         Ok(Contexts {
             config: tls,
             device_id_bytes_max: config.limits.device_id_bytes_max,
             ticket_secret,
             key_log,
             signing_keys,
+            web_alpn,
             current: ArcSwap::from_pointee(current),
             development,
             stamps_at_start,
@@ -137,6 +151,7 @@ impl Contexts {
             &self.ticket_secret,
             &self.key_log,
             self.signing_keys.as_deref(),
+            self.web_alpn,
             Some(&before),
         );
         self.current.store(Arc::new(read?));
@@ -145,11 +160,20 @@ impl Contexts {
 
     /// The configuration for a handshake that begins now.
     ///
-    /// `chacha_first`: whether the first suite of the client's hello, reserved values (GREASE) left out, is one of
+    /// `spoken`: what is spoken behind it, which decides on the protocols of ALPN. `chacha_first`: whether the first suite of the client's hello, reserved values (GREASE) left out, is one of
     /// ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9). `takes_tickets`: whether it takes tickets of TLS 1.2.
-    pub(crate) fn current(&self, chacha_first: bool, takes_tickets: bool) -> Arc<ServerConfig> {
+    pub(crate) fn current(
+        &self,
+        spoken: Spoken,
+        chacha_first: bool,
+        takes_tickets: bool,
+    ) -> Arc<ServerConfig> {
         let current = self.current.load();
-        let configs = if chacha_first { &current.chacha_first } else { &current.usual };
+        let orders = match spoken {
+            Spoken::Frames => &current.devices,
+            Spoken::Http => &current.web,
+        };
+        let configs = if chacha_first { &orders.chacha_first } else { &orders.usual };
         Arc::clone(if takes_tickets { &configs.by_ticket } else { &configs.keeping })
     }
 
@@ -205,6 +229,7 @@ impl Context {
         ticket_secret: &[u8],
         key_log: &Arc<dyn KeyLog>,
         signing_keys: Option<&SigningKeys>,
+        alpn: &[&[u8]],
         before: Option<&Context>,
     ) -> Result<Context, TlsError> {
         let usual = provider(config, !has_aes());
@@ -225,9 +250,13 @@ impl Context {
             sessions: Arc::clone(&sessions),
             key_log: Arc::clone(key_log),
         };
-        Ok(Context {
+        let devices = Orders {
             usual: Configs::of(parts.server_config(config, &usual)),
             chacha_first: Configs::of(parts.server_config(config, &provider(config, true))),
+        };
+        Ok(Context {
+            web: devices.with_alpn(alpn),
+            devices,
             policy: clients.policy,
             sessions,
             expiries,
@@ -263,7 +292,24 @@ impl Files {
     }
 }
 
+impl Orders {
+    /// The same but for the protocols: sessions, tickets and certificates are shared.
+    fn with_alpn(&self, alpn: &[&[u8]]) -> Orders {
+        let usual = self.usual.with_alpn(alpn);
+        Orders { usual, chacha_first: self.chacha_first.with_alpn(alpn) }
+    }
+}
+
 impl Configs {
+    fn with_alpn(&self, alpn: &[&[u8]]) -> Configs {
+        let with_alpn = |config: &Arc<ServerConfig>| {
+            let mut config = ServerConfig::clone(config);
+            config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+            Arc::new(config)
+        };
+        Configs { keeping: with_alpn(&self.keeping), by_ticket: with_alpn(&self.by_ticket) }
+    }
+
     fn of(keeping: Arc<ServerConfig>) -> Configs {
         let mut by_ticket = ServerConfig::clone(&keeping);
         by_ticket.session_storage = Arc::new(NoServerSessionStorage {});
@@ -289,5 +335,9 @@ fn sessions(config: &TlsConfig) -> Arc<dyn StoresServerSessions> {
     }
 }
 
+/// What HTTP is called, the preferred version first.
+const WEB_ALPN: &[&[u8]] = &[H2, b"http/1.1"];
+/// HTTP/2 over TLS (RFC 9113 section 3.2).
+pub(crate) const H2: &[u8] = b"h2";
 /// As long as what is made of it.
 const SECRET_BYTES: usize = 32;

@@ -24,6 +24,7 @@ use weir_engine::tls::{Cipher, Keys12, Session, Version};
 use super::counts::{self, HandshakeFailure, Kind};
 use super::hello::{self, ClientHello, Look};
 use super::keylog::{TrafficSecrets, capture};
+use crate::listener::Spoken;
 use crate::partial::Partial;
 
 /// One handshake.
@@ -37,6 +38,8 @@ pub(crate) struct Handshake {
     pub(crate) input: Partial,
     /// To be sent, before anything else.
     pub(crate) output: Vec<u8>,
+    /// What is spoken behind it.
+    pub(crate) spoken: Spoken,
     /// Whether `output` ends with an alert.
     pub(crate) has_alert: bool,
     /// Its code, where it is encrypted and known.
@@ -84,8 +87,9 @@ pub(crate) struct Info {
 
 impl Handshake {
     /// `received`: what has come so far.
-    pub(crate) fn new(received: Partial) -> Self {
+    pub(crate) fn new(spoken: Spoken, received: Partial) -> Self {
         Self {
+            spoken,
             input: received,
             output: Vec::new(),
             has_alert: false,

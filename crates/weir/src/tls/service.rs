@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tracing::debug;
 use weir_wire::CloseReason;
 
+use super::contexts::H2;
 use super::counts::HandshakeFailure;
 use super::handshake::{Handshake, Info, Step};
 use super::keylog::Capture;
@@ -17,6 +18,7 @@ use super::stream::Stream;
 use super::{Contexts, TlsError};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::listener::Spoken;
 use crate::partial::{Partial, reason_of};
 use crate::patience::Patience;
 use crate::workers::Workers;
@@ -26,6 +28,15 @@ pub(crate) struct Service {
     contexts: Arc<Contexts>,
     pool: Pool,
     counters: Arc<Counters>,
+}
+
+/// What a handshake tells of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Secured {
+    /// The device that its certificate names.
+    pub(crate) identity: Option<String>,
+    /// HTTP/2 was agreed on.
+    pub(crate) is_h2: bool,
 }
 
 /// Why a connection was not secured.
@@ -51,7 +62,9 @@ impl Service {
         let contexts = Arc::new(Contexts::new(config, Arc::new(Capture), signing_keys)?);
         let current = Arc::clone(&contexts);
         let step = move |handshake: &mut Handshake| {
-            handshake.step(|hello| current.current(hello.is_chacha_first, hello.takes_tickets))
+            let spoken = handshake.spoken;
+            handshake
+                .step(|hello| current.current(spoken, hello.is_chacha_first, hello.takes_tickets))
         };
         let waiting_max = config.tls.handshake_queue_max;
         let pool = Pool::start(workers, may_block, waiting_max, Arc::clone(&counters), step);
@@ -62,17 +75,19 @@ impl Service {
         &self.contexts
     }
 
-    /// Makes the handshake: from here on the stream is secured. Returns the device that the client's certificate names.
+    /// Makes the handshake: from here on the stream is secured.
     ///
-    /// `received`: what has come so far. The peer's time does not run while the handshake waits for its turn, which ends
+    /// `spoken`: what is spoken behind it; `received`: what has come so far. The peer's time does not run while the handshake waits for its turn, which ends
     /// by itself after as long again.
     pub(crate) async fn secure(
         &self,
         stream: &mut Stream,
+        spoken: Spoken,
         received: Partial,
         patience: &mut Patience,
-    ) -> Result<Option<String>, NotSecured> {
-        let secured = self.shake_hands(stream, received, patience).await;
+    ) -> Result<Secured, NotSecured> {
+        let handshake = Box::new(Handshake::new(spoken, received));
+        let secured = self.shake_hands(stream, handshake, patience).await;
         match &secured {
             Ok(info) => {
                 self.counters.tls.count_handshake(info);
@@ -93,20 +108,20 @@ impl Service {
             // Counted where it is known why.
             Err(NotSecured::Closed(_) | NotSecured::Refused) => {}
         }
-        let identity = self.contexts.identity(&secured?.certificates);
-        identity.map_err(|error| {
+        let info = secured?;
+        let identity = self.contexts.identity(&info.certificates).map_err(|error| {
             debug!(%error, "a client's certificate names no device");
             NotSecured::Closed(CloseReason::Unauthorized)
-        })
+        })?;
+        Ok(Secured { identity, is_h2: info.alpn.is_some_and(|alpn| *alpn == *H2) })
     }
 
     async fn shake_hands(
         &self,
         stream: &mut Stream,
-        received: Partial,
+        mut handshake: Box<Handshake>,
         patience: &mut Patience,
     ) -> Result<Info, NotSecured> {
-        let mut handshake = Box::new(Handshake::new(received));
         loop {
             while !handshake.is_ready() {
                 let read = patience.within(handshake.input.read_more(stream)).await;

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use weir_engine::TlsAdoption;
 use weir_engine::tls::{Alert, Session, Version};
 
@@ -97,6 +98,14 @@ impl Stream {
             sent: 0,
             counters: Arc::clone(counters),
         }));
+    }
+
+    /// The same connection, of another runtime.
+    pub(crate) fn rebind(self, runtime: &Handle) -> io::Result<Stream> {
+        let Stream { socket, layer } = self;
+        let socket = socket.into_std()?;
+        let _sockets_belong_to = runtime.enter();
+        Ok(Stream { socket: TcpStream::from_std(socket)?, layer })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {

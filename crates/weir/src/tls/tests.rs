@@ -22,6 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use super::identity::NoIdentity;
 use super::*;
 use crate::config::{CertificateConfig, Config, TlsVersion};
+use crate::listener::Spoken;
 use authority::Authority;
 
 /// Both ends of a handshake that has succeeded.
@@ -89,7 +90,7 @@ fn shake(
     client: &Arc<ClientConfig>,
     name: &str,
 ) -> Result<Pair, rustls::Error> {
-    shake_with(contexts.current(false, false), client, name)
+    shake_with(contexts.current(Spoken::Frames, false, false), client, name)
 }
 
 /// Until both are done, and what the server sends behind the handshake has come.

@@ -32,6 +32,7 @@ impl Server {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
         config.listen.admin = Some(free);
+        config.listen.http = vec![];
         config.threads.shards = 2;
         config.threads.pin = false;
         config.memory.budget_bytes = 16 << 20;

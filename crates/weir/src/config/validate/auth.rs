@@ -1,7 +1,6 @@
 //! Rules of tokens and services.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
 
 use super::{ConfigError, TOKEN_BYTES_MAX, error};
 use crate::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
@@ -40,7 +39,7 @@ impl Config {
     }
 
     fn check_anonymous(&self) -> Result<(), ConfigError> {
-        let exposed = self.exposed();
+        let exposed = self.listen.exposed();
         if let (Some(true), Some((key, addr))) = (self.auth.anonymous, exposed) {
             let allowed = format!(
                 "true only while every address of {key} is on loopback, and {addr} is not: \
@@ -61,8 +60,8 @@ impl Config {
         let nobody = self.auth.tokens.is_empty() && self.auth.services.is_empty();
         // Certificates admit devices too, but only where they are shown.
         let by_certificate = self.tls.client_identity != ClientIdentity::None
-            && !self.listen.tls.is_empty()
-            && self.listen.tcp.iter().all(|addr| addr.ip().is_loopback());
+            && self.listen.has_tls()
+            && self.listen.tcp.iter().chain(&self.listen.http).all(|addr| addr.ip().is_loopback());
         if nobody && !by_certificate && !admits_anonymous {
             let allowed = match exposed {
                 Some((key, addr)) => format!(
@@ -71,7 +70,7 @@ impl Config {
                 None => "at least one token while auth.anonymous is false".to_owned(),
             };
             let depends_on: &[_] = match exposed {
-                Some(_) => &["listen.tcp", "listen.tls"],
+                Some(_) => &["listen.tcp", "listen.tls", "listen.http", "listen.https"],
                 None => &["auth.anonymous"],
             };
             return Err(ConfigError { depends_on, ..error("auth.tokens", "[]", allowed) });
@@ -79,17 +78,10 @@ impl Config {
         Ok(())
     }
 
-    /// The first address that devices from elsewhere reach, and the key that it stands under.
-    fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
-        let tcp = self.listen.tcp.iter().map(|addr| ("listen.tcp", *addr));
-        let tls = self.listen.tls.iter().map(|addr| ("listen.tls", *addr));
-        tcp.chain(tls).find(|(_, addr)| !addr.ip().is_loopback())
-    }
-
     /// The tokens of the example that comes with Weir are everybody's.
     fn check_placeholders(&self) -> Result<(), ConfigError> {
-        let addrs = self.listen.tcp.iter().chain(&self.listen.tls).chain(&self.listen.admin);
-        let Some(addr) = addrs.into_iter().find(|addr| !addr.ip().is_loopback()) else {
+        let admin = self.listen.admin.filter(|addr| !addr.ip().is_loopback());
+        let Some(addr) = self.listen.exposed().map(|(_, addr)| addr).or(admin) else {
             return Ok(());
         };
         let tokens = self.auth.tokens.iter().map(|token| &token.token).enumerate();
@@ -107,7 +99,8 @@ impl Config {
                     "a secret of your own (openssl rand -hex 32), since {addr} is not on loopback: what begins with \
                      {PLACEHOLDER} stands in an example that everybody has"
                 );
-                let depends_on = &["listen.tcp", "listen.tls", "listen.admin"];
+                let depends_on =
+                    &["listen.tcp", "listen.tls", "listen.http", "listen.https", "listen.admin"];
                 return Err(ConfigError { depends_on, ..error(&key, "(hidden)", allowed) });
             }
         }

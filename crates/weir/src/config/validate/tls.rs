@@ -42,15 +42,17 @@ impl Config {
                 }
             }
         }
-        let exposed = self.listen.tls.iter().find(|addr| !addr.ip().is_loopback());
-        if let (true, false, Some(addr)) =
+        let tls = self.listen.tls.iter().map(|addr| ("listen.tls", addr));
+        let https = self.listen.https.iter().map(|addr| ("listen.https", addr));
+        let exposed = tls.chain(https).find(|(_, addr)| !addr.ip().is_loopback());
+        if let (true, false, Some((key, addr))) =
             (certificates.is_empty(), self.tls.development_certificate_anywhere, exposed)
         {
             let allowed = format!(
-                "at least one certificate, since {addr} of listen.tls is not on loopback: the development certificate \
+                "at least one certificate, since {addr} of {key} is not on loopback: the development certificate \
                  is signed by nobody; set [[tls.certificates]], or tls.development_certificate_anywhere = true"
             );
-            let depends_on = &["listen.tls"];
+            let depends_on = &["listen.tls", "listen.https"];
             return Err(ConfigError { depends_on, ..error("tls.certificates", "[]", allowed) });
         }
         Ok(())

@@ -30,7 +30,7 @@ impl Pair {
     fn new(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> Pair {
         let name = ServerName::try_from("localhost").unwrap();
         Pair {
-            server: Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20)))),
+            server: Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20)))),
             config: Arc::clone(server),
             client: ClientConnection::new(Arc::clone(client), name).unwrap(),
         }

@@ -19,6 +19,7 @@ use weir_engine::Budget;
 
 use super::super::testing::Certificate;
 use super::*;
+use crate::listener::Spoken;
 use crate::partial::Partial;
 
 /// Holds back whoever signs while it is shut.
@@ -143,7 +144,8 @@ impl Rig {
     fn begin(&self, client: &Arc<ClientConfig>) -> (ClientConnection, Box<Handshake>) {
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
-        let mut handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
+        let mut handshake =
+            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
         receive(&mut handshake, &mut client);
         (client, handshake)
     }
@@ -320,7 +322,8 @@ async fn a_panic_ends_one_handshake_only() {
     let step = |_: &mut Handshake| panic!("a signer of little worth");
     let pool = Pool::start(&workers, false, 4, Arc::clone(&counters), step);
     for _ in 0..2 {
-        let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
+        let handshake =
+            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
     }
 }
@@ -335,7 +338,7 @@ async fn its_threads_stand_behind_all_others() {
     };
     let workers = one_worker();
     let pool = Pool::start(&workers, false, 4, Arc::default(), step);
-    let handshake = Box::new(Handshake::new(Partial::new(&Budget::new(1 << 20))));
+    let handshake = Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
     assert!(pool.step(handshake).await.is_ok());
     let own = getpriority_process(None).unwrap();
     assert_eq!(*found.lock().unwrap(), Some((own + 10).min(19)));

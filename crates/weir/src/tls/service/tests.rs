@@ -28,7 +28,7 @@ struct Rig {
     _workers: Workers,
 }
 
-type Secured = JoinHandle<Result<Option<String>, NotSecured>>;
+type Securing = JoinHandle<Result<Secured, NotSecured>>;
 
 impl Rig {
     fn new() -> Rig {
@@ -51,7 +51,7 @@ impl Rig {
     }
 
     /// Has the thread busy with somebody.
-    async fn block(&self) -> (TcpStream, Secured) {
+    async fn block(&self) -> (TcpStream, Securing) {
         let blocked = connect(&self.service, LONG).await;
         while self.steps.load(Ordering::SeqCst) == 0 {
             yield_now().await;
@@ -71,7 +71,7 @@ impl Rig {
 }
 
 /// A peer that has said something which a step can be made with.
-async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Secured) {
+async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Securing) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
@@ -79,7 +79,7 @@ async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Secu
     received.extend(&hello()).unwrap();
     let service = Arc::clone(service);
     let secured = tokio::spawn(async move {
-        service.secure(&mut stream, received, &mut Patience::of(patience)).await
+        service.secure(&mut stream, Spoken::Frames, received, &mut Patience::of(patience)).await
     });
     (peer, secured)
 }

@@ -15,6 +15,7 @@ use weir_engine::tls::Violation;
 use super::super::handshake::{Handshake, Step};
 use super::super::testing::Certificate;
 use super::*;
+use crate::listener::Spoken;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 
@@ -41,7 +42,7 @@ async fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> Ends {
     let client = tokio::spawn(TlsConnector::from(client).connect(name, socket));
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
     let (budget, counters) = (Budget::new(1 << 20), Arc::<Counters>::default());
-    let mut handshake = Handshake::new(Partial::new(&budget));
+    let mut handshake = Handshake::new(Spoken::Frames, Partial::new(&budget));
     let session = loop {
         while !handshake.is_ready() {
             handshake.input.read_more(&mut stream).await.unwrap();

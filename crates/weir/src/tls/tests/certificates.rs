@@ -168,7 +168,7 @@ fn suites_are_chosen_by_us_but_for_chacha20_first() {
         (TlsVersion::Tls12, true, CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
     ] {
         let client = ClientOf { version: Some(version), ..ClientOf::default() }.config(&authority);
-        let server = contexts.current(chacha_first, false);
+        let server = contexts.current(Spoken::Frames, chacha_first, false);
         assert!(server.enable_secret_extraction && !server.send_half_rtt_data);
         assert_eq!(server.max_early_data_size, 0);
         let pair = shake_with(server, &client, "gate.example").unwrap();

@@ -62,7 +62,7 @@ fn files_that_cannot_be_used_leave_everything_as_it_is() {
 fn the_configuration_of_a_handshake_outlives_a_reload() {
     let authority = Authority::new("ca");
     let contexts = contexts(&config(vec![authority.files("c", &["gate.example"])]));
-    let begun = contexts.current(false, false);
+    let begun = contexts.current(Spoken::Frames, false, false);
     authority.files("c", &["gate.example"]);
     contexts.reload().unwrap();
     shake_with(begun, &client(&authority), "gate.example").unwrap();

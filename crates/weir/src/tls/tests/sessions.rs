@@ -104,7 +104,7 @@ fn sessions_are_kept_for_clients_without_tickets_only() {
         Arc::new(client)
     };
     let shake = |client: &Arc<ClientConfig>, takes_tickets| {
-        let config = contexts.current(false, takes_tickets);
+        let config = contexts.current(Spoken::Frames, false, takes_tickets);
         shake_with(config, client, "gate.example").unwrap().server.handshake_kind().unwrap()
     };
     let by_id = client(Tls12Resumption::SessionIdOnly);

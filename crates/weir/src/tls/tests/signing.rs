@@ -107,7 +107,7 @@ fn a_reload_asks_for_keys_again_and_keeps_those_it_had_if_there_are_none() {
         pair.client.peer_certificates().unwrap()[0].clone()
     };
     let first = shown(&contexts);
-    let begun = contexts.current(false, true);
+    let begun = contexts.current(Spoken::Frames, false, true);
 
     authority.files("c", &["gate.example"]);
     let key = taken(&files);

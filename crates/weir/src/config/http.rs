@@ -1,0 +1,60 @@
+//! Section `[http]`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::duration;
+
+/// Section `[http]`: what holds for `listen.http` and `listen.https`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Connections that HTTP is spoken on at one time; one more takes the place of one that is silent.
+    pub connections_max: usize,
+    /// From accept to the first request's head, and from a head's first byte to its last.
+    #[serde(with = "duration")]
+    pub head_timeout: Duration,
+    /// How long a connection may be without a request.
+    #[serde(with = "duration")]
+    pub idle_timeout: Duration,
+    /// From a request's head to its body's last byte.
+    #[serde(with = "duration")]
+    pub body_timeout: Duration,
+    /// Length of a request's head.
+    pub head_bytes_max: usize,
+    /// Lines of a head; over HTTP/1.1 only, where the length does not bound what they cost.
+    pub headers_max: usize,
+    /// Length of a request's body.
+    pub body_bytes_max: usize,
+    /// Requests that one connection may make; 0: as many as it likes.
+    pub requests_per_connection_max: u64,
+    /// Whether HTTP/2 is spoken.
+    pub h2: bool,
+    /// Requests that one connection may have in progress over HTTP/2.
+    pub h2_streams_max: u32,
+    /// Bytes of bodies that a client may send ahead of their being read, over HTTP/2: on a stream, and on a connection.
+    pub h2_window_bytes: u32,
+    /// How often a connection with HTTP/2 is asked for a sign of life.
+    #[serde(with = "duration")]
+    pub h2_ping_interval: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(10),
+            head_bytes_max: 16 * 1024,
+            headers_max: 64,
+            body_bytes_max: 1024 * 1024,
+            requests_per_connection_max: 1_000_000,
+            h2: true,
+            h2_streams_max: 100,
+            h2_window_bytes: 65_535,
+            h2_ping_interval: Duration::from_secs(20),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Rules of `[http]`.
+
+use std::time::Duration;
+
+use super::{ConfigError, HOUR, TICK, within, within_time};
+use crate::config::Config;
+
+impl Config {
+    pub(super) fn check_http(&self) -> Result<(), ConfigError> {
+        let http = &self.http;
+        within("http.connections_max", http.connections_max, 1..=CONNECTIONS_MAX)?;
+        for (key, value) in [
+            ("http.head_timeout", http.head_timeout),
+            ("http.idle_timeout", http.idle_timeout),
+            ("http.body_timeout", http.body_timeout),
+        ] {
+            within_time(key, value, TICK, HOUR, "")?;
+        }
+        within("http.head_bytes_max", http.head_bytes_max, HEAD_BYTES_MIN..=HEAD_BYTES_MAX)?;
+        within("http.headers_max", http.headers_max, HEADERS_MIN..=HEADERS_MAX)?;
+        within("http.body_bytes_max", http.body_bytes_max, 1_024..=BODY_BYTES_MAX)?;
+        let requests = http.requests_per_connection_max;
+        within("http.requests_per_connection_max", requests, 0..=REQUESTS_MAX)?;
+        within("http.h2_streams_max", http.h2_streams_max, 1..=STREAMS_MAX)?;
+        within("http.h2_window_bytes", http.h2_window_bytes, WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX)?;
+        within_time("http.h2_ping_interval", http.h2_ping_interval, PING_MIN, HOUR, "")
+    }
+}
+
+/// Each has some ten kilobytes: this is a gigabyte on the front.
+const CONNECTIONS_MAX: usize = 100_000;
+/// The smallest buffer that heads are read into.
+const HEAD_BYTES_MIN: usize = 8 * 1024;
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// A browser sends some twenty.
+const HEADERS_MIN: usize = 16;
+/// As many as are parsed without an allocation.
+const HEADERS_MAX: usize = 100;
+const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+const REQUESTS_MAX: u64 = 1 << 40;
+const STREAMS_MAX: u32 = 1_000;
+/// What a client may send before it has heard of another size (RFC 9113 section 6.9.2).
+const WINDOW_BYTES_MIN: u32 = 65_535;
+const WINDOW_BYTES_MAX: u32 = 16 * 1024 * 1024;
+const PING_MIN: Duration = Duration::from_secs(1);

@@ -1,0 +1,164 @@
+//! All connections that HTTP is spoken on: how many there may be, how long they may be silent, and which of them goes
+//! when one more comes.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::counts::End;
+use super::guest::{Guest, Order, Terms};
+use crate::config::Config;
+
+/// The open connections, and the clock that they share.
+///
+/// Limits: `http.connections_max`; one more takes the place of the one that is silent for longest among [`LOOKED_AT`] of
+/// them, and is refused if all of these are busy.
+/// Cost: no timer for a connection. A look at all of them every tick, and a lock when one comes or goes.
+pub(crate) struct Crowd {
+    members: Mutex<Members>,
+    /// Ticks since the start.
+    now: AtomicU32,
+    max: usize,
+    terms: Terms,
+    has_begun: Notify,
+}
+
+#[derive(Default)]
+struct Members {
+    guests: Vec<Arc<Guest>>,
+    is_draining: bool,
+    /// Where the next look for a silent one begins.
+    cursor: usize,
+}
+
+/// A place in the crowd.
+pub(super) struct Member {
+    guest: Arc<Guest>,
+}
+
+impl Crowd {
+    pub(super) fn new(config: &Config) -> Crowd {
+        let http = &config.http;
+        Crowd {
+            members: Mutex::default(),
+            now: AtomicU32::new(0),
+            max: http.connections_max,
+            terms: Terms {
+                head: ticks(http.head_timeout),
+                idle: ticks(http.idle_timeout),
+                body: ticks(http.body_timeout),
+                stall: ticks(config.connection.stall_timeout),
+            },
+            has_begun: Notify::new(),
+        }
+    }
+
+    /// The tick that it is.
+    pub(super) fn now(&self) -> u32 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().guests.len()
+    }
+
+    /// Takes a place, somebody else's if need be; `None`: there is none, or the gateway shuts down.
+    pub(super) fn enter(&self, guest: &Arc<Guest>) -> Option<Member> {
+        let mut members = self.lock();
+        if members.is_draining {
+            return None;
+        }
+        if members.guests.len() >= self.max {
+            let silent = members.longest_silent()?;
+            members.remove(silent).tell(Order::End(End::Crowded));
+        }
+        guest.place.store(members.guests.len(), Ordering::Relaxed);
+        members.guests.push(Arc::clone(guest));
+        if members.guests.len() == 1 {
+            self.has_begun.notify_one();
+        }
+        Some(Member { guest: Arc::clone(guest) })
+    }
+
+    /// Has all of them end when they have nothing in progress.
+    pub(super) fn drain(&self) {
+        let mut members = self.lock();
+        members.is_draining = true;
+        for guest in &members.guests {
+            guest.tell(Order::Drain);
+        }
+    }
+
+    /// Moves the clock, and ends those whose time is over.
+    pub(super) async fn watch(&self) {
+        let mut clock = interval(weir_engine::TICK);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        loop {
+            if self.count() == 0 {
+                self.has_begun.notified().await;
+                clock.reset();
+            }
+            clock.tick().await;
+            let now = self.now.load(Ordering::Relaxed).saturating_add(1);
+            self.now.store(now, Ordering::Relaxed);
+            for guest in &self.lock().guests {
+                if let Some(end) = guest.overdue(now, &self.terms) {
+                    guest.tell(Order::End(end));
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().expect("no panic happens under the crowd's lock")
+    }
+}
+
+impl Members {
+    /// The place of the one that has been silent for longest, among some; the earlier one, if there are several.
+    fn longest_silent(&mut self) -> Option<usize> {
+        let count = self.guests.len();
+        let looked_at = count.min(LOOKED_AT);
+        let places = (0..looked_at).map(|step| (self.cursor + step) % count);
+        let silent = places.filter_map(|place| Some((self.guests[place].silent_since()?, place)));
+        let longest = silent.min().map(|(_, place)| place);
+        if count > LOOKED_AT {
+            self.cursor = (self.cursor + looked_at) % count;
+        } else {
+            self.cursor = 0;
+        }
+        longest
+    }
+
+    fn remove(&mut self, place: usize) -> Arc<Guest> {
+        let guest = self.guests.swap_remove(place);
+        guest.place.store(usize::MAX, Ordering::Relaxed);
+        if let Some(moved) = self.guests.get(place) {
+            moved.place.store(place, Ordering::Relaxed);
+        }
+        guest
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut members = self.guest.edge.crowd.lock();
+        let place = self.guest.place.load(Ordering::Relaxed);
+        // Gone, if somebody else needed its place.
+        if place != usize::MAX {
+            members.remove(place);
+        }
+    }
+}
+
+/// How many ticks are certainly as long.
+fn ticks(time: Duration) -> u32 {
+    let ticks = time.as_millis().div_ceil(weir_engine::TICK.as_millis());
+    u32::try_from(ticks).unwrap_or(u32::MAX)
+}
+
+/// Enough that one of them has been silent for long, and looked through in some microseconds.
+const LOOKED_AT: usize = 64;

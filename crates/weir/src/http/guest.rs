@@ -1,0 +1,322 @@
+//! What is known of one connection that HTTP is spoken on: who it is, what it does, what it is told to do.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+
+use http::Request;
+
+use super::Edge;
+use super::counts::{Dialect, End};
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// Where the connection comes from, as far as that is known.
+    pub(crate) peer: Option<IpAddr>,
+    /// Where it came in.
+    #[expect(dead_code, reason = "the public API is to compare it with Host")]
+    pub(crate) local: SocketAddr,
+    /// Whether it came over TLS.
+    #[expect(dead_code, reason = "the public API is to compare it with Origin")]
+    pub(crate) is_tls: bool,
+    /// The device that its certificate names.
+    #[expect(dead_code, reason = "the public API is to take it for a device")]
+    pub(crate) identity: Option<String>,
+}
+
+/// One connection.
+///
+/// ```text
+///  First ─head─▶ Asked ─answered─▶ Answered ─flushed─▶ Idle ─first byte─▶ Head ─head─▶ Asked …
+///    with a body: Body until it is whole
+/// ```
+///
+/// Shape: what its task, its stream and the watch over all share. The phase is written by the task alone.
+/// Limits: how long it may be in a phase: [`Guest::overdue`].
+/// Cost: a request makes some relaxed loads and stores, and no look at a clock.
+pub(crate) struct Guest {
+    pub(super) caller: Caller,
+    pub(super) edge: Arc<Edge>,
+    dialect: Dialect,
+    /// Its place in the crowd, which the crowd alone writes.
+    pub(super) place: AtomicUsize,
+    /// Phase, and the tick in which it began or in which something came of it.
+    state: AtomicU64,
+    /// The tick since which the socket takes nothing, and one; 0: it takes what there is.
+    blocked: AtomicU32,
+    /// Requests so far.
+    requests: AtomicU64,
+    /// Requests in progress, over HTTP/2.
+    open: AtomicU32,
+    /// Whether all that was written has left.
+    is_flushed: AtomicBool,
+    has_ended: AtomicBool,
+    order: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+    /// The request whose connection is to be taken from HTTP.
+    parked: Mutex<Option<Request<()>>>,
+    is_parked: AtomicBool,
+}
+
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing has been asked yet.
+    First,
+    /// Between two requests.
+    Idle,
+    /// Something of a head has come.
+    Head,
+    /// A head has come, and a body is to.
+    Body,
+    /// It is our turn.
+    Asked,
+    /// The answer is ready, and on its way.
+    Answered,
+}
+
+/// What a connection is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// End when nothing is in progress.
+    Drain,
+    /// End now.
+    End(End),
+}
+
+/// How long connections may be in a phase, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) head: u32,
+    pub(super) idle: u32,
+    pub(super) body: u32,
+    pub(super) stall: u32,
+}
+
+impl Guest {
+    /// `since`: the tick of its accept.
+    pub(super) fn new(
+        edge: &Arc<Edge>,
+        caller: Caller,
+        dialect: Dialect,
+        since: u32,
+    ) -> Arc<Guest> {
+        let phase = if dialect == Dialect::Http2 { Phase::Idle } else { Phase::First };
+        Arc::new(Guest {
+            caller,
+            edge: Arc::clone(edge),
+            dialect,
+            place: AtomicUsize::new(usize::MAX),
+            state: AtomicU64::new(packed(phase, since)),
+            blocked: AtomicU32::new(0),
+            requests: AtomicU64::new(0),
+            open: AtomicU32::new(0),
+            is_flushed: AtomicBool::new(true),
+            has_ended: AtomicBool::new(false),
+            order: AtomicU8::new(NO_ORDER),
+            waker: Mutex::new(None),
+            parked: Mutex::new(None),
+            is_parked: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        unpacked(self.state.load(Ordering::Relaxed)).0
+    }
+
+    fn set(&self, phase: Phase) {
+        self.state.store(packed(phase, self.edge.crowd.now()), Ordering::Relaxed);
+    }
+
+    /// Bytes have come.
+    pub(super) fn heard(&self) {
+        if self.dialect == Dialect::Http2 {
+            return;
+        }
+        match self.phase() {
+            Phase::Idle => self.set(Phase::Head),
+            Phase::Body => self.set(Phase::Body),
+            // A first head has its time from the accept on; what comes in our turn is for later.
+            Phase::First | Phase::Head | Phase::Asked | Phase::Answered => {}
+        }
+    }
+
+    /// A head has come. Answers with how many requests there have been with this one.
+    pub(super) fn asked(&self, has_body: bool) -> u64 {
+        match self.dialect {
+            Dialect::Http1 => self.set(if has_body { Phase::Body } else { Phase::Asked }),
+            Dialect::Http2 => {
+                self.open.fetch_add(1, Ordering::Relaxed);
+                self.set(Phase::Asked);
+            }
+        }
+        // Over HTTP/2 too heads are taken by one task.
+        let requests = self.requests.load(Ordering::Relaxed) + 1;
+        self.requests.store(requests, Ordering::Relaxed);
+        requests
+    }
+
+    /// Whether it has made as many requests as it may.
+    pub(super) fn is_at_last_request(&self) -> bool {
+        let max = self.edge.requests_max;
+        max != 0 && self.requests.load(Ordering::Relaxed) >= max
+    }
+
+    /// The body is whole.
+    pub(super) fn heard_all(&self) {
+        if self.phase() == Phase::Body {
+            self.set(Phase::Asked);
+        }
+    }
+
+    /// An answer is ready, or a stream of answers has ended.
+    pub(super) fn answered(&self) {
+        match self.dialect {
+            // Whoever does not read the body leaves it to the end.
+            Dialect::Http1 if self.phase() == Phase::Body => {}
+            Dialect::Http1 => self.set(Phase::Answered),
+            Dialect::Http2 => {
+                if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+                    self.set(Phase::Idle);
+                }
+            }
+        }
+    }
+
+    /// The socket has taken bytes, but not all there is to be sent.
+    pub(super) fn wrote(&self) {
+        self.is_flushed.store(false, Ordering::Relaxed);
+        self.blocked.store(0, Ordering::Relaxed);
+    }
+
+    /// The socket takes nothing.
+    pub(super) fn blocked(&self) {
+        self.is_flushed.store(false, Ordering::Relaxed);
+        if self.blocked.load(Ordering::Relaxed) == 0 {
+            self.blocked.store(self.edge.crowd.now().saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// All has left.
+    pub(super) fn flushed(&self) {
+        if self.is_flushed.load(Ordering::Relaxed) {
+            return;
+        }
+        self.is_flushed.store(true, Ordering::Relaxed);
+        self.blocked.store(0, Ordering::Relaxed);
+        if self.dialect == Dialect::Http1 && self.phase() == Phase::Answered {
+            self.set(Phase::Idle);
+        }
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.is_flushed.load(Ordering::Relaxed)
+    }
+
+    /// The peer has ended its side.
+    pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// The tick since which it is the peer's turn; `None`: it is ours.
+    pub(super) fn silent_since(&self) -> Option<u32> {
+        let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
+        match phase {
+            Phase::First | Phase::Idle | Phase::Head | Phase::Body => Some(since),
+            Phase::Asked | Phase::Answered => None,
+        }
+    }
+
+    /// Why it has to end, if it does.
+    pub(super) fn overdue(&self, now: u32, terms: &Terms) -> Option<End> {
+        let blocked = self.blocked.load(Ordering::Relaxed);
+        if blocked != 0 && now.saturating_sub(blocked - 1) > terms.stall {
+            return Some(End::Stalled);
+        }
+        let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
+        let (term, end) = match phase {
+            Phase::First | Phase::Head => (terms.head, End::HeadTimeout),
+            Phase::Idle => (terms.idle, End::IdleTimeout),
+            Phase::Body => (terms.body, End::BodyTimeout),
+            Phase::Asked | Phase::Answered => return None,
+        };
+        (now.saturating_sub(since) > term).then_some(end)
+    }
+
+    /// Tells it what to do; an end is not taken back.
+    pub(super) fn tell(&self, order: Order) {
+        let code = match order {
+            Order::Drain => DRAIN,
+            Order::End(end) => FIRST_END + end as u8,
+        };
+        let told = self.order.fetch_max(code, Ordering::Release);
+        if told < code
+            && let Some(waker) = &*self.waker()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn order(&self) -> Option<Order> {
+        match self.order.load(Ordering::Acquire) {
+            NO_ORDER => None,
+            DRAIN => Some(Order::Drain),
+            end => End::ALL.get(usize::from(end - FIRST_END)).map(|end| Order::End(*end)),
+        }
+    }
+
+    /// From now on orders wake this one.
+    pub(super) fn listen(&self, waker: &Waker) {
+        *self.waker() = Some(waker.clone());
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().expect("no panic happens under a guest's lock")
+    }
+
+    /// Leaves the request for whoever takes the connection.
+    pub(super) fn park(&self, request: Request<()>) {
+        *self.parked() = Some(request);
+        self.is_parked.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        self.is_parked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn take_parked(&self) -> Option<Request<()>> {
+        self.parked().take()
+    }
+
+    fn parked(&self) -> MutexGuard<'_, Option<Request<()>>> {
+        self.parked.lock().expect("no panic happens under a guest's lock")
+    }
+}
+
+impl Phase {
+    const ALL: [Phase; 6] =
+        [Phase::First, Phase::Idle, Phase::Head, Phase::Body, Phase::Asked, Phase::Answered];
+}
+
+fn packed(phase: Phase, since: u32) -> u64 {
+    (phase as u64) << 32 | u64::from(since)
+}
+
+fn unpacked(state: u64) -> (Phase, u32) {
+    let phase = Phase::ALL[usize::try_from(state >> 32).unwrap_or(0)];
+    (phase, u32::try_from(state & u64::from(u32::MAX)).unwrap_or(0))
+}
+
+const NO_ORDER: u8 = 0;
+const DRAIN: u8 = 1;
+const FIRST_END: u8 = 2;

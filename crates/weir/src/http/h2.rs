@@ -1,0 +1,113 @@
+//! HTTP/2 on one connection.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::timeout;
+
+use super::counts::End;
+use super::guest::{Guest, Order};
+use super::h1::listen;
+use super::service::Service;
+use super::tap::Tap;
+use crate::config::HttpConfig;
+use crate::tls::stream::Stream;
+
+/// Where the requests of a connection are carried out: each is a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tasks;
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, request: F) {
+        tokio::spawn(request);
+    }
+}
+
+/// What is common to all connections.
+pub(super) fn builder(config: &HttpConfig) -> http2::Builder<Tasks> {
+    let mut builder = http2::Builder::new(Tasks);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(config.h2_streams_max)
+        .initial_stream_window_size(config.h2_window_bytes)
+        .initial_connection_window_size(config.h2_window_bytes)
+        .max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX))
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BYTES_MAX)
+        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+        .max_local_error_reset_streams(RESETS_OF_OURS_MAX)
+        .keep_alive_interval(config.h2_ping_interval)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
+}
+
+/// Serves the connection to its end.
+///
+/// `ahead`: what has come so far.
+pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>) -> End {
+    let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
+    let service = Service::new(Arc::clone(guest));
+    let mut conn = pin!(guest.edge.h2.serve_connection(tap, service));
+    let (mut listening, mut is_draining) = (None, false);
+    let told = poll_fn(|cx| {
+        listen(guest, &mut listening, cx);
+        match guest.order() {
+            Some(Order::End(end)) => return Poll::Ready(Err(end)),
+            Some(Order::Drain) if !is_draining => {
+                is_draining = true;
+                conn.as_mut().graceful_shutdown();
+            }
+            Some(Order::Drain) | None => {}
+        }
+        conn.as_mut().poll(cx).map(Ok)
+    })
+    .await;
+    match told {
+        Ok(ended) => end_of(guest, ended, is_draining),
+        Err(end) => {
+            // The peer hears which of its requests were not looked at, if it listens.
+            conn.as_mut().graceful_shutdown();
+            let _ = timeout(GOODBYE_TIMEOUT, conn).await;
+            end
+        }
+    }
+}
+
+fn end_of(guest: &Guest, ended: hyper::Result<()>, is_draining: bool) -> End {
+    match ended {
+        Ok(()) if guest.is_at_last_request() => End::RequestsMax,
+        Ok(()) if is_draining => End::Draining,
+        Ok(()) if guest.has_ended() => End::Peer,
+        Ok(()) => End::Finished,
+        Err(error) => {
+            tracing::debug!(%error, peer = ?guest.caller.peer, "an HTTP/2 connection ended early");
+            let cause = std::error::Error::source(&error);
+            let of_socket = cause.is_some_and(|cause| cause.is::<io::Error>());
+            match (of_socket, guest.has_ended()) {
+                (true, false) => End::Broken,
+                (true, true) => End::Peer,
+                (false, _) => End::Protocol,
+            }
+        }
+    }
+}
+
+/// The smallest there may be (RFC 9113 section 4.2): one waits for each connection.
+const FRAME_BYTES_MAX: u32 = 16 * 1024;
+/// Of an answer, as much as waits for its stream's window.
+const SEND_BYTES_MAX: usize = 64 * 1024;
+/// Streams that were reset before they were looked at; more are a flood.
+const RESETS_PENDING_MAX: usize = 20;
+/// Streams that we reset since the peer broke a rule on them; more are an attack.
+const RESETS_OF_OURS_MAX: usize = 128;
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

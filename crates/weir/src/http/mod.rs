@@ -1,0 +1,187 @@
+//! The HTTP edge: HTTP/1.1 and HTTP/2 on the front, for browsers, backends, and devices without our protocol.
+//!
+//! ```text
+//!  accepted ─PROXY, TLS─▶ version known ─▶ h1 or h2: requests ─▶ service ─▶ hello, public API
+//!                                          │
+//!                                          └─ a request that asks for something else ─▶ takeover
+//! ```
+//!
+//! `crowd` knows all connections and ends those that are silent for too long, `guest` is what is known of one, `tap` sees
+//! its bytes go by, and `threads` says where all of this runs. What the public API answers is in `api`.
+
+mod api;
+mod arrival;
+mod body;
+mod closing;
+pub(crate) mod counts;
+mod crowd;
+mod guest;
+mod h1;
+mod h2;
+mod service;
+mod takeover;
+mod tap;
+mod threads;
+
+use std::sync::Arc;
+
+use hyper::server::conn::{http1, http2};
+use weir_wire::CloseReason;
+
+use api::Api;
+use arrival::Arrival;
+use counts::{Dialect, End};
+use crowd::Crowd;
+pub(crate) use guest::Caller;
+use guest::Guest;
+use h1::{Outcome, Place};
+pub(crate) use threads::Threads;
+use threads::Turns;
+
+use crate::Handle;
+use crate::admission::Unsettled;
+use crate::counters::Counters;
+use crate::hub::Hub;
+use crate::listener::Farewell;
+use crate::session::{self, NotGreeted};
+use crate::tls::stream::Stream;
+
+/// What all connections with HTTP share.
+pub(crate) struct Edge {
+    api: Api,
+    crowd: Crowd,
+    counters: Arc<Counters>,
+    h1: http1::Builder,
+    h2: http2::Builder<h2::Tasks>,
+    /// Whether HTTP/2 is spoken.
+    has_h2: bool,
+    /// Requests that one connection may make; 0: as many as it likes.
+    requests_max: u64,
+    turns: Turns,
+}
+
+impl Edge {
+    /// Begins to watch over connections, of which there are none yet.
+    pub(crate) fn start(hub: &Arc<Hub>, threads: &Threads) -> Arc<Edge> {
+        let edge = Arc::new(Edge::new(hub, threads));
+        let watching = Arc::clone(&edge);
+        edge.turns.next().spawn(async move { watching.crowd.watch().await });
+        edge
+    }
+
+    fn new(hub: &Arc<Hub>, threads: &Threads) -> Edge {
+        let config = hub.config();
+        Edge {
+            api: Api::new(Handle::new(Arc::clone(hub)), config),
+            crowd: Crowd::new(config),
+            counters: Arc::clone(hub.counters()),
+            h1: h1::builder(&config.http),
+            h2: h2::builder(&config.http),
+            has_h2: config.http.h2,
+            requests_max: config.http.requests_per_connection_max,
+            turns: threads.turns(),
+        }
+    }
+
+    /// Has all connections end when they have no request in progress.
+    pub(crate) fn drain(&self) {
+        self.crowd.drain();
+    }
+
+    /// Connections that HTTP is spoken on.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.crowd.count()
+    }
+}
+
+/// Takes a connection to its end.
+///
+/// `is_proxied`: it comes through a proxy, which tells where from.
+/// Cost: a silent connection has this future and no buffer.
+pub(crate) async fn run(
+    hub: Arc<Hub>,
+    edge: Arc<Edge>,
+    mut stream: Stream,
+    mut unsettled: Unsettled,
+    is_proxied: bool,
+) {
+    let since = edge.crowd.now();
+    let mut draining = hub.draining.subscribe();
+    let arrived = tokio::select! {
+        arrived = arrival::hear(&hub, &edge, &mut stream, &mut unsettled, is_proxied) => arrived,
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
+    };
+    drop(draining);
+    match arrived {
+        Ok(arrival) if stream.is_plain() => serve(edge, stream, unsettled, arrival, since).await,
+        Ok(arrival) => {
+            // The threads of handshakes are for those who have none yet.
+            let runtime = edge.turns.next().clone();
+            match stream.rebind(&runtime) {
+                Ok(stream) => {
+                    runtime.spawn(serve(edge, stream, unsettled, arrival, since));
+                }
+                Err(_) => hub.counters().count_closed(CloseReason::SocketError),
+            }
+        }
+        Err(NotGreeted::TurnedAway(cause)) => {
+            let farewell = if stream.is_plain() { Farewell::Unavailable } else { Farewell::Reset };
+            session::turn_away(&hub, stream.socket(), unsettled.addr(), cause, farewell);
+        }
+        Err(NotGreeted::Closed(reason)) => {
+            hub.counters().count_closed(reason);
+            let last = if reason == CloseReason::Draining && stream.is_plain() {
+                UNAVAILABLE
+            } else {
+                b""
+            };
+            if !stream.is_unsecured() {
+                closing::close(stream, last, !last.is_empty()).await;
+            }
+        }
+    }
+}
+
+/// Speaks HTTP.
+async fn serve(
+    edge: Arc<Edge>,
+    stream: Stream,
+    unsettled: Unsettled,
+    arrival: Arrival,
+    since: u32,
+) {
+    let Arrival { ahead, is_h2, identity } = arrival;
+    let dialect = if is_h2 { Dialect::Http2 } else { Dialect::Http1 };
+    let peer = unsettled.addr();
+    let Ok(local) = stream.socket().local_addr() else { return };
+    let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity };
+    let guest = Guest::new(&edge, caller, dialect, since);
+    let Some(member) = edge.crowd.enter(&guest) else {
+        edge.counters.count_closed(CloseReason::TooManyConnections);
+        let last = if is_h2 { b"" } else { UNAVAILABLE };
+        closing::close(stream, last, true).await;
+        return;
+    };
+    edge.counters.http.enter(dialect);
+    let outcome = match dialect {
+        Dialect::Http1 => h1::converse(&guest, stream, ahead, Place::Unsettled(unsettled)).await,
+        Dialect::Http2 => {
+            let _seat = unsettled.seat();
+            Outcome::Over(h2::converse(&guest, stream, ahead).await)
+        }
+    };
+    drop(member);
+    match outcome {
+        Outcome::Over(end) => edge.counters.http.leave(dialect, end),
+        Outcome::Taken(taken) => {
+            edge.counters.http.leave(dialect, End::Moved);
+            takeover::go_on(*taken).await;
+        }
+    }
+}
+
+/// What one is told that there is no place for: as much as fits without knowing what it wanted.
+pub(crate) const UNAVAILABLE: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
+    Content-Length: 0\r\n\r\n";

@@ -1,0 +1,250 @@
+//! From a request to its answer: the cheap ones at once, the others by the public API.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::{Body as _, Incoming};
+
+use super::body::{Answer, Asking};
+use super::counts::Dialect;
+use super::guest::{Guest, Order};
+
+/// What answers the requests of one connection.
+///
+/// Cost: `GET /` and `GET /rest/hello` allocate nothing of ours; everything else one future.
+pub(super) struct Service {
+    guest: Arc<Guest>,
+}
+
+/// An answer on its way.
+pub(super) enum Answering {
+    Ready(Option<Response<Answer>>),
+    Slow(Pin<Box<dyn Future<Output = Response<Answer>> + Send>>),
+    /// Never: the connection is to be taken from HTTP.
+    Parked,
+}
+
+/// A path, whatever it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Hello,
+    Connect,
+    Sse,
+    Api,
+}
+
+/// A refusal that needs no more words than these.
+struct Refusal {
+    status: StatusCode,
+    document: &'static str,
+    allow: Option<&'static str>,
+}
+
+impl Route {
+    fn of(path: &str) -> Route {
+        match path {
+            "/" | "/rest/hello" => Route::Hello,
+            "/v1/connect" => Route::Connect,
+            "/v1/sse" => Route::Sse,
+            _ => Route::Api,
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn new(guest: Arc<Guest>) -> Self {
+        Self { guest }
+    }
+
+    fn answer(&self, request: Request<Incoming>) -> Answering {
+        let guest = &self.guest;
+        let has_body = !request.body().is_end_stream();
+        let is_last = self.note(guest.asked(has_body));
+        let asked = Asked::of(&request, is_last);
+        if let Err(refusal) = check_host(&request) {
+            return asked.at_once(guest, refusal.answer());
+        }
+        match Route::of(request.uri().path()) {
+            Route::Hello if matches!(*request.method(), Method::GET | Method::HEAD) => {
+                let (head, _body) = request.into_parts();
+                asked.at_once(guest, hello(head))
+            }
+            Route::Hello => asked.at_once(guest, METHOD_NOT_ALLOWED.answer()),
+            Route::Connect | Route::Sse => self.take(asked, request),
+            Route::Api => {
+                let guest = Arc::clone(guest);
+                Answering::Slow(Box::pin(async move {
+                    let asking = Arc::clone(&guest);
+                    let request = request.map(|body| Asking::new(body, asking));
+                    let reply = guest.edge.api.answer(&guest.caller, request).await;
+                    let answer = Answer::of(reply, &guest);
+                    asked.answered(&guest, answer)
+                }))
+            }
+        }
+    }
+
+    /// Whether this is the last request that the connection may make.
+    fn note(&self, requests: u64) -> bool {
+        let max = self.guest.edge.requests_max;
+        if max == 0 || requests < max {
+            return false;
+        }
+        if self.guest.dialect() == Dialect::Http2 {
+            self.guest.tell(Order::Drain);
+        }
+        true
+    }
+
+    /// Has the connection taken from HTTP, if it can be.
+    fn take(&self, asked: Asked, request: Request<Incoming>) -> Answering {
+        if request.version() != Version::HTTP_11 || !request.body().is_end_stream() {
+            return asked.at_once(&self.guest, NOT_IMPLEMENTED.answer());
+        }
+        self.guest.park(request.map(drop));
+        Answering::Parked
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Service {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.answer(request)
+    }
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Answering::Ready(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(Ok(answer)),
+                None => Poll::Pending,
+            },
+            Answering::Slow(answer) => answer.as_mut().poll(cx).map(Ok),
+            Answering::Parked => Poll::Pending,
+        }
+    }
+}
+
+/// What is kept of a request until it is answered.
+struct Asked {
+    version: Version,
+    is_head: bool,
+    /// The connection may make no more.
+    is_last: bool,
+}
+
+impl Asked {
+    fn of(request: &Request<Incoming>, is_last: bool) -> Asked {
+        Asked { version: request.version(), is_head: *request.method() == Method::HEAD, is_last }
+    }
+
+    fn at_once(self, guest: &Guest, answer: Response<Answer>) -> Answering {
+        Answering::Ready(Some(self.answered(guest, answer)))
+    }
+
+    /// What every answer passes, with what is known of its request: it is counted here.
+    fn answered(self, guest: &Guest, mut answer: Response<Answer>) -> Response<Answer> {
+        let dialect = Dialect::of(self.version);
+        guest.edge.counters.http.count_request(dialect, answer.status());
+        if !answer.body().is_stream() {
+            guest.answered();
+        }
+        match dialect {
+            Dialect::Http1 if self.is_last => {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Dialect::Http1 => {}
+            // Over HTTP/1.1 the library leaves it away.
+            Dialect::Http2 if self.is_head => {
+                let length = answer.body().size_hint().exact();
+                if let Some(length) = length.filter(|length| *length > 0) {
+                    answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+                }
+                *answer.body_mut() = Answer::Empty;
+            }
+            Dialect::Http2 => {}
+        }
+        answer
+    }
+}
+
+/// The cheapest answer: into the map of the request's headers, which is there.
+fn hello(head: Parts) -> Response<Answer> {
+    let Parts { version, mut headers, .. } = head;
+    headers.clear();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let text = match Dialect::of(version) {
+        Dialect::Http1 => "Hello World",
+        Dialect::Http2 => {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("24"));
+            "Hello World - via HTTP/2"
+        }
+    };
+    let mut answer = Response::new(Answer::Text(text));
+    *answer.headers_mut() = headers;
+    answer
+}
+
+/// Over HTTP/1.1 a request names its host, once and well-formed (RFC 9112 section 3.2).
+fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
+    if request.version() != Version::HTTP_11 {
+        return Ok(());
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_host(host.as_bytes()) => Ok(()),
+        (Some(_) | None, _) => Err(&BAD_HOST),
+    }
+}
+
+/// Whether this could be a host and a port. Nothing here depends on which.
+fn is_host(host: &[u8]) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(byte);
+    host.iter().all(is_plain)
+        || Authority::try_from(host).is_ok_and(|host| !host.as_str().contains('@'))
+}
+
+impl Refusal {
+    fn answer(&self) -> Response<Answer> {
+        let mut answer = Response::new(Answer::Text(self.document));
+        *answer.status_mut() = self.status;
+        let headers: &mut HeaderMap = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        answer
+    }
+}
+
+static BAD_HOST: Refusal = Refusal {
+    status: StatusCode::BAD_REQUEST,
+    document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request has exactly one Host header, with a host name and an optional port","field":"Host"}"#,
+    allow: None,
+};
+
+static METHOD_NOT_ALLOWED: Refusal = Refusal {
+    status: StatusCode::METHOD_NOT_ALLOWED,
+    document: r#"{"type":"urn:problem-type:weir:method-not-allowed","title":"Method not allowed","status":405,"detail":"allowed are GET and HEAD"}"#,
+    allow: Some("GET, HEAD"),
+};
+
+static NOT_IMPLEMENTED: Refusal = Refusal {
+    status: StatusCode::NOT_IMPLEMENTED,
+    document: r#"{"type":"urn:problem-type:weir:not-implemented","title":"Not implemented","status":501,"detail":"this is not served yet"}"#,
+    allow: None,
+};

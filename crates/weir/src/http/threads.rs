@@ -1,0 +1,48 @@
+//! Which threads serve HTTP.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime;
+
+use crate::threads::{Resources, schedule_front_thread};
+use crate::workers::Workers;
+
+/// The threads that serve HTTP: the one place that chooses their arrangement.
+///
+/// Shape: one runtime with a thread for each processor granted. With several runtimes each has a listener of its own on
+/// every address of `listen.http`, between which the kernel chooses.
+pub(crate) struct Threads {
+    runtimes: Vec<Workers>,
+}
+
+/// Where connections go that were accepted elsewhere, since a handshake came first.
+pub(super) struct Turns {
+    runtimes: Vec<runtime::Handle>,
+    next: AtomicUsize,
+}
+
+impl Threads {
+    pub(crate) fn start(resources: &Resources) -> io::Result<Threads> {
+        let threads = resources.settling_threads();
+        let workers = Workers::scheduled("weir-http", threads, schedule_front_thread)?;
+        Ok(Threads { runtimes: vec![workers] })
+    }
+
+    /// Each runtime.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = &runtime::Handle> {
+        self.runtimes.iter().map(Workers::handle)
+    }
+
+    pub(super) fn turns(&self) -> Turns {
+        Turns { runtimes: self.handles().cloned().collect(), next: AtomicUsize::new(0) }
+    }
+}
+
+impl Turns {
+    /// The runtime for one more connection.
+    pub(super) fn next(&self) -> &runtime::Handle {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.runtimes[turn % self.runtimes.len()]
+    }
+}
