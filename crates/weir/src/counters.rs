@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_engine::Transport;
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use crate::handle::{PublishError, Target};
 use crate::http::counts::HttpCounts;
@@ -32,6 +33,8 @@ pub struct Counters {
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
     ticks_deferred: AtomicU64,
+    /// By format.
+    encoded: [AtomicU64; Format::COUNT],
     expired: AtomicU64,
     connect_refused: [AtomicU64; ConnectRefuseCause::ALL.len()],
     log_lines_dropped: AtomicU64,
@@ -201,6 +204,11 @@ impl Counters {
         self.tick_conflated.load(Ordering::Relaxed)
     }
 
+    /// Messages to many that were made in a format before they went to the shards.
+    pub fn encoded(&self, format: Format) -> u64 {
+        self.encoded[format.index()].load(Ordering::Relaxed)
+    }
+
     /// How often a tick could not leave at its end, for want of a credit or of budget, and went on.
     pub fn ticks_deferred(&self) -> u64 {
         self.ticks_deferred.load(Ordering::Relaxed)
@@ -261,6 +269,10 @@ impl Counters {
 
     pub(crate) fn count_tick_conflated(&self) {
         self.tick_conflated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_encoded(&self, format: Format) {
+        self.encoded[format.index()].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_tick_deferred(&self) {

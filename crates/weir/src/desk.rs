@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::task::coop;
 use tracing::{debug, error};
 use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
+use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
@@ -58,6 +59,7 @@ enum Job {
     Subscribe {
         conn: ConnId,
         device: DeviceRef,
+        format: Format,
         topic: String,
         position: Option<Position>,
     },
@@ -94,7 +96,7 @@ enum Job {
 struct Asker {
     conn: ConnId,
     device: DeviceRef,
-    grant: u16,
+    origin: Origin,
 }
 
 /// Why an act is not to be: nothing has reached the router.
@@ -163,7 +165,7 @@ impl Desk {
         match job {
             Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
             Job::Received { conn, device, origin, body } => {
-                self.handle_frame(Asker { conn, device, grant: origin.grant }, &body);
+                self.handle_frame(Asker { conn, device, origin }, &body);
                 self.room.give(cost(&Report::Received { conn, device, origin, body }));
                 if self.room.take_awaited() {
                     self.hub.lane(self.shard).nudge();
@@ -183,8 +185,8 @@ impl Desk {
                 self.hub.admission.leave(origin);
                 Ok(())
             }
-            Job::Subscribe { conn, device, topic, position } => {
-                self.subscribe(conn, device, topic, position)
+            Job::Subscribe { conn, device, format, topic, position } => {
+                self.subscribe((conn, device), topic, (format, position))
             }
             Job::ResumeNext { conn, topic, resume, after } => {
                 match self.hub.lane(self.shard).try_credit() {
@@ -242,10 +244,7 @@ impl Desk {
         match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
                 self.tell(conn, pin.device(), || EventKind::Connected);
-                self.subscribe_first(
-                    Asker { conn, device: pin.device(), grant: origin.grant },
-                    topics,
-                );
+                self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);
                 if let Some(replaced) = replaced {
                     let reason = CloseReason::Replaced;
                     self.jobs.push_front(Job::Evict { conn: replaced, reason });
@@ -323,8 +322,9 @@ impl Desk {
         let Subscribe { topic, position } = subscribe;
         let conn = asker.conn;
         let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
-            let device = asker.device;
-            self.jobs.push_front(Job::Subscribe { conn, device, topic, position });
+            let Asker { device, origin, .. } = asker;
+            let format = origin.format;
+            self.jobs.push_front(Job::Subscribe { conn, device, format, topic, position });
             return;
         };
         let frame = match denied {
@@ -370,7 +370,7 @@ impl Desk {
             !class.pattern.as_str().contains("{device}")
                 || self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
         };
-        let grant = self.hub.auth.grant(asker.grant);
+        let grant = self.hub.auth.grant(asker.origin.grant);
         if grant.permits(act, actors, is_own) {
             return Ok(());
         }
@@ -379,15 +379,15 @@ impl Desk {
 
     fn subscribe(
         &mut self,
-        conn: ConnId,
-        device: DeviceRef,
+        (conn, device): (ConnId, DeviceRef),
         topic: String,
-        position: Option<Position>,
+        (format, position): (Format, Option<Position>),
     ) -> Result<(), Starved> {
         let Some(credit) = self.hub.lane(self.shard).try_credit() else {
-            return Err(Starved(Job::Subscribe { conn, device, topic, position }));
+            return Err(Starved(Job::Subscribe { conn, device, format, topic, position }));
         };
-        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, position) {
+        let from = (format, position);
+        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, from) {
             self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
             let frame = match error {
                 // Not sent back: it may be long.

@@ -16,7 +16,7 @@ use crate::devices::Devices;
 use crate::events::{Bus, OnPublish};
 use crate::handle::{Gauges, TopicInfo};
 use crate::lanes::Lanes;
-use crate::router::Router;
+use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
 use crate::tls;
 
@@ -31,6 +31,8 @@ pub(crate) struct Hub {
     pub(crate) admission: Arc<Admission>,
     pub(crate) assignments: Assignments,
     pub(crate) on_publish: Option<OnPublish>,
+    /// Formats that connections have spoken.
+    pub(crate) formats: SharedFormats,
     /// There if a listener speaks TLS.
     pub(crate) tls: Option<tls::Service>,
     /// Becomes true once: nothing new is accepted.
@@ -71,6 +73,7 @@ impl Hub {
             admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
             assignments: Assignments::new(shards, limits.connections_max),
             on_publish,
+            formats: SharedFormats::default(),
             tls,
             draining: watch::Sender::new(false),
             drained: Semaphore::new(0),

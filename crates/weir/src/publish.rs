@@ -12,7 +12,7 @@ use crate::counters::{PublishTarget, RefuseCause};
 use crate::handle::{Accepted, Payload, Publication, PublishError, Target};
 use crate::hub::Hub;
 use crate::lanes;
-use crate::router::{Class, Offer, RouteError, validate_name};
+use crate::router::{Class, Offer, Place, RouteError, validate_name};
 
 impl Hub {
     pub(crate) fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
@@ -35,7 +35,7 @@ impl Hub {
 
     fn publish_to_topic(&self, topic: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
         validate_name(topic, self.config().limits.topic_bytes_max)?;
-        let message = |class: &Class, offset| draft.topic_message(class, offset);
+        let message = |class: &Class, place| draft.topic_message(class, place);
         let routed = self.router.publish(topic, draft.offer(), message);
         let routed = routed.map_err(|error| draft.error(error))?;
         let connections = routed.map_or(0, |routed| routed.connections);
@@ -71,6 +71,9 @@ impl Hub {
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+        if !self.formats.get().encode_ahead(&message, self.counters()) {
+            return Err(PublishError::BudgetExhausted(RETRY_AFTER));
+        }
         for credit in credits {
             credit.push(Command::Broadcast(Arc::clone(&message)));
         }
@@ -127,9 +130,9 @@ impl<'a> Draft<'a> {
     }
 
     /// Encodes it for a topic; `None` if the budget is used up.
-    fn topic_message(&self, class: &Class, offset: u64) -> Option<Arc<Message>> {
-        let (frame, key) = self.encode(offset);
-        let topic = class.topic_message(offset, key);
+    fn topic_message(&self, class: &Class, place: Place) -> Option<Arc<Message>> {
+        let (frame, key) = self.encode(place.offset);
+        let topic = class.topic_message(place, key);
         let budget = self.hub.engine().budget();
         Message::of_topic(budget, frame, self.accepted_at, self.expires_at, topic)
     }

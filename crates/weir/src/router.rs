@@ -10,6 +10,7 @@
 mod bucket;
 mod classes;
 mod counts;
+mod formats;
 mod ids;
 mod resume;
 mod ring;
@@ -31,6 +32,8 @@ use crate::lanes::{self, Lanes};
 use bucket::Bucket;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
+use formats::Formats;
+pub(crate) use formats::SharedFormats;
 use ids::Ids;
 pub(crate) use ids::Retirement;
 use resume::Resumes;
@@ -81,6 +84,8 @@ struct State {
     /// Offset of the last message accepted.
     offset: u64,
     counts: ShardCounts,
+    /// Formats that its subscribers speak.
+    formats: Formats,
     /// Whether it counts as one that nobody is in.
     is_unattended: bool,
     /// Out of the tables: whoever still holds the topic looks its name up again.
@@ -107,6 +112,13 @@ pub(crate) struct Offer<'a> {
     /// Its conflation key, or empty.
     pub(crate) key: &'a str,
     pub(crate) accepted_at: Nanos,
+}
+
+/// The place of a message in its topic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) epoch: u64,
+    pub(crate) offset: u64,
 }
 
 /// A message was accepted for a topic.
@@ -180,7 +192,7 @@ impl Router {
         &self,
         name: &str,
         offer: Offer<'_>,
-        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
         loop {
             let Some(topic) = self.find_to_publish(name, offer)? else { return Ok(None) };
@@ -220,7 +232,7 @@ impl Router {
         topic: &Arc<Topic>,
         state: &mut State,
         offer: Offer<'_>,
-        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
     ) -> Result<Routed, RouteError> {
         topic.class.check_length(offer.frame_bytes)?;
         let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
@@ -229,7 +241,10 @@ impl Router {
             None => {
                 let credits =
                     self.credits(&state.counts, topic.class.priority).ok_or(RouteError::Busy)?;
-                let message = message(&topic.class, state.offset + 1).ok_or(RouteError::Budget)?;
+                let message = message(&topic.class, topic.next(state)).ok_or(RouteError::Budget)?;
+                if !state.formats.encode_ahead(&message, &self.counters) {
+                    return Err(RouteError::Budget);
+                }
                 for credit in credits {
                     credit.push(Command::Publish(topic.id, Arc::clone(&message)));
                 }
@@ -297,6 +312,11 @@ impl Router {
     /// The topic's number, if it exists.
     pub(crate) fn id(&self, name: &str) -> Option<TopicId> {
         self.find(name).map(|topic| topic.id)
+    }
+
+    /// The epoch of the topic of this name, if it exists.
+    pub(crate) fn epoch(&self, name: &str) -> Option<u64> {
+        self.find(name).map(|topic| topic.epoch)
     }
 
     /// The topic's name, if it still exists.
@@ -384,7 +404,13 @@ impl Router {
         let class = Arc::clone(self.classes.of(name));
         let topic = self.ids.begin(|id| {
             let state = Mutex::new(State::new(&class));
-            Arc::new(Topic { name: name.into(), id, epoch: rand::random(), class, state })
+            Arc::new(Topic {
+                name: name.into(),
+                id,
+                epoch: rand::random::<u64>().max(1),
+                class,
+                state,
+            })
         })?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(&topic), rehash);
@@ -402,7 +428,8 @@ impl State {
         let has_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
         let extra = has_extra.then(Box::default);
         let counts = ShardCounts::default();
-        State { offset: 0, counts, is_unattended: false, ended: false, extra }
+        let formats = Formats::default();
+        State { offset: 0, counts, formats, is_unattended: false, ended: false, extra }
     }
 
     /// Whether nobody is in it, and nobody can come back for anything.
@@ -446,6 +473,11 @@ impl Topic {
         lock(&self.state)
     }
 
+    /// The place of the next message.
+    fn next(&self, state: &State) -> Place {
+        Place { epoch: self.epoch, offset: state.offset + 1 }
+    }
+
     fn info(&self) -> TopicInfo {
         let state = self.lock();
         TopicInfo {
@@ -476,11 +508,6 @@ pub(crate) fn validate_name(name: &str, limit: usize) -> Result<(), TopicNameErr
         }
     }
     Ok(())
-}
-
-/// What a message occupies, as the byte budget counts it.
-fn cost(message: &Arc<Message>) -> usize {
-    message.frame().len() + size_of::<Message>()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

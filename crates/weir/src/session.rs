@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::Origin;
 use weir_engine::tls::Alert;
+use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
@@ -289,7 +290,12 @@ async fn settle(
         pin,
         heartbeat,
         priority: admission.priority,
-        origin: Origin { source: unsettled.source(), grant: admission.grant },
+        origin: Origin {
+            source: unsettled.source(),
+            grant: admission.grant,
+            format: Format::Stream,
+        },
+        tells_positions: false,
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
         topics,

@@ -38,6 +38,8 @@ pub(crate) struct Pending {
     pub(crate) origin: Origin,
     /// Whether `limits.publishes_per_second` holds for it.
     pub(crate) publish_limited: bool,
+    /// For a reader of events.
+    pub(crate) tells_positions: bool,
     /// Whether it replaces the oldest of its device's connections when they are too many.
     pub(crate) replaces: bool,
     /// From `Hello`.
@@ -83,8 +85,8 @@ impl Tickets {
         let ticket = inner.next;
         inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
-        let (priority, origin, publish_limited) =
-            (pending.priority, pending.origin, pending.publish_limited);
+        let (priority, origin) = (pending.priority, pending.origin);
+        let (publish_limited, tells_positions) = (pending.publish_limited, pending.tells_positions);
         inner.pending.insert(ticket, pending);
         let adoption = Adoption {
             socket,
@@ -94,6 +96,7 @@ impl Tickets {
             priority,
             origin,
             publish_limited,
+            tells_positions,
             read_ahead,
             tls,
         };

@@ -15,6 +15,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
 use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats, Transport};
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use self::families::{Families, Histogram};
 use super::process;
@@ -93,6 +94,28 @@ impl Gateway {
             "weir_connections",
             "Connections by transport and state; lingering ones are closed and flush or wait for the peer's end.",
             Transport::ALL.into_iter().flat_map(states),
+        )?;
+        to.gauges(
+            "weir_connections_by_protocol",
+            "Open connections by what is spoken on them.",
+            Format::ALL.map(|format| {
+                let count = self.sum(|shard| &shard.formats[format.index()]);
+                ([("protocol", format.name())], count)
+            }),
+        )?;
+        to.counters(
+            "weir_encodings",
+            "Messages to many that were made in a format other than that of frames, once for all who speak it.",
+            Format::ALL.into_iter().skip(1).map(|format| {
+                let late = self.sum(|shard| &shard.encoded[format.index()]);
+                let count = late + self.handle.counters().encoded(format);
+                ([("protocol", format.name())], count)
+            }),
+        )?;
+        to.counter(
+            "weir_heartbeats_sent",
+            "Pings to silent WebSockets and comments to readers of events.",
+            self.sum(|shard| &shard.beats),
         )?;
         to.gauge(
             "weir_connections_stalled",

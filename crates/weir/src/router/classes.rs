@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
-use super::RouteError;
+use super::{Place, RouteError};
 use crate::config::{Actor, Config, TopicClass};
 
 /// What holds for the topics whose names fit a pattern.
@@ -125,10 +125,12 @@ impl Class {
     }
 
     /// What the shards must know of a single message; `key` says where its key stands in the frame.
-    pub(crate) fn topic_message(&self, offset: u64, key: Range<u32>) -> TopicMessage {
+    pub(crate) fn topic_message(&self, place: Place, key: Range<u32>) -> TopicMessage {
+        let Place { epoch, offset } = place;
         TopicMessage {
             priority: self.priority,
             slow: self.slow,
+            epoch,
             offset,
             key,
             ..TopicMessage::default()

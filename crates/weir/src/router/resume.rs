@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_engine::{Command, ConnId, Credit, Item, Stretch, StretchBegin, TopicId};
+use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use super::{Extra, Router, State, SubscribeError, Topic, lock, validate_name};
@@ -104,7 +105,7 @@ impl Resumes {
 
 impl Router {
     /// Enters a connection into a topic, which begins with it if need be; at once, or behind what it has missed since
-    /// `position`.
+    /// `position`. `format`: what it speaks.
     ///
     /// The credit is one of the connection's own lane. It was taken without any lock; refused, it is given back for
     /// the answer.
@@ -113,7 +114,7 @@ impl Router {
         credit: Credit<'a, OwnedFd>,
         conn: ConnId,
         name: &str,
-        position: Option<Position>,
+        (format, position): (Format, Option<Position>),
     ) -> Result<(), (SubscribeError, Credit<'a, OwnedFd>)> {
         if let Err(error) = validate_name(name, self.name_bytes_max) {
             return Err((SubscribeError::Name(error), credit));
@@ -126,6 +127,7 @@ impl Router {
             if state.ended {
                 continue;
             }
+            state.formats.add(format);
             let missed = position.map(|position| topic.missed(&state, position));
             if let Some(Missed::Since(offset)) = missed {
                 self.begin_resume(credit, conn, &topic, &mut state, offset);

@@ -8,7 +8,7 @@ use tokio::task::coop;
 use weir_engine::{Message, Nanos};
 
 use super::classes::Retention;
-use super::{Router, Topic, cost, lock};
+use super::{Router, Topic, lock};
 
 /// The newest messages of a topic that have left, one by one.
 ///
@@ -17,7 +17,8 @@ use super::{Router, Topic, cost, lock};
 /// where each message is charged as long as it is kept.
 #[derive(Default)]
 pub(super) struct Ring {
-    messages: VecDeque<Arc<Message>>,
+    /// With what each occupied when it came.
+    messages: VecDeque<(Arc<Message>, usize)>,
     bytes: usize,
     /// Nothing above this offset is missing.
     base: u64,
@@ -51,21 +52,22 @@ impl Ring {
     /// The messages behind `offset` whose frames have at most `bytes_max` bytes together, or one; and whether they are
     /// all that there are.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
-        let first = self.messages.partition_point(|message| message.offset() <= offset);
+        let first = self.messages.partition_point(|(message, _)| message.offset() <= offset);
         let mut bytes = 0;
         let fits = |message: &&Arc<Message>| {
             let is_first = bytes == 0;
             bytes += message.frame().len();
             is_first || bytes <= bytes_max
         };
-        let messages: Box<[_]> = self.messages.range(first..).take_while(fits).cloned().collect();
+        let messages = self.messages.range(first..).map(|(message, _)| message);
+        let messages: Box<[_]> = messages.take_while(fits).cloned().collect();
         let is_all = first + messages.len() == self.messages.len();
         (messages, is_all)
     }
 
     /// Keeps a message, the oldest ones giving way to it. If it finds no room even so, nothing is kept.
     fn push(&mut self, message: &Arc<Message>, limits: Retention, retained: &Retained) {
-        let bytes = cost(message);
+        let bytes = message.occupied_bytes();
         let fits = bytes <= limits.bytes_max;
         let is_over = |ring: &Ring| {
             !fits || ring.len() >= limits.messages_max || ring.bytes + bytes > limits.bytes_max
@@ -80,7 +82,7 @@ impl Ring {
         }
         if fits {
             self.bytes += bytes;
-            self.messages.push_back(Arc::clone(message));
+            self.messages.push_back((Arc::clone(message), bytes));
         } else {
             retained.refused.fetch_add(1, Ordering::Relaxed);
             self.base = message.offset();
@@ -89,7 +91,8 @@ impl Ring {
 
     /// Lets go of what is older than `ttl` allows, of some of it at a time; whether that was all.
     fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) -> bool {
-        let is_old = |message: &Arc<Message>| message.accepted_at().after(limits.ttl) <= now;
+        let is_old =
+            |(message, _): &(Arc<Message>, usize)| message.accepted_at().after(limits.ttl) <= now;
         for _ in 0..TRIMMED_AT_ONCE {
             if !self.messages.front().is_some_and(is_old) {
                 break;
@@ -110,8 +113,7 @@ impl Ring {
     }
 
     fn pop(&mut self, retained: &Retained) -> bool {
-        let Some(message) = self.messages.pop_front() else { return false };
-        let bytes = cost(&message);
+        let Some((message, bytes)) = self.messages.pop_front() else { return false };
         self.bytes -= bytes;
         self.base = message.offset();
         retained.give(bytes);
@@ -249,10 +251,10 @@ mod tests {
                 ring.push(&message(&budget, offset, bytes), limits, &retained);
                 if index % 7 == 0 {
                     ring.trim(limits, Nanos(offset), &retained);
-                    let oldest = ring.messages.front().map(|message| message.offset());
+                    let oldest = ring.messages.front().map(|(message, _)| message.offset());
                     prop_assert!(oldest.is_none_or(|oldest| oldest + ttl > offset));
                 }
-                let kept: Vec<u64> = ring.messages.iter().map(|message| message.offset()).collect();
+                let kept: Vec<u64> = ring.messages.iter().map(|(message, _)| message.offset()).collect();
                 let due: Vec<u64> = all.iter().copied().filter(|at| *at > ring.base).collect();
                 prop_assert_eq!(kept, due);
                 prop_assert!(ring.len() <= messages_max && ring.bytes <= bytes_max);
@@ -288,7 +290,9 @@ mod tests {
             Retention { messages_max: 10, bytes_max, ttl }
         };
         let mut ring = Ring::default();
-        for (bytes_max, len, refused) in [(cost(&largest), 1, 0), (cost(&largest) - 1, 0, 1)] {
+        for (bytes_max, len, refused) in
+            [(largest.occupied_bytes(), 1, 0), (largest.occupied_bytes() - 1, 0, 1)]
+        {
             ring.push(&message(&budget, 1, 10), limits(bytes_max), &retained);
             ring.push(&largest, limits(bytes_max), &retained);
             assert_eq!((ring.len(), retained.refused(), ring.base), (len, refused, 2 - len as u64));

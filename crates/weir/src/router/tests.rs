@@ -276,7 +276,9 @@ fn a_number_is_free_when_every_shard_has_let_go() {
     assert_eq!(router.topic_count(), 0);
     let refused = |router: &Router| {
         let credit = router.lanes[0].try_credit().unwrap();
-        router.subscribe(credit, conn(0, 2), "second", None).map_err(|(error, _)| error)
+        router
+            .subscribe(credit, conn(0, 2), "second", (Format::Stream, None))
+            .map_err(|(error, _)| error)
     };
     assert_eq!(refused(&router), Err(SubscribeError::TooManyTopics));
     assert!(shards[0].step(&router, |_| ()));

@@ -17,7 +17,7 @@ use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
 use weir_wire::hot;
 
 use super::classes::TickRule;
-use super::{Class, Offer, RouteError, Router, State, Topic, cost, lock};
+use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
 
 /// What a topic's running tick has gathered.
 ///
@@ -65,7 +65,9 @@ impl Tick {
     /// Bytes that would be live with one more message.
     fn bytes_with(&self, rule: &TickRule, offer: Offer<'_>, hasher: &RandomState) -> usize {
         let replaced = match rule.conflation {
-            true => self.newest(offer.key.as_bytes(), hasher).map_or(0, cost),
+            true => self
+                .newest(offer.key.as_bytes(), hasher)
+                .map_or(0, |message| message.occupied_bytes()),
             false => 0,
         };
         self.bytes - replaced + offer.frame_bytes + size_of::<Message>()
@@ -81,7 +83,7 @@ impl Tick {
             is_newer = self.replace(message.key(), hasher);
         }
         self.live += 1;
-        self.bytes += cost(&message);
+        self.bytes += message.occupied_bytes();
         self.messages.push(Some(message));
         is_newer
     }
@@ -95,7 +97,7 @@ impl Tick {
                 let old = messages[*index as usize].take();
                 *index = next;
                 self.live -= 1;
-                self.bytes -= old.as_ref().map_or(0, cost);
+                self.bytes -= old.as_ref().map_or(0, |message| message.occupied_bytes());
                 true
             }
             None => {
@@ -135,7 +137,7 @@ impl Tick {
         for place in &mut self.messages {
             if let Some(message) = place.take_if(is_expired) {
                 expired += 1;
-                self.bytes -= cost(&message);
+                self.bytes -= message.occupied_bytes();
             }
         }
         self.live -= expired;
@@ -230,8 +232,9 @@ impl Router {
         topic: &Arc<Topic>,
         state: &mut State,
         (rule, offer): (&TickRule, Offer<'_>),
-        message: impl FnOnce(&Class, u64) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
     ) -> Result<(), RouteError> {
+        let place = topic.next(state);
         let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
         let ticker = &self.tickers[rule.ticker];
         let tick = &mut extra.tick;
@@ -240,7 +243,7 @@ impl Router {
             let after = ticker.rest(offer.accepted_at);
             return Err(RouteError::TickFull { limit: rule.bytes_max, after });
         }
-        let message = message(&topic.class, state.offset + 1).ok_or(RouteError::Budget)?;
+        let message = message(&topic.class, place).ok_or(RouteError::Budget)?;
         if tick.gather(rule, message, &self.hasher) {
             self.counters.count_tick_conflated();
         }
@@ -275,6 +278,8 @@ impl Router {
                 return false;
             };
             let message = self.batch(topic, &messages, state.offset);
+            // What finds no room in the budget the shards make: it has been accepted.
+            state.formats.encode_ahead(&message, &self.counters);
             for credit in credits {
                 credit.push(Command::Publish(topic.id, Arc::clone(&message)));
             }
@@ -302,6 +307,7 @@ impl Router {
             priority: topic.class.priority,
             slow: topic.class.slow,
             is_tick: true,
+            epoch: topic.epoch,
             offset,
             key: 0..0,
             singles: match topic.class.slow {

@@ -127,7 +127,10 @@ pub(super) fn resume(
     position: Option<Position>,
 ) -> bool {
     let Some(credit) = router.lanes[conn.shard()].try_credit() else { return false };
-    router.subscribe(credit, conn, name, position).map_err(|(error, _)| error).unwrap();
+    router
+        .subscribe(credit, conn, name, (Format::Stream, position))
+        .map_err(|(error, _)| error)
+        .unwrap();
     true
 }
 
