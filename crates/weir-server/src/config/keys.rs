@@ -58,7 +58,7 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter()
+    KEYS.iter().chain(http::KEYS)
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -146,6 +146,9 @@ macro_rules! key {
         }
     };
 }
+
+// It uses the macro.
+mod http;
 
 static KEYS: &[Key] = &[
     key!(
@@ -471,69 +474,6 @@ static KEYS: &[Key] = &[
         "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
          and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
          as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
-    ),
-    key!(
-        http.connections_max,
-        "1 to 100000",
-        "Connections that HTTP is spoken on at one time; each takes some ten kilobytes on the front. One more takes the \
-         place of one that has been silent for long, and is answered with 503 if all are busy."
-    ),
-    key!(
-        http.head_timeout,
-        "100ms to 1h",
-        "From accept to the first request's head, and from a later head's first byte to its last: who sends heads slowly \
-         holds a buffer each. Long enough for a lost packet or two."
-    ),
-    key!(
-        http.idle_timeout,
-        "100ms to 1h",
-        "How long a connection may be without a request before it is closed. Longer saves handshakes, shorter saves \
-         buffers."
-    ),
-    key!(http.body_timeout, "100ms to 1h", "How long a request's body may take."),
-    key!(
-        http.head_bytes_max,
-        "8192 to 65536",
-        "Length of a request's head, over HTTP/2 with what each header costs in memory. It also is the buffer that a \
-         connection reads into; cookies and tokens of other services fit."
-    ),
-    key!(
-        http.headers_max,
-        "16 to 100",
-        "Headers of a request, over HTTP/1.1. A browser sends some twenty."
-    ),
-    key!(
-        http.body_bytes_max,
-        "1024 to 67108864",
-        "Length of a request's body: a message and what JSON adds to it, with room for many of them."
-    ),
-    key!(
-        http.requests_per_connection_max,
-        "0 to 1099511627776",
-        "Requests that one connection may make; then it is closed, and its client connects anew, perhaps to another \
-         node. 0: as many as it likes."
-    ),
-    key!(
-        http.h2,
-        "",
-        "Whether HTTP/2 is spoken. Without it every connection with server-sent events moves to a shard, as it does over \
-         HTTP/1.1, and none stays on the front."
-    ),
-    key!(
-        http.h2_streams_max,
-        "1 to 1000",
-        "Requests that one connection may have in progress over HTTP/2. Browsers ask for a hundred at the most."
-    ),
-    key!(
-        http.h2_window_bytes,
-        "65535 to 16777216",
-        "Bytes of bodies that a client may send ahead of their being read, over HTTP/2: on a stream, and on a connection. \
-         Requests are small, so the smallest is enough."
-    ),
-    key!(
-        http.h2_ping_interval,
-        "1s to 1h",
-        "How often a connection with HTTP/2 is asked for a sign of life; without one for ten seconds it is closed."
     ),
     key!(
         outside topic_classes,

@@ -28,7 +28,7 @@ pub struct HttpConfig {
     /// Length of a request's body.
     pub body_bytes_max: usize,
     /// Requests that one connection may make; 0: as many as it likes.
-    pub requests_per_connection_max: u64,
+    pub requests_per_connection_max: u32,
     /// Whether HTTP/2 is spoken.
     pub h2: bool,
     /// Requests that one connection may have in progress over HTTP/2.

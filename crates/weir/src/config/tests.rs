@@ -37,7 +37,10 @@ fn addrs(list: &[&str]) -> Vec<SocketAddr> {
 fn who_may_connect_from_where() {
     let exposed = || addrs(&["127.0.0.1:0", "0.0.0.0:7070"]);
     check(|_| {}, "", "");
-    check(|c| c.listen.tcp = vec![], "listen.tcp", "at least one");
+    check(|c| (c.listen.tcp, c.listen.http) = (vec![], vec![]), "listen.tcp", "at least one");
+    check(|c| c.listen.tcp = vec![], "", "");
+    check(|c| c.listen.http = exposed(), "auth.tokens", "0.0.0.0:7070 of listen.http");
+    check(|c| c.listen.https = addrs(&["[::]:1"]), "auth.tokens", "[::]:1 of listen.https");
     check(|c| c.listen.tcp = exposed(), "auth.tokens", "0.0.0.0:7070");
     let tokens = || vec![token("t", None)];
     check(|c| (c.listen.tcp, c.auth.tokens) = (exposed(), tokens()), "", "");

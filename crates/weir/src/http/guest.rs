@@ -47,7 +47,7 @@ pub(crate) struct Guest {
     /// The tick since which the socket takes nothing, and one; 0: it takes what there is.
     blocked: AtomicU32,
     /// Requests so far.
-    requests: AtomicU64,
+    requests: AtomicU32,
     /// Requests in progress, over HTTP/2.
     open: AtomicU32,
     /// Whether all that was written has left.
@@ -111,7 +111,7 @@ impl Guest {
             place: AtomicUsize::new(usize::MAX),
             state: AtomicU64::new(packed(phase, since)),
             blocked: AtomicU32::new(0),
-            requests: AtomicU64::new(0),
+            requests: AtomicU32::new(0),
             open: AtomicU32::new(0),
             is_flushed: AtomicBool::new(true),
             has_ended: AtomicBool::new(false),
@@ -148,7 +148,7 @@ impl Guest {
     }
 
     /// A head has come. Answers with how many requests there have been with this one.
-    pub(super) fn asked(&self, has_body: bool) -> u64 {
+    pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {
             Dialect::Http1 => self.set(if has_body { Phase::Body } else { Phase::Asked }),
             Dialect::Http2 => {
@@ -157,7 +157,7 @@ impl Guest {
             }
         }
         // Over HTTP/2 too heads are taken by one task.
-        let requests = self.requests.load(Ordering::Relaxed) + 1;
+        let requests = self.requests.load(Ordering::Relaxed).saturating_add(1);
         self.requests.store(requests, Ordering::Relaxed);
         requests
     }

@@ -56,7 +56,7 @@ pub(crate) struct Edge {
     /// Whether HTTP/2 is spoken.
     has_h2: bool,
     /// Requests that one connection may make; 0: as many as it likes.
-    requests_max: u64,
+    requests_max: u32,
     turns: Turns,
 }
 

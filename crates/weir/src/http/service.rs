@@ -92,7 +92,7 @@ impl Service {
     }
 
     /// Whether this is the last request that the connection may make.
-    fn note(&self, requests: u64) -> bool {
+    fn note(&self, requests: u32) -> bool {
         let max = self.guest.edge.requests_max;
         if max == 0 || requests < max {
             return false;

@@ -37,7 +37,7 @@ const HEADERS_MIN: usize = 16;
 /// As many as are parsed without an allocation.
 const HEADERS_MAX: usize = 100;
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-const REQUESTS_MAX: u64 = 1 << 40;
+const REQUESTS_MAX: u32 = 1_000_000_000;
 const STREAMS_MAX: u32 = 1_000;
 /// What a client may send before it has heard of another size (RFC 9113 section 6.9.2).
 const WINDOW_BYTES_MIN: u32 = 65_535;

@@ -157,8 +157,22 @@ fn addresses_with_tls() {
     check_all(&[
         (r#"{"listen": {"tcp": [], "tls": ["127.0.0.1:0"]}}"#, ""),
         (
-            r#"{"listen": {"tcp": []}}"#,
-            "listen.tcp = []: allowed is at least one address, here or in listen.tls",
+            r#"{"listen": {"tcp": [], "http": []}}"#,
+            "listen.tcp = []: allowed is at least one address, here or in listen.tls, listen.http or listen.https",
+        ),
+        (
+            r#"{"listen": {"https": ["0.0.0.0:8443"]}, "auth": {"tokens": [{"token": "t"}]}}"#,
+            "tls.certificates = []: allowed is at least one certificate, since 0.0.0.0:8443 of listen.https is not on \
+             loopback: the development certificate is signed by nobody; set [[tls.certificates]], or \
+             tls.development_certificate_anywhere = true",
+        ),
+        // Whom certificates admit comes in with TLS.
+        (
+            &format!(
+                r#"{{"listen": {{"tcp": [], "http": ["0.0.0.0:8080"], "tls": ["0.0.0.0:7443"]}}, "tls": {{{by_certificate}}}}}"#
+            ),
+            "auth.tokens = []: allowed is at least one token, since 0.0.0.0:7443 of listen.tls is not on loopback; set \
+             [[auth.tokens]]",
         ),
         // Certificates say nothing about who comes in plain.
         (
