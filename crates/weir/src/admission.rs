@@ -179,6 +179,7 @@ impl Admission {
                 self.goodbyes.may_be_said(self.began.elapsed().as_secs())
             }
             ConnectRefuseCause::ConnectionsMax
+            | ConnectRefuseCause::HttpConnectionsMax
             | ConnectRefuseCause::UnsettledMax
             | ConnectRefuseCause::Memory
             | ConnectRefuseCause::Descriptors

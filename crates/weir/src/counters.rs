@@ -127,6 +127,8 @@ pub enum ConnectRefuseCause {
     SourceRate,
     /// As many connections have settled as may.
     ConnectionsMax,
+    /// HTTP is spoken on as many connections as may be, and all are busy.
+    HttpConnectionsMax,
     /// As many connections have not settled yet as may.
     UnsettledMax,
     /// The byte budget is nearly used up.
@@ -461,10 +463,11 @@ impl SubscribeRefuseCause {
 
 impl ConnectRefuseCause {
     /// Every cause.
-    pub const ALL: [ConnectRefuseCause; 10] = [
+    pub const ALL: [ConnectRefuseCause; 11] = [
         ConnectRefuseCause::SourceConnections,
         ConnectRefuseCause::SourceRate,
         ConnectRefuseCause::ConnectionsMax,
+        ConnectRefuseCause::HttpConnectionsMax,
         ConnectRefuseCause::UnsettledMax,
         ConnectRefuseCause::Memory,
         ConnectRefuseCause::Descriptors,
@@ -480,6 +483,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::SourceConnections => "source_connections",
             ConnectRefuseCause::SourceRate => "source_rate",
             ConnectRefuseCause::ConnectionsMax => "connections_max",
+            ConnectRefuseCause::HttpConnectionsMax => "http_connections_max",
             ConnectRefuseCause::UnsettledMax => "unsettled_max",
             ConnectRefuseCause::Memory => "memory",
             ConnectRefuseCause::Descriptors => "descriptors",
@@ -496,6 +500,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::SourceConnections => "limits.connections_per_source_max",
             ConnectRefuseCause::SourceRate => "limits.connects_per_source_per_second",
             ConnectRefuseCause::ConnectionsMax => "limits.connections_max",
+            ConnectRefuseCause::HttpConnectionsMax => "http.connections_max",
             ConnectRefuseCause::UnsettledMax => "limits.unsettled_connections_max",
             ConnectRefuseCause::Memory => "memory.budget_bytes",
             ConnectRefuseCause::Descriptors => "the limit on open files",
@@ -512,6 +517,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::SourceConnections
             | ConnectRefuseCause::SourceRate
             | ConnectRefuseCause::ConnectionsMax
+            | ConnectRefuseCause::HttpConnectionsMax
             | ConnectRefuseCause::UnsettledMax
             | ConnectRefuseCause::Descriptors
             | ConnectRefuseCause::Handshakes

@@ -45,7 +45,7 @@ async fn is_preface(
     partial: &mut Partial,
     patience: &Patience,
 ) -> Result<bool, NotGreeted> {
-    if !edge.has_h2 {
+    if !edge.h2.h2 {
         return Ok(false);
     }
     loop {

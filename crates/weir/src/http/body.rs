@@ -31,11 +31,14 @@ pub(crate) enum Answer {
     Stream(Going),
 }
 
-/// A stream, in which the connection is busy.
+/// A stream, and as long as it goes on, our turn.
 pub(crate) struct Going {
     stream: EventStream,
-    guest: Arc<Guest>,
+    _turn: Turn,
 }
+
+/// Our turn to answer a request, which ends with its answer, or when nobody waits for that any more.
+pub(super) struct Turn(Arc<Guest>);
 
 impl Asking {
     pub(super) fn new(body: Incoming, guest: Arc<Guest>) -> Self {
@@ -68,11 +71,11 @@ impl Body for Asking {
 }
 
 impl Answer {
-    /// Takes a reply's body over. Until a stream ends its guest is busy.
-    pub(super) fn of(reply: Reply, guest: &Arc<Guest>) -> http::Response<Answer> {
+    /// Takes a reply's body over. Until a stream ends it is our turn.
+    pub(super) fn of(reply: Reply, turn: Turn) -> http::Response<Answer> {
         reply.map(|body| match body {
             Either::Left(full) => Answer::whole(full),
-            Either::Right(stream) => Answer::Stream(Going { stream, guest: Arc::clone(guest) }),
+            Either::Right(stream) => Answer::Stream(Going { stream, _turn: turn }),
         })
     }
 
@@ -88,11 +91,6 @@ impl Answer {
             Poll::Ready(Some(Err(never))) => match never {},
             Poll::Ready(None) | Poll::Pending => Answer::Empty,
         }
-    }
-
-    /// Whether the connection is busy until its end.
-    pub(super) fn is_stream(&self) -> bool {
-        matches!(self, Answer::Stream(_))
     }
 }
 
@@ -134,9 +132,19 @@ impl Body for Answer {
     }
 }
 
-impl Drop for Going {
+impl Turn {
+    pub(super) fn of(guest: &Arc<Guest>) -> Turn {
+        Turn(Arc::clone(guest))
+    }
+
+    pub(super) fn guest(&self) -> &Arc<Guest> {
+        &self.0
+    }
+}
+
+impl Drop for Turn {
     fn drop(&mut self) {
-        self.guest.answered();
+        self.0.answered();
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::counts::End;
 use super::guest::{Guest, Order, Terms};
 use crate::config::Config;
+use crate::counters::ConnectRefuseCause;
 
 /// The open connections, and the clock that they share.
 ///
@@ -81,6 +82,14 @@ impl Crowd {
             self.has_begun.notify_one();
         }
         Some(Member { guest: Arc::clone(guest) })
+    }
+
+    /// Why there is no place.
+    pub(super) fn refusal(&self) -> ConnectRefuseCause {
+        match self.lock().is_draining {
+            true => ConnectRefuseCause::Draining,
+            false => ConnectRefuseCause::HttpConnectionsMax,
+        }
     }
 
     /// Has all of them end when they have nothing in progress.

@@ -2,9 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http2;
@@ -19,22 +19,51 @@ use super::tap::Tap;
 use crate::config::HttpConfig;
 use crate::tls::stream::Stream;
 
-/// Where the requests of a connection are carried out: each is a task.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Tasks;
+/// The requests of a connection that nobody has looked at yet.
+///
+/// They are carried out by the connection's own task, once all that came with them has been taken, so that all answers
+/// that are ready at once leave with one write. Whatever has to wait becomes a task.
+#[derive(Clone, Default)]
+struct Tasks {
+    begun: Arc<Mutex<Vec<Task>>>,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<F> hyper::rt::Executor<F> for Tasks
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, request: F) {
-        tokio::spawn(request);
+        self.lock().push(Box::pin(request));
     }
 }
 
-/// What is common to all connections.
-pub(super) fn builder(config: &HttpConfig) -> http2::Builder<Tasks> {
-    let mut builder = http2::Builder::new(Tasks);
+impl Tasks {
+    /// Begins all of them; `false`: there were none.
+    fn begin(&self, cx: &mut Context<'_>) -> bool {
+        let mut begun = std::mem::take(&mut *self.lock());
+        let is_any = !begun.is_empty();
+        for mut task in begun.drain(..) {
+            if task.as_mut().poll(cx).is_pending() {
+                tokio::spawn(task);
+            }
+        }
+        // The room for them is kept, unless a crowd has come meanwhile.
+        let mut left = self.lock();
+        if left.is_empty() {
+            *left = begun;
+        }
+        is_any
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Task>> {
+        self.begun.lock().expect("no panic happens under the lock of the requests")
+    }
+}
+
+fn builder(config: &HttpConfig, tasks: Tasks) -> http2::Builder<Tasks> {
+    let mut builder = http2::Builder::new(tasks);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(config.h2_streams_max)
@@ -56,7 +85,9 @@ pub(super) fn builder(config: &HttpConfig) -> http2::Builder<Tasks> {
 pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>) -> End {
     let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
     let service = Service::new(Arc::clone(guest));
-    let mut conn = pin!(guest.edge.h2.serve_connection(tap, service));
+    let tasks = Tasks::default();
+    let builder = builder(&guest.edge.h2, tasks.clone());
+    let mut conn = pin!(builder.serve_connection(tap, service));
     let (mut listening, mut is_draining) = (None, false);
     let told = poll_fn(|cx| {
         listen(guest, &mut listening, cx);
@@ -68,7 +99,12 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
             }
             Some(Order::Drain) | None => {}
         }
-        conn.as_mut().poll(cx).map(Ok)
+        loop {
+            let polled = conn.as_mut().poll(cx);
+            if polled.is_ready() || !tasks.begin(cx) {
+                return polled.map(Ok);
+            }
+        }
     })
     .await;
     match told {

@@ -25,7 +25,7 @@ mod threads;
 
 use std::sync::Arc;
 
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use weir_wire::CloseReason;
 
 use api::Api;
@@ -40,6 +40,7 @@ use threads::Turns;
 
 use crate::Handle;
 use crate::admission::Unsettled;
+use crate::config::HttpConfig;
 use crate::counters::Counters;
 use crate::hub::Hub;
 use crate::listener::Farewell;
@@ -52,9 +53,7 @@ pub(crate) struct Edge {
     crowd: Crowd,
     counters: Arc<Counters>,
     h1: http1::Builder,
-    h2: http2::Builder<h2::Tasks>,
-    /// Whether HTTP/2 is spoken.
-    has_h2: bool,
+    h2: HttpConfig,
     /// Requests that one connection may make; 0: as many as it likes.
     requests_max: u32,
     turns: Turns,
@@ -76,8 +75,7 @@ impl Edge {
             crowd: Crowd::new(config),
             counters: Arc::clone(hub.counters()),
             h1: h1::builder(&config.http),
-            h2: h2::builder(&config.http),
-            has_h2: config.http.h2,
+            h2: config.http.clone(),
             requests_max: config.http.requests_per_connection_max,
             turns: threads.turns(),
         }
@@ -158,7 +156,8 @@ async fn serve(
     let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity };
     let guest = Guest::new(&edge, caller, dialect, since);
     let Some(member) = edge.crowd.enter(&guest) else {
-        edge.counters.count_closed(CloseReason::TooManyConnections);
+        let reason = unsettled.refuse(edge.crowd.refusal());
+        edge.counters.count_closed(reason);
         let last = if is_h2 { b"" } else { UNAVAILABLE };
         closing::close(stream, last, true).await;
         return;

@@ -12,7 +12,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 
-use super::body::{Answer, Asking};
+use super::body::{Answer, Asking, Turn};
 use super::counts::Dialect;
 use super::guest::{Guest, Order};
 
@@ -79,13 +79,13 @@ impl Service {
             Route::Hello => asked.at_once(guest, METHOD_NOT_ALLOWED.answer()),
             Route::Connect | Route::Sse => self.take(asked, request),
             Route::Api => {
-                let guest = Arc::clone(guest);
+                let turn = Turn::of(guest);
                 Answering::Slow(Box::pin(async move {
-                    let asking = Arc::clone(&guest);
-                    let request = request.map(|body| Asking::new(body, asking));
+                    let guest = turn.guest();
+                    let request = request.map(|body| Asking::new(body, Arc::clone(guest)));
                     let reply = guest.edge.api.answer(&guest.caller, request).await;
-                    let answer = Answer::of(reply, &guest);
-                    asked.answered(&guest, answer)
+                    let guest = Arc::clone(guest);
+                    asked.counted(&guest, Answer::of(reply, turn))
                 }))
             }
         }
@@ -152,16 +152,14 @@ impl Asked {
     }
 
     fn at_once(self, guest: &Guest, answer: Response<Answer>) -> Answering {
-        Answering::Ready(Some(self.answered(guest, answer)))
+        guest.answered();
+        Answering::Ready(Some(self.counted(guest, answer)))
     }
 
     /// What every answer passes, with what is known of its request: it is counted here.
-    fn answered(self, guest: &Guest, mut answer: Response<Answer>) -> Response<Answer> {
+    fn counted(self, guest: &Guest, mut answer: Response<Answer>) -> Response<Answer> {
         let dialect = Dialect::of(self.version);
         guest.edge.counters.http.count_request(dialect, answer.status());
-        if !answer.body().is_stream() {
-            guest.answered();
-        }
         match dialect {
             Dialect::Http1 if self.is_last => {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
