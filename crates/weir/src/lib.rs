@@ -28,6 +28,7 @@ mod sources;
 mod threads;
 mod tickets;
 mod tls;
+mod web;
 mod workers;
 
 pub use config::{

@@ -14,9 +14,9 @@ use hyper::body::{Body, Frame};
 use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::problem::{Kind, Problem, millis};
-use super::query::Query;
-use super::reply::{self, Reply};
+use crate::web::problem::{Kind, Problem, millis};
+use crate::web::query::Query;
+use crate::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
 /// A body that goes on until the reader leaves, falls behind, or the server ends.

@@ -9,8 +9,9 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
 
-use super::problem::{Kind, Problem};
 use crate::auth::Secrets;
+use crate::web::head::{bearer, is_host_and_port, is_same_origin, name_of};
+use crate::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 
 /// The rules of one admin listener.
@@ -133,15 +134,6 @@ fn authority(request: &Parts) -> Result<Authority, Problem> {
     }
 }
 
-/// Whether there is a name and at most a port behind it: no user, no port that is no number.
-fn is_host_and_port(authority: &Authority) -> bool {
-    match authority.as_str().strip_prefix(authority.host()) {
-        Some("") => true,
-        Some(_) => authority.port_u16().is_some(),
-        None => false,
-    }
-}
-
 /// Refuses the page of another origin; a request without `Origin` is no page's, or without effect.
 fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
     for origin in headers.get_all(ORIGIN) {
@@ -154,29 +146,6 @@ fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
     Ok(())
 }
 
-fn is_same_origin(origin: &str, host: &Authority) -> bool {
-    let (origin, port) = match origin.split_once("://") {
-        Some(("http", origin)) => (origin, 80),
-        Some(("https", origin)) => (origin, 443),
-        Some(_) | None => return false,
-    };
-    origin.parse::<Authority>().is_ok_and(|origin| {
-        name_of(&origin) == name_of(host)
-            && origin.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
-    })
-}
-
-fn name_of(authority: &Authority) -> String {
-    authority.host().trim_end_matches('.').to_ascii_lowercase()
-}
-
-/// The token of an `Authorization` header of the scheme `Bearer`.
-fn bearer(header: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = header.split_at_checked(BEARER.len())?;
-    let token = token.trim_ascii();
-    (scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()).then_some(token)
-}
-
 /// The admin's token comes first: a service cannot take its place.
 fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
     let mut callers = Secrets::new();
@@ -187,8 +156,6 @@ fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
     }
     callers
 }
-
-const BEARER: &[u8] = b"bearer ";
 
 #[cfg(test)]
 mod tests {

@@ -2,16 +2,11 @@
 //!
 //! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
 
-mod body;
 mod crowd;
 mod events;
 mod guard;
 mod metrics;
-mod problem;
 mod process;
-mod publish;
-mod query;
-mod reply;
 mod routes;
 mod views;
 
@@ -31,13 +26,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::web::problem::{Kind, Problem};
+use crate::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
 pub(crate) use events::Stream as EventStream;
 pub(crate) use guard::is_host;
-use problem::{Kind, Problem};
 pub(crate) use process::open_fds;
-pub(crate) use reply::Reply;
 use routes::Routes;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
@@ -144,7 +139,7 @@ async fn answer(
     life: &Arc<Life>,
     local: IpAddr,
     request: hyper::Request<hyper::body::Incoming>,
-) -> reply::Reply {
+) -> Reply {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     // Until its body is whole it is the peer's turn.
     life.hear(request.is_end_stream());

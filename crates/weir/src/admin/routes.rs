@@ -8,13 +8,14 @@ use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use hyper::body::Body;
 
-use super::body::{self, Room};
 use super::guard::Guard;
 use super::metrics::{self, Metrics};
-use super::problem::{Kind, Problem};
-use super::query::Query;
-use super::reply::{self, Reply};
-use super::{events, publish, views};
+use super::{events, views};
+use crate::web::body::{self, Room};
+use crate::web::problem::{Kind, Problem};
+use crate::web::publish;
+use crate::web::query::Query;
+use crate::web::reply::{self, Reply};
 use crate::{AdminConfig, Handle, Right};
 
 /// All that requests share.
@@ -162,7 +163,11 @@ impl Routes {
         }
         let body = self.room.read(&head.headers, body).await?;
         if route == Route::Publish {
-            return publish::publish(&self.handle, &body.bytes).await;
+            return publish::publish(&body.bytes, |publication, place| {
+                let accepted = self.handle.publish(publication);
+                accepted.map(Some).map_err(|error| Problem::publish(error, place))
+            })
+            .await;
         }
         views::revoke(&self.handle, id, &body.bytes).await
     }

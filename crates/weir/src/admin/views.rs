@@ -3,9 +3,9 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use super::problem::{Kind, Problem, millis};
-use super::query::{self, Query};
-use super::reply::{self, Reply};
+use crate::web::problem::{Kind, Problem, millis};
+use crate::web::query::{self, Query};
+use crate::web::reply::{self, Reply};
 use crate::{Connection, ConnectionQuery, Handle};
 
 #[derive(Debug, Serialize)]

@@ -9,7 +9,8 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::guest::Guest;
-use crate::admin::{EventStream, Reply};
+use crate::admin::EventStream;
+use crate::web::reply::Reply;
 
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {

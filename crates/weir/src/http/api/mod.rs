@@ -5,7 +5,8 @@ use http::Request;
 use hyper::body::Body;
 
 use super::Caller;
-use crate::admin::{Reply, not_found};
+use crate::admin::not_found;
+use crate::web::reply::Reply;
 use crate::{Config, Handle};
 
 /// What answers the requests of the public API.

@@ -1,4 +1,4 @@
-//! `POST /v1/publish`: JSON to messages, and what became of them to JSON.
+//! The body of `POST /v1/publish`: JSON to messages, and what became of them to JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde_path_to_error::Segment;
 
 use super::problem::{Document, Kind, Problem};
 use super::reply::{self, Reply};
-use crate::{Accepted, Handle, Payload, Publication, Target};
+use crate::{Accepted, Payload, Publication, Target};
 
 /// One message as it is asked for.
 #[derive(Debug, Default, Deserialize)]
@@ -82,14 +82,27 @@ enum Outcome<'a> {
     Refused { error: Document<'a> },
 }
 
-/// Publishes what a body asks for: one message, or many, of which each has its own outcome.
+/// Where a message stands in a body, for what is said of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The path of its object, with what joins a member to it.
+    pub(crate) object: &'a str,
+    /// The member that holds its content.
+    pub(crate) content: &'static str,
+}
+
+/// Has what a body asks for published: one message, or many, of which each has its own outcome.
 ///
+/// `publish` is asked for one message after the other; `None` is that of one which was taken elsewhere.
 /// Errors: a body that is not well formed publishes nothing.
 /// Cost: one message is encoded and queued at a time; between some of them other work has its turn.
-pub(super) async fn publish(handle: &Handle, body: &[u8]) -> Result<Reply, Problem> {
+pub(crate) async fn publish(
+    body: &[u8],
+    publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
+) -> Result<Reply, Problem> {
     let many = serde_json::from_slice::<Form>(body).is_ok_and(|form| form.messages.is_some());
     if !many {
-        let accepted = publish_one(handle, &parse::<Message<'_>>(body)?, "")?;
+        let accepted = parse::<Message<'_>>(body)?.publish("", &publish)?;
         return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
     }
     let messages = parse::<Many<'_>>(body)?.messages;
@@ -98,32 +111,13 @@ pub(super) async fn publish(handle: &Handle, body: &[u8]) -> Result<Reply, Probl
         if index % MESSAGES_AT_A_TIME == MESSAGES_AT_A_TIME - 1 {
             tokio::task::yield_now().await;
         }
-        outcomes.push(publish_one(handle, message, &format!("messages[{index}].")));
+        outcomes.push(message.publish(&format!("messages[{index}]."), &publish));
     }
     let results = outcomes.iter().map(|outcome| match outcome {
         Ok(accepted) => Outcome::Published(Published::from(*accepted)),
         Err(problem) => Outcome::Refused { error: problem.document() },
     });
     Ok(reply::json(StatusCode::OK, &Results { results: results.collect() }))
-}
-
-/// Publishes one message; `place` is the path of its object in the body.
-fn publish_one(handle: &Handle, message: &Message<'_>, place: &str) -> Result<Accepted, Problem> {
-    let refuse = |(field, detail): Refusal| Problem::field(format!("{place}{field}"), detail);
-    let target = message.target().map_err(refuse)?;
-    let (field, content) = message.content().map_err(refuse)?;
-    let publication = Publication {
-        target,
-        payload: match &content {
-            Content::Text(text) => Payload::Text(text),
-            Content::Data(data) => Payload::Data(data),
-        },
-        content_type: message.content_type().map_err(refuse)?,
-        key: message.key().map_err(refuse)?,
-        ttl: message.ttl().map_err(refuse)?,
-        sender: None,
-    };
-    handle.publish(&publication).map_err(|error| Problem::publish(error, field, place))
 }
 
 /// A field and what is wrong with it.
@@ -135,6 +129,29 @@ enum Content<'a> {
 }
 
 impl Message<'_> {
+    /// Has it published; `object` is the path of its object in the body.
+    fn publish(
+        &self,
+        object: &str,
+        publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
+    ) -> Result<Option<Accepted>, Problem> {
+        let refuse = |(field, detail): Refusal| Problem::field(format!("{object}{field}"), detail);
+        let target = self.target().map_err(refuse)?;
+        let (field, content) = self.content().map_err(refuse)?;
+        let publication = Publication {
+            target,
+            payload: match &content {
+                Content::Text(text) => Payload::Text(text),
+                Content::Data(data) => Payload::Data(data),
+            },
+            content_type: self.content_type().map_err(refuse)?,
+            key: self.key().map_err(refuse)?,
+            ttl: self.ttl().map_err(refuse)?,
+            sender: None,
+        };
+        publish(&publication, Place { object, content: field })
+    }
+
     fn target(&self) -> Result<Target<'_>, Refusal> {
         match (&self.topic, &self.device, self.all) {
             (Some(topic), None, None) => Ok(Target::Topic(&topic.0)),
@@ -214,12 +231,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-impl From<Accepted> for Published {
-    fn from(accepted: Accepted) -> Self {
+impl From<Option<Accepted>> for Published {
+    fn from(accepted: Option<Accepted>) -> Self {
         Self {
-            id: format!("{:016x}", accepted.id),
-            connections: accepted.connections,
-            offset: accepted.offset,
+            id: format!("{:016x}", accepted.map_or(0, |accepted| accepted.id)),
+            connections: accepted.map_or(0, |accepted| accepted.connections),
+            offset: accepted.and_then(|accepted| accepted.offset),
         }
     }
 }

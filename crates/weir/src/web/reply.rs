@@ -6,24 +6,24 @@ use http::{Response, StatusCode};
 use http_body_util::{Either, Full};
 use serde::Serialize;
 
-use super::events::Stream;
+use crate::admin::EventStream;
 
 /// What every route answers with.
-pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;
+pub(crate) type Reply = Response<Either<Full<Bytes>, EventStream>>;
 
 /// A JSON document.
-pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     match serde_json::to_vec(value) {
         Ok(body) => bytes(status, "application/json", body.into()),
         Err(error) => {
-            tracing::error!(%error, "an answer of the admin API could not be written as JSON");
+            tracing::error!(%error, "an answer could not be written as JSON");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
         }
     }
 }
 
 /// Text or bytes of a media type.
-pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
+pub(crate) fn bytes(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
     let mut response = empty(status);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     *response.body_mut() = Either::Left(Full::new(body));
@@ -31,7 +31,7 @@ pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: Bytes)
 }
 
 /// A status without a body.
-pub(super) fn empty(status: StatusCode) -> Reply {
+pub(crate) fn empty(status: StatusCode) -> Reply {
     let mut response = Response::new(Either::Left(Full::new(Bytes::new())));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -16,8 +16,8 @@ use super::problem::{Kind, Problem};
 
 /// A body, and its part of what all bodies together may take.
 #[derive(Debug)]
-pub(super) struct Whole<'a> {
-    pub(super) bytes: Bytes,
+pub(crate) struct Whole<'a> {
+    pub(crate) bytes: Bytes,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Whole<'a> {
 /// Shape: what has come of a body takes room, what was announced takes none.
 /// Limits: `ROOM_KIB`. Where there is none left, those bodies that have not grown for longest are given up, as many as
 /// it needs: so who sends slowly stands in nobody's way.
-pub(super) struct Room {
+pub(crate) struct Room {
     kibibytes: Semaphore,
     timeout: Duration,
     growing: Mutex<Vec<Arc<Growing>>>,
@@ -50,7 +50,7 @@ struct Entry<'a> {
 }
 
 impl Room {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             kibibytes: Semaphore::new(ROOM_KIB),
             timeout: BODY_TIMEOUT,
@@ -63,7 +63,7 @@ impl Room {
     ///
     /// Errors: over `BODY_BYTES_MAX`; not there within `BODY_TIMEOUT`; no room for it within that time, or needed by
     /// others that come faster; broken.
-    pub(super) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
+    pub(crate) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -166,7 +166,7 @@ impl Drop for Entry<'_> {
 }
 
 /// Refuses what is not announced as JSON in UTF-8.
-pub(super) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let is_json = match (types.next().map(|value| value.to_str()), types.next()) {
         (Some(Ok(value)), None) => is_json(value),
@@ -180,7 +180,7 @@ pub(super) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Refuses a body that comes without length and without chunks.
-pub(super) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) {
         return Ok(());
     }

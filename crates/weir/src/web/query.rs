@@ -8,13 +8,13 @@ use crate::ConnectionCursor;
 
 /// The parameters of a query string, each known and given once.
 #[derive(Debug)]
-pub(super) struct Query {
+pub(crate) struct Query {
     pairs: Vec<(String, String)>,
 }
 
 impl Query {
     /// Errors: a parameter that is not in `known`, that comes twice, or whose text is no UTF-8.
-    pub(super) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
+    pub(crate) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -36,12 +36,12 @@ impl Query {
     }
 
     /// The value of a parameter.
-    pub(super) fn value(&self, name: &str) -> Option<&str> {
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
     /// How many to list at most.
-    pub(super) fn limit(&self) -> Result<usize, Problem> {
+    pub(crate) fn limit(&self) -> Result<usize, Problem> {
         let Some(value) = self.value("limit") else { return Ok(LIMIT_DEFAULT) };
         match value.parse::<usize>() {
             Ok(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
@@ -53,7 +53,7 @@ impl Query {
     }
 
     /// The place in the list of connections.
-    pub(super) fn connection_cursor(&self) -> Result<Option<ConnectionCursor>, Problem> {
+    pub(crate) fn connection_cursor(&self) -> Result<Option<ConnectionCursor>, Problem> {
         let Some(bytes) = self.cursor(CURSOR_OF_CONNECTIONS)? else { return Ok(None) };
         let Ok(bytes) = <[u8; 8]>::try_from(bytes.as_slice()) else { return Err(bad_cursor()) };
         let number = u64::from_be_bytes(bytes);
@@ -63,7 +63,7 @@ impl Query {
     }
 
     /// The name to go on after in the list of topics.
-    pub(super) fn topic_cursor(&self) -> Result<Option<String>, Problem> {
+    pub(crate) fn topic_cursor(&self) -> Result<Option<String>, Problem> {
         let Some(bytes) = self.cursor(CURSOR_OF_TOPICS)? else { return Ok(None) };
         String::from_utf8(bytes).map(Some).map_err(|_| bad_cursor())
     }
@@ -79,18 +79,18 @@ impl Query {
 }
 
 /// A place in the list of connections, as text.
-pub(super) fn connection_cursor(cursor: ConnectionCursor) -> String {
+pub(crate) fn connection_cursor(cursor: ConnectionCursor) -> String {
     let number = u64::from(cursor.shard) << 32 | u64::from(cursor.cursor);
     cursor_text(CURSOR_OF_CONNECTIONS, &number.to_be_bytes())
 }
 
 /// The place behind a topic, as text.
-pub(super) fn topic_cursor(topic: &str) -> String {
+pub(crate) fn topic_cursor(topic: &str) -> String {
     cursor_text(CURSOR_OF_TOPICS, topic.as_bytes())
 }
 
 /// A path segment, decoded; `name` is what an error calls it.
-pub(super) fn segment(raw: &str, name: &str) -> Result<String, Problem> {
+pub(crate) fn segment(raw: &str, name: &str) -> Result<String, Problem> {
     decode(raw, false, name)
 }
 

@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): how the admin API says no.
+//! Problem documents (RFC 9457): how a request is refused.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use http::StatusCode;
 use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 
+use super::publish::Place;
 use super::reply::{self, Reply};
 use crate::{PublishError, ShardSilent, TopicNameError};
 
 /// Why a request is refused: each is one `type`, one title and one status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Something in the request is not as documented.
     InvalidRequest,
     /// No token, or a wrong one.
@@ -118,7 +119,7 @@ impl Kind {
 
 /// A refusal, as a document and as a response.
 #[derive(Debug, Clone)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     kind: Kind,
     detail: String,
     field: Option<String>,
@@ -134,22 +135,22 @@ impl From<ShardSilent> for Problem {
 }
 
 impl Problem {
-    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), field: None, retry_after: None, header: None }
     }
 
     /// A field, a query parameter or a path segment is at fault.
-    pub(super) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(Kind::InvalidRequest, detail) }
     }
 
     /// A header is at fault, beyond what its kind says.
-    pub(super) fn at_header(self, name: &'static str) -> Self {
+    pub(crate) fn at_header(self, name: &'static str) -> Self {
         Self { field: Some(name.to_owned()), ..self }
     }
 
     /// 405; `allow` lists the methods that the path knows.
-    pub(super) fn method(allow: &'static str) -> Self {
+    pub(crate) fn method(allow: &'static str) -> Self {
         let detail = format!("this path knows {allow}");
         Self {
             header: Some(HeaderValue::from_static(allow)),
@@ -158,7 +159,7 @@ impl Problem {
     }
 
     /// 401 with its challenge.
-    pub(super) fn unauthorized(challenge: &'static str, detail: &'static str) -> Self {
+    pub(crate) fn unauthorized(challenge: &'static str, detail: &'static str) -> Self {
         Self {
             header: Some(HeaderValue::from_static(challenge)),
             ..Self::new(Kind::Unauthorized, detail)
@@ -166,7 +167,7 @@ impl Problem {
     }
 
     /// 403 for a token that is known.
-    pub(super) fn forbidden(detail: String) -> Self {
+    pub(crate) fn forbidden(detail: String) -> Self {
         let challenge = "Bearer realm=\"weir\", error=\"insufficient_scope\"";
         Self {
             header: Some(HeaderValue::from_static(challenge)),
@@ -175,12 +176,12 @@ impl Problem {
     }
 
     /// A refusal that passes.
-    pub(super) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
+    pub(crate) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
     }
 
-    /// A message was refused; `payload` is the field that held its content, `place` the path of its object.
-    pub(super) fn publish(error: PublishError, payload: &str, place: &str) -> Self {
+    /// A message was refused that stood at this place.
+    pub(crate) fn publish(error: PublishError, place: Place<'_>) -> Self {
         let detail = error.to_string();
         match error {
             PublishError::TopicName(
@@ -188,9 +189,9 @@ impl Problem {
                 | TopicNameError::TooLong { .. }
                 | TopicNameError::Control(_)
                 | TopicNameError::Wildcard(_),
-            ) => Self::field(format!("{place}topic"), detail),
+            ) => Self::field(format!("{}topic", place.object), detail),
             PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => Self {
-                field: Some(format!("{place}{payload}")),
+                field: Some(format!("{}{}", place.object, place.content)),
                 ..Self::new(Kind::TooLarge, detail)
             },
             PublishError::RateLimited { after, .. } => {
@@ -207,7 +208,7 @@ impl Problem {
         }
     }
 
-    pub(super) fn document(&self) -> Document<'_> {
+    pub(crate) fn document(&self) -> Document<'_> {
         let (slug, title, status) = self.kind.facts();
         Document {
             kind: format!("urn:problem-type:weir:{slug}"),
@@ -219,7 +220,7 @@ impl Problem {
         }
     }
 
-    pub(super) fn into_response(self) -> Reply {
+    pub(crate) fn into_response(self) -> Reply {
         let (_, _, status) = self.kind.facts();
         let mut response = reply::json(status, &self.document());
         let headers = response.headers_mut();
@@ -245,7 +246,7 @@ impl Problem {
 
 /// A problem document's members; `field` and `retry_after_ms` are extensions.
 #[derive(Debug, Serialize)]
-pub(super) struct Document<'a> {
+pub(crate) struct Document<'a> {
     #[serde(rename = "type")]
     kind: String,
     title: &'static str,
@@ -258,7 +259,7 @@ pub(super) struct Document<'a> {
 }
 
 /// A duration in whole milliseconds.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -269,7 +270,8 @@ mod tests {
     #[test]
     fn a_full_mailbox_says_when_to_come_back() {
         let error = PublishError::Busy(Duration::from_millis(1200));
-        let response = Problem::publish(error, "text", "").into_response();
+        let response =
+            Problem::publish(error, Place { object: "", content: "text" }).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
     }
