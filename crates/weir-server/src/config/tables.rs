@@ -316,6 +316,11 @@ static TOPIC_CLASS: &[MemberOf<TopicClass>] = &[
         "How long a message is kept. A topic lives until its last kept message has gone."
     ),
     member!(
+        TopicClass.history,
+        "true only with retention_messages",
+        "Whether `GET /v1/topics/{topic}/history` of the public API answers with what is kept, to whoever may subscribe."
+    ),
+    member!(
         TopicClass.publish,
         "labels that a token carries",
         "Who may publish: every device, services with the right, devices whose token has the label. The admin API \

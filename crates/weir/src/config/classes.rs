@@ -36,6 +36,8 @@ pub struct TopicClass {
     /// How long a message is kept.
     #[serde(with = "duration")]
     pub retention_ttl: Duration,
+    /// Whether what is kept can be read over HTTP, by whoever may subscribe.
+    pub history: bool,
     /// Who may publish; the admin API always may.
     pub publish: Vec<Actor>,
     /// Who may subscribe.
@@ -70,6 +72,7 @@ impl Default for TopicClass {
             retention_messages: 0,
             retention_bytes: 1 << 20,
             retention_ttl: Duration::from_secs(300),
+            history: false,
             publish: vec![Actor::Services],
             subscribe: vec![Actor::Devices, Actor::Services],
             publishes_per_second: 0,

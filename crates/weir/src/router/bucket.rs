@@ -11,11 +11,11 @@ use super::classes::Rate;
 /// Shape: the moment at which it is full again, 8 bytes. A message moves it ahead by one interval; what would move it
 /// further than the burst from now has to wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Bucket(Nanos);
+pub(crate) struct Bucket(Nanos);
 
 impl Bucket {
     /// The bucket after one more message, or how long that would have to wait.
-    pub(super) fn take(self, rate: Rate, now: Nanos) -> Result<Bucket, Duration> {
+    pub(crate) fn take(self, rate: Rate, now: Nanos) -> Result<Bucket, Duration> {
         let interval = NANOS_PER_SECOND / u64::from(rate.per_second.max(1));
         let full = Nanos(self.0.0.max(now.0).saturating_add(interval));
         let latest = Nanos(now.0.saturating_add(interval.saturating_mul(u64::from(rate.burst))));

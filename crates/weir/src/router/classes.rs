@@ -18,6 +18,8 @@ pub(crate) struct Class {
     pub(crate) publish: Vec<Actor>,
     /// Who may subscribe.
     pub(crate) subscribe: Vec<Actor>,
+    /// Whether what its topics keep can be read.
+    pub(crate) history: bool,
     pub(super) priority: Priority,
     pub(super) slow: SlowPolicy,
     /// Longest frame of a message.
@@ -46,11 +48,11 @@ pub(super) struct Retention {
     pub(super) ttl: Duration,
 }
 
-/// Messages that one topic takes.
+/// Messages that are taken, by one topic or from one sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
-    pub(super) per_second: u32,
-    pub(super) burst: u32,
+pub(crate) struct Rate {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
 }
 
 /// The classes in the order of the configuration, and the one for all other topics.
@@ -101,6 +103,7 @@ impl Class {
             pattern: Pattern::new(&class.pattern),
             publish: class.publish.clone(),
             subscribe: class.subscribe.clone(),
+            history: class.history,
             priority: class.priority,
             slow: class.slow,
             message_bytes_max: match class.message_bytes_max {

@@ -39,7 +39,7 @@ struct Running {
 
 /// What a connection that names a position has missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missed {
+pub(super) enum Missed {
     Nothing,
     /// All of it is in the ring.
     Since(u64),
@@ -268,7 +268,7 @@ impl Router {
 }
 
 impl Topic {
-    fn missed(&self, state: &State, position: Position) -> Missed {
+    pub(super) fn missed(&self, state: &State, position: Position) -> Missed {
         let sent = state.sent(&self.class);
         let Position { epoch, offset } = position;
         if epoch != self.epoch || offset > sent {

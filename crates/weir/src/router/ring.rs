@@ -52,6 +52,16 @@ impl Ring {
     /// The messages behind `offset` whose frames have at most `bytes_max` bytes together, or one; and whether they are
     /// all that there are.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
+        self.some_behind(offset, bytes_max, usize::MAX)
+    }
+
+    /// The same, and at most `count_max`.
+    pub(super) fn some_behind(
+        &self,
+        offset: u64,
+        bytes_max: usize,
+        count_max: usize,
+    ) -> (Box<[Arc<Message>]>, bool) {
         let first = self.messages.partition_point(|(message, _)| message.offset() <= offset);
         let mut bytes = 0;
         let fits = |message: &&Arc<Message>| {
@@ -59,8 +69,8 @@ impl Ring {
             bytes += message.frame().len();
             is_first || bytes <= bytes_max
         };
-        let messages = self.messages.range(first..).map(|(message, _)| message);
-        let messages: Box<[_]> = messages.take_while(fits).cloned().collect();
+        let behind = self.messages.range(first..).take(count_max).map(|(message, _)| message);
+        let messages: Box<[_]> = behind.take_while(fits).cloned().collect();
         let is_all = first + messages.len() == self.messages.len();
         (messages, is_all)
     }

@@ -1,5 +1,6 @@
 //! The router against scripted shards and an obvious twin.
 
+mod history;
 mod resumes;
 mod stage;
 mod ticks;

@@ -68,6 +68,7 @@ message_bytes_max = 512
 retention_messages = 7
 retention_bytes = 4096
 retention_ttl = "1h"
+history = true
 publish = ["devices", "services", "label:a"]
 subscribe = []
 publishes_per_second = 8
@@ -135,6 +136,7 @@ fn every_member_is_read() {
         retention_messages: 7,
         retention_bytes: 4_096,
         retention_ttl: Duration::from_secs(3_600),
+        history: true,
         publish: vec![weir::Actor::Devices, weir::Actor::Services, label],
         subscribe: vec![],
         publishes_per_second: 8,

@@ -169,6 +169,9 @@ impl Config {
                 let key = format!("{path}.retention_bytes");
                 return Err(large_frame(&key, class.retention_bytes, allowed));
             }
+        } else if class.history {
+            let allowed = "true only with retention_messages: without them nothing is kept that could be read";
+            return Err(error(&format!("{path}.history"), "true", allowed));
         }
         let key = format!("{path}.retention_ttl");
         within_time(&key, class.retention_ttl, Duration::from_secs(1), 7 * DAY, " (7 days)")

@@ -390,6 +390,12 @@ fn retention() {
         (r#""pattern": "a", "retention_ttl": "168h""#, ""),
         // Without messages to keep, the default need not fit.
         (r#""pattern": "a", "retention_bytes": 1"#, ""),
+        (r#""pattern": "a", "retention_messages": 1, "history": true"#, ""),
+        (
+            r#""pattern": "a", "history": true"#,
+            "topic_classes[0].history = true: allowed is true only with retention_messages: without them nothing is \
+             kept that could be read",
+        ),
         (
             r#""pattern": "a", "retention_messages": 1000001"#,
             "topic_classes[0].retention_messages = 1000001: allowed is 0 to 1000000",
