@@ -1,11 +1,10 @@
 //! Where the reports of one shard are carried out, in order, as credits allow.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::task::coop;
-use tracing::{debug, error};
+use tracing::debug;
 use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
@@ -17,11 +16,12 @@ use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::Revoked;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
-use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target, TopicNameError};
+use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
 use crate::hub::{Hub, unix_time};
 use crate::publish::check_fields;
 use crate::reports::{Room, cost};
-use crate::router::{SubscribeError, left, validate_name};
+use crate::rights::Denied;
+use crate::router::{Pattern, SubscribeError, left, validate_name};
 use crate::tickets::Pending;
 
 /// The jobs that one shard's reports have led to.
@@ -97,13 +97,6 @@ struct Asker {
     conn: ConnId,
     device: DeviceRef,
     origin: Origin,
-}
-
-/// Why an act is not to be: nothing has reached the router.
-enum Denied {
-    Name(TopicNameError),
-    /// The sentence that says so.
-    NotPermitted(String),
 }
 
 /// There is no credit, or no room in the reserved lane: the job is to be tried again.
@@ -358,23 +351,11 @@ impl Desk {
 
     /// Whether the class of the topic permits the act to whoever asks.
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
-        validate_name(topic, self.hub.config().limits.topic_bytes_max).map_err(Denied::Name)?;
-        let class = self.hub.router.class_of(topic);
-        let actors = match act {
-            Act::Subscribe => &class.subscribe,
-            Act::Publish => &class.publish,
+        let is_own = |pattern: &Pattern| {
+            let fits = |device: &str| pattern.matches_for(topic, device);
+            self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
         };
-        let is_own = || {
-            let fits = |device: &str| class.pattern.matches_for(topic, device);
-            // Where no device is named it is everybody's.
-            !class.pattern.as_str().contains("{device}")
-                || self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
-        };
-        let grant = self.hub.auth.grant(asker.origin.grant);
-        if grant.permits(act, actors, is_own) {
-            return Ok(());
-        }
-        Err(Denied::NotPermitted(grant.refusal(act, topic, class.pattern.as_str(), actors)))
+        self.hub.permit(asker.origin.grant, act, topic, is_own).map(|_| ())
     }
 
     fn subscribe(
@@ -489,20 +470,16 @@ impl Desk {
             return Err(Refusal { code: ErrorCode::NotPermitted, message });
         };
         let event = FromDevice {
-            conn,
+            conn: Some(conn),
             device: &device,
             topic: publish.topic,
             payload: payload_of(publish),
             content_type: publish.content_type,
             key: publish.key,
+            ttl: None,
             handle: &self.handle,
         };
-        // A panic of the embedding program's must not end the way back from the shard.
-        catch_unwind(AssertUnwindSafe(|| on_publish(&event))).unwrap_or_else(|_| {
-            error!(%conn, "on_publish panicked");
-            let message = "the server failed to handle it".to_owned();
-            Err(Refusal { code: ErrorCode::Busy, message })
-        })
+        event.ask(on_publish)
     }
 
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {

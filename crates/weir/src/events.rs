@@ -2,6 +2,9 @@
 
 mod bus;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
 use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
@@ -12,9 +15,9 @@ pub use bus::{Event, EventFilter, EventKind, Events, EventsEnd};
 
 /// A device has published something.
 pub struct FromDevice<'a> {
-    /// The connection that it came from.
-    pub conn: ConnId,
-    /// The device's id.
+    /// The connection that it came from; `None`: from a request, `POST /v1/publish`.
+    pub conn: Option<ConnId>,
+    /// The device's id; empty for a request whose token is bound to none.
     pub device: &'a str,
     /// The topic that it names. Its name has been checked; that it exists is not needed.
     pub topic: &'a str,
@@ -24,6 +27,8 @@ pub struct FromDevice<'a> {
     pub content_type: &'a str,
     /// Conflation key, or empty.
     pub key: &'a str,
+    /// After this long it is not to be begun any more; only requests say so.
+    pub ttl: Option<Duration>,
     pub(crate) handle: &'a Handle,
 }
 
@@ -36,7 +41,7 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Called for everything that devices publish, on a front thread and in each connection's order.
+/// Called for everything that devices publish, on a front thread; what comes on a connection in its order.
 pub(crate) type OnPublish =
     Box<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
 
@@ -48,8 +53,18 @@ impl FromDevice<'_> {
             payload: self.payload,
             content_type: self.content_type,
             key: self.key,
-            ttl: None,
-            sender: Some(self.conn),
+            ttl: self.ttl,
+            sender: self.conn,
+        })
+    }
+
+    /// Asks the embedding program, which alone decides. A panic of its must end nothing else.
+    pub(crate) fn ask(&self, on_publish: &OnPublish) -> Result<Option<Accepted>, Refusal> {
+        catch_unwind(AssertUnwindSafe(|| on_publish(self))).unwrap_or_else(|_| {
+            let conn = self.conn.map(tracing::field::display);
+            tracing::error!(conn, "on_publish panicked");
+            let message = "the server failed to handle it".to_owned();
+            Err(Refusal { code: ErrorCode::Busy, message })
         })
     }
 

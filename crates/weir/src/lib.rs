@@ -21,6 +21,7 @@ mod patience;
 mod proxy;
 mod publish;
 mod reports;
+mod rights;
 mod router;
 mod session;
 mod slab;

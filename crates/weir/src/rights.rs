@@ -1,0 +1,43 @@
+//! Who may do what with a topic, whichever way the request came.
+
+use std::sync::Arc;
+
+use crate::auth::Act;
+use crate::handle::TopicNameError;
+use crate::hub::Hub;
+use crate::router::{Class, Pattern, validate_name};
+
+/// Why an act is not to be: nothing has reached the router.
+pub(crate) enum Denied {
+    Name(TopicNameError),
+    /// The sentence that says so.
+    NotPermitted(String),
+}
+
+impl Hub {
+    /// The class of the topic, if it permits the act to who has this grant.
+    ///
+    /// `is_own` tells whether `{device}` of the class's pattern stands for the device that asks; it is asked only if that
+    /// decides.
+    pub(crate) fn permit(
+        &self,
+        grant: u16,
+        act: Act,
+        topic: &str,
+        is_own: impl Fn(&Pattern) -> bool,
+    ) -> Result<Arc<Class>, Denied> {
+        validate_name(topic, self.config().limits.topic_bytes_max).map_err(Denied::Name)?;
+        let class = self.router.class_of(topic);
+        let actors = match act {
+            Act::Subscribe => &class.subscribe,
+            Act::Publish => &class.publish,
+        };
+        // Where no device is named it is everybody's.
+        let is_own = || !class.pattern.as_str().contains("{device}") || is_own(&class.pattern);
+        let grant = self.auth.grant(grant);
+        if grant.permits(act, actors, is_own) {
+            return Ok(class);
+        }
+        Err(Denied::NotPermitted(grant.refusal(act, topic, class.pattern.as_str(), actors)))
+    }
+}
