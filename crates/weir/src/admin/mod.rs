@@ -6,6 +6,7 @@ mod crowd;
 mod events;
 mod guard;
 mod metrics;
+mod openapi;
 mod process;
 mod routes;
 mod views;

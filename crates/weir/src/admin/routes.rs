@@ -10,7 +10,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{self, Metrics};
-use super::{events, views};
+use super::{events, openapi, views};
 use crate::web::body::{self, Room};
 use crate::web::problem::{Kind, Problem};
 use crate::web::publish;
@@ -29,7 +29,7 @@ pub(super) struct Routes {
 
 /// A path, whatever it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Route {
+pub(super) enum Route {
     Publish,
     Events,
     Connections,
@@ -40,10 +40,11 @@ enum Route {
     Health,
     Ready,
     Metrics,
+    OpenApi,
 }
 
 impl Route {
-    const ALL: [(&'static str, Route); 10] = [
+    pub(super) const ALL: [(&'static str, Route); 11] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -54,10 +55,11 @@ impl Route {
         ("/healthz", Route::Health),
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
+        ("/openapi.json", Route::OpenApi),
     ];
 
     /// The methods that it knows, as `Allow` lists them.
-    const fn methods(self) -> &'static str {
+    pub(super) const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
             Route::Events => "GET",
@@ -67,7 +69,8 @@ impl Route {
             | Route::Device
             | Route::Health
             | Route::Ready
-            | Route::Metrics => "GET, HEAD",
+            | Route::Metrics
+            | Route::OpenApi => "GET, HEAD",
         }
     }
 
@@ -83,7 +86,8 @@ impl Route {
             | Route::Revoke
             | Route::Health
             | Route::Ready
-            | Route::Metrics => None,
+            | Route::Metrics
+            | Route::OpenApi => None,
         }
     }
 
@@ -187,6 +191,9 @@ impl Routes {
             Route::Metrics => {
                 let text = self.metrics.text();
                 Ok(reply::bytes(StatusCode::OK, metrics::CONTENT_TYPE, text.into()))
+            }
+            Route::OpenApi => {
+                Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
             Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use self::device::Device;
 use self::http::{Answer, Server};
+use crate::web::openapi::tests as openapi;
 use crate::{AdminConfig, Config};
 
 /// Sends a request and checks the answer's status and parts of its body.
@@ -18,6 +19,9 @@ async fn check(server: &Server, request: &str, body: &str, status: u16, says: &[
     for text in says {
         assert!(answer.body.contains(text), "{request}: no {text:?} in\n{answer:?}");
     }
+    let line: Vec<&str> = request.split_whitespace().collect();
+    let kind = answer.header("content-type").unwrap_or_default();
+    openapi::check(&super::openapi::document(), (line[0], line[1]), status, kind);
     if status >= 400 && !request.starts_with("HEAD") {
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{request}");
         let problem = answer.json();
@@ -63,6 +67,21 @@ async fn every_path_answers_and_nothing_else_does() {
     }
     let head = check(&server, "HEAD /healthz", "", 200, &[]).await;
     assert_eq!((head.body.as_str(), head.header("content-length")), ("", Some("3")));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_description_names_every_path_and_method() {
+    let mut known: Vec<String> = Vec::new();
+    for (path, route) in super::routes::Route::ALL {
+        let methods = route.methods().split(", ").filter(|method| *method != "HEAD");
+        known.extend(methods.map(|method| format!("{method} {path}")));
+    }
+    known.sort_unstable();
+    assert_eq!(openapi::operations(&super::openapi::document()), known);
+    let server = Server::start(Config::default()).await;
+    let document = check(&server, "GET /openapi.json", "", 200, &[]).await.json();
+    assert_eq!(document["openapi"], "3.1.0");
     server.stop().await;
 }
 

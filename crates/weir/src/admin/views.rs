@@ -2,53 +2,79 @@
 
 use http::StatusCode;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::web::problem::{Kind, Problem, millis};
 use crate::web::query::{self, Query};
 use crate::web::reply::{self, Reply};
 use crate::{Connection, ConnectionQuery, Handle};
 
-#[derive(Debug, Serialize)]
-struct ConnectionView {
+/// A connection.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Connection)]
+pub(super) struct ConnectionView {
+    /// 16 hexadecimal digits.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
     id: String,
     device: String,
+    #[schema(required)]
     peer: Option<String>,
+    /// The address that limits count by.
+    #[schema(required)]
     source: Option<String>,
+    /// `tcp` or `tls`.
     transport: &'static str,
     protocol: &'static str,
     age_ms: u64,
     idle_ms: u64,
     heartbeat_ms: u64,
     queued_bytes: usize,
+    /// Only above the high watermark.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
     stalled_ms: Option<u64>,
     topics: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct ConnectionsView {
+/// A page of connections.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Connections)]
+pub(super) struct ConnectionsView {
     connections: Vec<ConnectionView>,
+    /// `null` on the last page.
+    #[schema(required)]
     next_cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct TopicView {
+/// A topic.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Topic)]
+pub(super) struct TopicView {
     topic: String,
     subscribers: u32,
     offset: u64,
+    /// 16 hexadecimal digits.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
     epoch: String,
+    /// The pattern of its topic class.
     class: String,
     retained_messages: usize,
 }
 
-#[derive(Debug, Serialize)]
-struct TopicsView {
+/// A page of topics.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Topics)]
+pub(super) struct TopicsView {
     topics: Vec<TopicView>,
+    /// `null` on the last page.
+    #[schema(required)]
     next_cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct DeviceView<'a> {
+/// A device that is connected, or connecting.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Device)]
+pub(super) struct DeviceView<'a> {
     device: &'a str,
     connections: Vec<ConnectionView>,
 }

@@ -4,7 +4,9 @@
 
 pub(crate) mod body;
 pub(crate) mod head;
+pub(crate) mod openapi;
 pub(crate) mod problem;
 pub(crate) mod publish;
+pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod reply;

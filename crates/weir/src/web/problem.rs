@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::publish::Place;
 use super::reply::{self, Reply};
@@ -35,7 +36,7 @@ pub(crate) enum Kind {
     UnsupportedMediaType,
     /// A `Host` that this server does not go by.
     UnknownHost,
-    /// More messages than the topic takes.
+    /// More messages than the topic takes, or than one sender may publish.
     RateLimited,
     /// The topic's tick is full.
     TickFull,
@@ -43,6 +44,8 @@ pub(crate) enum Kind {
     TooManyTopics,
     /// A shard's mailbox is full.
     MailboxFull,
+    /// The server has no room for it.
+    Busy,
     /// The byte budget is used up.
     BudgetExhausted,
     /// Too many request bodies at once.
@@ -54,7 +57,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const fn facts(self) -> (&'static str, &'static str, StatusCode) {
+    /// The end of its `type`, its title and its status.
+    pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
         match self {
             Kind::InvalidRequest => {
                 ("invalid-request", "The request is invalid", StatusCode::BAD_REQUEST)
@@ -91,7 +95,7 @@ impl Kind {
             ),
             Kind::RateLimited => (
                 "rate-limited",
-                "The topic takes no more messages at the moment",
+                "No more messages are taken at the moment",
                 StatusCode::TOO_MANY_REQUESTS,
             ),
             Kind::TickFull => {
@@ -103,6 +107,7 @@ impl Kind {
             Kind::MailboxFull => {
                 ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
             }
+            Kind::Busy => ("busy", "The server is busy", StatusCode::SERVICE_UNAVAILABLE),
             Kind::BudgetExhausted => {
                 ("budget-exhausted", "The byte budget is used up", StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -146,7 +151,12 @@ impl Problem {
 
     /// A header is at fault, beyond what its kind says.
     pub(crate) fn at_header(self, name: &'static str) -> Self {
-        Self { field: Some(name.to_owned()), ..self }
+        self.at(name)
+    }
+
+    /// A member, a parameter or a header is at fault, beyond what its kind says.
+    pub(crate) fn at(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
     }
 
     /// 405; `allow` lists the methods that the path knows.
@@ -245,16 +255,21 @@ impl Problem {
 }
 
 /// A problem document's members; `field` and `retry_after_ms` are extensions.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Problem)]
 pub(crate) struct Document<'a> {
     #[serde(rename = "type")]
     kind: String,
     title: &'static str,
     status: u16,
     detail: &'a str,
+    /// The member, parameter, part of the path or header at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     field: Option<&'a str>,
+    /// Where waiting helps: for how long.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
     retry_after_ms: Option<u64>,
 }
 

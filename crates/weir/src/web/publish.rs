@@ -13,35 +13,55 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_path_to_error::Segment;
+use utoipa::ToSchema;
 
 use super::problem::{Document, Kind, Problem};
 use super::reply::{self, Reply};
 use crate::{Accepted, Payload, Publication, Target};
 
 /// One message as it is asked for.
-#[derive(Debug, Default, Deserialize)]
+///
+/// Exactly one of `topic`, `device` and `all`, and exactly one of `text` and `data`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Message<'a> {
+pub(crate) struct Message<'a> {
+    /// A topic's name.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
     topic: Option<Text<'a>>,
+    /// A device's id.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
     device: Option<Text<'a>>,
+    /// `true`: to every connection.
     all: Option<bool>,
+    /// The content as text.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
     text: Option<Text<'a>>,
+    /// The content as bytes in base64; padding may be left out.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>, content_encoding = "base64")]
     data: Option<Text<'a>>,
+    /// Its media type: printable ASCII.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 255)]
     content_type: Option<Text<'a>>,
+    /// Its conflation key, at most 255 bytes.
     #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 255)]
     key: Option<Text<'a>>,
+    /// After this long it is not begun any more.
+    #[schema(minimum = 1, maximum = 86_400_000)]
     ttl_ms: Option<u64>,
 }
 
 /// Many messages as they are asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = Messages)]
 #[serde(deny_unknown_fields)]
-struct Many<'a> {
+pub(crate) struct Many<'a> {
+    #[schema(max_items = 1000)]
     #[serde(borrow, deserialize_with = "at_most_messages_max")]
     messages: Vec<Message<'a>>,
 }
@@ -62,22 +82,29 @@ struct Object<T>(T);
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// What became of a message.
-#[derive(Debug, Serialize)]
-struct Published {
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Published {
+    /// 16 hexadecimal digits.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
     id: String,
+    /// How many connections it was queued for.
     connections: u32,
+    /// Its place in the topic, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
     offset: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
-struct Results<'a> {
+/// What became of many, each at its own place.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Results<'a> {
     results: Vec<Outcome<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+/// What became of one of many.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-enum Outcome<'a> {
+pub(crate) enum Outcome<'a> {
     Published(Published),
     Refused { error: Document<'a> },
 }

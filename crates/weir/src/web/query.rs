@@ -129,9 +129,9 @@ fn decode(raw: &str, plus: bool, name: &str) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|_| Problem::field(name, "the text is not UTF-8"))
 }
 
-const LIMIT_DEFAULT: usize = 100;
+pub(crate) const LIMIT_DEFAULT: usize = 100;
 /// A page of this many connections is some 300 KB of JSON.
-const LIMIT_MAX: usize = 1000;
+pub(crate) const LIMIT_MAX: usize = 1000;
 const CURSOR_OF_CONNECTIONS: u8 = 1;
 const CURSOR_OF_TOPICS: u8 = 2;
 

@@ -1,0 +1,163 @@
+//! `GET /openapi.json` of the admin address.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::openapi::{HttpMethod, Required};
+
+use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
+use crate::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::web::problem::Kind;
+use crate::web::publish::{Many, Message, Published, Results};
+
+/// The document.
+pub(super) fn document() -> Bytes {
+    DOCUMENT.clone()
+}
+
+fn write() -> Bytes {
+    let get = HttpMethod::Get;
+    Description::default()
+        .operation(HttpMethod::Post, "/v1/publish", publish())
+        .operation(get.clone(), "/v1/events", events())
+        .operation(get.clone(), "/v1/connections", connections())
+        .operation(get.clone(), "/v1/connections/{id}", connection())
+        .operation(HttpMethod::Delete, "/v1/connections/{id}", close())
+        .operation(get.clone(), "/v1/topics", topics())
+        .operation(get.clone(), "/v1/devices/{id}", device())
+        .operation(HttpMethod::Post, "/v1/devices/{id}/revoke", revoke())
+        .operation(get.clone(), "/healthz", health())
+        .operation(get.clone(), "/readyz", ready())
+        .operation(get.clone(), "/metrics", metrics())
+        .operation(get, "/openapi.json", description())
+        .write("Weir: the admin API", ABOUT)
+}
+
+fn publish() -> Operation {
+    guarded("publish", "Publish one message, or up to 1,000")
+        .body_of::<Message<'_>, Many<'_>>()
+        .answers_with::<Published, Results<'_>>("What became of it, or of each")
+        .refuses(&BODY)
+        .refuses(&[
+            Kind::LengthRequired,
+            Kind::RateLimited,
+            Kind::TickFull,
+            Kind::TooManyTopics,
+            Kind::MailboxFull,
+            Kind::BudgetExhausted,
+        ])
+}
+
+fn events() -> Operation {
+    let sample = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0)).maximum(Some(1));
+    guarded("events", "Listen to what happens to connections")
+        .query("type", "Only events of these types, separated by commas", text())
+        .query("device", "Only events of this device", text())
+        .query("topic", "Only events of topics whose name begins so", text())
+        .query("sample", "Only events of this share of the connections", sample.build())
+        .answers_text("text/event-stream", "Events from now on")
+        .refuses(&[Kind::TooManyRequests])
+}
+
+fn connections() -> Operation {
+    paged("connections", "List connections")
+        .query("device", "Only those of this device", text())
+        .query("topic", "Only those in this topic", text())
+        .answers::<ConnectionsView>("A page")
+        .refuses(&[Kind::ShardSilent])
+}
+
+fn connection() -> Operation {
+    guarded("connection", "Look at a connection")
+        .segment("id", "Its id", connection_id())
+        .answers::<ConnectionView>("The connection")
+        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+}
+
+fn close() -> Operation {
+    guarded("close", "Close a connection")
+        .segment("id", "Its id", connection_id())
+        .answers_nothing(204, "It is told to close, with `closed_by_operator`")
+        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+}
+
+fn topics() -> Operation {
+    paged("topics", "List topics by name")
+        .query("prefix", "Only those whose name begins so", text())
+        .answers::<TopicsView>("A page")
+}
+
+fn device() -> Operation {
+    guarded("device", "Look at a device")
+        .segment("id", DEVICE, device_id())
+        .answers::<DeviceView<'_>>("The device")
+        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+}
+
+fn revoke() -> Operation {
+    let nothing = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(0));
+    guarded("revoke", "End what a device was permitted")
+        .segment("id", DEVICE, device_id())
+        .body(nothing.into(), Required::False)
+        .answers_nothing(204, "Its connections are told to close, with `revoked`")
+        .refuses(&BODY)
+        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+}
+
+fn health() -> Operation {
+    open("health", "Whether the process answers at all").answers_text("text/plain", "It does")
+}
+
+fn ready() -> Operation {
+    open("ready", "Whether devices are admitted")
+        .answers_text("text/plain", "They are")
+        .refuses(&[Kind::NotReady])
+}
+
+fn metrics() -> Operation {
+    guarded("metrics", "The metrics")
+        .answers_text("application/openmetrics-text", "OpenMetrics text")
+}
+
+fn description() -> Operation {
+    guarded("openapi", "This document").answers_json("An OpenAPI document", Object::new().into())
+}
+
+/// One that asks for a token, if there is one.
+fn guarded(id: &str, summary: &str) -> Operation {
+    Operation::new(id, summary).refuses(&HEAD).refuses(&[Kind::Unauthorized, Kind::Forbidden])
+}
+
+fn open(id: &str, summary: &str) -> Operation {
+    Operation::open(id, summary).refuses(&HEAD)
+}
+
+fn paged(id: &str, summary: &str) -> Operation {
+    guarded(id, summary).query("limit", "How many to list at most", limit()).query(
+        "cursor",
+        "`next_cursor` of the page before",
+        text_like("^[A-Za-z0-9_-]+$"),
+    )
+}
+
+fn connection_id() -> Object {
+    text_like("^[0-9a-fA-F]{16}$")
+}
+
+fn device_id() -> Object {
+    ObjectBuilder::from(text()).min_length(Some(1)).build()
+}
+
+const DEVICE: &str = "Its id, percent-encoded (`%2F` for a slash)";
+/// What a head alone may be refused for.
+const HEAD: [Kind; 3] = [Kind::InvalidRequest, Kind::UnknownHost, Kind::ForeignOrigin];
+/// What a body may be refused for.
+const BODY: [Kind; 4] =
+    [Kind::UnsupportedMediaType, Kind::TooLarge, Kind::BodyTimeout, Kind::TooManyRequests];
+
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
+
+const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`; that of a service is \
+                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`. See \
+                     docs/admin-api.md.";

@@ -1,0 +1,293 @@
+//! Descriptions of an API (OpenAPI 3.1), put together from the types that requests are read into and answers written from.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use utoipa::ToSchema;
+use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{
+    ComponentsBuilder, Object, ObjectBuilder, OneOfBuilder, Schema, Type,
+};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, Paths, Ref, RefOr,
+    Required, ResponseBuilder,
+};
+
+use super::problem::{Document, Kind};
+
+/// All operations of an address.
+#[derive(Default)]
+pub(crate) struct Description {
+    paths: Paths,
+    schemas: Schemas,
+}
+
+/// One method of one path.
+pub(crate) struct Operation {
+    builder: OperationBuilder,
+    schemas: Schemas,
+    refusals: Vec<Kind>,
+}
+
+type Schemas = Vec<(String, RefOr<Schema>)>;
+
+impl Description {
+    pub(crate) fn operation(
+        mut self,
+        method: HttpMethod,
+        path: &str,
+        operation: Operation,
+    ) -> Self {
+        let Operation { mut builder, schemas, refusals } = operation;
+        let mut by_status = BTreeMap::<u16, Vec<&str>>::new();
+        for kind in refusals {
+            let (slug, _, status) = kind.facts();
+            by_status.entry(status.as_u16()).or_default().push(slug);
+        }
+        for (status, slugs) in by_status {
+            builder = builder.response(status.to_string(), refusal(status, &slugs));
+        }
+        self.schemas.extend(schemas);
+        self.paths.add_path_operation(path, vec![method], builder);
+        self
+    }
+
+    /// The document as it is served.
+    pub(crate) fn write(mut self, title: &str, description: &str) -> Bytes {
+        add::<Document<'_>>(&mut self.schemas);
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
+        let components = ComponentsBuilder::new()
+            .schemas_from_iter(self.schemas)
+            .security_scheme(TOKEN, SecurityScheme::Http(bearer.build()));
+        let info = InfoBuilder::new()
+            .title(title)
+            .version(env!("CARGO_PKG_VERSION"))
+            .description(Some(description));
+        let document = OpenApiBuilder::new()
+            .info(info)
+            .paths(self.paths)
+            .components(Some(components.build()))
+            .build();
+        document.to_json().expect("its keys are texts").into()
+    }
+}
+
+impl Operation {
+    pub(crate) fn new(id: &str, summary: &str) -> Self {
+        let builder = OperationBuilder::new()
+            .operation_id(Some(id))
+            .summary(Some(summary))
+            .security(SecurityRequirement::default())
+            .security(SecurityRequirement::new(TOKEN, Vec::<String>::new()));
+        Self { builder, schemas: Vec::new(), refusals: Vec::new() }
+    }
+
+    /// One that asks for no token.
+    pub(crate) fn open(id: &str, summary: &str) -> Self {
+        let builder = OperationBuilder::new()
+            .operation_id(Some(id))
+            .summary(Some(summary))
+            .security(SecurityRequirement::default());
+        Self { builder, schemas: Vec::new(), refusals: Vec::new() }
+    }
+
+    pub(crate) fn description(self, description: &str) -> Self {
+        Self { builder: self.builder.description(Some(description)), ..self }
+    }
+
+    /// A part of the path.
+    pub(crate) fn segment(self, name: &str, description: &str, schema: Object) -> Self {
+        self.parameter(ParameterIn::Path, name, description, schema.into())
+    }
+
+    /// A parameter of the query, which may be left out.
+    pub(crate) fn query(
+        self,
+        name: &str,
+        description: &str,
+        schema: impl Into<RefOr<Schema>>,
+    ) -> Self {
+        self.parameter(ParameterIn::Query, name, description, schema.into())
+    }
+
+    fn parameter(
+        self,
+        place: ParameterIn,
+        name: &str,
+        description: &str,
+        schema: RefOr<Schema>,
+    ) -> Self {
+        let required = if place == ParameterIn::Path { Required::True } else { Required::False };
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(place)
+            .required(required)
+            .description(Some(description))
+            .schema(Some(schema));
+        Self { builder: self.builder.parameter(parameter), ..self }
+    }
+
+    /// A JSON body that is one of two things.
+    pub(crate) fn body_of<One: ToSchema, Other: ToSchema>(mut self) -> Self {
+        let (one, other) = (add::<One>(&mut self.schemas), add::<Other>(&mut self.schemas));
+        self.body(either(one, other), Required::True)
+    }
+
+    pub(crate) fn body(self, schema: RefOr<Schema>, required: Required) -> Self {
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let body = RequestBodyBuilder::new()
+            .content("application/json", content)
+            .required(Some(required))
+            .build();
+        Self { builder: self.builder.request_body(Some(body)), ..self }
+    }
+
+    /// 200 with this as JSON.
+    pub(crate) fn answers<T: ToSchema>(mut self, description: &str) -> Self {
+        let schema = add::<T>(&mut self.schemas);
+        self.answers_json(description, schema.into())
+    }
+
+    /// 200 with one of two things as JSON.
+    pub(crate) fn answers_with<One: ToSchema, Other: ToSchema>(
+        mut self,
+        description: &str,
+    ) -> Self {
+        let (one, other) = (add::<One>(&mut self.schemas), add::<Other>(&mut self.schemas));
+        self.answers_json(description, either(one, other))
+    }
+
+    pub(crate) fn answers_json(self, description: &str, schema: RefOr<Schema>) -> Self {
+        self.response(200, description, Some(("application/json", schema)))
+    }
+
+    /// 200 with text of a media type.
+    pub(crate) fn answers_text(self, content_type: &'static str, description: &str) -> Self {
+        self.response(200, description, Some((content_type, text().into())))
+    }
+
+    /// A status without a body.
+    pub(crate) fn answers_nothing(self, status: u16, description: &str) -> Self {
+        self.response(status, description, None)
+    }
+
+    fn response(
+        self,
+        status: u16,
+        description: &str,
+        content: Option<(&'static str, RefOr<Schema>)>,
+    ) -> Self {
+        let mut response = ResponseBuilder::new().description(description);
+        if let Some((content_type, schema)) = content {
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            response = response.content(content_type, content);
+        }
+        Self { builder: self.builder.response(status.to_string(), response.build()), ..self }
+    }
+
+    /// Problems that it may answer with.
+    pub(crate) fn refuses(mut self, kinds: &[Kind]) -> Self {
+        self.refusals.extend(kinds);
+        self
+    }
+}
+
+/// A text of any kind.
+pub(crate) fn text() -> Object {
+    Object::with_type(Type::String)
+}
+
+/// A text of this form.
+pub(crate) fn text_like(pattern: &str) -> Object {
+    ObjectBuilder::from(text()).pattern(Some(pattern)).build()
+}
+
+/// How many to list, as [`super::query::Query::limit`] reads it.
+pub(crate) fn limit() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(1))
+        .maximum(Some(super::query::LIMIT_MAX))
+        .default(Some(super::query::LIMIT_DEFAULT.into()))
+        .build()
+}
+
+fn either(one: Ref, other: Ref) -> RefOr<Schema> {
+    RefOr::T(OneOfBuilder::new().item(one).item(other).build().into())
+}
+
+fn refusal(status: u16, slugs: &[&str]) -> ResponseBuilder {
+    let slugs: Vec<String> = slugs.iter().map(|slug| format!("`{slug}`")).collect();
+    let problem = RefOr::Ref(Ref::from_schema_name(Document::name()));
+    let content = ContentBuilder::new().schema(Some(problem)).build();
+    let mut response = ResponseBuilder::new()
+        .description(slugs.join(", "))
+        .content("application/problem+json", content);
+    let header = match status {
+        401 => Some(("WWW-Authenticate", text())),
+        429 | 503 => Some(("Retry-After", text_like("^[0-9]+$"))),
+        _ => None,
+    };
+    if let Some((name, schema)) = header {
+        response = response.header(name, HeaderBuilder::new().schema(Some(schema)).build());
+    }
+    response
+}
+
+/// Enters a type with all that it consists of; where it stands then.
+fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
+    let name = T::name().into_owned();
+    T::schemas(schemas);
+    schemas.push((name.clone(), T::schema()));
+    Ref::from_schema_name(name)
+}
+
+const TOKEN: &str = "token";
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::Value;
+
+    /// Checks that an answer to a request is one that the document names. Of what it does not name nothing is said.
+    pub(crate) fn check(document: &[u8], (method, path): (&str, &str), status: u16, kind: &str) {
+        let document: Value = serde_json::from_slice(document).unwrap();
+        let method = if method == "HEAD" { "get".to_owned() } else { method.to_lowercase() };
+        let paths = document["paths"].as_object().unwrap();
+        let found = paths.iter().find(|(template, _)| fits(template, path));
+        let Some(operation) = found.and_then(|(_, item)| item.get(method)) else { return };
+        let response = &operation["responses"][status.to_string()];
+        assert!(response.is_object(), "{status} of {path} is not documented: {operation}");
+        let essence = kind.split(';').next().unwrap();
+        let is_known = match response["content"].as_object() {
+            Some(kinds) => kinds.contains_key(essence),
+            None => essence.is_empty(),
+        };
+        assert!(is_known, "{kind:?} of {status} of {path} is not documented: {response}");
+    }
+
+    /// Paths and methods that the document names, as `METHOD /path`, sorted.
+    pub(crate) fn operations(document: &[u8]) -> Vec<String> {
+        let document: Value = serde_json::from_slice(document).unwrap();
+        let mut operations = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            operations.extend(
+                item.as_object()
+                    .unwrap()
+                    .keys()
+                    .map(|method| format!("{} {path}", method.to_uppercase())),
+            );
+        }
+        operations.sort_unstable();
+        operations
+    }
+
+    fn fits(template: &str, path: &str) -> bool {
+        let path = path.split('?').next().unwrap();
+        template.split('/').count() == path.split('/').count()
+            && template.split('/').zip(path.split('/')).all(|(named, given)| {
+                if named.starts_with('{') { !given.is_empty() } else { named == given }
+            })
+    }
+}
