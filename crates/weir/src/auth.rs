@@ -55,6 +55,16 @@ pub(crate) struct Admission {
     pub(crate) is_service: bool,
 }
 
+/// Whom a request is from: it claims no device id.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Requester {
+    /// The one device that its token or certificate stands for, or the service's name.
+    pub(crate) device: Option<String>,
+    /// Number of its grant.
+    pub(crate) grant: u16,
+    pub(crate) is_service: bool,
+}
+
 impl Authenticator {
     pub(crate) fn new(config: &Config) -> Self {
         let mut grants = vec![Grant::anonymous()];
@@ -134,6 +144,25 @@ impl Authenticator {
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
         Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
+    }
+
+    /// Whom a request is from, by the rules of [`Authenticator::authenticate`]; `None`: it may not be.
+    ///
+    /// A token for any device names none, and neither does anonymous mode.
+    pub(crate) fn identify(&self, named: Option<&str>, token: &str) -> Option<Requester> {
+        if named.is_none() {
+            let nobody = |grant| Requester { device: None, grant, is_service: false };
+            if token.is_empty() {
+                return self.anonymous.then(|| nobody(0));
+            }
+            let holder = self.holders.find(token.as_bytes())?;
+            if matches!(holder.who, Who::AnyDevice) {
+                return Some(nobody(holder.grant));
+            }
+        }
+        let Admission { device, grant, is_service, .. } =
+            self.authenticate(named, "", token).ok()?;
+        Some(Requester { device: Some(device), grant, is_service })
     }
 
     /// What a connection may do, by the number that it carries.
@@ -292,6 +321,26 @@ mod tests {
         assert_eq!(labelled.priority, Priority::High);
         let unlabelled = auth.authenticate(Some("d2"), "", "").unwrap();
         assert_eq!((unlabelled.grant, unlabelled.is_service), (0, false));
+    }
+
+    #[test]
+    fn a_request_is_from_whom_its_token_stands_for() {
+        for (anonymous, named, token, expected) in [
+            (false, None, "", None),
+            (true, None, "", Some((None, false))),
+            (true, None, "wrong", None),
+            (false, None, "any", Some((None, false))),
+            (false, None, "one", Some((Some("d1"), false))),
+            (false, None, "back", Some((Some("backend"), true))),
+            (false, Some("d2"), "", Some((Some("d2"), false))),
+            (false, Some("d2"), "any", Some((Some("d2"), false))),
+            (false, Some("d2"), "one", None),
+            (true, Some("d2"), "wrong", None),
+        ] {
+            let requester = authenticator(anonymous).identify(named, token);
+            let given = requester.as_ref().map(|who| (who.device.as_deref(), who.is_service));
+            assert_eq!(given, expected, "{named:?} with {token:?}");
+        }
     }
 
     #[test]

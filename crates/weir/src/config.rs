@@ -45,7 +45,7 @@ pub struct Config {
     pub tcp: TcpConfig,
     /// Certificates and sessions of what listens with TLS.
     pub tls: TlsConfig,
-    /// Limits of HTTP.
+    /// Limits of HTTP, and whose pages may use the public API.
     pub http: HttpConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
     pub topic_classes: Vec<TopicClass>,

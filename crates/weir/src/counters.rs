@@ -89,6 +89,8 @@ pub enum RefuseCause {
     NotPermitted,
     /// Its topic would have to begin, and as many exist as may.
     TopicsMax,
+    /// Its sender publishes faster by requests than one may.
+    SenderRate,
     /// Its key or its media type is too long, or holds what it must not.
     InvalidField,
 }
@@ -377,7 +379,7 @@ impl PublishTarget {
 
 impl RefuseCause {
     /// Every cause.
-    pub const ALL: [RefuseCause; 9] = [
+    pub const ALL: [RefuseCause; 10] = [
         RefuseCause::Mailbox,
         RefuseCause::Budget,
         RefuseCause::TooLarge,
@@ -386,6 +388,7 @@ impl RefuseCause {
         RefuseCause::TickFull,
         RefuseCause::NotPermitted,
         RefuseCause::TopicsMax,
+        RefuseCause::SenderRate,
         RefuseCause::InvalidField,
     ];
 
@@ -400,6 +403,7 @@ impl RefuseCause {
             RefuseCause::TickFull => "tick_full",
             RefuseCause::NotPermitted => "not_permitted",
             RefuseCause::TopicsMax => "topics_max",
+            RefuseCause::SenderRate => "sender_rate",
             RefuseCause::InvalidField => "invalid_field",
         }
     }

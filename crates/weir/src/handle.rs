@@ -107,6 +107,10 @@ impl Handle {
         self.hub.engine()
     }
 
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
     pub(crate) fn config(&self) -> &Config {
         self.hub.config()
     }

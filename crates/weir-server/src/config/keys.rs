@@ -113,7 +113,7 @@ pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("connection", "Times and watermarks of a connection."),
     ("tcp", "Options of the devices' sockets."),
     ("tls", "Certificates, sessions and handshakes of `listen.tls` and `listen.https`."),
-    ("http", "Limits of HTTP, on `listen.http` and `listen.https`."),
+    ("http", "HTTP, on `listen.http` and `listen.https`."),
     // Of what stands outside the sections.
     ("", "What holds for the topics whose names fit a pattern."),
     ("log", "Log lines; they go to standard error."),

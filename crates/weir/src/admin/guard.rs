@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::uri::Authority;
 
 use crate::auth::Secrets;
-use crate::web::head::{bearer, is_host_and_port, is_same_origin, name_of};
+use crate::web::head::{Origin, bearer, is_host_and_port, name_of};
 use crate::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 
@@ -137,7 +137,8 @@ fn authority(request: &Parts) -> Result<Authority, Problem> {
 /// Refuses the page of another origin; a request without `Origin` is no page's, or without effect.
 fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
     for origin in headers.get_all(ORIGIN) {
-        let same = origin.to_str().is_ok_and(|origin| is_same_origin(origin, host));
+        let same =
+            origin.to_str().ok().and_then(Origin::parse).is_some_and(|origin| origin.is_of(host));
         if !same {
             let detail = format!("origin {origin:?} is not this server");
             return Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Origin"));

@@ -97,11 +97,6 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
 }
 
-/// The answer that there is nothing at a path.
-pub(crate) fn not_found(path: &str) -> Reply {
-    Problem::new(Kind::NotFound, format!("there is nothing at {path:?}")).into_response()
-}
-
 /// Serves one connection to its end.
 async fn converse(
     stream: TcpStream,

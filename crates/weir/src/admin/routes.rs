@@ -106,7 +106,7 @@ impl Routes {
         Self {
             metrics: Metrics::new(handle.clone()),
             guard: Guard::new(config, &handle.config().auth.services),
-            room: Room::new(),
+            room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT),
             handle,
             router,
         }
@@ -212,4 +212,7 @@ fn text(body: &'static str) -> Reply {
     reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(body.as_bytes()))
 }
 
+/// A thousand messages of 1 KiB; with many more the answer would come too late to be of use.
+const BODY_BYTES_MAX: usize = 1 << 20;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -38,6 +38,11 @@ impl Grant {
         Grant { labels: Box::default(), service: Some(may) }
     }
 
+    /// Whether it is a service's with this right.
+    pub(crate) fn has(&self, right: Right) -> bool {
+        self.service.as_ref().is_some_and(|may| may.contains(&right))
+    }
+
     /// Whether it permits an act that a topic's class allows to `actors`.
     ///
     /// `is_own` tells whether the topic is one that the device may use as one of the `devices`; it is asked only if

@@ -38,6 +38,9 @@ pub struct HttpConfig {
     /// How often a connection with HTTP/2 is asked for a sign of life.
     #[serde(with = "duration")]
     pub h2_ping_interval: Duration,
+    /// Origins whose pages may use the public API, as browsers send them, such as `https://app.example`; `*`: those of
+    /// all.
+    pub cors_origins: Vec<String>,
 }
 
 impl Default for HttpConfig {
@@ -55,6 +58,7 @@ impl Default for HttpConfig {
             h2_streams_max: 100,
             h2_window_bytes: 65_535,
             h2_ping_interval: Duration::from_secs(20),
+            cors_origins: Vec::new(),
         }
     }
 }

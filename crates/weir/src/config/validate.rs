@@ -3,6 +3,7 @@
 mod auth;
 mod classes;
 mod http;
+mod origins;
 mod tls;
 
 use std::fmt::Display;
@@ -51,6 +52,7 @@ impl Config {
         self.check_tcp()?;
         self.check_tls()?;
         self.check_http()?;
+        self.check_origins()?;
         self.check_classes(self.retention_bytes(resources))
     }
 

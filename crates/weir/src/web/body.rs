@@ -24,10 +24,13 @@ pub(crate) struct Whole<'a> {
 /// Room for all bodies that are being read or carried out.
 ///
 /// Shape: what has come of a body takes room, what was announced takes none.
-/// Limits: `ROOM_KIB`. Where there is none left, those bodies that have not grown for longest are given up, as many as
+/// Limits: `ROOM_KIB`, or one body of the largest size if that is more. Where there is none left, those bodies that have not grown for longest are given up, as many as
 /// it needs: so who sends slowly stands in nobody's way.
 pub(crate) struct Room {
     kibibytes: Semaphore,
+    kib_max: usize,
+    /// Of one body.
+    bytes_max: usize,
     timeout: Duration,
     growing: Mutex<Vec<Arc<Growing>>>,
     turns: AtomicU64,
@@ -50,10 +53,14 @@ struct Entry<'a> {
 }
 
 impl Room {
-    pub(crate) fn new() -> Self {
+    /// For bodies of at most `bytes_max`, each of which is to be whole within `timeout`.
+    pub(crate) fn new(bytes_max: usize, timeout: Duration) -> Self {
+        let kib_max = ROOM_KIB.max(bytes_max.div_ceil(1024));
         Self {
-            kibibytes: Semaphore::new(ROOM_KIB),
-            timeout: BODY_TIMEOUT,
+            kibibytes: Semaphore::new(kib_max),
+            kib_max,
+            bytes_max,
+            timeout,
             growing: Mutex::default(),
             turns: AtomicU64::new(0),
         }
@@ -61,21 +68,21 @@ impl Room {
 
     /// Reads a body whole.
     ///
-    /// Errors: over `BODY_BYTES_MAX`; not there within `BODY_TIMEOUT`; no room for it within that time, or needed by
+    /// Errors: too long; not there in time; no room for it within that time, or needed by
     /// others that come faster; broken.
     pub(crate) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        check_announced(headers)?;
+        self.check_announced(headers)?;
         let entry = self.enter();
         tokio::select! {
             biased;
             whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
                 whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))
             }
-            () = entry.growing.given_up.notified() => Err(no_room()),
+            () = entry.growing.given_up.notified() => Err(self.no_room()),
         }
     }
 
@@ -84,12 +91,12 @@ impl Room {
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut body = pin!(Limited::new(body, BODY_BYTES_MAX));
+        let mut body = pin!(Limited::new(body, self.bytes_max));
         let (mut bytes, mut permit) = (Vec::new(), None::<SemaphorePermit<'_>>);
         while let Some(frame) = body.frame().await {
             let frame = match frame {
                 Ok(frame) => frame,
-                Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+                Err(error) if error.is::<LengthLimitError>() => return Err(self.too_large()),
                 Err(_) => {
                     let detail = "the body ends or is framed wrongly";
                     return Err(Problem::new(Kind::InvalidRequest, detail));
@@ -142,10 +149,30 @@ impl Room {
     /// Why a body was not whole in time: nothing came, or it found no room.
     fn too_late(&self, growing: &Growing) -> Problem {
         if self.kibibytes.available_permits() == 0 && growing.kib.load(Ordering::Relaxed) == 0 {
-            return no_room();
+            return self.no_room();
         }
         let detail = format!("the body was not whole after {:?}", self.timeout);
         Problem::new(Kind::BodyTimeout, detail)
+    }
+
+    /// Refuses a body that announces more than it may have.
+    fn check_announced(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        match announced.map(str::parse::<usize>) {
+            Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(()),
+            Some(_) => Err(self.too_large()),
+            None => Ok(()),
+        }
+    }
+
+    fn no_room(&self) -> Problem {
+        let detail = format!("other requests' bodies take all of {} KiB", self.kib_max);
+        Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail)
+    }
+
+    fn too_large(&self) -> Problem {
+        let detail = format!("the body is over the limit of {} bytes", self.bytes_max);
+        Problem::new(Kind::TooLarge, detail)
     }
 
     fn enter(&self) -> Entry<'_> {
@@ -202,36 +229,13 @@ fn is_json(value: &str) -> bool {
         })
 }
 
-/// Refuses a body that announces more than it may have.
-fn check_announced(headers: &HeaderMap) -> Result<(), Problem> {
-    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    match announced.map(str::parse::<usize>) {
-        Some(Ok(bytes)) if bytes <= BODY_BYTES_MAX => Ok(()),
-        Some(_) => Err(too_large()),
-        None => Ok(()),
-    }
-}
-
 /// The room that bytes take.
 fn kibibytes(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).expect("at most BODY_BYTES_MAX / 1024")
+    u32::try_from(bytes.div_ceil(1024)).expect("a body has at most some megabytes")
 }
 
-fn no_room() -> Problem {
-    let detail = format!("other requests' bodies take all of {ROOM_KIB} KiB");
-    Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail)
-}
-
-fn too_large() -> Problem {
-    let detail = format!("the body is over the limit of {BODY_BYTES_MAX} bytes");
-    Problem::new(Kind::TooLarge, detail)
-}
-
-/// A thousand messages of 1 KiB; with many more the answer would come too late to be of use.
-const BODY_BYTES_MAX: usize = 1 << 20;
-/// 32 bodies of the largest size.
+/// 32 bodies of a megabyte.
 const ROOM_KIB: usize = 32 * 1024;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -242,6 +246,8 @@ mod tests {
     use std::convert::Infallible;
     use std::pin::Pin;
     use std::task::{Context, Poll};
+
+    const BODY_BYTES_MAX: usize = 1 << 20;
 
     /// A body of which nothing ever comes.
     struct Silent;
@@ -274,7 +280,7 @@ mod tests {
     }
 
     fn room(kib: usize, timeout: Duration) -> Room {
-        Room { kibibytes: Semaphore::new(kib), timeout, ..Room::new() }
+        Room { kibibytes: Semaphore::new(kib), ..Room::new(BODY_BYTES_MAX, timeout) }
     }
 
     /// Its length, or the status of reading it.

@@ -18,17 +18,46 @@ pub(crate) fn is_host_and_port(authority: &Authority) -> bool {
     }
 }
 
-/// Whether an `Origin` names the host that the request is for.
-pub(crate) fn is_same_origin(origin: &str, host: &Authority) -> bool {
-    let (origin, port) = match origin.split_once("://") {
-        Some(("http", origin)) => (origin, 80),
-        Some(("https", origin)) => (origin, 443),
-        Some(_) | None => return false,
-    };
-    origin.parse::<Authority>().is_ok_and(|origin| {
-        name_of(&origin) == name_of(host)
-            && origin.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
-    })
+/// An `Origin`, taken apart.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    text: &'a str,
+    scheme: &'a str,
+    host: Authority,
+}
+
+impl<'a> Origin<'a> {
+    /// `None`: it is none, or `null`.
+    pub(crate) fn parse(text: &'a str) -> Option<Origin<'a>> {
+        let (scheme, rest) = text.split_once("://")?;
+        let host = rest.parse::<Authority>().ok().filter(is_host_and_port)?;
+        let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+        is_scheme.then_some(Origin { text, scheme, host })
+    }
+
+    /// Whether it is written as browsers do: in lower case, without the port that goes without saying.
+    pub(crate) fn is_as_sent(&self) -> bool {
+        let is_never = |character: char| character.is_ascii_uppercase() || character == '*';
+        !self.text.contains(is_never)
+            && (self.host.port_u16().is_none() || self.host.port_u16() != self.own_port())
+    }
+
+    /// Whether it names the host that a request is for.
+    pub(crate) fn is_of(&self, host: &Authority) -> bool {
+        let Some(port) = self.own_port() else { return false };
+        name_of(&self.host) == name_of(host)
+            && self.host.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
+    }
+
+    /// The port that its scheme stands for.
+    fn own_port(&self) -> Option<u16> {
+        match self.scheme {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        }
+    }
 }
 
 /// The host's name as it is compared.

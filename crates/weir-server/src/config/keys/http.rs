@@ -66,4 +66,11 @@ pub(super) static KEYS: &[Key] = &[
         "1s to 1h",
         "How often a connection with HTTP/2 is asked for a sign of life; without one for ten seconds it is closed."
     ),
+    key!(
+        http.cors_origins,
+        "at most 256 origins as browsers send them, or \"*\" alone",
+        "Origins whose pages may use the public API, such as `https://app.example`, and `http://localhost:3000` while one \
+         is written. `*`: those of all. Pages of other origins are refused with 403; programs that are no pages send no \
+         origin and are not asked."
+    ),
 ];

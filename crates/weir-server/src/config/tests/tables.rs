@@ -53,6 +53,9 @@ post_quantum = false
 development_certificate_anywhere = true
 development_directory = "state"
 
+[http]
+cors_origins = ["https://a.example"]
+
 [[tls.certificates]]
 certificate = "a.pem"
 key = "a.key"
@@ -111,6 +114,7 @@ fn every_member_is_read() {
     let gateway = load(EVERYTHING, &[]).unwrap().gateway;
 
     assert_eq!(gateway.listen.proxy_networks.len(), 2);
+    assert_eq!(gateway.http.cors_origins, ["https://a.example"]);
     let limits = &gateway.limits;
     let rates = [limits.connects_per_source_per_second, limits.connects_per_source_burst];
     assert_eq!((limits.connections_per_source_max, rates), (1, [2, 3]));

@@ -1,28 +1,195 @@
-//! The public API.
+//! The public API, but for what is moved to a shard: publishing, looking at what topics keep, and its own description.
+//!
+//! Whom a request is from is its bearer token's to say, or its certificate's; what that one may do are the classes', as
+//! on a connection.
+
+mod cors;
+mod history;
+mod openapi;
+mod publish;
+mod rates;
+
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::header::{ALLOW, AUTHORIZATION, HeaderMap, HeaderValue};
+use http::request::Parts;
+use http::uri::Uri;
+use http::{Method, Request, StatusCode};
 use hyper::body::Body;
 
 use super::Caller;
-use crate::admin::not_found;
-use crate::web::reply::Reply;
-use crate::{Config, Handle};
+use crate::Handle;
+use crate::auth::Requester;
+use crate::config::Config;
+use crate::web::body::{self, Room};
+use crate::web::head::bearer;
+use crate::web::problem::{Kind, Problem};
+use crate::web::query::{Query, segment};
+use crate::web::reply::{self, Reply};
+use cors::Cors;
+use rates::Rates;
 
-/// What answers the requests of the public API.
+/// All that requests to the public API share.
 pub(crate) struct Api {
-    _handle: Handle,
+    handle: Handle,
+    cors: Cors,
+    room: Room,
+    rates: Rates,
+    router: matchit::Router<Route>,
+}
+
+/// A path, whatever it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// What the listener answers before it asks here; here for what it does not know of them.
+    Listener,
+    Publish,
+    History,
+    OpenApi,
+}
+
+impl Route {
+    const ALL: [(&'static str, Route); 7] = [
+        ("/", Route::Listener),
+        ("/rest/hello", Route::Listener),
+        ("/v1/connect", Route::Listener),
+        ("/v1/sse", Route::Listener),
+        ("/v1/publish", Route::Publish),
+        ("/v1/topics/{topic}/history", Route::History),
+        ("/openapi.json", Route::OpenApi),
+    ];
+
+    /// The methods that it knows, as `Allow` lists them.
+    const fn methods(self) -> &'static str {
+        match self {
+            Route::Publish => "POST, OPTIONS",
+            Route::Listener | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
+        }
+    }
 }
 
 impl Api {
-    pub(crate) fn new(handle: Handle, _config: &Config) -> Api {
-        Api { _handle: handle }
+    pub(crate) fn new(handle: Handle, config: &Config) -> Api {
+        let mut router = matchit::Router::new();
+        for (path, route) in Route::ALL {
+            router.insert(path, route).expect("the paths differ");
+        }
+        Api {
+            handle,
+            cors: Cors::new(&config.http.cors_origins),
+            room: Room::new(config.http.body_bytes_max, config.http.body_timeout),
+            rates: Rates::new(&config.limits),
+            router,
+        }
     }
 
-    pub(crate) async fn answer<B>(&self, _caller: &Caller, request: Request<B>) -> Reply
+    /// Answers whatever the listener does not answer itself.
+    pub(crate) async fn answer<B>(&self, caller: &Caller, request: Request<B>) -> Reply
     where
         B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        not_found(request.uri().path())
+        let (head, body) = request.into_parts();
+        let (mut reply, allowed) = match self.check_origin(&head.headers, &head.uri) {
+            Ok(allowed) => {
+                let answered = self.dispatch(caller, &head, body).await;
+                (answered.unwrap_or_else(Problem::into_response), allowed)
+            }
+            Err(problem) => (problem.into_response(), None),
+        };
+        self.mark_origin(reply.headers_mut(), allowed);
+        reply
+    }
+
+    /// Refuses a page of another origin that is not allowed; for [`Api::mark_origin`] what the answer is to say.
+    pub(crate) fn check_origin(
+        &self,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<Option<HeaderValue>, Problem> {
+        self.cors.check(headers, uri)
+    }
+
+    /// Says in an answer, a refusal too, whose pages may read it.
+    pub(crate) fn mark_origin(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
+        self.cors.mark(headers, allowed);
+    }
+
+    async fn dispatch<B>(&self, caller: &Caller, head: &Parts, body: B) -> Result<Reply, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let nothing = || {
+            let detail = format!("there is nothing at {:?}", head.uri.path());
+            Problem::new(Kind::NotFound, detail)
+        };
+        let found = self.router.at(head.uri.path()).map_err(|_| nothing())?;
+        let (route, method) = (*found.value, &head.method);
+        if !route.methods().split(", ").any(|known| known == method.as_str()) {
+            return Err(Problem::method(route.methods()));
+        }
+        if *method == Method::OPTIONS {
+            return Ok(options(route));
+        }
+        match route {
+            // The listener does not ask.
+            Route::Listener => Err(nothing()),
+            Route::OpenApi => {
+                Query::parse(head.uri.query(), &[])?;
+                Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
+            }
+            Route::Publish => {
+                let requester = self.requester(caller, &head.headers)?;
+                Query::parse(head.uri.query(), &[])?;
+                body::check_json(&head.headers)?;
+                let body = self.room.read(&head.headers, body).await?;
+                self.publish(caller, &requester, &body.bytes).await
+            }
+            Route::History => {
+                let requester = self.requester(caller, &head.headers)?;
+                let topic = segment(found.params.get("topic").unwrap_or_default(), "topic")?;
+                self.history(&requester, &topic, head.uri.query())
+            }
+        }
+    }
+
+    /// Whom a request is from.
+    fn requester(&self, caller: &Caller, headers: &HeaderMap) -> Result<Requester, Problem> {
+        let mut shown = headers.get_all(AUTHORIZATION).iter();
+        let token = match (shown.next(), shown.next()) {
+            (None, _) => Some(""),
+            (Some(value), None) => {
+                bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
+            }
+            (Some(_), Some(_)) => None,
+        };
+        let auth = &self.handle.hub().auth;
+        let identified = token.and_then(|token| auth.identify(caller.identity.as_deref(), token));
+        identified.ok_or_else(|| match token {
+            Some("") => Problem::unauthorized(
+                "Bearer realm=\"weir\"",
+                "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
+            ),
+            Some(_) | None => Problem::unauthorized(
+                "Bearer realm=\"weir\", error=\"invalid_token\"",
+                "the token is not one of a device or a service, or not of the device that the certificate names",
+            ),
+        })
     }
 }
+
+/// What a path knows, and what a page may send to it.
+fn options(route: Route) -> Reply {
+    let mut reply = reply::empty(StatusCode::NO_CONTENT);
+    let headers = reply.headers_mut();
+    headers.insert(ALLOW, HeaderValue::from_static(route.methods()));
+    Cors::permit(headers, route.methods());
+    reply
+}
+
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

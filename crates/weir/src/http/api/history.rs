@@ -1,0 +1,166 @@
+//! `GET /v1/topics/{topic}/history`: what a topic keeps, in parts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use weir_engine::{Budget, Nanos};
+use weir_wire::v1::Position;
+
+use super::{Api, RETRY_AFTER};
+use crate::auth::{Act, Requester};
+use crate::rights::Denied;
+use crate::router::{History, Range};
+use crate::web::problem::{Kind, Problem};
+use crate::web::push;
+use crate::web::query::Query;
+use crate::web::reply::{self, Reply};
+
+/// A part of what a topic keeps.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = History)]
+pub(super) struct HistoryView<'a> {
+    topic: &'a str,
+    /// 16 hexadecimal digits; `null`: the topic does not exist, so nothing is kept.
+    #[schema(required, pattern = "^[0-9a-f]{16}$")]
+    epoch: Option<String>,
+    /// Whether all that came since `after` is here or follows. `false` where it was not named.
+    recovered: bool,
+    /// In order of their offsets; gaps are what conflation has replaced.
+    #[schema(value_type = Vec<push::PushView>)]
+    messages: Vec<Box<RawValue>>,
+    /// Whether more follows, from `next` on.
+    more: bool,
+    /// The position that this part reaches, for `after` of the next one.
+    #[schema(required, pattern = "^[0-9a-f]{16}-[0-9]+$")]
+    next: Option<String>,
+}
+
+/// Bytes of an answer, charged to the byte budget until they have left.
+struct Charged {
+    bytes: Vec<u8>,
+    budget: Arc<Budget>,
+}
+
+impl Api {
+    pub(super) fn history(
+        &self,
+        requester: &Requester,
+        topic: &str,
+        query: Option<&str>,
+    ) -> Result<Reply, Problem> {
+        let query = Query::parse(query, &["limit", "after"])?;
+        let range =
+            Range { after: after(&query)?, messages_max: query.limit()?, bytes_max: BYTES_MAX };
+        self.check_history(requester, topic)?;
+        let view = match self.handle.hub().router.history(topic, range) {
+            Some(history) => HistoryView::new(topic, &history),
+            None => HistoryView::nothing(topic),
+        };
+        let bytes = serde_json::to_vec(&view).unwrap_or_default();
+        drop(view);
+        let bytes = Charged::new(bytes, self.handle.engine().budget())?;
+        Ok(reply::bytes(StatusCode::OK, "application/json", Bytes::from_owner(bytes)))
+    }
+
+    /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
+    fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
+        let device = requester.device.as_deref();
+        let is_own = |pattern: &crate::router::Pattern| {
+            device.is_some_and(|device| pattern.matches_for(topic, device))
+        };
+        match self.handle.hub().permit(requester.grant, Act::Subscribe, topic, is_own) {
+            Ok(class) if class.history => Ok(()),
+            Ok(class) => {
+                let pattern = class.pattern.as_str();
+                let detail =
+                    format!("topics of class {pattern:?} have no history (topic_classes, history)");
+                Err(Problem::new(Kind::NotFound, detail))
+            }
+            Err(Denied::Name(error)) => Err(Problem::field("topic", error.to_string())),
+            Err(Denied::NotPermitted(detail)) => Err(Problem::forbidden(detail).at("topic")),
+        }
+    }
+}
+
+impl<'a> HistoryView<'a> {
+    /// Takes messages as JSON until the answer is as long as it may be. What has expired is left out.
+    fn new(topic: &'a str, history: &History) -> Self {
+        let now = Nanos::now();
+        let (mut messages, mut bytes) = (Vec::with_capacity(history.messages.len()), 0);
+        let mut reached = None;
+        for message in &history.messages {
+            if message.expires_at().is_none_or(|at| at > now)
+                && let Some(json) = push::to_json(message.frame())
+            {
+                bytes += json.get().len();
+                if bytes > BYTES_MAX && !messages.is_empty() {
+                    break;
+                }
+                messages.push(json);
+            }
+            reached = Some(message.offset());
+        }
+        let last = history.messages.last().map(|message| message.offset());
+        let more = !history.is_all || reached != last;
+        let next = if more { reached.unwrap_or(history.sent) } else { history.sent };
+        HistoryView {
+            topic,
+            epoch: Some(format!("{:016x}", history.epoch)),
+            recovered: history.recovered,
+            messages,
+            more,
+            next: Some(format!("{:016x}-{next}", history.epoch)),
+        }
+    }
+
+    /// Of a topic that does not exist.
+    fn nothing(topic: &'a str) -> Self {
+        let messages = Vec::new();
+        HistoryView { topic, epoch: None, recovered: false, messages, more: false, next: None }
+    }
+}
+
+impl Charged {
+    fn new(bytes: Vec<u8>, budget: &Arc<Budget>) -> Result<Self, Problem> {
+        if budget.take(bytes.len()) {
+            return Ok(Self { bytes, budget: Arc::clone(budget) });
+        }
+        let detail = "the byte budget has no room for the answer";
+        Err(Problem::retry(Kind::BudgetExhausted, RETRY_AFTER, detail))
+    }
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.budget.give(self.bytes.len());
+    }
+}
+
+/// The position behind which to look.
+fn after(query: &Query) -> Result<Option<Position>, Problem> {
+    let Some(text) = query.value("after") else { return Ok(None) };
+    let parsed = text.split_once('-').and_then(|(epoch, offset)| {
+        let is_hex = epoch.len() == 16 && epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_number = offset.bytes().all(|byte| byte.is_ascii_digit());
+        let epoch = u64::from_str_radix(epoch, 16).ok().filter(|_| is_hex && is_number)?;
+        Some(Position { epoch, offset: offset.parse().ok()? })
+    });
+    parsed.map(Some).ok_or_else(|| {
+        let detail =
+            format!("after is {text:?}; it is EPOCH-OFFSET, 16 hexadecimal digits and a number");
+        Problem::field("after", detail)
+    })
+}
+
+/// Of the messages in one answer: some thousands of short ones. One message may have more.
+const BYTES_MAX: usize = 1 << 20;

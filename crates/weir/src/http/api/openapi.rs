@@ -1,0 +1,120 @@
+//! `GET /openapi.json` of the public address.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use utoipa::openapi::HttpMethod;
+use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder};
+
+use super::history::HistoryView;
+use crate::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::web::problem::Kind;
+use crate::web::publish::{Many, Message, Published, Results};
+
+/// The document.
+pub(super) fn document() -> Bytes {
+    DOCUMENT.clone()
+}
+
+fn write() -> Bytes {
+    let get = HttpMethod::Get;
+    Description::default()
+        .operation(get.clone(), "/", hello("root"))
+        .operation(get.clone(), "/rest/hello", hello("hello"))
+        .operation(get.clone(), "/v1/connect", connect())
+        .operation(get.clone(), "/v1/sse", sse())
+        .operation(HttpMethod::Post, "/v1/publish", publish())
+        .operation(get.clone(), "/v1/topics/{topic}/history", history())
+        .operation(get, "/openapi.json", description())
+        .write("Weir: the public API", ABOUT)
+}
+
+fn hello(id: &str) -> Operation {
+    Operation::open(id, "A greeting, for smoke tests and benches")
+        .answers_text("text/plain", "`Hello World`; over HTTP/2 `Hello World - via HTTP/2`")
+}
+
+fn connect() -> Operation {
+    Operation::new("connect", "Open a WebSocket (RFC 6455), over HTTP/1.1 only")
+        .description(
+            "Subprotocols: `weir.v1.protobuf`, `weir.v1.json`. A token may also come as the subprotocol \
+             `weir.token.BASE64URL`, or in `Hello`. See docs/protocol.md.",
+        )
+        .answers_nothing(101, "A WebSocket from here on")
+        .refuses(&[Kind::InvalidRequest, Kind::Unauthorized, Kind::ForeignOrigin, Kind::NotReady])
+}
+
+fn sse() -> Operation {
+    let topics = ArrayBuilder::new().items(text()).build();
+    Operation::new("sse", "Listen to topics by server-sent events")
+        .query("topic", "A topic; several times for several", topics)
+        .query("device", "The device id; only without a token", text())
+        .answers_text("text/event-stream", "Events from now on, or from `Last-Event-ID` on")
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::Forbidden,
+            Kind::ForeignOrigin,
+            Kind::NotReady,
+        ])
+}
+
+fn publish() -> Operation {
+    Operation::new("publish", "Publish one message, or up to 1,000")
+        .description(
+            "Devices publish to topics; a service with the right `publish` may also name a device, or `all`.",
+        )
+        .body_of::<Message<'_>, Many<'_>>()
+        .answers_with::<Published, Results<'_>>("What became of it, or of each")
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::Forbidden,
+            Kind::ForeignOrigin,
+            Kind::BodyTimeout,
+            Kind::TooLarge,
+            Kind::UnsupportedMediaType,
+            Kind::RateLimited,
+            Kind::MailboxFull,
+            Kind::BudgetExhausted,
+            Kind::TickFull,
+            Kind::TooManyTopics,
+            Kind::TooManyRequests,
+            Kind::Busy,
+        ])
+}
+
+fn history() -> Operation {
+    Operation::new("history", "Read what a topic keeps")
+        .segment("topic", "Its name, percent-encoded (`%2F` for a slash)", topic())
+        .query("limit", "How many messages at most", limit())
+        .query("after", "Only what came after this position", text_like("^[0-9a-fA-F]{16}-[0-9]+$"))
+        .answers::<HistoryView<'_>>(
+            "Messages in order, at most 1 MiB of them or one, and how to go on",
+        )
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::Forbidden,
+            Kind::ForeignOrigin,
+            Kind::NotFound,
+            Kind::BudgetExhausted,
+        ])
+}
+
+fn topic() -> Object {
+    ObjectBuilder::from(text()).min_length(Some(1)).build()
+}
+
+fn description() -> Operation {
+    Operation::open("openapi", "This document")
+        .answers_json("An OpenAPI document", Object::new().into())
+        .refuses(&[Kind::InvalidRequest, Kind::ForeignOrigin])
+}
+
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
+
+const ABOUT: &str = "What browsers, backends and devices without the protocol's own framing use. Tokens are those of \
+                     `auth.tokens` and `auth.services`; without one a request is an anonymous device's, where such are \
+                     admitted. Each path that knows GET knows HEAD, and all know OPTIONS, also for pages of the origins \
+                     in `http.cors_origins`. See docs/http-api.md.";
