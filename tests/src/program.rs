@@ -19,9 +19,18 @@ pub struct Server {
     pub tcp: SocketAddr,
     /// Where they connect with TLS, if it was started so.
     pub tls: Option<SocketAddr>,
+    /// Where HTTP is spoken, if it was started so.
+    pub http: Option<SocketAddr>,
     /// Where the admin API is.
     pub admin: SocketAddr,
     directory: TempDir,
+}
+
+/// Where a server listens beside TCP and the admin API.
+#[derive(Default)]
+struct Doors {
+    tls: Option<SocketAddr>,
+    http: Option<SocketAddr>,
 }
 
 /// How long anything that must happen may take on a slow machine.
@@ -35,12 +44,23 @@ impl Server {
 
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, open_files_max, None))
+        Self::launch(|| Self::spawn(extra, open_files_max, Doors::default()))
     }
 
     /// The same, listening with TLS too.
     pub fn start_with_tls(extra: &str) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, None, Some(([127, 0, 0, 1], free_port()?).into())))
+        Self::launch(|| {
+            let tls = Some(([127, 0, 0, 1], free_port()?).into());
+            Self::spawn(extra, None, Doors { tls, http: None })
+        })
+    }
+
+    /// The same, speaking HTTP too.
+    pub fn start_with_http(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let http = Some(([127, 0, 0, 1], free_port()?).into());
+            Self::spawn(extra, None, Doors { tls: None, http })
+        })
     }
 
     fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
@@ -54,16 +74,18 @@ impl Server {
         bail!("weir did not start: {}", spawn()?.complaint())
     }
 
-    fn spawn(extra: &str, open_files_max: Option<u32>, tls: Option<SocketAddr>) -> Result<Server> {
+    fn spawn(extra: &str, open_files_max: Option<u32>, doors: Doors) -> Result<Server> {
+        let Doors { tls, http } = doors;
         let directory = tempfile::tempdir()?;
         let tcp = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let path = directory.path().join("weir.toml");
         let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
+        let with_http = http.map(|http| format!("\"{http}\"")).unwrap_or_default();
         std::fs::write(
             &path,
             format!(
-                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = []\n{with_tls}{extra}"
+                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = [{with_http}]\n{with_tls}{extra}"
             ),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
@@ -86,7 +108,7 @@ impl Server {
             .stderr(log)
             .spawn()
             .context("starting weir")?;
-        Ok(Server { child, tcp, tls, admin, directory })
+        Ok(Server { child, tcp, tls, http, admin, directory })
     }
 
     fn wait_until_ready(&mut self) -> Result<bool> {

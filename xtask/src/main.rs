@@ -7,6 +7,7 @@
 mod docs;
 mod fuzz;
 mod process;
+mod python;
 mod rules;
 mod steps;
 mod test;

@@ -10,6 +10,7 @@ use anyhow::bail;
 
 use crate::docs;
 use crate::process::{cargo, program, run as run_command, succeeds};
+use crate::python;
 use crate::rules::{self, Repository};
 use crate::steps::{Failed, Steps};
 
@@ -36,6 +37,7 @@ pub(crate) fn rules(root: &Path) -> anyhow::Result<()> {
 
 fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("tools", || tools(root))?;
+    steps.run("Python packages", || python::install(root))?;
     steps.run("house rules", || rules(root))?;
     steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
     steps.run("clippy, as tested", || {
@@ -72,9 +74,10 @@ fn tools(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Each with the word that asks for its version, and the package of Debian that has it.
-const TOOLS: [(&str, &str, &str); 4] = [
+const TOOLS: [(&str, &str, &str); 5] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
+    ("python3", "-m ensurepip --version", "python3-venv"),
     ("go", "version", "golang-go"),
 ];
