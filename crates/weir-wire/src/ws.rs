@@ -289,6 +289,11 @@ pub const INPUT_BYTES_OVER: usize = 6 + CONTROL_BYTES_MAX;
 /// Longest payload of a control frame.
 pub const CONTROL_BYTES_MAX: usize = 125;
 
+/// Fragments of one message that are taken: enough for whoever sends what he reads in pieces of a packet's size.
+pub const FRAGMENTS_MAX: u32 = 128;
+
+/// Close code: nothing more is to be said.
+pub const NORMAL: u16 = 1000;
 /// Close code: the peer breaks the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
 /// Close code: a kind of message that is not taken here, text instead of binary or the other way round.

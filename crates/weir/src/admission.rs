@@ -55,6 +55,9 @@ pub(crate) struct Unsettled {
     is_settled: bool,
 }
 
+/// A descriptor that counts among the sockets of devices, beside that of a connection.
+pub(crate) struct Descriptor(Arc<Admission>);
+
 /// What is left of a place once the one among the unsettled is given back: the socket's, and its source's.
 pub(crate) struct Seat(Unsettled);
 
@@ -143,6 +146,23 @@ impl Admission {
             place.count_source(peer)?;
         }
         Ok(place)
+    }
+
+    /// Takes a place for events that are relayed, which take two descriptors. Their source is that of the connection
+    /// that they are relayed on, and counts there.
+    pub(crate) fn enter_relayed(
+        self: &Arc<Self>,
+        hub: &Hub,
+        peer: Option<IpAddr>,
+    ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
+        let mut place = self.enter(hub, &Door::Devices(Transport::Tcp), None, false)?;
+        place.addr = peer;
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        let descriptor = Descriptor(Arc::clone(self));
+        if open >= self.sockets_max {
+            return Err(ConnectRefuseCause::Descriptors);
+        }
+        Ok((place, descriptor))
     }
 
     /// Finds a shard for a connection whose device is known; it has one more now.
@@ -292,6 +312,12 @@ impl Seat {
         }
         (self.0.is_waiting, self.0.accepted) = (true, Instant::now());
         Ok(self.0)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

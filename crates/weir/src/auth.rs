@@ -165,6 +165,11 @@ impl Authenticator {
         Some(Requester { device: Some(device), grant, is_service })
     }
 
+    /// Whether somebody has this token.
+    pub(crate) fn knows(&self, token: &str) -> bool {
+        self.holders.find(token.as_bytes()).is_some()
+    }
+
     /// What a connection may do, by the number that it carries.
     pub(crate) fn grant(&self, number: u16) -> &Grant {
         // Numbers come from here.

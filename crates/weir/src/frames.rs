@@ -1,6 +1,7 @@
 //! Frames to one connection: the rare answers, encoded with prost.
 
 use rand::RngExt;
+use weir_wire::format::{self, Format};
 use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Error, Goodbye, ServerMessage};
 use weir_wire::{Advice, CloseReason, ErrorCode, frame};
@@ -29,6 +30,13 @@ pub(crate) fn goodbye(reason: CloseReason) -> Box<[u8]> {
         reason: reason.name().to_owned(),
         retry_after_ms,
     }))
+}
+
+/// The same as a connection of that format takes it.
+pub(crate) fn goodbye_as(format: Format, reason: CloseReason) -> Vec<u8> {
+    let mut out = Vec::new();
+    format::encode(format, &goodbye(reason), 0, &mut out);
+    out
 }
 
 /// Smallest and largest delay: spread wide enough that a crowd does not return as one.

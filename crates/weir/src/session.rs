@@ -6,7 +6,11 @@
 //!     └ no handshake: alert   └── hello_timeout, malformed, unauthorized, limits ┴──▶ Goodbye, closed
 //! ```
 //!
+//! What is taken from HTTP comes in where `Hello` is heard: see `live`.
+//!
 //! Both headings are there only where they are configured: behind a proxy, and on a listener with TLS.
+
+mod live;
 
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::mem;
@@ -41,6 +45,7 @@ use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
 use crate::workers::behind_the_others;
 use crate::{frames, http};
+pub(crate) use live::{Hail, Live, run_live};
 
 /// Takes a connection to its shard, or says why not.
 ///
@@ -72,7 +77,8 @@ pub(crate) async fn run(
     if let Err((stream, _unsettled, reason)) = refused {
         hub.counters().count_closed(reason);
         debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
-        say_goodbye(stream, reason).await;
+        let last = frames::goodbye(reason);
+        say_goodbye(stream, &last, reason).await;
     }
 }
 
@@ -113,6 +119,8 @@ struct Greeting {
     /// The device that its certificate names.
     identity: Option<String>,
     read_ahead: Vec<u8>,
+    format: Format,
+    tells_positions: bool,
 }
 
 /// Why a connection is not heard to the end of its `Hello`.
@@ -163,7 +171,8 @@ async fn greet(
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 let read_ahead = partial.bytes[taken..].to_vec();
-                return Ok(Greeting { hello, identity, read_ahead });
+                let (format, tells_positions) = (Format::Stream, false);
+                return Ok(Greeting { hello, identity, read_ahead, format, tells_positions });
             }
             Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
             Err(
@@ -248,7 +257,7 @@ async fn settle(
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { mut hello, identity, read_ahead } = greeting;
+    let Greeting { mut hello, identity, read_ahead, format, tells_positions } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
     let (device, token) = (&hello.device_id, &hello.token);
@@ -258,6 +267,7 @@ async fn settle(
     };
     // Not kept while the lane is full: a token may be as long as a frame.
     drop(hello);
+    hub.formats.add(format);
     // From here on a revocation of the device reaches this connection too.
     let pin = hub.devices.pin(&admission.device);
     let shard = match Admission::settle(hub) {
@@ -290,12 +300,8 @@ async fn settle(
         pin,
         heartbeat,
         priority: admission.priority,
-        origin: Origin {
-            source: unsettled.source(),
-            grant: admission.grant,
-            format: Format::Stream,
-        },
-        tells_positions: false,
+        origin: Origin { source: unsettled.source(), grant: admission.grant, format },
+        tells_positions,
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
         topics,
@@ -316,7 +322,7 @@ async fn settle(
         Err(offer) => {
             hub.assignments.release(shard);
             hub.counters().count_closed(CloseReason::Draining);
-            say_goodbye_for_shard(offer, CloseReason::Draining);
+            say_goodbye_for_shard(offer, format, CloseReason::Draining);
         }
     }
     Ok(())
@@ -329,8 +335,8 @@ fn offered(parts: Parts, mut read_ahead: Vec<u8>) -> io::Result<Offer> {
 }
 
 /// What the shard would say that does not take connections any more.
-fn say_goodbye_for_shard(offer: Offer, reason: CloseReason) {
-    let mut goodbye = frames::goodbye(reason).into_vec();
+fn say_goodbye_for_shard(offer: Offer, format: Format, reason: CloseReason) {
+    let mut goodbye = frames::goodbye_as(format, reason);
     if let Some(mut tls) = offer.tls {
         let plaintext = mem::take(&mut goodbye);
         let sealed = tls
@@ -373,10 +379,10 @@ fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
 
 /// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does
 /// not turn our close into a reset that overtakes it.
-async fn say_goodbye(mut stream: Stream, reason: CloseReason) {
+async fn say_goodbye(mut stream: Stream, last: &[u8], reason: CloseReason) {
     let said = async {
         if !stream.is_unsecured() && reason != CloseReason::TlsRecord {
-            stream.write_all(&frames::goodbye(reason)).await?;
+            stream.write_all(last).await?;
         }
         stream.shutdown().await?;
         for _ in 0..DISCARDED_READS_MAX {

@@ -22,9 +22,6 @@ use crate::pool::Block;
 use crate::table::State;
 use crate::time::Tick;
 
-/// Fragments of one message: enough for whoever sends what he reads in pieces of a packet's size.
-const FRAGMENTS_MAX: u32 = 128;
-
 /// What stands in front of the bytes in a block.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begun {
@@ -147,7 +144,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn take_ws_bytes(&mut self, slot: u32, begun: Begun, input: &mut [u8]) -> Left {
         let limits = ws::Limits {
             message_bytes_max: self.settings.frame_bytes_max,
-            fragments_max: FRAGMENTS_MAX,
+            fragments_max: ws::FRAGMENTS_MAX,
         };
         let Begun { mut assembly, whole, .. } = begun;
         let mut at = 0;

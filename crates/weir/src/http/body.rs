@@ -9,6 +9,7 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::guest::Guest;
+use super::live::Relayed;
 use crate::admin::EventStream;
 use crate::web::reply::Reply;
 
@@ -30,6 +31,8 @@ pub(crate) enum Answer {
     Whole(Bytes),
     /// One that goes on.
     Stream(Going),
+    /// Events, as long as a shard holds them.
+    Relayed(Box<(Relayed, Turn)>),
 }
 
 /// A stream, and as long as it goes on, our turn.
@@ -80,6 +83,11 @@ impl Answer {
         })
     }
 
+    /// The events that a shard writes.
+    pub(super) fn relayed(relayed: Relayed, turn: Turn) -> Answer {
+        Answer::Relayed(Box::new((relayed, turn)))
+    }
+
     fn whole(full: Full<Bytes>) -> Answer {
         let mut full = full;
         let frame =
@@ -111,6 +119,7 @@ impl Body for Answer {
             }
             Answer::Whole(rest) => std::mem::take(rest),
             Answer::Stream(going) => return Pin::new(&mut going.stream).poll_frame(cx),
+            Answer::Relayed(relayed) => return relayed.0.poll_frame(cx).map(|frame| frame.map(Ok)),
         };
         *self = Answer::Empty;
         Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -119,7 +128,7 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Answer::Empty => true,
-            Answer::Text(_) | Answer::Whole(_) | Answer::Stream(_) => false,
+            Answer::Text(_) | Answer::Whole(_) | Answer::Stream(_) | Answer::Relayed(_) => false,
         }
     }
 
@@ -128,7 +137,7 @@ impl Body for Answer {
             Answer::Empty => SizeHint::with_exact(0),
             Answer::Text(text) => SizeHint::with_exact(text.len() as u64),
             Answer::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
-            Answer::Stream(_) => SizeHint::default(),
+            Answer::Stream(_) | Answer::Relayed(_) => SizeHint::default(),
         }
     }
 }

@@ -140,7 +140,7 @@ fn end_of(guest: &Guest, ended: hyper::Result<()>, is_draining: bool) -> End {
 /// The smallest there may be (RFC 9113 section 4.2): one waits for each connection.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Of an answer, as much as waits for its stream's window.
-const SEND_BYTES_MAX: usize = 64 * 1024;
+const SEND_BYTES_MAX: usize = 16 * 1024;
 /// Streams that were reset before they were looked at; more are a flood.
 const RESETS_PENDING_MAX: usize = 20;
 /// Streams that we reset since the peer broke a rule on them; more are an attack.

@@ -18,8 +18,8 @@ mod crowd;
 mod guest;
 mod h1;
 mod h2;
+mod live;
 mod service;
-mod takeover;
 mod tap;
 mod threads;
 
@@ -49,6 +49,7 @@ use crate::tls::stream::Stream;
 
 /// What all connections with HTTP share.
 pub(crate) struct Edge {
+    hub: Arc<Hub>,
     api: Api,
     crowd: Crowd,
     counters: Arc<Counters>,
@@ -71,6 +72,7 @@ impl Edge {
     fn new(hub: &Arc<Hub>, threads: &Threads) -> Edge {
         let config = hub.config();
         Edge {
+            hub: Arc::clone(hub),
             api: Api::new(Handle::new(Arc::clone(hub)), config),
             crowd: Crowd::new(config),
             counters: Arc::clone(hub.counters()),
@@ -79,6 +81,14 @@ impl Edge {
             requests_max: config.http.requests_per_connection_max,
             turns: threads.turns(),
         }
+    }
+
+    /// How often readers of events hear that we live, unless they ask for something else: twice as often as others, as
+    /// proxies give up on a silent answer after a minute.
+    fn heartbeat_of_events_ms(&self) -> u32 {
+        let connection = &self.hub.config().connection;
+        let heartbeat = (connection.heartbeat / 2).max(connection.heartbeat_min);
+        u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX)
     }
 
     /// Has all connections end when they have no request in progress.
@@ -175,7 +185,7 @@ async fn serve(
         Outcome::Over(end) => edge.counters.http.leave(dialect, end),
         Outcome::Taken(taken) => {
             edge.counters.http.leave(dialect, End::Moved);
-            takeover::go_on(*taken).await;
+            live::go_on(*taken).await;
         }
     }
 }

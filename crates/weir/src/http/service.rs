@@ -15,6 +15,8 @@ use hyper::body::{Body as _, Incoming};
 use super::body::{Answer, Asking, Turn};
 use super::counts::Dialect;
 use super::guest::{Guest, Order};
+use super::live::{Path, Relayed, Wish, relay};
+use crate::web::problem::{Kind, Problem};
 
 /// What answers the requests of one connection.
 ///
@@ -76,19 +78,24 @@ impl Service {
                 let (head, _body) = request.into_parts();
                 asked.at_once(guest, hello(head))
             }
-            Route::Hello => asked.at_once(guest, METHOD_NOT_ALLOWED.answer()),
-            Route::Connect | Route::Sse => self.take(asked, request),
-            Route::Api => {
-                let turn = Turn::of(guest);
-                Answering::Slow(Box::pin(async move {
-                    let guest = turn.guest();
-                    let request = request.map(|body| Asking::new(body, Arc::clone(guest)));
-                    let reply = guest.edge.api.answer(&guest.caller, request).await;
-                    let guest = Arc::clone(guest);
-                    asked.counted(&guest, Answer::of(reply, turn))
-                }))
+            // What is no GET the API refuses, or it is a page's question whether it may ask.
+            Route::Connect | Route::Sse if *request.method() != Method::GET => {
+                self.ask_api(asked, request)
             }
+            Route::Connect => self.take(asked, request, Path::Connect),
+            Route::Sse => self.take(asked, request, Path::Events),
+            Route::Hello | Route::Api => self.ask_api(asked, request),
         }
+    }
+
+    fn ask_api(&self, asked: Asked, request: Request<Incoming>) -> Answering {
+        let turn = Turn::of(&self.guest);
+        Answering::Slow(Box::pin(async move {
+            let guest = Arc::clone(turn.guest());
+            let request = request.map(|body| Asking::new(body, Arc::clone(&guest)));
+            let reply = guest.edge.api.answer(&guest.caller, request).await;
+            asked.counted(&guest, Answer::of(reply, turn))
+        }))
     }
 
     /// Whether this is the last request that the connection may make.
@@ -103,13 +110,32 @@ impl Service {
         true
     }
 
-    /// Has the connection taken from HTTP, if it can be.
-    fn take(&self, asked: Asked, request: Request<Incoming>) -> Answering {
-        if request.version() != Version::HTTP_11 || !request.body().is_end_stream() {
-            return asked.at_once(&self.guest, NOT_IMPLEMENTED.answer());
+    /// Has the connection taken from HTTP, or its stream fed by a shard, if what is asked for can be.
+    fn take(&self, asked: Asked, request: Request<Incoming>, path: Path) -> Answering {
+        let (turn, guest) = (Turn::of(&self.guest), Arc::clone(&self.guest));
+        let has_body = !request.body().is_end_stream();
+        let (mut head, _body) = request.into_parts();
+        let (wish, allowed) = match guest.edge.api.check_origin(&head.headers, &head.uri) {
+            Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
+            Ok(allowed) => (Wish::of(&guest, &head, path, allowed.clone()), allowed),
+            Err(problem) => (Err(problem), None),
+        };
+        match wish {
+            Ok(wish) if head.version == Version::HTTP_11 => {
+                drop(turn);
+                head.extensions.insert(wish);
+                guest.park(Request::from_parts(head, ()));
+                Answering::Parked
+            }
+            Ok(Wish::Events(wish)) if head.version == Version::HTTP_2 => {
+                asked.later(turn, allowed, async move { relay(&guest, wish).await })
+            }
+            Ok(_) => {
+                let problem = Problem::new(Kind::UpgradeRequired, "this takes HTTP/1.1 or HTTP/2");
+                asked.later(turn, allowed, async move { Err(problem) })
+            }
+            Err(problem) => asked.later(turn, allowed, async move { Err(problem) }),
         }
-        self.guest.park(request.map(drop));
-        Answering::Parked
     }
 }
 
@@ -154,6 +180,27 @@ impl Asked {
     fn at_once(self, guest: &Guest, answer: Response<Answer>) -> Answering {
         guest.answered();
         Answering::Ready(Some(self.counted(guest, answer)))
+    }
+
+    /// Answers with what is relayed, or with the problem that is in its way.
+    fn later(
+        self,
+        turn: Turn,
+        allowed: Option<HeaderValue>,
+        relayed: impl Future<Output = Result<Response<Relayed>, Problem>> + Send + 'static,
+    ) -> Answering {
+        Answering::Slow(Box::pin(async move {
+            let guest = Arc::clone(turn.guest());
+            let answer = match relayed.await {
+                Ok(response) => response.map(|relayed| Answer::relayed(relayed, turn)),
+                Err(problem) => {
+                    let mut reply = problem.into_response();
+                    guest.edge.api.mark_origin(reply.headers_mut(), allowed);
+                    Answer::of(reply, turn)
+                }
+            };
+            self.counted(&guest, answer)
+        }))
     }
 
     /// What every answer passes, with what is known of its request: it is counted here.
@@ -232,17 +279,5 @@ impl Refusal {
 static BAD_HOST: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,
     document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request has exactly one Host header, with a host name and an optional port","field":"Host"}"#,
-    allow: None,
-};
-
-static METHOD_NOT_ALLOWED: Refusal = Refusal {
-    status: StatusCode::METHOD_NOT_ALLOWED,
-    document: r#"{"type":"urn:problem-type:weir:method-not-allowed","title":"Method not allowed","status":405,"detail":"allowed are GET and HEAD"}"#,
-    allow: Some("GET, HEAD"),
-};
-
-static NOT_IMPLEMENTED: Refusal = Refusal {
-    status: StatusCode::NOT_IMPLEMENTED,
-    document: r#"{"type":"urn:problem-type:weir:not-implemented","title":"Not implemented","status":501,"detail":"this is not served yet"}"#,
     allow: None,
 };

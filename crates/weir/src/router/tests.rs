@@ -238,7 +238,7 @@ fn a_class_bounds_length_and_rate() {
     let publish = |frame_bytes, at_ms: u64| {
         let accepted_at = Nanos(at_ms * 1_000_000);
         let offer = Offer { frame_bytes, key: "", accepted_at };
-        router.publish("t", offer, |class, offset| message(&budget, ("t", ""), class, offset))
+        router.publish("t", offer, |class, place| message(&budget, ("t", ""), class, place))
     };
     // Whether anybody is there or not.
     let too_large = Err(RouteError::TooLarge { limit: 100 });
@@ -278,7 +278,7 @@ fn a_number_is_free_when_every_shard_has_let_go() {
     let refused = |router: &Router| {
         let credit = router.lanes[0].try_credit().unwrap();
         router
-            .subscribe(credit, conn(0, 2), "second", (Format::Stream, None))
+            .subscribe(credit, conn(0, 2), "second", (weir_wire::format::Format::Stream, None))
             .map_err(|(error, _)| error)
     };
     assert_eq!(refused(&router), Err(SubscribeError::TooManyTopics));

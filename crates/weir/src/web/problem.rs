@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -24,6 +26,8 @@ pub(crate) enum Kind {
     ForeignOrigin,
     /// There is no such path, connection or device.
     NotFound,
+    /// The path is for another protocol.
+    UpgradeRequired,
     /// The path does not know the method.
     MethodNotAllowed,
     /// The body did not come in time.
@@ -73,6 +77,9 @@ impl Kind {
                 ("foreign-origin", "Pages of other origins are refused", StatusCode::FORBIDDEN)
             }
             Kind::NotFound => ("not-found", "Not found", StatusCode::NOT_FOUND),
+            Kind::UpgradeRequired => {
+                ("upgrade-required", "Upgrade required", StatusCode::UPGRADE_REQUIRED)
+            }
             Kind::MethodNotAllowed => {
                 ("method-not-allowed", "Method not allowed", StatusCode::METHOD_NOT_ALLOWED)
             }
@@ -246,6 +253,10 @@ impl Problem {
             let is_challenge = matches!(self.kind, Kind::Unauthorized | Kind::Forbidden);
             let name = if is_challenge { WWW_AUTHENTICATE } else { ALLOW };
             headers.insert(name, value);
+        }
+        if self.kind == Kind::UpgradeRequired {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
         }
         if matches!(self.kind, Kind::BodyTimeout | Kind::LengthRequired) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -15,10 +15,25 @@ pub(crate) struct Query {
 impl Query {
     /// Errors: a parameter that is not in `known`, that comes twice, or whose text is no UTF-8.
     pub(crate) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
+        let (query, _) = Query::parse_with_list(raw, known, "")?;
+        Ok(query)
+    }
+
+    /// The same, with the values of one more parameter, which may be given several times.
+    pub(crate) fn parse_with_list(
+        raw: Option<&str>,
+        known: &[&str],
+        list: &str,
+    ) -> Result<(Query, Vec<String>), Problem> {
+        let mut values = Vec::new();
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode(name, true, "query")?;
+            if !list.is_empty() && name == list {
+                values.push(decode(value, true, &name)?);
+                continue;
+            }
             if !known.contains(&name.as_str()) {
                 let detail = match known {
                     [] => format!("unknown parameter {name:?}; this path takes none"),
@@ -32,7 +47,7 @@ impl Query {
             let value = decode(value, true, &name)?;
             pairs.push((name, value));
         }
-        Ok(Query { pairs })
+        Ok((Query { pairs }, values))
     }
 
     /// The value of a parameter.

@@ -78,7 +78,7 @@ pub(super) fn message(
     budget: &Arc<Budget>,
     (name, key): (&str, &str),
     class: &Class,
-    offset: u64,
+    place: crate::router::Place,
 ) -> Option<Arc<Message>> {
     let push = hot::Push {
         topic: name,
@@ -86,13 +86,13 @@ pub(super) fn message(
         content_type: "",
         key,
         message_id: 1,
-        offset,
+        offset: place.offset,
         sender: 0,
     };
     let mut frame = Vec::new();
     let key = push.encode_frame(&mut frame);
     let key = u32::try_from(key.start).unwrap()..u32::try_from(key.end).unwrap();
-    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(offset, key))
+    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(place, key))
 }
 
 pub(super) const OFFER: Offer<'_> = Offer { frame_bytes: 40, key: "", accepted_at: Nanos(0) };
@@ -112,7 +112,7 @@ pub(super) fn publish_key(
     key: &str,
 ) -> Result<Option<Routed>, RouteError> {
     let offer = Offer { key, ..OFFER };
-    router.publish(name, offer, |class, offset| message(budget, (name, key), class, offset))
+    router.publish(name, offer, |class, place| message(budget, (name, key), class, place))
 }
 
 /// `false`: there was no credit.
@@ -128,7 +128,7 @@ pub(super) fn resume(
 ) -> bool {
     let Some(credit) = router.lanes[conn.shard()].try_credit() else { return false };
     router
-        .subscribe(credit, conn, name, (Format::Stream, position))
+        .subscribe(credit, conn, name, (weir_wire::format::Format::Stream, position))
         .map_err(|(error, _)| error)
         .unwrap();
     true

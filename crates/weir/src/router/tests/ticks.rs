@@ -148,8 +148,8 @@ fn a_newcomer_gets_the_whole_running_tick() {
 fn what_expires_within_its_tick_does_not_leave() {
     let budget = Budget::new(1 << 20);
     let (router, mut shard) = topic(TopicClass::default());
-    let expiring = |_: &Class, offset| {
-        let frame = message(&budget, ("t", ""), &router.class_of("t"), offset)?;
+    let expiring = |_: &Class, place| {
+        let frame = message(&budget, ("t", ""), &router.class_of("t"), place)?;
         Message::new(&budget, frame.frame().to_vec(), Nanos(0), Some(Nanos(1)))
     };
     router.publish("t", OFFER, expiring).unwrap();
@@ -211,8 +211,8 @@ fn what_expires_leaves_a_tick_that_cannot_leave() {
     publish_key(&router, &budget, "t", "a").unwrap();
     let used = budget.used();
     for key in ["b", "c"] {
-        let expiring = |class: &Class, offset| {
-            let of_topic = class.topic_message(offset, 0..1);
+        let expiring = |class: &Class, place| {
+            let of_topic = class.topic_message(place, 0..1);
             Message::of_topic(&budget, key.into(), Nanos(0), Some(Nanos(1)), of_topic)
         };
         router.publish("t", Offer { key, ..OFFER }, expiring).unwrap();

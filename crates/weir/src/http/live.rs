@@ -1,0 +1,138 @@
+//! Requests for something that lives long: WebSockets and server-sent events.
+//!
+//! ```text
+//!  request ─asked for rightly?─▶ Wish ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ session ─▶ shard
+//!              └── no: a problem document, and the connection goes on
+//! ```
+
+mod events;
+mod relay;
+mod socket;
+
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HeaderMap};
+use http::request::Parts;
+use http::{HeaderValue, Request, Version};
+
+use super::Edge;
+use super::closing::close;
+use super::guest::Guest;
+use crate::admission::Seat;
+use crate::session;
+use crate::tls::stream::Stream;
+use crate::web::head::bearer;
+use crate::web::problem::{Kind, Problem};
+use events::EventsWish;
+pub(super) use relay::{Relayed, relay};
+use socket::SocketWish;
+
+/// What a connection is to become.
+#[derive(Debug, Clone)]
+pub(crate) enum Wish {
+    Socket(SocketWish),
+    Events(EventsWish),
+}
+
+/// A connection over HTTP/1.1 whose last request asks for something else than an answer.
+///
+/// All earlier answers have left, whole; of the last one nothing has been said.
+pub(crate) struct Taken {
+    pub(super) stream: Stream,
+    /// What has come behind the request.
+    pub(super) read_ahead: Vec<u8>,
+    pub(super) request: Request<()>,
+    pub(super) seat: Seat,
+    pub(super) guest: Arc<Guest>,
+}
+
+impl Wish {
+    /// What a request asks for, if it may.
+    ///
+    /// `allowed`: the origin of the page that asks, if it is another one that may.
+    pub(super) fn of(
+        guest: &Guest,
+        head: &Parts,
+        path: Path,
+        allowed: Option<HeaderValue>,
+    ) -> Result<Wish, Problem> {
+        let (edge, caller) = (&guest.edge, &guest.caller);
+        match path {
+            Path::Connect if head.version != Version::HTTP_11 => Err(Problem::new(
+                Kind::UpgradeRequired,
+                "a WebSocket is opened by an upgrade of HTTP/1.1, not over HTTP/2",
+            )),
+            Path::Connect => SocketWish::of(edge, caller, head).map(Wish::Socket),
+            Path::Events => EventsWish::of(edge, caller, head, allowed).map(Wish::Events),
+        }
+    }
+}
+
+/// Which of the two a path is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    Connect,
+    Events,
+}
+
+/// Moves a connection to where it is to be.
+pub(super) async fn go_on(taken: Taken) {
+    let Taken { stream, read_ahead, request, seat, guest } = taken;
+    let hub = &guest.edge.hub;
+    let Some(wish) = request.extensions().get::<Wish>().cloned() else {
+        debug_assert!(false, "a connection is parked with what it wishes");
+        return;
+    };
+    drop(request);
+    let addr = seat.addr();
+    let unsettled = match seat.stand_up() {
+        Ok(unsettled) => unsettled,
+        Err(cause) => {
+            hub.counters().count_closed(hub.admission.refuse(cause, addr));
+            return close(stream, super::UNAVAILABLE, true).await;
+        }
+    };
+    let identity = guest.caller.identity.clone();
+    let live = match wish {
+        Wish::Socket(wish) => wish.into_live(identity, read_ahead),
+        Wish::Events(wish) => wish.into_live(&guest.edge, identity),
+    };
+    session::run_live(hub, stream, unsettled, live).await;
+}
+
+/// The token of a request, from its header or, where that is permitted, from its query.
+///
+/// Errors: 401 for one that nobody has.
+fn token(edge: &Edge, headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Problem> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    let token = match (shown.next(), shown.next(), from_query) {
+        (None, _, None) => return Ok(String::new()),
+        (None, _, Some(token)) => Some(token),
+        (Some(value), None, None) => {
+            bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
+        }
+        (Some(_), ..) => None,
+    };
+    match token {
+        Some(token) if edge.hub.auth.knows(token) => Ok(token.to_owned()),
+        Some(_) | None => Err(unknown_token()),
+    }
+}
+
+fn unknown_token() -> Problem {
+    Problem::unauthorized(
+        "Bearer realm=\"weir\", error=\"invalid_token\"",
+        "the token is not one of a device or a service",
+    )
+}
+
+/// Refuses a token in the query where it is not permitted: it would stand in the logs of whatever is on the way.
+fn query_token<'a>(edge: &Edge, token: Option<&'a str>) -> Result<Option<&'a str>, Problem> {
+    match token {
+        Some(_) if !edge.hub.config().http.query_token => Err(Problem::field(
+            "access_token",
+            "a token in the query is not taken here (http.query_token); send it in Authorization",
+        )),
+        token => Ok(token),
+    }
+}

@@ -1,0 +1,166 @@
+//! Asking for server-sent events (WHATWG HTML, section 9.2).
+
+use http::header::HeaderName;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response};
+use weir_wire::CloseReason;
+use weir_wire::format::{self, Format};
+use weir_wire::v1::{Hello, Position, Subscribe};
+
+use super::{query_token, token};
+use crate::http::{Caller, Edge};
+use crate::session::{Hail, Live};
+use crate::web::problem::{Kind, Problem};
+use crate::web::query::Query;
+
+/// Events that may be read.
+#[derive(Clone)]
+pub(crate) struct EventsWish {
+    hello: Hello,
+    /// Positions from `Last-Event-ID`; `None`: there was none.
+    last: Option<Vec<Position>>,
+    /// Of the answer.
+    headers: HeaderMap,
+}
+
+impl std::fmt::Debug for EventsWish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventsWish")
+            .field("topics", &self.hello.topics.len())
+            .finish_non_exhaustive()
+    }
+}
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// One position takes 18 bytes at the least, and 38 at the most.
+const POSITION_BYTES_MAX: usize = 38;
+
+impl EventsWish {
+    pub(super) fn of(
+        edge: &Edge,
+        caller: &Caller,
+        head: &Parts,
+        allowed: Option<HeaderValue>,
+    ) -> Result<EventsWish, Problem> {
+        let limits = &edge.hub.config().limits;
+        let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
+        let (query, topics) = Query::parse_with_list(head.uri.query(), &known, "topic")?;
+        if topics.len() > limits.topics_per_connection_max {
+            let detail = format!(
+                "{} topics are more than the limit of {} (limits.topics_per_connection_max)",
+                topics.len(),
+                limits.topics_per_connection_max
+            );
+            return Err(Problem::field("topic", detail));
+        }
+        let heartbeat_ms = match query.value("heartbeat_ms").map(str::parse) {
+            None => edge.heartbeat_of_events_ms(),
+            Some(Ok(ms)) => ms,
+            Some(Err(_)) => {
+                return Err(Problem::field("heartbeat_ms", "not a number of milliseconds"));
+            }
+        };
+        let from_query = query_token(edge, query.value("access_token"))?;
+        let token = token(edge, &head.headers, from_query)?;
+        let device_id = query.value("device").unwrap_or_default().to_owned();
+        check_device(edge, caller, &device_id, &token)?;
+        let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
+        let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
+        let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
+        let mut headers = headers();
+        edge.api.mark_origin(&mut headers, allowed);
+        Ok(EventsWish { hello, last, headers })
+    }
+
+    /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
+    pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Live {
+        let mut head = String::from("HTTP/1.1 200 OK\r\nConnection: close\r\n");
+        for (name, value) in &self.headers {
+            head.push_str(name.as_str());
+            head.push_str(": ");
+            head.push_str(value.to_str().unwrap_or_default());
+            head.push_str("\r\n");
+        }
+        head.push_str("\r\n");
+        Live { head: head.into_bytes(), ..self.into_events(edge, identity) }
+    }
+
+    /// The same without a head.
+    pub(super) fn into_events(self, edge: &Edge, identity: Option<String>) -> Live {
+        let EventsWish { mut hello, last, .. } = self;
+        if let Some(last) = last {
+            for subscribe in &mut hello.topics {
+                subscribe.position = Some(position_of(edge, &subscribe.topic, &last));
+            }
+        }
+        Live {
+            head: Vec::new(),
+            read_ahead: Vec::new(),
+            identity,
+            format: Format::Sse,
+            tells_positions: hello.topics.len() > 1,
+            hail: Hail::Is(hello),
+        }
+    }
+
+    /// Over HTTP/2: the head of the answer.
+    pub(super) fn response<B>(&self, body: B) -> Response<B> {
+        let mut response = Response::new(body);
+        *response.headers_mut() = self.headers.clone();
+        response
+    }
+}
+
+/// What the answer says of itself.
+fn headers() -> HeaderMap {
+    use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // A proxy that gathers answers would keep the events.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers
+}
+
+/// Says before the connection is moved what would end it there.
+fn check_device(edge: &Edge, caller: &Caller, device: &str, token: &str) -> Result<(), Problem> {
+    match edge.hub.auth.authenticate(caller.identity.as_deref(), device, token) {
+        Ok(_) => Ok(()),
+        Err(CloseReason::Malformed) => Err(Problem::field(
+            "device",
+            "a device has to be named, with no control characters and within limits.device_id_bytes_max, unless the token is of one",
+        )),
+        Err(_) if token.is_empty() => Err(Problem::unauthorized(
+            "Bearer realm=\"weir\"",
+            "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
+        )),
+        Err(_) => {
+            Err(Problem::new(Kind::Forbidden, "the token does not admit this device").at("device"))
+        }
+    }
+}
+
+/// The positions that the client has come to. A header counts before the parameter, which is for clients whose first
+/// request cannot have one.
+fn last_event_id(
+    head: &Parts,
+    parameter: Option<&str>,
+    topics: usize,
+) -> Result<Option<Vec<Position>>, Problem> {
+    let header = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let Some(id) = header.or(parameter).filter(|id| !id.is_empty()) else { return Ok(None) };
+    let positions = (id.len() <= topics * POSITION_BYTES_MAX).then(|| format::parse_sse_id(id));
+    match positions.flatten() {
+        Some(positions) => Ok(Some(positions)),
+        // An id that is not of here says as much as one of another start.
+        None => Ok(Some(Vec::new())),
+    }
+}
+
+/// The position whose epoch is the topic's; none fits: one that no topic has, so that the answer is `recovered: false`.
+fn position_of(edge: &Edge, topic: &str, last: &[Position]) -> Position {
+    let epoch = edge.hub.router.epoch(topic);
+    let own = last.iter().find(|position| Some(position.epoch) == epoch);
+    own.copied().unwrap_or(Position { epoch: 0, offset: 0 })
+}

@@ -1,0 +1,135 @@
+//! Opening a WebSocket (RFC 6455 section 4.2).
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use http::header::{
+    CONNECTION, HeaderMap, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::request::Parts;
+use weir_wire::format::Format;
+
+use super::{query_token, token, unknown_token};
+use crate::http::{Caller, Edge};
+use crate::session::{Hail, Live};
+use crate::web::problem::{Kind, Problem};
+use crate::web::query::Query;
+
+/// A WebSocket that may be opened.
+#[derive(Clone)]
+pub(crate) struct SocketWish {
+    /// `Sec-WebSocket-Accept`.
+    accept: String,
+    protocol: &'static str,
+    format: Format,
+    /// Empty: it is in `Hello`, if at all.
+    token: String,
+}
+
+impl std::fmt::Debug for SocketWish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SocketWish").field("protocol", &self.protocol).finish_non_exhaustive()
+    }
+}
+
+/// What can be spoken, and how: the first that the client names counts.
+const PROTOCOLS: [(&str, Format); 2] =
+    [("weir.v1.protobuf", Format::WsProtobuf), ("weir.v1.json", Format::WsJson)];
+/// Stands in front of a token among the subprotocols.
+const TOKEN_PROTOCOL: &str = "weir.token.";
+
+impl SocketWish {
+    pub(super) fn of(edge: &Edge, caller: &Caller, head: &Parts) -> Result<SocketWish, Problem> {
+        let headers = &head.headers;
+        if !has_word(headers, &CONNECTION, "upgrade") || !has_word(headers, &UPGRADE, "websocket") {
+            let detail =
+                "this path opens a WebSocket: send Connection: Upgrade and Upgrade: websocket";
+            return Err(Problem::new(Kind::UpgradeRequired, detail));
+        }
+        if one(headers, &SEC_WEBSOCKET_VERSION) != Some("13") {
+            let detail = "Sec-WebSocket-Version has to be 13, once";
+            return Err(
+                Problem::new(Kind::UpgradeRequired, detail).at_header("Sec-WebSocket-Version")
+            );
+        }
+        let key = one(headers, &SEC_WEBSOCKET_KEY);
+        let Some(key) = key.filter(|key| STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
+        else {
+            let detail = "Sec-WebSocket-Key has to be 16 bytes in base64, once";
+            return Err(Problem::field("Sec-WebSocket-Key", detail));
+        };
+        let query = Query::parse(head.uri.query(), &["access_token"])?;
+        let from_query = query_token(edge, query.value("access_token"))?;
+        let offered = || {
+            let lists = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+            lists
+                .filter_map(|list| list.to_str().ok())
+                .flat_map(|list| list.split(','))
+                .map(str::trim)
+        };
+        let known = |name: &str| PROTOCOLS.into_iter().find(|(known, _)| *known == name);
+        let Some((protocol, format)) = offered().find_map(known) else {
+            let detail = "Sec-WebSocket-Protocol has to name weir.v1.protobuf or weir.v1.json";
+            return Err(Problem::field("Sec-WebSocket-Protocol", detail));
+        };
+        let mut token = token(edge, headers, from_query)?;
+        if let Some(encoded) = offered().find_map(|name| name.strip_prefix(TOKEN_PROTOCOL)) {
+            let decoded = URL_SAFE_NO_PAD.decode(encoded).ok();
+            let shown = decoded.and_then(|token| String::from_utf8(token).ok());
+            let is_alone = token.is_empty();
+            token = shown
+                .filter(|token| is_alone && edge.hub.auth.knows(token))
+                .ok_or_else(unknown_token)?;
+        }
+        tracing::debug!(peer = ?caller.peer, protocol, "a WebSocket is opened");
+        Ok(SocketWish { accept: accept(key), protocol, format, token })
+    }
+
+    pub(super) fn into_live(self, identity: Option<String>, read_ahead: Vec<u8>) -> Live {
+        let SocketWish { accept, protocol, format, token } = self;
+        let head = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
+        );
+        Live {
+            head: head.into_bytes(),
+            read_ahead,
+            identity,
+            format,
+            tells_positions: false,
+            hail: Hail::Comes { token },
+        }
+    }
+}
+
+/// The one value of a header.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => value.to_str().ok(),
+        (Some(_) | None, _) => None,
+    }
+}
+
+/// Whether a list of words has this one.
+fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|own| own.trim().eq_ignore_ascii_case(word))
+}
+
+/// What proves that the key was understood.
+fn accept(key: &str) -> String {
+    let joined = [key, "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, joined.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_answered_as_in_the_standard() {
+        assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}
