@@ -44,23 +44,17 @@ impl Server {
 
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, open_files_max, Doors::default()))
+        Self::launch(|| Self::spawn(extra, open_files_max, None, None))
     }
 
     /// The same, listening with TLS too.
     pub fn start_with_tls(extra: &str) -> Result<Server> {
-        Self::launch(|| {
-            let tls = Some(([127, 0, 0, 1], free_port()?).into());
-            Self::spawn(extra, None, Doors { tls, http: None })
-        })
+        Self::launch(|| Self::spawn(extra, None, Some(free_addr()?), None))
     }
 
     /// The same, speaking HTTP too.
     pub fn start_with_http(extra: &str) -> Result<Server> {
-        Self::launch(|| {
-            let http = Some(([127, 0, 0, 1], free_port()?).into());
-            Self::spawn(extra, None, Doors { tls: None, http })
-        })
+        Self::launch(|| Self::spawn(extra, None, None, Some(free_addr()?)))
     }
 
     fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
@@ -74,11 +68,14 @@ impl Server {
         bail!("weir did not start: {}", spawn()?.complaint())
     }
 
-    fn spawn(extra: &str, open_files_max: Option<u32>, doors: Doors) -> Result<Server> {
-        let Doors { tls, http } = doors;
+    fn spawn(
+        extra: &str,
+        open_files_max: Option<u32>,
+        tls: Option<SocketAddr>,
+        http: Option<SocketAddr>,
+    ) -> Result<Server> {
         let directory = tempfile::tempdir()?;
-        let tcp = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let (tcp, admin) = (free_addr()?, free_addr()?);
         let path = directory.path().join("weir.toml");
         let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
         let with_http = http.map(|http| format!("\"{http}\"")).unwrap_or_default();
@@ -259,6 +256,10 @@ impl Drop for Server {
 pub fn raise_open_files() -> Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+}
+
+fn free_addr() -> Result<SocketAddr> {
+    Ok(([127, 0, 0, 1], free_port()?).into())
 }
 
 /// A TCP port that is free now.

@@ -190,6 +190,11 @@ impl Gateway {
         self.started.admin
     }
 
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&Arc<Hub>, Option<&Arc<Edge>>) {
+        (&self.hub, self.edge.as_ref())
+    }
+
     /// What it found and took when it started.
     pub fn started(&self) -> &Started {
         &self.started

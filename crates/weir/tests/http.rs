@@ -116,3 +116,146 @@ async fn a_connection_is_taken_from_http_behind_all_answers() {
     ));
     gateway.shutdown().await;
 }
+
+/// What ends a connection, with short times: what was said, what is answered, and the cause.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_end_has_its_cause() {
+    let mut config = http();
+    let short = Duration::from_millis(200);
+    (config.http.head_timeout, config.http.idle_timeout) = (short, short);
+    (config.http.body_timeout, config.connection.stall_timeout) = (short, short);
+    (config.http.requests_per_connection_max, config.http.headers_max) = (3, 16);
+    let gateway = start(config).await;
+    let addr = gateway.http_addrs()[0];
+    let hello = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let headers = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(16));
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(16 * 1024));
+    for (said, answer, cause) in [
+        (hello, "200 OK", "idle_timeout"),
+        ("GET / HTTP/1.1\r\nHo", "", "head_timeout"),
+        (&format!("{hello}GET /"), "200 OK", "idle_timeout"),
+        (&hello.repeat(4), "200 OK", "requests_max"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "200 OK", "finished"),
+        ("BAD\r\n\r\n", "400 Bad Request", "malformed"),
+        (&headers, "431 Request Header Fields Too Large", "head_too_large"),
+        (&long, "431 Request Header Fields Too Large", "head_too_large"),
+    ] {
+        let counted = format!("weir_http_connections_ended_total{{cause=\"{cause}\"}} ");
+        let count = || {
+            let metrics = gateway.handle().metrics();
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&counted)).unwrap();
+            line.parse::<u64>().unwrap()
+        };
+        let before = count();
+        let heard = talk(addr, said.as_bytes()).await;
+        assert!(heard.contains(answer), "{said:?}: {heard}");
+        assert_eq!(heard.is_empty(), answer.is_empty(), "{said:?}: {heard}");
+        eventually(|| count() == before + 1, cause).await;
+    }
+    eventually(|| gateway.handle().counters().unsettled() == 0, "nobody is left").await;
+    gateway.shutdown().await;
+}
+
+/// A head that goes on slowly, behind a request, is told that it is too late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_head_ends_in_time() {
+    let mut config = http();
+    config.http.head_timeout = Duration::from_millis(300);
+    let gateway = start(config).await;
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut heard = vec![0; 1024];
+    let count = stream.read(&mut heard).await.unwrap();
+    assert!(heard[..count].starts_with(b"HTTP/1.1 200 OK\r\n"));
+    let (mut reading, mut writing) = stream.into_split();
+    let dripping = tokio::spawn(async move {
+        // Until it is closed, a byte at a time.
+        while writing.write_all(b"G").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let mut heard = String::new();
+    // Whether the answer is read or a reset overtakes it, it ends.
+    let _ = timeout(PATIENCE, reading.read_to_string(&mut heard)).await.expect("it ends in time");
+    assert!(heard.starts_with("HTTP/1.1 408 ") || heard.is_empty(), "{heard}");
+    dripping.await.unwrap();
+    let handle = gateway.handle();
+    let ended = || handle.metrics().contains("ended_total{cause=\"head_timeout\"} 1\n");
+    eventually(ended, "it is counted").await;
+    gateway.shutdown().await;
+}
+
+/// Who asks and asks, and reads no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_reads_nothing_ends_in_time() {
+    let mut config = http();
+    config.connection.stall_timeout = Duration::from_millis(300);
+    let gateway = start(config).await;
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+    let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
+    while stream.write_all(&requests).await.is_ok() {}
+    let handle = gateway.handle();
+    let ended = || handle.metrics().contains("ended_total{cause=\"stalled\"} 1\n");
+    eventually(ended, "it is counted").await;
+    gateway.shutdown().await;
+}
+
+/// An idle connection is none of those who have not settled: it does not keep devices out.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_leave_room_for_devices() {
+    let mut config = http();
+    config.limits.unsettled_connections_max = 1;
+    let gateway = start(config).await;
+    let handle = gateway.handle();
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+        eventually(|| handle.counters().unsettled() == 0, "its request is known").await;
+        idle.push(stream);
+    }
+    let _device = common::Peer::settled(&gateway, "d", &[]).await;
+    assert!(handle.metrics().contains("weir_http_connections{version=\"1.1\"} 3\n"));
+    // Its end ends them too.
+    gateway.shutdown().await;
+    for mut stream in idle {
+        assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_tells_where_requests_come_from() {
+    let mut config = http();
+    config.listen.proxy_networks = vec!["127.0.0.1/32".parse().unwrap()];
+    config.auth.anonymous = Some(true);
+    let gateway = start(config).await;
+    let addr = gateway.http_addrs()[0];
+    let ask = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let said = format!("PROXY TCP4 192.0.2.7 127.0.0.1 4096 8080\r\n{ask}");
+    assert!(talk(addr, said.as_bytes()).await.ends_with("Hello World"));
+    assert_eq!(gateway.handle().gauges().sources, 1);
+    let refused = talk(addr, ask.as_bytes()).await;
+    assert!(
+        refused.starts_with("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"),
+        "{refused}"
+    );
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_http2_nobody_is_offered_it() {
+    let mut config = http();
+    config.http.h2 = false;
+    config.listen.https = vec!["127.0.0.1:0".parse().unwrap()];
+    let directory = tempfile::tempdir().unwrap();
+    config.tls.development_directory = directory.path().to_owned();
+    let gateway = start(config).await;
+    let secure = format!("https://{}/", gateway.https_addrs()[0]);
+    if let Some(said) = curl(&["--http2", &secure]).await {
+        assert_eq!(said, "Hello World\n1.1 200");
+    }
+    let refused = talk(gateway.http_addrs()[0], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    gateway.shutdown().await;
+}

@@ -85,8 +85,8 @@ impl HttpCounts {
     }
 
     pub(crate) fn leave(&self, dialect: Dialect, end: End) {
-        self.connections[dialect as usize].fetch_sub(1, Ordering::Relaxed);
         self.ended[end as usize].fetch_add(1, Ordering::Relaxed);
+        self.connections[dialect as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Connections that are open.

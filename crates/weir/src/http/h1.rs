@@ -42,7 +42,8 @@ pub(super) fn builder(config: &HttpConfig) -> http1::Builder {
         .header_read_timeout(None)
         .max_buf_size(config.head_bytes_max)
         .max_headers(config.headers_max)
-        .half_close(false);
+        // Who has said all may end its side: it gets its answer.
+        .half_close(true);
     builder
 }
 

@@ -194,3 +194,6 @@ async fn serve(
 pub(crate) const UNAVAILABLE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
     Content-Length: 0\r\n\r\n";
+
+#[cfg(test)]
+mod tests;

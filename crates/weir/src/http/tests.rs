@@ -1,0 +1,237 @@
+//! A connection is taken from HTTP, and which one goes when there are too many.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use weir_engine::Transport;
+
+use super::guest::{Order, Phase};
+use super::takeover::Taken;
+use super::*;
+use crate::listener::Door;
+use crate::{Config, Gateway};
+
+/// Nothing here takes this long; what does, hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway whose connections are driven by hand.
+struct Rig {
+    gateway: Gateway,
+    listener: TcpListener,
+}
+
+impl Rig {
+    async fn new(change: impl FnOnce(&mut Config)) -> Rig {
+        let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let mut config = Config::default();
+        config.listen.tcp = vec![];
+        config.listen.http = vec![free];
+        config.listen.admin = None;
+        config.threads.pin = false;
+        config.memory.budget_bytes = 16 << 20;
+        config.connection.drain_timeout = Duration::ZERO;
+        change(&mut config);
+        let gateway = Gateway::builder().config(config).start().await.unwrap();
+        Rig { gateway, listener: TcpListener::bind(free).await.unwrap() }
+    }
+
+    fn edge(&self) -> &Arc<Edge> {
+        self.gateway.parts().1.unwrap()
+    }
+
+    fn guest(&self) -> Arc<Guest> {
+        let local = self.listener.local_addr().unwrap();
+        let caller = Caller { peer: None, local, is_tls: false, identity: None };
+        Guest::new(self.edge(), caller, Dialect::Http1, 0)
+    }
+
+    /// A peer, and the conversation with it.
+    async fn converse(&self) -> (TcpStream, JoinHandle<Outcome>) {
+        let (peer, conversation, _guest) = self.converse_watched().await;
+        (peer, conversation)
+    }
+
+    /// The same, and what is known of it.
+    async fn converse_watched(&self) -> (TcpStream, JoinHandle<Outcome>, Arc<Guest>) {
+        let peer = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = self.listener.accept().await.unwrap();
+        let (hub, edge) = (self.gateway.parts().0, self.edge());
+        let door = Door::Web(Transport::Tcp, Arc::clone(edge));
+        let unsettled = hub.admission.enter(hub, &door, None, false).ok().expect("there is room");
+        let guest = self.guest();
+        let known = Arc::clone(&guest);
+        let conversation = tokio::spawn(async move {
+            h1::converse(&guest, Stream::plain(socket), Vec::new(), Place::Unsettled(unsettled))
+                .await
+        });
+        (peer, conversation, known)
+    }
+}
+
+async fn taken(conversation: JoinHandle<Outcome>) -> Box<Taken> {
+    match timeout(PATIENCE, conversation).await.expect("it ends in time").unwrap() {
+        Outcome::Taken(taken) => taken,
+        Outcome::Over(end) => panic!("it is over: {end:?}"),
+    }
+}
+
+const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const CONNECT: &[u8] =
+    b"GET /v1/connect?x=1 HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+
+/// What comes behind the request, read or not, is there in its order.
+#[tokio::test]
+async fn nothing_is_lost_behind_a_request_that_is_taken() {
+    let rig = Rig::new(|_| {}).await;
+    for (hellos, behind) in [(0, 0), (0, 1), (1, 100), (40, 100_000)] {
+        let (mut peer, conversation) = rig.converse().await;
+        let extra: Vec<u8> = (0..behind).map(|index| (index % 251) as u8).collect();
+        let said = [HELLO.repeat(hellos), CONNECT.to_vec(), extra.clone()].concat();
+        // As much as the sockets hold is said before anybody reads on.
+        let saying = tokio::spawn(async move {
+            peer.write_all(&said).await.unwrap();
+            if behind > 0 {
+                peer.shutdown().await.unwrap();
+            }
+            peer
+        });
+        let mut taken = taken(conversation).await;
+        assert_eq!(taken.request.uri(), "/v1/connect?x=1");
+        assert_eq!(taken.request.headers()["upgrade"], "websocket");
+        let mut heard = taken.read_ahead.clone();
+        if behind > 0 {
+            taken.stream.read_to_end(&mut heard).await.unwrap();
+        }
+        assert!(heard == extra, "{} of {} bytes", heard.len(), extra.len());
+        // Of the request itself nothing was said, and it can be answered.
+        taken.stream.write_all(b"taken").await.unwrap();
+        drop(taken);
+        let mut heard = String::new();
+        saying.await.unwrap().read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard.matches("Hello World").count(), hellos);
+        assert!(heard.ends_with(if hellos > 0 { "Hello Worldtaken" } else { "taken" }), "{heard}");
+    }
+    rig.gateway.shutdown().await;
+}
+
+/// As many answers as no socket's buffers hold, to a peer that begins to read late.
+#[tokio::test]
+async fn a_slow_reader_gets_all_answers_first() {
+    const HELLOS: usize = 50_000;
+    let rig = Rig::new(|_| {}).await;
+    let (peer, conversation, guest) = rig.converse_watched().await;
+    let (mut reading, mut writing) = peer.into_split();
+    let saying = tokio::spawn(async move {
+        writing.write_all(&HELLO.repeat(HELLOS)).await.unwrap();
+        writing.write_all(CONNECT).await.unwrap();
+        writing
+    });
+    while !is_blocked(&guest) {
+        assert!(!conversation.is_finished());
+        tokio::task::yield_now().await;
+    }
+    let listening = tokio::spawn(async move {
+        let mut heard = String::new();
+        reading.read_to_string(&mut heard).await.unwrap();
+        heard
+    });
+    let mut taken = taken(conversation).await;
+    taken.stream.write_all(b"taken").await.unwrap();
+    drop(taken);
+    let heard = timeout(PATIENCE, listening).await.unwrap().unwrap();
+    assert_eq!(heard.matches("Hello World").count(), HELLOS);
+    assert!(heard.ends_with("Hello Worldtaken"));
+    drop(saying.await.unwrap());
+    rig.gateway.shutdown().await;
+}
+
+/// Whether the socket takes no more answers.
+fn is_blocked(guest: &Guest) -> bool {
+    let terms = guest::Terms { head: u32::MAX, idle: u32::MAX, body: u32::MAX, stall: 0 };
+    guest.overdue(u32::MAX, &terms) == Some(End::Stalled)
+}
+
+#[tokio::test]
+async fn who_goes_away_is_not_kept() {
+    let rig = Rig::new(|_| {}).await;
+    let (mut peer, conversation) = rig.converse().await;
+    peer.write_all(CONNECT).await.unwrap();
+    drop(peer);
+    // Before it was taken, or behind: then the stream ends.
+    match timeout(PATIENCE, conversation).await.unwrap().unwrap() {
+        Outcome::Over(end) => assert_eq!(end, End::Peer),
+        Outcome::Taken(mut taken) => {
+            assert_eq!(taken.stream.read(&mut [0; 8]).await.unwrap(), 0);
+        }
+    }
+    assert_eq!(rig.gateway.handle().counters().unsettled(), 0);
+    rig.gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_body_is_not_taken() {
+    let rig = Rig::new(|_| {}).await;
+    let (mut peer, conversation) = rig.converse().await;
+    peer.write_all(b"GET /v1/sse HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+        .await
+        .unwrap();
+    peer.shutdown().await.unwrap();
+    let mut heard = String::new();
+    peer.read_to_string(&mut heard).await.unwrap();
+    assert!(heard.starts_with("HTTP/1.1 501 "), "{heard}");
+    assert!(matches!(conversation.await.unwrap(), Outcome::Over(_)));
+    rig.gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_longest_silent_one_gives_way_and_the_busy_stay() {
+    let rig = Rig::new(|config| config.http.connections_max = 2).await;
+    let crowd = &rig.edge().crowd;
+    let (first, second, third) = (rig.guest(), rig.guest(), rig.guest());
+    let _first = crowd.enter(&first);
+    let second_place = crowd.enter(&second);
+    // One that is at work is not silent.
+    first.asked(false);
+    let third_place = crowd.enter(&third);
+    assert!(third_place.is_some());
+    assert_eq!(first.order(), None);
+    assert_eq!(second.order(), Some(Order::End(End::Crowded)));
+    third.asked(false);
+    assert!(crowd.enter(&rig.guest()).is_none());
+    assert_eq!(crowd.refusal().name(), "http_connections_max");
+    assert_eq!(crowd.count(), 2);
+    // Its place was taken: it has none to give back.
+    drop(second_place);
+    assert_eq!(crowd.count(), 2);
+    drop(third_place);
+    assert_eq!(crowd.count(), 1);
+    rig.gateway.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_phase_has_its_time() {
+    let rig = Rig::new(|_| {}).await;
+    let guest = rig.guest();
+    let terms = guest::Terms { head: 10, idle: 20, body: 30, stall: 40 };
+    let due = |at| guest.overdue(at, &terms);
+    assert_eq!((due(10), due(11)), (None, Some(End::HeadTimeout)));
+    guest.asked(true);
+    assert_eq!((guest.phase(), due(30), due(31)), (Phase::Body, None, Some(End::BodyTimeout)));
+    guest.heard_all();
+    assert_eq!((guest.phase(), due(1_000)), (Phase::Asked, None));
+    guest.blocked();
+    assert_eq!((due(40), due(41)), (None, Some(End::Stalled)));
+    guest.answered();
+    guest.wrote();
+    assert_eq!((guest.phase(), guest.is_flushed(), due(41)), (Phase::Answered, false, None));
+    guest.flushed();
+    assert_eq!((guest.phase(), guest.is_flushed()), (Phase::Idle, true));
+    assert_eq!((due(20), due(21)), (None, Some(End::IdleTimeout)));
+    guest.heard();
+    assert_eq!((guest.phase(), due(11)), (Phase::Head, Some(End::HeadTimeout)));
+    rig.gateway.shutdown().await;
+}
