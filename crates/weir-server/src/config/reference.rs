@@ -220,16 +220,17 @@ const EXAMPLE_PREFACE: &str = "\
 ";
 
 /// What follows the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 5] = [
+const GUIDES: [(&str, &str); 6] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("limits", include_str!("guide/limits.md")),
     ("tls", include_str!("guide/tls.md")),
+    ("http", include_str!("guide/http.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 16] = [
+const UNITS: [(&str, &str); 19] = [
     ("bytes", "bytes"),
     ("connects_per_source_per_second", "connects a second"),
     ("connects_per_source", "connects"),
@@ -237,6 +238,9 @@ const UNITS: [(&str, &str); 16] = [
     ("publish_burst", "messages"),
     ("retention_messages", "messages"),
     ("topics_", "topics"),
+    ("requests_per_connection", "requests"),
+    ("headers_", "headers"),
+    ("h2_streams", "streams"),
     ("connections", "connections"),
     ("backlog", "connections"),
     ("keys", "keys"),

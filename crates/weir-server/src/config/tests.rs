@@ -296,7 +296,8 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
         ),
     ];
     for (variable, expected) in cases {
-        let error = load("[limits]\ntopics_max = 7\n", &[variable]).unwrap_err();
+        let file = "[limits]\ntopics_max = 7\n[listen]\nhttp = []\n";
+        let error = load(file, &[variable]).unwrap_err();
         assert!(error.starts_with(expected), "{variable:?}\n gives {error}\n   not {expected}");
     }
 }
