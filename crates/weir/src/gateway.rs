@@ -113,7 +113,8 @@ pub struct Started {
 /// A gateway before it runs.
 #[derive(Default)]
 pub struct GatewayBuilder {
-    config: Config,
+    /// Apart, or each future that has a builder would be as large as all of it.
+    config: Box<Config>,
     on_publish: Option<OnPublish>,
     allocated_bytes: Option<fn() -> u64>,
     signing_keys: Option<Box<SigningKeys>>,
@@ -281,7 +282,7 @@ impl Drop for Gateway {
 impl GatewayBuilder {
     /// Takes this configuration instead of the default one.
     pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+        *self.config = config;
         self
     }
 
@@ -375,7 +376,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let hub = Hub::new(config, engine, on_publish, tls, counters, sockets_max);
+        let hub = Hub::new(*config, engine, on_publish, tls, counters, sockets_max);
         Ok(launch(hub, settling, queues, listeners, admin, started))
     }
 }
