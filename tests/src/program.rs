@@ -25,14 +25,6 @@ pub struct Server {
     pub admin: SocketAddr,
     directory: TempDir,
 }
-
-/// Where a server listens beside TCP and the admin API.
-#[derive(Default)]
-struct Doors {
-    tls: Option<SocketAddr>,
-    http: Option<SocketAddr>,
-}
-
 /// How long anything that must happen may take on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 

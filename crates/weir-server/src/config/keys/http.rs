@@ -67,6 +67,12 @@ pub(super) static KEYS: &[Key] = &[
         "How often a connection with HTTP/2 is asked for a sign of life; without one for ten seconds it is closed."
     ),
     key!(
+        http.query_token,
+        "true or false",
+        "Whether `/v1/connect` and `/v1/sse` take a token as the parameter `access_token`, for an `EventSource`, which \
+         can send no header. What stands there may end in the logs of whatever is on the way."
+    ),
+    key!(
         http.cors_origins,
         "at most 256 origins as browsers send them, or \"*\" alone",
         "Origins whose pages may use the public API, such as `https://app.example`, and `http://localhost:3000` while one \

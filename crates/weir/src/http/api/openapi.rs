@@ -32,6 +32,7 @@ fn write() -> Bytes {
 fn hello(id: &str) -> Operation {
     Operation::open(id, "A greeting, for smoke tests and benches")
         .answers_text("text/plain", "`Hello World`; over HTTP/2 `Hello World - via HTTP/2`")
+        .refuses(&[Kind::InvalidRequest])
 }
 
 fn connect() -> Operation {

@@ -27,7 +27,7 @@ struct Answer {
 
 impl Stage {
     async fn start(config: Config) -> Stage {
-        Stage::embed(config, |builder| builder).await
+        Box::pin(Stage::embed(config, |builder| builder)).await
     }
 
     async fn embed(
@@ -41,8 +41,9 @@ impl Stage {
         config.threads.shards = 1;
         config.threads.pin = false;
         config.memory.budget_bytes = 16 << 20;
-        let gateway = embed(Gateway::builder().config(config.clone())).start().await.unwrap();
-        let api = Api::new(gateway.handle(), &config);
+        let gateway = Box::pin(embed(Gateway::builder().config(config)).start()).await.unwrap();
+        let handle = gateway.handle();
+        let api = Api::new(handle.clone(), handle.config());
         let peer = Some(IpAddr::from([127, 0, 0, 1]));
         let caller = Caller { peer, local: free, is_tls: false, identity: None };
         Stage { gateway, api, caller }
