@@ -1,0 +1,24 @@
+/**
+ * Client of the connection gateway Weir, for browsers and Node.
+ *
+ * @packageDocumentation
+ */
+
+export type { Advice } from './backoff.js';
+export { WeirClient } from './client.js';
+export type { ClientEvents, Closed, Expiring, Opened, Reconnecting } from './client.js';
+export { WeirError } from './errors.js';
+export type { Ending } from './line.js';
+export type {
+  SubscribeOptions,
+  TokenReason,
+  TopicOptions,
+  WeirClientOptions,
+  WebSocketConstructor,
+  WebSocketLike,
+} from './options.js';
+export { Subscription } from './subscription.js';
+export type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
+export type { TransportKind } from './ways.js';
+export { formatPosition, parsePosition } from './wire.js';
+export type { Message, Payload, Position, Publication, Published } from './wire.js';

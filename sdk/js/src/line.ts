@@ -1,0 +1,63 @@
+/** What the transports have in common: a line to the server, from the attempt to open it to its one end. */
+
+import { adviceOf } from './backoff.js';
+import type { Advice } from './backoff.js';
+import type { WeirError } from './errors.js';
+import type { ClientMessage, ServerMessage } from './wire.js';
+
+/**
+ * A line to the server.
+ *
+ * @internal
+ */
+export interface Line {
+  /** Sends a message; `undefined` where the transport carries none to the server. */
+  readonly send: ((message: ClientMessage) => void) | undefined;
+  /** Ends it without another word to the listener. */
+  close(): void;
+}
+
+/**
+ * Who hears what a line brings. Nothing is called after {@link LineListener.handleEnd}, which is called once.
+ *
+ * @internal
+ */
+export interface LineListener {
+  /** Something came, whatever it was. */
+  handleHeard(): void;
+  handleMessage(message: ServerMessage): void;
+  handleEnd(ending: Ending): void;
+}
+
+/** Why a connection has ended. */
+export interface Ending {
+  /** The close code of the server (4000 to 4399), of the WebSocket, the status of an HTTP answer, or 0. */
+  readonly code: number;
+  /** A word for programs, such as `draining` or `network`. */
+  readonly reason: string;
+  /** What to do next. */
+  readonly advice: Advice;
+  /** How long to stay away, if the server says. */
+  readonly retryAfterMs: number | undefined;
+  /** What went wrong, unless the server has said goodbye. */
+  readonly error: WeirError | undefined;
+}
+
+/**
+ * The end that a `Goodbye` announces.
+ *
+ * @internal
+ */
+export function goodbye(code: number, reason: string, retryAfterMs: number): Ending {
+  const asked = retryAfterMs > 0 ? retryAfterMs : undefined;
+  return { code, reason, advice: adviceOf(code), retryAfterMs: asked, error: undefined };
+}
+
+/**
+ * The end without a `Goodbye`.
+ *
+ * @internal
+ */
+export function failure(error: WeirError, code = 0, advice: Advice = 'later'): Ending {
+  return { code, reason: error.code, advice, retryAfterMs: error.retryAfterMs, error };
+}

@@ -1,0 +1,55 @@
+/** The time from `connect` to `close`. */
+
+import type { WeirError } from './errors.js';
+
+/**
+ * From a call of `connect` to the end of all attempts.
+ *
+ * @internal
+ */
+export class Run {
+  /** Resolves when a connection is open for the first time; rejects if there will be none. */
+  readonly opened: Promise<void>;
+  #resolve!: () => void;
+  #reject!: (error: WeirError) => void;
+  #hasStopped = false;
+  readonly #sleepers = new Map<ReturnType<typeof setTimeout>, () => void>();
+
+  constructor() {
+    this.opened = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+    // Who does not wait for it hears of it by the events.
+    this.opened.catch(() => {});
+  }
+
+  isStopped(): boolean {
+    return this.#hasStopped;
+  }
+
+  handleOpened(): void {
+    this.#resolve();
+  }
+
+  stop(error: WeirError): void {
+    this.#hasStopped = true;
+    this.#reject(error);
+    for (const [timer, wake] of this.#sleepers) {
+      clearTimeout(timer);
+      wake();
+    }
+    this.#sleepers.clear();
+  }
+
+  /** Waits so long, or until it is stopped. */
+  sleep(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => {
+        this.#sleepers.delete(timer);
+        resolve();
+      }, ms);
+      this.#sleepers.set(timer, resolve);
+    });
+  }
+}

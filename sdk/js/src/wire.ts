@@ -1,0 +1,383 @@
+/** The messages of `weir.v1` as JSON (the proto3 JSON form), and as values with the types that programs want. */
+
+import { WeirError } from './errors.js';
+
+/** A place in a topic's stream of messages. Offsets of different epochs have nothing to do with each other. */
+export interface Position {
+  /** Random per topic and start of the server: 64 bits. */
+  readonly epoch: bigint;
+  /** Offset of the last message seen; the first one of a topic has 1. */
+  readonly offset: bigint;
+}
+
+/** The content of a message: text or bytes, never both. */
+export type Payload =
+  | { readonly text: string; readonly data?: undefined }
+  | { readonly text?: undefined; readonly data: Uint8Array };
+
+/** A message that was published to a topic, to this device or to everyone. */
+export type Message = Payload & {
+  /** The topic's name; empty for what was sent to the device or to everyone. */
+  readonly topic: string;
+  /** Media type, or empty. */
+  readonly contentType: string;
+  /** Conflation key, or empty. */
+  readonly key: string;
+  /** Unique for one run of the server. */
+  readonly messageId: bigint;
+  /** Offset in the topic's epoch; 0 for what has no topic. */
+  readonly offset: bigint;
+  /** Connection that published it; 0 for a backend, and for what was published by HTTP (as over SSE). */
+  readonly sender: bigint;
+};
+
+/** A message to be published. */
+export type Publication = Payload & {
+  /** The topic's name. */
+  readonly topic: string;
+  /** Media type. */
+  readonly contentType?: string | undefined;
+  /** Conflation key: where the topic conflates, a message replaces an earlier one of the same key that has not left. */
+  readonly key?: string | undefined;
+};
+
+/** What became of a message that the server has accepted. */
+export interface Published {
+  /** Its id, unique for one run of the server. */
+  readonly messageId: bigint;
+  /** Its offset in the topic's epoch; 0 where the server gives none. */
+  readonly offset: bigint;
+  /** How many connections were subscribed at that moment. That they have read it, it does not mean. */
+  readonly connections: number;
+}
+
+/** @internal */
+export type ServerMessage =
+  | { kind: 'welcome'; connectionId: bigint; heartbeatMs: number; serverTimeMs: number }
+  | { kind: 'pong' }
+  | { kind: 'push'; message: Message }
+  | { kind: 'batch'; messages: Message[] }
+  | { kind: 'subscribed'; topic: string; position: Position | undefined; recovered: boolean }
+  | { kind: 'unsubscribed'; topic: string; reason: string; position: Position | undefined }
+  | { kind: 'published'; request: number; published: Published }
+  | { kind: 'error'; code: string; message: string; request: number; topic: string }
+  | { kind: 'expiring'; expiresAtMs: number }
+  | { kind: 'goodbye'; code: number; reason: string; retryAfterMs: number };
+
+/** @internal */
+export type ClientMessage =
+  | {
+      kind: 'hello';
+      deviceId: string;
+      token: string;
+      client: string;
+      heartbeatMs: number;
+      topics: readonly Wanted[];
+    }
+  | { kind: 'ping' }
+  | ({ kind: 'subscribe' } & Wanted)
+  | { kind: 'unsubscribe'; topic: string }
+  | { kind: 'publish'; publication: Publication; request: number }
+  | { kind: 'refresh'; token: string };
+
+/**
+ * A topic to be in, and the position to resume from.
+ *
+ * @internal
+ */
+export interface Wanted {
+  readonly topic: string;
+  readonly position: Position | undefined;
+}
+
+/**
+ * A position as text: the epoch as 16 hexadecimal digits, a hyphen, the offset. It is the form of the ids of server-sent
+ * events and of the history's `after`, and good for storage, for `JSON.stringify` takes no bigint.
+ */
+export function formatPosition(position: Position): string {
+  return `${position.epoch.toString(16).padStart(16, '0')}-${position.offset}`;
+}
+
+/**
+ * The position that {@link formatPosition} has made the text of.
+ *
+ * @throws TypeError if the text is none.
+ */
+export function parsePosition(text: string): Position {
+  const [, epoch, offset] = /^([0-9a-f]{16})-([0-9]{1,20})$/.exec(text) ?? [];
+  if (epoch === undefined || offset === undefined || BigInt(offset) > U64_MAX) {
+    throw new TypeError(`no position, such as 8f3a61c2d4e5b709-41: ${JSON.stringify(text)}`);
+  }
+  return { epoch: BigInt(`0x${epoch}`), offset: BigInt(offset) };
+}
+
+/**
+ * The text of a message to the server.
+ *
+ * @internal
+ */
+export function encode(message: ClientMessage): string {
+  switch (message.kind) {
+    case 'hello': {
+      const { deviceId, token, client, heartbeatMs, topics } = message;
+      return JSON.stringify({
+        hello: { deviceId, token, client, heartbeatMs, topics: topics.map(wantedToJson) },
+      });
+    }
+    case 'ping':
+      return '{"ping":{}}';
+    case 'subscribe':
+      return JSON.stringify({ subscribe: wantedToJson(message) });
+    case 'unsubscribe':
+      return JSON.stringify({ unsubscribe: { topic: message.topic } });
+    case 'publish': {
+      const { topic, contentType, key } = message.publication;
+      const payload = payloadToJson(message.publication);
+      const { request } = message;
+      return JSON.stringify({ publish: { topic, ...payload, contentType, key, request } });
+    }
+    case 'refresh':
+      return JSON.stringify({ refresh: { token: message.token } });
+  }
+}
+
+/**
+ * The content of a message as JSON has it, with bytes in base64.
+ *
+ * @internal
+ */
+export function payloadToJson(payload: Payload): { text: string } | { data: string } {
+  return payload.text === undefined
+    ? { data: toBase64(payload.data) }
+    : { text: payload.text };
+}
+
+/**
+ * A message of the server out of its text; `undefined` if it is of a kind that this client does not know.
+ *
+ * @throws WeirError `protocol` if it is no message.
+ * @internal
+ */
+export function decode(text: string): ServerMessage | undefined {
+  const outer = parse(text);
+  for (const [kind, inner] of Object.entries(outer)) {
+    const message = inner === null ? undefined : decodeInner(kind, inner);
+    if (message !== undefined) {
+      return message;
+    }
+  }
+  return undefined;
+}
+
+/**
+ * A message of the server out of the name of its kind and its text, as SSE has it.
+ *
+ * @throws WeirError `protocol` if it is no message.
+ * @internal
+ */
+export function decodeKind(kind: string, text: string): ServerMessage | undefined {
+  return decodeInner(kind, parse(text));
+}
+
+function decodeInner(kind: string, value: unknown): ServerMessage | undefined {
+  const decoder = DECODERS[kind as ServerMessage['kind']];
+  return Object.hasOwn(DECODERS, kind) ? decoder(new Fields(kind, value)) : undefined;
+}
+
+const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage> = {
+  welcome: (fields) => ({
+    kind: 'welcome',
+    connectionId: fields.u64('connectionId'),
+    heartbeatMs: fields.u32('heartbeatMs'),
+    serverTimeMs: Number(fields.u64('serverTimeMs')),
+  }),
+  pong: () => ({ kind: 'pong' }),
+  push: (fields) => ({ kind: 'push', message: message(fields, fields.string('topic')) }),
+  batch: (fields) => {
+    const topic = fields.string('topic');
+    return { kind: 'batch', messages: fields.list('messages').map((each) => message(each, topic)) };
+  },
+  subscribed: (fields) => ({
+    kind: 'subscribed',
+    topic: fields.string('topic'),
+    position: fields.position('position'),
+    recovered: fields.bool('recovered'),
+  }),
+  unsubscribed: (fields) => ({
+    kind: 'unsubscribed',
+    topic: fields.string('topic'),
+    reason: fields.string('reason'),
+    position: fields.position('position'),
+  }),
+  published: (fields) => ({
+    kind: 'published',
+    request: fields.u32('request'),
+    published: {
+      messageId: fields.u64('messageId'),
+      offset: fields.u64('offset'),
+      connections: fields.u32('connections'),
+    },
+  }),
+  error: (fields) => ({
+    kind: 'error',
+    code: fields.string('code'),
+    message: fields.string('message'),
+    request: fields.u32('request'),
+    topic: fields.string('topic'),
+  }),
+  expiring: (fields) => ({ kind: 'expiring', expiresAtMs: Number(fields.u64('expiresAtMs')) }),
+  goodbye: (fields) => ({
+    kind: 'goodbye',
+    code: fields.u32('code'),
+    reason: fields.string('reason'),
+    retryAfterMs: fields.u32('retryAfterMs'),
+  }),
+};
+
+function message(fields: Fields, topic: string): Message {
+  const text = fields.optionalString('text');
+  const payload: Payload =
+    text === undefined ? { data: fields.bytes('data') } : { text };
+  return {
+    topic,
+    ...payload,
+    contentType: fields.string('contentType'),
+    key: fields.string('key'),
+    messageId: fields.u64('messageId'),
+    offset: fields.u64('offset'),
+    sender: fields.u64('sender'),
+  };
+}
+
+/**
+ * The fields of one message: what is absent or null has its type's empty value; 64-bit numbers are strings, and numbers
+ * where a writer was careless and they are exact.
+ */
+class Fields {
+  readonly #path: string;
+  readonly #fields: Record<string, unknown>;
+
+  constructor(path: string, value: unknown) {
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+      throw malformed(path, 'an object', value);
+    }
+    this.#path = path;
+    this.#fields = value as Record<string, unknown>;
+  }
+
+  string(name: string): string {
+    return this.optionalString(name) ?? '';
+  }
+
+  optionalString(name: string): string | undefined {
+    const value = this.#value(name);
+    if (value !== undefined && typeof value !== 'string') {
+      throw this.#malformed(name, 'a string');
+    }
+    return value;
+  }
+
+  bool(name: string): boolean {
+    const value = this.#value(name) ?? false;
+    if (typeof value !== 'boolean') {
+      throw this.#malformed(name, 'true or false');
+    }
+    return value;
+  }
+
+  u32(name: string): number {
+    const value = this.u64(name);
+    if (value > 0xffff_ffffn) {
+      throw this.#malformed(name, 'a number of 32 bits');
+    }
+    return Number(value);
+  }
+
+  u64(name: string): bigint {
+    const value = this.#value(name) ?? 0;
+    if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) {
+      return BigInt(value);
+    }
+    if (typeof value === 'string' && /^[0-9]{1,20}$/.test(value) && BigInt(value) <= U64_MAX) {
+      return BigInt(value);
+    }
+    throw this.#malformed(name, 'a whole number of 64 bits');
+  }
+
+  bytes(name: string): Uint8Array {
+    try {
+      return fromBase64(this.string(name));
+    } catch {
+      throw this.#malformed(name, 'base64');
+    }
+  }
+
+  position(name: string): Position | undefined {
+    const value = this.#value(name);
+    if (value === undefined) {
+      return undefined;
+    }
+    const fields = new Fields(`${this.#path}.${name}`, value);
+    return { epoch: fields.u64('epoch'), offset: fields.u64('offset') };
+  }
+
+  list(name: string): Fields[] {
+    const value = this.#value(name) ?? [];
+    if (!Array.isArray(value)) {
+      throw this.#malformed(name, 'a list');
+    }
+    return value.map((each, index) => new Fields(`${this.#path}.${name}[${index}]`, each));
+  }
+
+  #value(name: string): unknown {
+    return Object.hasOwn(this.#fields, name) ? (this.#fields[name] ?? undefined) : undefined;
+  }
+
+  #malformed(name: string, wanted: string): WeirError {
+    return malformed(`${this.#path}.${name}`, wanted, this.#fields[name]);
+  }
+}
+
+function parse(text: string): object {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (cause) {
+    throw new WeirError('protocol', `no JSON: ${shown(text)}`, { cause });
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw malformed('message', 'an object', value);
+  }
+  return value;
+}
+
+function malformed(path: string, wanted: string, value: unknown): WeirError {
+  return new WeirError('protocol', `${path} is ${shown(JSON.stringify(value))}, but should be ${wanted}`);
+}
+
+function shown(text: string | undefined): string {
+  const whole = text ?? 'nothing';
+  return whole.length > 60 ? `${whole.slice(0, 60)}…` : whole;
+}
+
+function wantedToJson({ topic, position }: Wanted): object {
+  return position === undefined
+    ? { topic }
+    : { topic, position: { epoch: `${position.epoch}`, offset: `${position.offset}` } };
+}
+
+function toBase64(bytes: Uint8Array): string {
+  let text = '';
+  // In pieces: a call takes a bounded number of arguments.
+  for (let start = 0; start < bytes.length; start += 8_192) {
+    text += String.fromCharCode(...bytes.subarray(start, start + 8_192));
+  }
+  return btoa(text);
+}
+
+function fromBase64(text: string): Uint8Array {
+  const binary = atob(text.replaceAll('-', '+').replaceAll('_', '/'));
+  return Uint8Array.from(binary, (char) => char.charCodeAt(0));
+}
+
+const U64_MAX = (1n << 64n) - 1n;

@@ -1,0 +1,508 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { WeirClient } from '../dist/index.js';
+import { FakeServer, Inbox } from './fake.js';
+
+const FAST = { backoffMinMs: 1, backoffMaxMs: 4 };
+const EPOCH = '10301516829406148361';
+
+const subscribed = (offset, recovered = false, epoch = EPOCH) => ({
+  subscribed: { topic: 'a', position: { epoch, offset: `${offset}` }, recovered },
+});
+const push = (offset) => ({ push: { topic: 'a', text: `${offset}`, offset: `${offset}`, messageId: '1' } });
+
+/** A client of the fake, closed with the test, and an inbox of each of its events. */
+function client(t, fake, options = {}) {
+  const client = new WeirClient({ url: fake.url, ...FAST, ...options });
+  t.after(() => client.close());
+  const events = {};
+  for (const name of ['open', 'close', 'reconnecting', 'error', 'message', 'subscribed', 'unsubscribed', 'notRecovered', 'expiring']) {
+    events[name] = new Inbox();
+    client.on(name, (event) => events[name].put(event));
+  }
+  return { client, events };
+}
+
+const texts = async (inbox, count) => {
+  const all = [];
+  for (let index = 0; index < count; index += 1) {
+    all.push((await inbox.next()).text);
+  }
+  return all;
+};
+
+test('it greets, subscribes, and hands out messages, to the handler of the topic and to all', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, {
+    deviceId: 'd',
+    token: 't',
+    heartbeatMs: 20_000,
+    topics: ['a', { topic: 'b', position: { epoch: 3n, offset: 4n } }],
+  });
+  const seen = new Inbox();
+  weir.subscribe('a', { onMessage: (message) => seen.put(message) });
+  const opening = weir.connect();
+  const peer = await fake.welcome();
+  assert.equal(peer.headers['sec-websocket-protocol'], 'weir.v1.json');
+  assert.deepEqual(peer.hello, {
+    deviceId: 'd',
+    token: 't',
+    client: 'weir-js/0.1.0',
+    heartbeatMs: 20_000,
+    topics: [{ topic: 'a' }, { topic: 'b', position: { epoch: '3', offset: '4' } }],
+  });
+  await opening;
+  assert.equal(weir.isOpen, true);
+  const open = await events.open.next();
+  assert.deepEqual([open.transport, open.connectionId], ['websocket', 4294967303n]);
+  peer.say(subscribed(41));
+  peer.say(push(42));
+  peer.say({ batch: { topic: 'a', firstOffset: '43', lastOffset: '45', messages: [{ text: '43', offset: '43' }, { text: '45', offset: '45' }] } });
+  peer.say({ push: { text: 'to you' } });
+  assert.deepEqual(await texts(seen, 3), ['42', '43', '45']);
+  assert.deepEqual(await texts(events.message, 4), ['42', '43', '45', 'to you']);
+  assert.deepEqual(weir.positions().get('a'), { epoch: BigInt(EPOCH), offset: 45n });
+  weir.close();
+  const { code, willReconnect } = await events.close.next();
+  assert.deepEqual([code, willReconnect, weir.isOpen], [1000, false, false]);
+  await peer.closed;
+});
+
+test('a cut connection is resumed, and what comes twice is handed out once', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { topics: ['a'] });
+  weir.connect();
+  let peer = await fake.welcome();
+  peer.say(subscribed(0));
+  [1, 2].forEach((offset) => peer.say(push(offset)));
+  assert.deepEqual(await texts(events.message, 2), ['1', '2']);
+  peer.cut();
+  const reconnecting = await events.reconnecting.next();
+  assert.deepEqual([reconnecting.attempt, reconnecting.transport], [1, 'websocket']);
+  peer = await fake.welcome();
+  assert.deepEqual(peer.hello.topics, [{ topic: 'a', position: { epoch: EPOCH, offset: '2' } }]);
+  peer.say(subscribed(2, true));
+  [2, 3, 3, 4].forEach((offset) => peer.say(push(offset)));
+  assert.deepEqual(await texts(events.message, 2), ['3', '4']);
+  assert.equal(events.notRecovered.length, 0);
+  peer.cut();
+  peer = await fake.welcome();
+  peer.say(subscribed(0, false, '5'));
+  const lost = await events.notRecovered.next();
+  assert.deepEqual(lost, {
+    topic: 'a',
+    asked: { epoch: BigInt(EPOCH), offset: 4n },
+    position: { epoch: 5n, offset: 0n },
+  });
+  peer.say(push(1));
+  assert.deepEqual(await texts(events.message, 1), ['1']);
+});
+
+test('topics come and go on a running connection', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  const early = weir.subscribe('early');
+  weir.connect();
+  const waiting = await fake.webSockets.next();
+  const { hello } = await waiting.next();
+  assert.deepEqual(hello.topics, [{ topic: 'early' }]);
+  // Between hello and welcome: asked for as soon as it is open.
+  early.unsubscribe();
+  const a = weir.subscribe('a', { position: { epoch: BigInt(EPOCH), offset: 7n } });
+  await assert.rejects(early.ready, { code: 'closed' });
+  waiting.say({ welcome: { heartbeatMs: 60_000 } });
+  assert.deepEqual(await waiting.next(), { unsubscribe: { topic: 'early' } });
+  assert.deepEqual(await waiting.next(), { subscribe: { topic: 'a', position: { epoch: EPOCH, offset: '7' } } });
+  waiting.say(subscribed(7, true));
+  await a.ready;
+  assert.deepEqual(a.position, { epoch: BigInt(EPOCH), offset: 7n });
+  assert.equal(weir.subscribe('a'), a);
+  a.unsubscribe();
+  const again = weir.subscribe('a');
+  assert.notEqual(again, a);
+  assert.deepEqual(await waiting.next(), { unsubscribe: { topic: 'a' } });
+  assert.deepEqual(await waiting.next(), { subscribe: { topic: 'a' } });
+  waiting.say(push(8));
+  waiting.say({ unsubscribed: { topic: 'a' } });
+  waiting.say(subscribed(9));
+  waiting.say(push(10));
+  assert.deepEqual(await texts(events.message, 1), ['10']);
+});
+
+test('a topic that is refused is given up; a busy one and one that fell behind are asked for again', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  const refused = weir.subscribe('secret');
+  const a = weir.subscribe('a');
+  const told = new Inbox();
+  refused.on('error', (error) => told.put(error));
+  weir.connect();
+  const peer = await fake.welcome();
+  peer.say({ error: { code: 'not_permitted', message: 'no', topic: 'secret' } });
+  await assert.rejects(refused.ready, { code: 'not_permitted', topic: 'secret' });
+  assert.equal((await told.next()).code, 'not_permitted');
+  assert.equal((await events.error.next()).code, 'not_permitted');
+  peer.say({ error: { code: 'busy', message: 'wait', topic: 'a' } });
+  assert.deepEqual(await peer.next(), { subscribe: { topic: 'a' } });
+  peer.say(subscribed(5));
+  peer.say(push(6));
+  await a.ready;
+  peer.say({ unsubscribed: { topic: 'a', reason: 'fell_behind', position: { epoch: EPOCH, offset: '6' } } });
+  assert.deepEqual(await peer.next(), { subscribe: { topic: 'a', position: { epoch: EPOCH, offset: '6' } } });
+  peer.say(subscribed(9));
+  assert.equal((await events.notRecovered.next()).asked.offset, 6n);
+  peer.say({ unsubscribed: { topic: 'a', reason: 'gone' } });
+  await events.unsubscribed.next();
+  assert.equal((await events.unsubscribed.next()).reason, 'gone');
+  peer.cut();
+  assert.deepEqual((await fake.welcome()).hello.topics, []);
+});
+
+test('a publish is answered by its number, or fails with the connection', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake);
+  await assert.rejects(weir.publish({ topic: 'a', text: 'x' }), { code: 'not_connected', topic: 'a' });
+  await assert.rejects(weir.publish({ topic: '', text: 'x' }), TypeError);
+  const opening = weir.connect();
+  const peer = await fake.welcome();
+  await opening;
+  const first = weir.publish({ topic: 'a', text: 'x', contentType: 'text/plain', key: 'k' });
+  const second = weir.publish({ topic: 'a', data: Uint8Array.of(1) });
+  const third = weir.publish({ topic: 'a', text: 'y' });
+  const [one, two] = [await peer.next(), await peer.next()].map(({ publish }) => publish);
+  assert.deepEqual(one, { topic: 'a', text: 'x', contentType: 'text/plain', key: 'k', request: one.request });
+  peer.say({ error: { code: 'rate_limited', message: 'slowly', request: two.request, topic: 'a' } });
+  peer.say({ published: { request: one.request, messageId: '9', offset: '3', connections: 2 } });
+  assert.deepEqual(await first, { messageId: 9n, offset: 3n, connections: 2 });
+  await assert.rejects(second, { code: 'rate_limited', topic: 'a' });
+  peer.cut();
+  await assert.rejects(third, { code: 'connection_lost' });
+});
+
+test('the number of publishes that wait is bounded', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake);
+  const opening = weir.connect();
+  const peer = await fake.welcome();
+  await opening;
+  const waiting = Array.from({ length: 1_024 }, () => weir.publish({ topic: 'a', text: '' }));
+  await assert.rejects(weir.publish({ topic: 'a', text: '' }), { code: 'busy' });
+  const outcomes = Promise.allSettled(waiting);
+  peer.cut();
+  assert.ok((await outcomes).every(({ reason }) => reason.code === 'connection_lost'));
+});
+
+test('goodbye: the range of the code decides, by message or by close frame', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  weir.connect();
+  const say = async (goodbye) => {
+    const peer = await fake.welcome();
+    peer.say({ goodbye });
+    peer.close(goodbye.code, goodbye.reason);
+    return (await events.reconnecting.next()).delayMs;
+  };
+  assert.ok((await say({ code: 4006, reason: 'closed_by_operator' })) < 5);
+  const later = await say({ code: 4100, reason: 'draining', retryAfterMs: 30 });
+  assert.ok(later >= 30 && later < 33, `${later}`);
+  let peer = await fake.welcome();
+  peer.close(4103, 'internal');
+  assert.equal((await events.reconnecting.next()).attempt, 1);
+  peer = await fake.welcome();
+  peer.say({ goodbye: { code: 4399, reason: 'of a later day' } });
+  const closes = [];
+  for (let count = 0; count < 4; count += 1) {
+    const { code, advice, willReconnect } = await events.close.next();
+    closes.push([code, advice, willReconnect]);
+  }
+  assert.deepEqual(closes, [
+    [4006, 'now', true],
+    [4100, 'later', true],
+    [4103, 'later', true],
+    [4399, 'never', false],
+  ]);
+  assert.equal(events.error.length, 0);
+  await peer.closed;
+  // A client that was told not to return can be told to try all the same.
+  const opening = weir.connect();
+  await fake.welcome();
+  await opening;
+});
+
+test('refused credentials are renewed once', async (t) => {
+  const fake = await FakeServer.start(t);
+  const reasons = [];
+  const { client: weir, events } = client(t, fake, {
+    getToken: async (reason) => `${reasons.push(reason)}`,
+  });
+  const opening = weir.connect();
+  const refuse = async () => {
+    const peer = await fake.webSockets.next();
+    const { token } = (await peer.next()).hello;
+    peer.say({ goodbye: { code: 4200, reason: 'unauthorized' } });
+    return token;
+  };
+  assert.equal(await refuse(), '1');
+  assert.equal((await fake.welcome()).hello.token, '2');
+  await opening;
+  weir.close();
+  const again = weir.connect();
+  assert.equal(await refuse(), '2');
+  assert.equal(await refuse(), '3');
+  await assert.rejects(again, { code: 'unauthorized' });
+  assert.deepEqual(reasons, ['first', 'refused', 'refused']);
+  const last = [await events.close.next(), await events.close.next(), await events.close.next(), await events.close.next()];
+  assert.deepEqual(last.map(({ willReconnect }) => willReconnect), [true, false, true, false]);
+});
+
+test('a fixed token that is refused is not shown twice', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake, { token: 'wrong' });
+  const opening = weir.connect();
+  const peer = await fake.webSockets.next();
+  peer.say({ goodbye: { code: 4201, reason: 'revoked' } });
+  await assert.rejects(opening, { code: 'revoked' });
+});
+
+test('a token that cannot be had is asked for again', async (t) => {
+  const fake = await FakeServer.start(t);
+  let calls = 0;
+  const { client: weir, events } = client(t, fake, {
+    getToken: async () => {
+      calls += 1;
+      if (calls === 1) {
+        throw new Error('offline');
+      }
+      return 'good';
+    },
+  });
+  weir.connect();
+  const error = await events.error.next();
+  assert.deepEqual([error.code, error.cause.message], ['credentials', 'offline']);
+  assert.equal((await fake.welcome()).hello.token, 'good');
+});
+
+test('credentials that expire are renewed on the running connection', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { token: 'old', getToken: (reason) => `new ${reason}` });
+  weir.connect();
+  let peer = await fake.welcome();
+  assert.equal(peer.hello.token, 'old');
+  peer.say({ expiring: { expiresAtMs: '1767225600000' } });
+  assert.deepEqual(await peer.next(), { refresh: { token: 'new expiring' } });
+  assert.equal((await events.expiring.next()).expiresAtMs, 1767225600000);
+  weir.refresh('newer');
+  assert.deepEqual(await peer.next(), { refresh: { token: 'newer' } });
+  peer.cut();
+  peer = await fake.welcome();
+  assert.equal(peer.hello.token, 'newer');
+  assert.throws(() => weir.refresh(''), TypeError);
+});
+
+test('it shows that it is there, and finds out when the server is not', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  weir.connect();
+  const peer = await fake.welcome(100);
+  for (let count = 0; count < 4; count += 1) {
+    assert.deepEqual(await peer.next(), { ping: {} });
+    peer.say({ pong: {} });
+  }
+  assert.equal(events.close.length, 0);
+  // And now says nothing any more.
+  assert.equal((await events.error.next()).code, 'silent');
+  const { reason, willReconnect } = await events.close.next();
+  assert.deepEqual([reason, willReconnect], ['silent', true]);
+  await peer.closed;
+  await fake.welcome();
+});
+
+test('nonsense ends a connection, an unknown kind does not', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  weir.connect();
+  const peer = await fake.welcome();
+  peer.say({ somethingNew: { a: 1 } });
+  peer.say({ push: { offset: 'x' } });
+  const error = await events.error.next();
+  assert.deepEqual([error.code, /push\.offset/.test(error.message)], ['protocol', true]);
+  await fake.welcome();
+});
+
+test('no welcome in time is a failure, and so is a server that is not there', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { connectTimeoutMs: 30, transports: ['websocket'] });
+  const opening = weir.connect();
+  await fake.webSockets.next();
+  assert.equal((await events.error.next()).code, 'timeout');
+  weir.close();
+  await assert.rejects(opening, { code: 'closed' });
+  const nowhere = client(t, { url: 'http://127.0.0.1:1' });
+  nowhere.client.connect();
+  for (const transport of ['websocket', 'sse', 'sse', 'websocket']) {
+    assert.equal((await nowhere.events.error.next()).code, 'network');
+    assert.equal((await nowhere.events.reconnecting.next()).transport, transport);
+  }
+});
+
+test('where WebSocket is refused it goes on by SSE, and stays there', async (t) => {
+  const fake = await FakeServer.start(t);
+  fake.refusesUpgrades = true;
+  const { client: weir, events } = client(t, fake, { deviceId: 'd', token: 't', topics: ['a', 'b &='] });
+  const opening = weir.connect();
+  let stream = await fake.welcomeStream();
+  await opening;
+  assert.equal(fake.upgradesRefused, 2);
+  assert.equal((await events.open.next()).transport, 'sse');
+  assert.equal(stream.headers.authorization, 'Bearer t');
+  assert.equal(stream.headers['last-event-id'], undefined);
+  assert.deepEqual(stream.url.searchParams.getAll('topic'), ['a', 'b &=']);
+  assert.equal(stream.url.searchParams.get('device'), 'd');
+  stream.say('subscribed', subscribed(0).subscribed);
+  [1, 2].forEach((offset) => stream.say('push', push(offset).push));
+  assert.deepEqual(await texts(events.message, 2), ['1', '2']);
+  stream.cut();
+  stream = await fake.welcomeStream();
+  assert.equal(stream.headers['last-event-id'], `${BigInt(EPOCH).toString(16)}-2`);
+  stream.say('subscribed', subscribed(2, true).subscribed);
+  [2, 3].forEach((offset) => stream.say('push', push(offset).push));
+  assert.deepEqual(await texts(events.message, 1), ['3']);
+  assert.equal(fake.upgradesRefused, 2);
+  stream.say('goodbye', { code: 4303, reason: 'replaced' });
+  for (let last; last?.willReconnect !== false; last = await events.close.next());
+});
+
+test('over SSE other topics and another token mean another stream', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { transports: ['sse'], token: 'old', topics: ['a'] });
+  weir.connect();
+  let stream = await fake.welcomeStream();
+  stream.say('subscribed', subscribed(5).subscribed);
+  await events.subscribed.next();
+  weir.subscribe('b');
+  weir.subscribe('c').unsubscribe();
+  await stream.closed;
+  stream = await fake.welcomeStream();
+  assert.deepEqual(stream.url.searchParams.getAll('topic'), ['a', 'b']);
+  assert.match(stream.headers['last-event-id'], /^[0-9a-f]{16}-5$/);
+  stream.say('expiring', { expiresAtMs: '1' });
+  await events.expiring.next();
+  weir.refresh('new');
+  stream = await fake.welcomeStream();
+  assert.equal(stream.headers.authorization, 'Bearer new');
+  assert.equal(events.error.length, 0);
+  const closes = [await events.close.next(), await events.close.next()];
+  assert.deepEqual(closes.map(({ reason }) => reason), ['reopening', 'reopening']);
+});
+
+test('over SSE comments are signs of life', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { transports: ['sse'] });
+  weir.connect();
+  const stream = await fake.welcomeStream(200);
+  await events.open.next();
+  for (let count = 0; count < 12; count += 1) {
+    stream.comment();
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  assert.equal(events.close.length, 0);
+  assert.equal((await events.error.next()).code, 'silent');
+  await stream.closed;
+});
+
+test('what a stream is refused with says what to do', async (t) => {
+  const fake = await FakeServer.start(t);
+  const problem = { 'Content-Type': 'application/problem+json' };
+  const body = (word) => JSON.stringify({ type: `urn:problem-type:weir:${word}`, title: 'T', detail: 'D' });
+  fake.streamRefusals = [
+    [503, { ...problem, 'Retry-After': '0' }, body('not-ready')],
+    [502, {}, 'a proxy'],
+    [200, { 'Content-Type': 'text/html' }, 'a portal'],
+    [401, problem, body('unauthorized')],
+    [403, problem, body('forbidden')],
+  ];
+  const tokens = [];
+  const { client: weir, events } = client(t, fake, { transports: ['sse'], getToken: (reason) => `${tokens.push(reason)}` });
+  await assert.rejects(weir.connect(), { code: 'forbidden', message: 'D' });
+  const codes = [];
+  for (let count = 0; count < 5; count += 1) {
+    codes.push((await events.error.next()).code);
+  }
+  assert.deepEqual(codes, ['not_ready', 'http_502', 'protocol', 'unauthorized', 'forbidden']);
+  assert.deepEqual(tokens, ['first', 'refused']);
+});
+
+test('over SSE a publish is a request of its own', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake, { transports: ['sse'], token: 't' });
+  const opening = weir.connect();
+  const stream = await fake.welcomeStream();
+  await opening;
+  const first = weir.publish({ topic: 'a', data: Uint8Array.of(255), key: 'k', contentType: 'x/y' });
+  let request = await fake.publishes.next();
+  assert.deepEqual(request.body, { topic: 'a', data: '/w==', key: 'k', content_type: 'x/y' });
+  assert.equal(request.headers.authorization, 'Bearer t');
+  request.response.end('{"id":"5d0c7a9e00000001","connections":2,"offset":17}');
+  assert.deepEqual(await first, { messageId: 0x5d0c7a9e00000001n, offset: 17n, connections: 2 });
+  const second = weir.publish({ topic: 'a', text: 'x' });
+  request = await fake.publishes.next();
+  request.response.writeHead(429, { 'Content-Type': 'application/problem+json', 'Retry-After': '2' });
+  request.response.end('{"type":"urn:problem-type:weir:rate-limited","title":"T"}');
+  await assert.rejects(second, { code: 'rate_limited', retryAfterMs: 2_000, topic: 'a' });
+  const third = weir.publish({ topic: 'a', text: 'x' });
+  await fake.publishes.next();
+  stream.cut();
+  await assert.rejects(third, { code: 'connection_lost' });
+});
+
+test('a handler may close the client, and one that throws holds up nobody', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { topics: ['a'] });
+  const uncaught = [];
+  const { reportError } = globalThis;
+  globalThis.reportError = (error) => uncaught.push(error.message);
+  t.after(() => Object.assign(globalThis, { reportError }));
+  weir.subscribe('a').on('message', () => {
+    throw new Error('a bug of the page');
+  });
+  const off = weir.on('message', (message) => message.text === '2' && weir.close());
+  weir.connect();
+  const peer = await fake.welcome();
+  peer.say(subscribed(0));
+  peer.say({ batch: { topic: 'a', messages: [1, 2, 3].map((offset) => push(offset).push) } });
+  await events.close.next();
+  assert.deepEqual(uncaught, ['a bug of the page', 'a bug of the page']);
+  assert.equal(weir.positions().get('a').offset, 2n);
+  off();
+  weir.connect();
+  assert.equal((await fake.welcome()).hello.topics[0].position.offset, '2');
+});
+
+test('options that cannot be are refused by name', () => {
+  for (const [options, name] of [
+    [{ url: 'nowhere' }, /^url/],
+    [{ url: 'ftp://a' }, /^url/],
+    [{ url: 'https://me:secret@a' }, /^url(?!.*secret)/],
+    [{ url: 'https://a/?token=x' }, /^url(?!.*token)/],
+    [{ transports: [] }, /^transports/],
+    [{ transports: ['carrier pigeon'] }, /^transports/],
+    [{ fallbackAfter: 0 }, /^fallbackAfter/],
+    [{ connectTimeoutMs: -1 }, /^connectTimeoutMs/],
+    [{ heartbeatMs: 2 ** 31 }, /^heartbeatMs/],
+    [{ backoffMinMs: Number.NaN }, /^backoffMinMs/],
+    [{ topics: ['a#'] }, /^topic/],
+    [{ topics: ['é'.repeat(128)] }, /^topic: 256 bytes/],
+  ]) {
+    assert.throws(() => new WeirClient({ url: 'http://a', ...options }), { name: 'TypeError', message: name });
+  }
+});
+
+test('without a WebSocket there is SSE, and a clear word for who insists', (t) => {
+  const { WebSocket } = globalThis;
+  t.after(() => Object.assign(globalThis, { WebSocket }));
+  globalThis.WebSocket = undefined;
+  new WeirClient({ url: 'http://a' });
+  assert.throws(() => new WeirClient({ url: 'http://a', transports: ['websocket'] }), /--experimental-websocket/);
+  new WeirClient({ url: 'http://a', transports: ['websocket'], WebSocket });
+});
