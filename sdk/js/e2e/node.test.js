@@ -1,0 +1,110 @@
+// The client in Node, against the real gateway.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { WeirClient } from '../dist/index.js';
+import { Gateway, Proxy } from './gateway.js';
+import { cutAndRestart } from './scenario.js';
+
+const FAST = { backoffMinMs: 50, backoffMaxMs: 500 };
+
+/** The next event of a name. */
+const next = (client, name) => new Promise((resolve) => {
+  const off = client.on(name, (event) => {
+    off();
+    resolve(event);
+  });
+});
+
+for (const transport of ['websocket', 'sse']) {
+  const options = { ...FAST, deviceId: `node-${transport}`, transports: [transport] };
+
+  test(`every message comes once by ${transport}`, { timeout: 240_000 }, async (t) => {
+    const gateway = await Gateway.start(t);
+    const proxy = await Proxy.start(t, gateway.http);
+    const topic = `feed/${transport}`;
+    const client = new WeirClient({ ...options, url: proxy.url, topics: [topic] });
+    t.after(() => client.close());
+    const seen = { entered: 0, texts: [], lost: [] };
+    client.on('subscribed', () => (seen.entered += 1));
+    client.on('message', ({ text }) => seen.texts.push(text));
+    client.on('notRecovered', (event) => seen.lost.push(event.topic));
+    client.connect();
+    await cutAndRestart(gateway, proxy, topic, async () => seen);
+  });
+
+  test(`publishes are answered, topics come and go by ${transport}`, { timeout: 60_000 }, async (t) => {
+    const gateway = await Gateway.start(t);
+    const client = new WeirClient({ ...options, url: gateway.url });
+    t.after(() => client.close());
+    const feed = client.subscribe('feed/talk');
+    await client.connect();
+    await feed.ready;
+    const coming = next(client, 'message');
+    const data = Uint8Array.of(0, 255);
+    const published = await client.publish({ topic: 'feed/talk', data, contentType: 'x/y', key: 'k' });
+    const message = await coming;
+    assert.deepEqual(
+      [message.topic, message.data, message.contentType, message.key],
+      ['feed/talk', data, 'x/y', 'k'],
+    );
+    assert.deepEqual([published.messageId, published.offset, published.connections], [message.messageId, 1n, 1]);
+    await assert.rejects(client.publish({ topic: 'closed', text: 'x' }), {
+      code: transport === 'websocket' ? 'not_permitted' : 'forbidden',
+    });
+
+    const other = client.subscribe('feed/other');
+    await other.ready;
+    feed.unsubscribe();
+    const left = next(client, 'message');
+    await gateway.publish('feed/talk', ['to nobody']);
+    await gateway.publish('feed/other', ['still here']);
+    // Over SSE that one is on the next stream, behind what the new one resumes.
+    assert.equal((await left).text, 'still here');
+
+    const ending = next(client, 'close');
+    const opening = next(client, 'open');
+    await gateway.endConnections(options.deviceId);
+    const { code, willReconnect } = await ending;
+    assert.deepEqual([code, willReconnect], [4006, true]);
+    await opening;
+  });
+
+  test(`a wrong token is refused, a right one is not by ${transport}`, { timeout: 60_000 }, async (t) => {
+    const gateway = await Gateway.start(t, '[[auth.tokens]]\ntoken = "a-good-long-token"\ndevice = "sensor"\n');
+    const tokens = ['wrong', 'a-good-long-token'];
+    const reasons = [];
+    const client = new WeirClient({
+      ...FAST,
+      url: gateway.url,
+      transports: [transport],
+      getToken: (reason) => {
+        reasons.push(reason);
+        return tokens.shift() ?? 'wrong';
+      },
+    });
+    t.after(() => client.close());
+    await client.connect();
+    assert.deepEqual(reasons, ['first', 'refused']);
+    const hopeless = new WeirClient({ ...FAST, url: gateway.url, transports: [transport], token: 'wrong' });
+    t.after(() => hopeless.close());
+    await assert.rejects(hopeless.connect(), { code: 'unauthorized' });
+  });
+}
+
+test('where something on the way refuses WebSocket it goes on by SSE', { timeout: 60_000 }, async (t) => {
+  const gateway = await Gateway.start(t);
+  const proxy = await Proxy.start(t, gateway.http);
+  proxy.refusesUpgrades = true;
+  const client = new WeirClient({ ...FAST, url: proxy.url, deviceId: 'node', topics: ['feed/a'] });
+  t.after(() => client.close());
+  const opening = next(client, 'open');
+  const entering = next(client, 'subscribed');
+  await client.connect();
+  assert.equal((await opening).transport, 'sse');
+  await entering;
+  const coming = next(client, 'message');
+  await gateway.publish('feed/a', ['through']);
+  assert.equal((await coming).text, 'through');
+});
