@@ -9,6 +9,7 @@ mod fuzz;
 mod process;
 mod python;
 mod rules;
+mod sdk;
 mod steps;
 mod test;
 

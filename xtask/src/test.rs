@@ -12,6 +12,7 @@ use crate::docs;
 use crate::process::{cargo, program, run as run_command, succeeds};
 use crate::python;
 use crate::rules::{self, Repository};
+use crate::sdk;
 use crate::steps::{Failed, Steps};
 
 /// Runs all steps and prints the summary.
@@ -49,6 +50,7 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("rustdoc", || docs::rustdoc(root, "-D warnings"))?;
     steps.run("programs", || docs::build_programs(root))?;
     steps.run("generated documents", || docs::check(root))?;
+    steps.run("sdk/js", || sdk::check(root))?;
     steps.run("tests", || {
         let mut tests = cargo(root, "test --locked --workspace");
         run_command(tests.env("INSTA_UPDATE", "no").env("RUST_BACKTRACE", "1"))
@@ -74,10 +76,13 @@ fn tools(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Each with the word that asks for its version, and the package of Debian that has it.
-const TOOLS: [(&str, &str, &str); 5] = [
+const TOOLS: [(&str, &str, &str); 8] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
     ("python3", "-m ensurepip --version", "python3-venv"),
     ("go", "version", "golang-go"),
+    ("node", "--version", "nodejs"),
+    ("npm", "--version", "npm"),
+    ("chromium", "--version", "chromium"),
 ];

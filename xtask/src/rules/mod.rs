@@ -116,13 +116,16 @@ fn found_on_disk(root: &Path) -> anyhow::Result<Vec<String>> {
             if !entry.file_type()?.is_dir() {
                 let relative = path.strip_prefix(root).unwrap_or(&path);
                 paths.push(relative.to_string_lossy().into_owned());
-            } else if entry.file_name() != "target" && entry.file_name() != ".git" {
+            } else if !NEVER_COMMITTED.iter().any(|name| entry.file_name() == *name) {
                 directories.push(path);
             }
         }
     }
     Ok(paths)
 }
+
+/// Directories of what tools make.
+const NEVER_COMMITTED: [&str; 4] = [".git", "dist", "node_modules", "target"];
 
 impl File {
     #[cfg(test)]
