@@ -12,6 +12,7 @@ import { checkedTopic, resolve } from './options.js';
 import type { Settings, SubscribeOptions, TokenReason, WeirClientOptions } from './options.js';
 import { Positions } from './positions.js';
 import type { Wish } from './positions.js';
+import { HttpPublisher } from './requests.js';
 import { Run } from './run.js';
 import { Subscription } from './subscription.js';
 import type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
@@ -106,6 +107,7 @@ export class WeirClient {
   readonly #subscriptions = new Map<string, Subscription>();
   readonly #ways: Ways;
   readonly #backoff: Backoff;
+  readonly #publisher: HttpPublisher;
   #run: Run | undefined;
   #connection: Connection | undefined;
   /** What the connection has asked for, each with the number of the wish. */
@@ -123,6 +125,8 @@ export class WeirClient {
    */
   constructor(options: WeirClientOptions) {
     this.#settings = resolve(options);
+    const { fetch, url, connectTimeoutMs } = this.#settings;
+    this.#publisher = new HttpPublisher(fetch, url, connectTimeoutMs);
     this.#token = options.token;
     this.#getToken = options.getToken;
     this.#ways = new Ways(this.#settings.transports, this.#settings.fallbackAfter);
@@ -223,7 +227,8 @@ export class WeirClient {
   }
 
   /**
-   * Publishes a message. Over WebSocket it goes on the connection, over SSE by a request of its own.
+   * Publishes a message. Over WebSocket it goes on the connection, over SSE by a request of its own, which needs no
+   * stream that is open at this moment.
    *
    * Nothing is kept for later, and nothing is sent twice: after `not_connected` it was not published, after
    * `connection_lost` nobody knows.
@@ -233,10 +238,15 @@ export class WeirClient {
    */
   async publish(publication: Publication): Promise<Published> {
     const topic = checkedTopic(publication.topic);
-    if (this.#connection?.isOpen() !== true) {
-      throw new WeirError('not_connected', 'there is no connection to publish on', { topic });
+    if (this.#run?.hasOpened() === true) {
+      if (this.#ways.current() === 'sse') {
+        return this.#publisher.publish(publication, this.#token ?? '');
+      }
+      if (this.#connection?.isOpen() === true) {
+        return this.#connection.publish(publication);
+      }
     }
-    return this.#connection.publish(publication);
+    throw new WeirError('not_connected', 'there is no connection to publish on', { topic });
   }
 
   /**
@@ -304,15 +314,9 @@ export class WeirClient {
       handleWelcome: (welcome) => this.#handleWelcome(run, transport, welcome),
       handleMessage: (message) => this.#handleServerMessage(connection, message),
     };
-    const { fetch, url: base, connectTimeoutMs } = this.#settings;
     this.#positions.handleConnecting();
-    const token = this.#token ?? '';
-    const connection: Connection = new Connection(
-      owner,
-      (listener) => this.#openLine(transport, listener),
-      { fetch, base, token },
-      connectTimeoutMs,
-    );
+    const open = (listener: LineListener): Line => this.#openLine(transport, listener);
+    const connection: Connection = new Connection(owner, open, this.#settings.connectTimeoutMs);
     this.#connection = connection;
     return connection;
   }
@@ -334,7 +338,7 @@ export class WeirClient {
       return openWebSocket(WebSocket, url, hello, listener);
     }
     const topics = wanted();
-    return openEventStream({ fetch, base: url, token: this.#shownToken }, deviceId, topics, listener);
+    return openEventStream(fetch, url, this.#shownToken, deviceId, topics, listener);
   }
 
   /** How long until the next attempt; `undefined` if there is to be none. */

@@ -1,10 +1,9 @@
 /** One connection, from the attempt to open it to its end: welcome, signs of life, answers to publishes. */
 
 import { WeirError } from './errors.js';
-import { publishByHttp } from './eventstream.js';
-import type { Requests } from './eventstream.js';
 import { failure, goodbye } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
+import { PUBLISHES_WAITING_MAX, lost, tooMany } from './requests.js';
 import type { ClientMessage, Publication, Published, ServerMessage } from './wire.js';
 
 /** @internal */
@@ -33,12 +32,8 @@ export interface ConnectionOwner {
 export class Connection implements LineListener {
   readonly ended: Promise<Ending>;
   readonly #owner: ConnectionOwner;
-  readonly #requests: Requests;
-  readonly #connectTimeoutMs: number;
   readonly #line: Line;
   readonly #waiting = new Map<number, Waiting>();
-  /** Ends the publishes by HTTP that wait. */
-  readonly #abort = new AbortController();
   #end!: (ending: Ending) => void;
   #hasEnded = false;
   #welcomedAt: number | undefined;
@@ -47,17 +42,13 @@ export class Connection implements LineListener {
   /** Heartbeats since something was heard. */
   #silentBeats = 0;
   #lastRequest = 0;
-  #requestsWaiting = 0;
 
   constructor(
     owner: ConnectionOwner,
     open: (listener: LineListener) => Line,
-    requests: Requests,
     connectTimeoutMs: number,
   ) {
     this.#owner = owner;
-    this.#requests = requests;
-    this.#connectTimeoutMs = connectTimeoutMs;
     this.ended = new Promise((end) => {
       this.#end = end;
     });
@@ -96,12 +87,17 @@ export class Connection implements LineListener {
     this.#line.send?.(message);
   }
 
-  async publish(publication: Publication): Promise<Published> {
-    if (this.#waiting.size + this.#requestsWaiting >= PUBLISHES_WAITING_MAX) {
-      const text = `${PUBLISHES_WAITING_MAX} publishes wait for their answer already`;
-      throw new WeirError('busy', text, { topic: publication.topic });
+  /** Publishes on a transport that carries messages to the server. */
+  publish(publication: Publication): Promise<Published> {
+    if (this.#waiting.size >= PUBLISHES_WAITING_MAX) {
+      return Promise.reject(tooMany(publication));
     }
-    return this.canSend() ? this.#publishOnLine(publication) : this.#publishByHttp(publication);
+    this.#lastRequest = (this.#lastRequest % REQUEST_MAX) + 1;
+    const request = this.#lastRequest;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(request, { publication, resolve, reject });
+      this.send({ kind: 'publish', publication, request });
+    });
   }
 
   /** Ends it; what waits for an answer learns that there will be none. */
@@ -117,7 +113,6 @@ export class Connection implements LineListener {
       reject(lost(publication));
     }
     this.#waiting.clear();
-    this.#abort.abort();
     this.#end(ending);
   }
 
@@ -178,32 +173,6 @@ export class Connection implements LineListener {
     this.send({ kind: 'ping' });
   }
 
-  #publishOnLine(publication: Publication): Promise<Published> {
-    this.#lastRequest = (this.#lastRequest % REQUEST_MAX) + 1;
-    const request = this.#lastRequest;
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(request, { publication, resolve, reject });
-      this.send({ kind: 'publish', publication, request });
-    });
-  }
-
-  async #publishByHttp(publication: Publication): Promise<Published> {
-    const timeout = new AbortController();
-    const stop = (): void => timeout.abort();
-    const timer = setTimeout(stop, this.#connectTimeoutMs);
-    this.#abort.signal.addEventListener('abort', stop);
-    this.#requestsWaiting += 1;
-    try {
-      return await publishByHttp(this.#requests, publication, timeout.signal);
-    } catch (error) {
-      throw timeout.signal.aborted ? lost(publication) : error;
-    } finally {
-      this.#requestsWaiting -= 1;
-      clearTimeout(timer);
-      this.#abort.signal.removeEventListener('abort', stop);
-    }
-  }
-
   #takeWaiting(request: number): Waiting | undefined {
     const waiting = this.#waiting.get(request);
     this.#waiting.delete(request);
@@ -216,14 +185,6 @@ interface Waiting {
   readonly resolve: (published: Published) => void;
   readonly reject: (error: WeirError) => void;
 }
-
-function lost({ topic }: Publication): WeirError {
-  const text = 'the connection ended before the answer: the message may have been published or not';
-  return new WeirError('connection_lost', text, { topic });
-}
-
-/** More than the server's burst of a device, which refuses what comes faster; each holds its message in memory. */
-const PUBLISHES_WAITING_MAX = 1_024;
 
 /** Request numbers have 32 bits. */
 const REQUEST_MAX = 0xffff_ffff;

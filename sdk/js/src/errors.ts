@@ -8,7 +8,7 @@
  * | code | meaning |
  * |---|---|
  * | `not_connected` | There is no connection to send this on. |
- * | `connection_lost` | The connection ended before the answer: whether the server did it is unknown. |
+ * | `connection_lost` | There was no answer: whether the server did it is unknown. |
  * | `closed` | {@link WeirClient.close} was called. |
  * | `network` | The server could not be reached, or the connection broke. |
  * | `timeout` | There was no answer in time. |

@@ -5,20 +5,10 @@ import { WeirError } from './errors.js';
 import { failure } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
 import { routeUrl } from './options.js';
+import { problem, requestHeaders } from './requests.js';
 import { EventStreamParser } from './sse.js';
-import { decodeKind, formatPosition, payloadToJson } from './wire.js';
-import type { Publication, Published, Wanted } from './wire.js';
-
-/**
- * What every request carries.
- *
- * @internal
- */
-export interface Requests {
-  readonly fetch: typeof fetch;
-  readonly base: URL;
-  readonly token: string;
-}
+import { decodeKind, formatPosition } from './wire.js';
+import type { Wanted } from './wire.js';
 
 /**
  * Opens a stream of the topics wanted.
@@ -26,20 +16,22 @@ export interface Requests {
  * @internal
  */
 export function openEventStream(
-  requests: Requests,
+  fetch: typeof globalThis.fetch,
+  base: URL,
+  token: string,
   deviceId: string,
   wanted: readonly Wanted[],
   listener: LineListener,
 ): Line {
   const abort = new AbortController();
-  const url = routeUrl(requests.base, '/v1/sse');
+  const url = routeUrl(base, '/v1/sse');
   for (const { topic } of wanted) {
     url.searchParams.append('topic', topic);
   }
   if (deviceId !== '') {
     url.searchParams.append('device', deviceId);
   }
-  const headers = requestHeaders(requests.token);
+  const headers = requestHeaders(token);
   headers.set('Accept', 'text/event-stream');
   const positions = wanted.flatMap(({ position }) => (position ? [formatPosition(position)] : []));
   if (positions.length > 0) {
@@ -47,7 +39,7 @@ export function openEventStream(
   }
 
   const read = async (): Promise<Ending> => {
-    const answer = await requests.fetch(url, { headers, signal: abort.signal, cache: 'no-store' });
+    const answer = await fetch(url, { headers, signal: abort.signal, cache: 'no-store' });
     if (answer.status !== 200) {
       return refusal(answer.status, await problem(answer));
     }
@@ -84,70 +76,6 @@ export function openEventStream(
     });
 
   return { send: undefined, close: () => abort.abort() };
-}
-
-/**
- * Publishes by `POST /v1/publish`.
- *
- * @internal
- */
-export async function publishByHttp(
-  requests: Requests,
-  publication: Publication,
-  signal: AbortSignal,
-): Promise<Published> {
-  const { topic, contentType, key } = publication;
-  const body = JSON.stringify({
-    topic,
-    ...payloadToJson(publication),
-    content_type: contentType,
-    key,
-  });
-  const headers = requestHeaders(requests.token);
-  headers.set('Content-Type', 'application/json');
-  const url = routeUrl(requests.base, '/v1/publish');
-  try {
-    const answer = await requests.fetch(url, { method: 'POST', headers, body, signal });
-    if (!answer.ok) {
-      throw await problem(answer, topic);
-    }
-    return published(await answer.json());
-  } catch (cause) {
-    throw asNetworkError(cause, `no answer of ${url.pathname}`);
-  }
-}
-
-/** The admin API's form: ids are hexadecimal there, and the offset may be absent. */
-function published(answer: { id?: unknown; offset?: unknown; connections?: unknown }): Published {
-  const { id, offset, connections } = answer;
-  if (typeof id !== 'string' || !/^[0-9a-f]{16}$/.test(id)) {
-    throw new WeirError('protocol', `a publish was answered with ${JSON.stringify(answer)}`);
-  }
-  return {
-    messageId: BigInt(`0x${id}`),
-    offset: typeof offset === 'number' ? BigInt(offset) : 0n,
-    connections: typeof connections === 'number' ? connections : 0,
-  };
-}
-
-function requestHeaders(token: string): Headers {
-  return new Headers(token === '' ? {} : { Authorization: `Bearer ${token}` });
-}
-
-/** The error that an answer stands for: what its problem document says (RFC 9457), or else its status. */
-async function problem(answer: Response, topic?: string): Promise<WeirError> {
-  const retryAfter = answer.headers.get('Retry-After') ?? '';
-  const retryAfterMs = /^[0-9]{1,9}$/.test(retryAfter) ? Number(retryAfter) * 1_000 : undefined;
-  const more = { topic, retryAfterMs };
-  if (answer.headers.get('Content-Type')?.startsWith('application/problem+json') !== true) {
-    void answer.body?.cancel();
-    return new WeirError(`http_${answer.status}`, `HTTP ${answer.status}`, more);
-  }
-  const { type, title, detail } = (await answer.json()) as Record<string, unknown>;
-  const word = typeof type === 'string' ? type.slice(type.lastIndexOf(':') + 1) : '';
-  const code = word === '' ? `http_${answer.status}` : word.replaceAll('-', '_');
-  const sentence = typeof detail === 'string' ? detail : `${title ?? `HTTP ${answer.status}`}`;
-  return new WeirError(code, sentence, more);
 }
 
 function refusal(status: number, error: WeirError): Ending {

@@ -12,6 +12,7 @@ export class Run {
   readonly opened: Promise<void>;
   #resolve!: () => void;
   #reject!: (error: WeirError) => void;
+  #hasOpened = false;
   #hasStopped = false;
   readonly #sleepers = new Map<ReturnType<typeof setTimeout>, () => void>();
 
@@ -28,7 +29,13 @@ export class Run {
     return this.#hasStopped;
   }
 
+  /** Whether a connection has been open in it. */
+  hasOpened(): boolean {
+    return this.#hasOpened;
+  }
+
   handleOpened(): void {
+    this.#hasOpened = true;
     this.#resolve();
   }
 

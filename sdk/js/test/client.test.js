@@ -450,10 +450,17 @@ test('over SSE a publish is a request of its own', async (t) => {
   request.response.writeHead(429, { 'Content-Type': 'application/problem+json', 'Retry-After': '2' });
   request.response.end('{"type":"urn:problem-type:weir:rate-limited","title":"T"}');
   await assert.rejects(second, { code: 'rate_limited', retryAfterMs: 2_000, topic: 'a' });
+  // What becomes of the stream is another matter.
   const third = weir.publish({ topic: 'a', text: 'x' });
-  await fake.publishes.next();
+  request = await fake.publishes.next();
   stream.cut();
-  await assert.rejects(third, { code: 'connection_lost' });
+  const fourth = weir.publish({ topic: 'a', text: 'x' });
+  (await fake.publishes.next()).response.destroy();
+  await assert.rejects(fourth, { code: 'connection_lost', topic: 'a' });
+  request.response.end('{"id":"0000000000000001","connections":0}');
+  assert.deepEqual(await third, { messageId: 1n, offset: 0n, connections: 0 });
+  weir.close();
+  await assert.rejects(weir.publish({ topic: 'a', text: 'x' }), { code: 'not_connected' });
 });
 
 test('a handler may close the client, and one that throws holds up nobody', async (t) => {
