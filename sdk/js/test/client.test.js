@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { WeirClient } from '../dist/index.js';
 import { FakeServer, Inbox } from './fake.js';
 
+const { version } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
 const FAST = { backoffMinMs: 1, backoffMaxMs: 4 };
 const EPOCH = '10301516829406148361';
 
@@ -48,7 +50,7 @@ test('it greets, subscribes, and hands out messages, to the handler of the topic
   assert.deepEqual(peer.hello, {
     deviceId: 'd',
     token: 't',
-    client: 'weir-js/0.1.0',
+    client: `weir-js/${version}`,
     heartbeatMs: 20_000,
     topics: [{ topic: 'a' }, { topic: 'b', position: { epoch: '3', offset: '4' } }],
   });
