@@ -1,5 +1,6 @@
 //! The command line.
 
+mod http;
 mod scenarios;
 mod tls;
 
@@ -17,6 +18,7 @@ use crate::floor::Trigger;
 use crate::payload::HEADER_BYTES;
 use crate::process::Cpus;
 
+pub(crate) use http::*;
 pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
 
@@ -52,19 +54,29 @@ pub(crate) enum Command {
     Handshake(HandshakeArgs),
     /// Many come back at once over TLS while others are pushed to.
     Storm(StormArgs),
-    /// The bare floor alone: a send loop, and an echo level- and edge-triggered.
+    /// Requests over HTTP, beside bare responders and nginx.
+    Http(HttpArgs),
+    /// The bare floor alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
+    #[command(args_conflicts_with_subcommands = true)]
     Floor(FloorArgs),
-    #[command(hide = true)]
-    WorkerProcess,
-    #[command(hide = true)]
-    ExchangeProcess {
+    #[command(flatten)]
+    Process(Process),
+}
+
+/// Processes that the bench starts for itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Process {
+    #[command(name = "worker-process", hide = true)]
+    Worker,
+    #[command(name = "exchange-process", hide = true)]
+    Exchange {
         #[arg(long, value_delimiter = ',')]
         script: Vec<usize>,
     },
-    #[command(hide = true)]
-    MemoryProcess,
-    #[command(hide = true)]
-    FloorProcess {
+    #[command(name = "memory-process", hide = true)]
+    Memory,
+    #[command(name = "floor-process", hide = true)]
+    Floor {
         #[arg(long, value_enum)]
         trigger: Trigger,
     },
@@ -99,6 +111,9 @@ pub(crate) struct TargetArgs {
     /// Measure a running server: where devices connect.
     #[arg(long, requires_all = ["admin", "pid"], required_unless_present = "spawn")]
     pub(crate) addr: Option<SocketAddr>,
+    /// Where HTTP clients connect.
+    #[arg(long, requires = "addr")]
+    pub(crate) http: Option<SocketAddr>,
     /// Its admin address.
     #[arg(long)]
     pub(crate) admin: Option<SocketAddr>,

@@ -10,6 +10,11 @@ pub(crate) fn monotonic() -> Duration {
     duration(clock_gettime(ClockId::Monotonic))
 }
 
+/// The same in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Nanoseconds since 1970: the clock of the kernel's receive timestamps.
 pub(crate) fn realtime_ns() -> u64 {
     u64::try_from(duration(clock_gettime(ClockId::Realtime)).as_nanos()).unwrap_or(u64::MAX)

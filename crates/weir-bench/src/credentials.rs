@@ -73,6 +73,11 @@ impl Credentials {
         Ok(())
     }
 
+    /// Names of the server's chain and key among them.
+    pub(crate) fn files() -> (&'static str, &'static str) {
+        (CHAIN_FILE, KEY_FILE)
+    }
+
     /// The server's configuration: table `tls`, with files in the directory where it runs.
     pub(crate) fn settings(demand_client: bool) -> Table {
         let mut certificate = Table::new();

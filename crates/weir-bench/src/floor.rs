@@ -4,6 +4,8 @@
 //! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
 
 pub(crate) mod exchange;
+pub(crate) mod http;
+pub(crate) mod hyper;
 pub(crate) mod memory;
 
 use std::io::Write;
@@ -127,15 +129,21 @@ impl Floor {
 impl Ear {
     /// Listens on a port of its own, and to `input`.
     fn open(input: impl AsFd) -> Result<(Ear, SocketAddr)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
+        let (ear, addr) = Ear::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        epoll::add(&ear.epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
+            .context("cannot watch")?;
+        Ok((ear, addr))
+    }
+
+    /// Listens there.
+    fn listen(addr: SocketAddr) -> Result<(Ear, SocketAddr)> {
+        let listener = TcpListener::bind(addr).context("cannot listen")?;
         let addr = listener.local_addr().context("cannot listen")?;
         listener.set_nonblocking(true).context("cannot listen")?;
         let listener = OwnedFd::from(listener);
         listen(&listener, BACKLOG).context("cannot listen")?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
-            .context("cannot watch")?;
-        epoll::add(&epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
             .context("cannot watch")?;
         Ok((Ear { epoll, listener }, addr))
     }

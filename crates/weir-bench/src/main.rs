@@ -29,7 +29,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, FloorArgs, HttpFloor, Process};
 use report::Report;
 use worker::Worker;
 
@@ -81,37 +81,43 @@ fn run(command: Command) -> Result<bool> {
         Command::Storm(args) => present(args.run.json, Report::new("storm"), |report| {
             scenario::storm::run(&args, report)
         }),
+        Command::Http(args) => {
+            present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
+        }
+        Command::Floor(FloorArgs { server: Some(server), .. }) => {
+            match server {
+                HttpFloor::HttpEpoll { server, answer } => {
+                    floor::http::run(&server, answer.as_deref())?;
+                }
+                HttpFloor::HttpHyper { server, h2 } => floor::hyper::run(&server, h2)?,
+            }
+            Ok(true)
+        }
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
             scenario::floor::run(&args, report)
         }),
-        Command::WorkerProcess => {
+        Command::Process(process) => {
             set_parent_process_death_signal(Some(Signal::KILL))
                 .context("cannot ask to die with the parent")?;
+            serve(process)?;
+            Ok(true)
+        }
+    }
+}
+
+/// Is one of the bench's own processes until its work is done.
+fn serve(process: Process) -> Result<()> {
+    match process {
+        Process::Worker => {
             let input = std::io::stdin()
                 .as_fd()
                 .try_clone_to_owned()
                 .context("cannot take standard input")?;
-            Worker::new(input, std::io::stdout())?.run()?;
-            Ok(true)
+            Worker::new(input, std::io::stdout())?.run()
         }
-        Command::ExchangeProcess { script } => {
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .context("cannot ask to die with the parent")?;
-            floor::exchange::run(script)?;
-            Ok(true)
-        }
-        Command::MemoryProcess => {
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .context("cannot ask to die with the parent")?;
-            floor::memory::run(std::io::stdin(), std::io::stdout())?;
-            Ok(true)
-        }
-        Command::FloorProcess { trigger } => {
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .context("cannot ask to die with the parent")?;
-            floor::run(trigger)?;
-            Ok(true)
-        }
+        Process::Exchange { script } => floor::exchange::run(script),
+        Process::Memory => floor::memory::run(std::io::stdin(), std::io::stdout()),
+        Process::Floor { trigger } => floor::run(trigger),
     }
 }
 

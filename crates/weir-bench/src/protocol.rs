@@ -1,5 +1,7 @@
 //! What the bench and its own processes say to each other: JSON, one object a line, over standard input and output.
 
+mod http;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -7,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::LagCounts;
 use crate::tls::TlsPlan;
+
+pub(crate) use http::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
 
 /// An order to a worker, the process that holds the client sockets.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +35,8 @@ pub(crate) enum Order {
     Publish(PublishPlan),
     /// Have guests come and go; answered with [`Answer::Churned`].
     Churn(ChurnPlan),
+    /// Ask over HTTP as fast as it is answered; answered with [`Answer::Requested`].
+    Request(Box<HttpPlan>),
     /// Reset connections and have them come back; answered with [`Answer::Done`] at once.
     ComeBack(ComeBack),
     /// Note how old the values are that connections hold of each key; answered with [`Answer::Done`].
@@ -242,6 +248,8 @@ pub(crate) enum Answer {
     Published(PublishTally),
     /// All guests have gone.
     Churned(Box<ChurnTally>),
+    /// Enough requests were answered.
+    Requested(Box<HttpTally>),
     /// The order makes no sense.
     Failed {
         /// Why.

@@ -1,5 +1,7 @@
 //! The server that is measured: one that runs, or one of our own in a scratch directory.
 
+mod nginx;
+
 use std::fs::{self, DirBuilder, File};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
@@ -21,10 +23,17 @@ use crate::process::{Cpus, pid_of};
 use crate::report::Report;
 use crate::{clock, sys};
 
+pub(crate) use nginx::Nginx;
+
+/// A directory with certificates; removed when dropped.
+pub(crate) struct Scratch(PathBuf);
+
 /// A server that can be measured.
 pub(crate) struct Target {
     /// Where devices connect.
     pub(crate) addr: SocketAddr,
+    /// Where HTTP clients do, with TLS if devices speak it.
+    pub(crate) edge: Option<SocketAddr>,
     /// Its process id.
     pub(crate) pid: u32,
     /// The admin API.
@@ -50,6 +59,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is shown of the log of a server that failed.
 const LOG_LINES: usize = 20;
 
+/// Stands for the process of a directory that has none.
+const NO_PROCESS: u32 = 0;
+
 /// What must not outlive this program, should a signal end it: processes and directories.
 static UNDERWAY: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
@@ -61,7 +73,8 @@ impl Target {
         settings: &Table,
     ) -> Result<Target> {
         if let (Some(addr), Some(admin), Some(pid)) = (args.addr, args.admin, args.pid) {
-            return Ok(Target::new(addr, admin, pid, args.admin_token.clone(), None));
+            let token = args.admin_token.clone();
+            return Ok(Target { edge: args.http, ..Target::new(addr, admin, pid, token, None) });
         }
         let program = args.spawn.as_ref().context("neither --spawn nor --addr is given")?;
         let mut attempt = 1;
@@ -83,6 +96,7 @@ impl Target {
     ) -> Target {
         Target {
             addr,
+            edge: None,
             pid,
             http: Http::new(admin, token.clone()),
             admin,
@@ -97,12 +111,12 @@ impl Target {
         cpus: Option<&Cpus>,
         settings: &Table,
     ) -> Result<Target> {
-        let (addr, admin) = (free_port()?, free_port()?);
-        let mut config = scratch_config(addr, admin, args);
-        let (mut devices, mut credentials) = (addr, None);
+        let (addr, http, admin) = (free_port()?, free_port()?, free_port()?);
+        let mut config = scratch_config(addr, http, admin, args);
+        let (mut devices, mut edge, mut credentials) = (addr, http, None);
         if args.tls.tls {
-            devices = free_port()?;
-            overlay(&mut config, tls_config(devices, args.tls.tls_client_cert));
+            (devices, edge) = (free_port()?, free_port()?);
+            overlay(&mut config, tls_config(devices, edge, args.tls.tls_client_cert));
             credentials = Some(args.tls.credentials()?);
         }
         overlay(&mut config, settings.clone());
@@ -115,7 +129,9 @@ impl Target {
         }
         let server = Server::start(program, &config, credentials, cpus)?;
         let pid = server.child.id();
-        let mut target = Target::new(devices, admin, pid, args.admin_token.clone(), Some(server));
+        let token = args.admin_token.clone();
+        let mut target = Target::new(devices, admin, pid, token, Some(server));
+        target.edge = Some(edge);
         target.wait_until_ready()?;
         Ok(target)
     }
@@ -192,6 +208,28 @@ impl Target {
     }
 }
 
+impl Scratch {
+    /// Makes one that holds these.
+    pub(crate) fn with(credentials: &Credentials) -> Result<Scratch> {
+        let scratch = Scratch(scratch_directory()?);
+        underway(|all| all.push((NO_PROCESS, scratch.0.clone())));
+        credentials.write(&scratch.0)?;
+        Ok(scratch)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        underway(|all| all.retain(|(_, directory)| *directory != self.0));
+        remove(&self.0);
+    }
+}
+
 /// Scrapes the metrics of a server.
 pub(crate) fn metrics(http: &mut Http) -> Result<Metrics> {
     let response = http.get("/metrics")?;
@@ -217,9 +255,20 @@ impl Server {
         let file = directory.join("weir.toml");
         fs::write(&file, config.to_string())
             .with_context(|| format!("cannot write {}", file.display()))?;
+        let command = serve(&program, &directory);
+        Server::launch(command, program, directory, cpus)
+    }
+
+    /// Starts a command whose files are in `directory`.
+    fn launch(
+        command: Command,
+        program: PathBuf,
+        directory: PathBuf,
+        cpus: Option<&Cpus>,
+    ) -> Result<Server> {
         let log =
             File::create(directory.join("log")).context("cannot make the server's log file")?;
-        match launch(&program, &directory, log, cpus) {
+        match launch(command, &directory, log, cpus) {
             Ok(child) => Ok(Server { child, directory, program, cpus: cpus.cloned() }),
             Err(error) => {
                 remove(&directory);
@@ -235,7 +284,8 @@ impl Server {
             .open(self.directory.join("log"))
             .context("cannot open the server's log file")?;
         let ended = self.child.id();
-        self.child = launch(&self.program, &self.directory, log, self.cpus.as_ref())?;
+        let command = serve(&self.program, &self.directory);
+        self.child = launch(command, &self.directory, log, self.cpus.as_ref())?;
         underway(|all| all.retain(|(pid, _)| *pid != ended));
         Ok(())
     }
@@ -253,10 +303,16 @@ impl Server {
     }
 }
 
-/// Starts `PROGRAM serve` in its scratch directory; killed should this program end first.
-fn launch(program: &Path, directory: &Path, log: File, cpus: Option<&Cpus>) -> Result<Child> {
+/// `PROGRAM serve` with the configuration in its scratch directory.
+fn serve(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(directory.join("weir.toml")).current_dir(directory);
+    command.arg("serve").arg("--config").arg(directory.join("weir.toml"));
+    command
+}
+
+/// Starts a command in its scratch directory; killed should this program end first.
+fn launch(mut command: Command, directory: &Path, log: File, cpus: Option<&Cpus>) -> Result<Child> {
+    command.current_dir(directory);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     for (key, _) in std::env::vars_os() {
         if key.to_string_lossy().starts_with("WEIR_") {
@@ -268,7 +324,7 @@ fn launch(program: &Path, directory: &Path, log: File, cpus: Option<&Cpus>) -> R
         Some(cpus) => cpus.bind(|| Ok(command.spawn()?)),
         None => command.spawn().map_err(Into::into),
     };
-    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    let child = child.with_context(|| format!("cannot start {command:?}"))?;
     underway(|all| all.push((child.id(), directory.to_owned())));
     Ok(child)
 }
@@ -340,7 +396,12 @@ fn free_port() -> Result<SocketAddr> {
         .context("no free port")
 }
 
-fn scratch_config(addr: SocketAddr, admin: SocketAddr, args: &TargetArgs) -> Table {
+fn scratch_config(
+    addr: SocketAddr,
+    http: SocketAddr,
+    admin: SocketAddr,
+    args: &TargetArgs,
+) -> Table {
     let mut config = Table::new();
     let mut set = |section: &str, key: &str, value: Value| {
         let table = config.entry(section).or_insert_with(|| Value::Table(Table::new()));
@@ -349,6 +410,7 @@ fn scratch_config(addr: SocketAddr, admin: SocketAddr, args: &TargetArgs) -> Tab
         }
     };
     set("listen", "tcp", vec![addr.to_string()].into());
+    set("listen", "http", vec![http.to_string()].into());
     set("listen", "admin", admin.to_string().into());
     set("listen", "http", Vec::<String>::new().into());
     set("auth", "anonymous", true.into());
@@ -367,9 +429,10 @@ fn scratch_config(addr: SocketAddr, admin: SocketAddr, args: &TargetArgs) -> Tab
 }
 
 /// What the scratch configuration says of TLS.
-fn tls_config(addr: SocketAddr, demand_client: bool) -> Table {
+fn tls_config(addr: SocketAddr, https: SocketAddr, demand_client: bool) -> Table {
     let mut listen = Table::new();
     listen.insert("tls".to_owned(), vec![addr.to_string()].into());
+    listen.insert("https".to_owned(), vec![https.to_string()].into());
     let mut config = Table::new();
     config.insert("listen".to_owned(), listen.into());
     config.insert("tls".to_owned(), Credentials::settings(demand_client).into());
@@ -406,6 +469,7 @@ mod tests {
         let args = TargetArgs {
             spawn: None,
             addr: None,
+            http: None,
             admin: None,
             pid: None,
             admin_token: None,
@@ -415,10 +479,11 @@ mod tests {
             stall_timeout: Some(Duration::from_secs(10)),
             tls: TlsArgs::none(),
         };
-        let (addr, admin) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
-        let text = scratch_config(addr, admin, &args).to_string();
+        let [addr, http, admin] = [1, 3, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let text = scratch_config(addr, http, admin, &args).to_string();
         for line in [
             "tcp = [\"127.0.0.1:1\"]",
+            "http = [\"127.0.0.1:3\"]",
             "admin = \"127.0.0.1:2\"",
             "budget_bytes = 8388608",
             "stall_timeout = \"10000ms\"",

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
-    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
-    WebPkiServerVerifier,
+    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls12Resumption,
+    Tls13ClientSessionValue, WebPkiServerVerifier,
 };
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -43,6 +43,10 @@ pub(crate) struct TlsPlan {
     pub(crate) resume: f64,
     /// Certificate and key of the client, in PEM.
     pub(crate) client: Option<String>,
+    /// Protocols to speak, as ALPN names them.
+    pub(crate) alpn: Vec<String>,
+    /// Of TLS 1.2, only sessions that the server keeps are resumed: no tickets.
+    pub(crate) session_ids: bool,
 }
 
 /// A version of TLS.
@@ -127,7 +131,12 @@ impl TlsClient {
         let with = |takes| {
             let store = Arc::new(Store { tickets: tickets.clone(), takes });
             let mut config = config.clone();
-            config.resumption = Resumption::store(store);
+            let tls12 = if plan.session_ids {
+                Tls12Resumption::SessionIdOnly
+            } else {
+                Tls12Resumption::SessionIdOrTickets
+            };
+            config.resumption = Resumption::store(store).tls12_resumption(tls12);
             Arc::new(config)
         };
         let name = ServerName::try_from(plan.server_name.clone())
@@ -385,7 +394,7 @@ fn client_config(plan: &TlsPlan) -> Result<ClientConfig> {
             builder.with_client_auth_cert(chain, key).context("the client's certificate")?
         }
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = plan.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
 }
 
@@ -416,7 +425,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The frame protocol's name in ALPN.
-pub(crate) const ALPN: &[u8] = b"weir.v1";
+pub(crate) const ALPN: &str = "weir.v1";
 
 #[cfg(test)]
 mod tests {

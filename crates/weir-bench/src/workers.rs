@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::{
-    Answer, ChurnPlan, ChurnTally, Collect, ComeBack, EchoPlan, EchoTally, OpenPlan, Order,
-    PublishPlan, PublishTally, Reading, Tally,
+    Answer, ChurnPlan, ChurnTally, Collect, ComeBack, EchoPlan, EchoTally, HttpEnd, HttpPlan,
+    HttpTally, OpenPlan, Order, PublishPlan, PublishTally, Reading, Tally,
 };
 use crate::stats::Lags;
 use crate::sys;
@@ -147,6 +147,28 @@ impl Workers {
         Ok(Churned { tally: *tally, connects })
     }
 
+    /// Asks over HTTP, all from the first process.
+    pub(crate) fn request(&mut self, plan: &HttpPlan) -> Result<HttpTally> {
+        let peer = self.peers.first_mut().context("no worker")?;
+        peer.say(&Order::Request(Box::new(plan.clone())))?;
+        let patience = match plan.until {
+            HttpEnd::Millis(millis) => PATIENCE + Duration::from_millis(plan.warm_up_ms + millis),
+            // The worker gives up by itself where nothing moves.
+            HttpEnd::Answers(_) => Duration::from_secs(24 * 3600),
+        };
+        match peer.hear(patience)? {
+            Answer::Requested(tally) => Ok(*tally),
+            Answer::Failed { error } => bail!("{error}"),
+            other @ (Answer::Progress { .. }
+            | Answer::Opened { .. }
+            | Answer::Done
+            | Answer::Collected(_)
+            | Answer::Echoed(_)
+            | Answer::Published(_)
+            | Answer::Churned(_)) => Err(unexpected(&other)),
+        }
+    }
+
     /// Resets a share of the connections and has them come back.
     pub(crate) fn come_back(&mut self, plan: ComeBack) -> Result<()> {
         self.tell_all(&Order::ComeBack(plan))
@@ -259,7 +281,8 @@ impl Handshakes {
         self.0.take()
     }
 
-    fn add(&self, more: &BTreeMap<String, u64>) {
+    /// Adds what others have agreed.
+    pub(crate) fn add(&self, more: &BTreeMap<String, u64>) {
         let mut all = self.0.borrow_mut();
         for (agreed, count) in more {
             *all.entry(agreed.clone()).or_insert(0) += count;
@@ -352,6 +375,7 @@ fn hear_opened(peer: &mut Peer, patience: Duration, mut report: impl FnMut(u32))
             | Answer::Echoed(_)
             | Answer::Published(_)
             | Answer::Churned(_)
+            | Answer::Requested(_)
             | Answer::Failed { .. }) => {
                 return Err(unexpected(&other));
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{RunArgs, TargetArgs, duration, echo_size, rate, share, size};
+use super::{HttpFloor, RunArgs, TargetArgs, duration, echo_size, rate, share, size};
 use crate::floor::Trigger;
 
 #[derive(Debug, Args)]
@@ -326,6 +326,8 @@ pub(crate) struct StormArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
+    #[command(subcommand)]
+    pub(crate) server: Option<HttpFloor>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::credentials::{Credentials, KeyKind};
-use crate::tls::{TlsPlan, TlsVersion, version_of};
+use crate::tls::{ALPN, TlsPlan, TlsVersion, version_of};
 
 /// Whether and how devices speak TLS.
 #[derive(Debug, Clone, Args)]
@@ -25,6 +25,9 @@ pub(crate) struct TlsArgs {
     /// Share of the connections that resume a session, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share_or_none, requires = "tls")]
     pub(crate) tls_resume: f64,
+    /// Of TLS 1.2, resume sessions by their ids only, not by tickets.
+    #[arg(long, requires = "tls")]
+    pub(crate) tls_session_ids: bool,
     /// With --spawn: the server demands a certificate of each client, and gets it.
     #[arg(long, requires = "tls", conflicts_with = "addr")]
     pub(crate) tls_client_cert: bool,
@@ -54,6 +57,7 @@ impl TlsArgs {
             tls_version: None,
             tls_suite: None,
             tls_resume: 0.0,
+            tls_session_ids: false,
             tls_client_cert: false,
             tls_key: KeyKind::Ecdsa,
             tls_ca: None,
@@ -95,6 +99,8 @@ impl TlsArgs {
             group: None,
             resume: self.tls_resume,
             client,
+            alpn: vec![ALPN.to_owned()],
+            session_ids: self.tls_session_ids,
         }))
     }
 }

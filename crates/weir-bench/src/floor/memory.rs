@@ -192,7 +192,7 @@ impl Server {
         let mut config = builder.with_single_cert(chain, key)?;
         config.ticketer = aws_lc_rs::Ticketer::new()?;
         config.send_tls13_tickets = plan.tickets;
-        config.alpn_protocols = vec![crate::tls::ALPN.to_vec()];
+        config.alpn_protocols = vec![crate::tls::ALPN.as_bytes().to_vec()];
         let key = PrivateKeyDer::from_pem_slice(plan.identity.as_bytes())?;
         Ok(Server {
             config: Arc::new(config),

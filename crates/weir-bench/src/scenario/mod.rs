@@ -7,6 +7,7 @@ pub(crate) mod conflate;
 pub(crate) mod echo;
 pub(crate) mod floor;
 pub(crate) mod handshake;
+pub(crate) mod http;
 pub(crate) mod idle;
 pub(crate) mod priorities;
 pub(crate) mod resume;

@@ -100,17 +100,35 @@ impl Conn {
     }
 }
 
-/// Begins to connect, from `source` if one is given.
+/// Begins to connect, from `source` if one is given; the kernel stamps what is received.
 pub(crate) fn dial(
     addr: SocketAddr,
     source: Option<SocketAddr>,
     recv_buffer: Option<usize>,
 ) -> Result<OwnedFd> {
+    let fd = socket(addr)?;
+    sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
+    connect_from(fd, addr, source, recv_buffer)
+}
+
+/// The same without stamps.
+pub(super) fn dial_unstamped(addr: SocketAddr, source: Option<SocketAddr>) -> Result<OwnedFd> {
+    connect_from(socket(addr)?, addr, source, None)
+}
+
+fn socket(addr: SocketAddr) -> Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
-        .context("cannot make a socket")?;
-    sys::stamp_receives(fd.as_fd()).context("cannot ask for receive time stamps")?;
+    socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+        .context("cannot make a socket")
+}
+
+fn connect_from(
+    fd: OwnedFd,
+    addr: SocketAddr,
+    source: Option<SocketAddr>,
+    recv_buffer: Option<usize>,
+) -> Result<OwnedFd> {
     // A handshake ends in more than one send: the second must not wait for a delayed acknowledgement.
     sockopt::set_tcp_nodelay(&fd, true).context("cannot set TCP_NODELAY")?;
     if let Some(bytes) = recv_buffer {

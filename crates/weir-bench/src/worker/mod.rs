@@ -8,6 +8,7 @@ pub(crate) mod keys;
 mod opening;
 mod pacing;
 mod publishing;
+mod requests;
 mod returning;
 mod room;
 #[cfg(test)]
@@ -208,6 +209,7 @@ impl<W: Write> Worker<W> {
                 return Ok(());
             }
             Order::Churn(plan) => return self.churn(&plan),
+            Order::Request(plan) => return self.request(&plan),
             Order::ComeBack(plan) => self.come_back(plan, now),
             Order::NoteAges => {
                 let now_ns = clock::realtime_ns();

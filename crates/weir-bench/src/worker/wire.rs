@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustls::ClientConnection;
 
 use crate::sys;
@@ -85,10 +85,23 @@ impl Wire {
 
     /// Reads once, at most `limit` bytes.
     pub(crate) fn receive(&mut self, limit: usize, inbox: &mut Inbox) -> io::Result<Received> {
-        inbox.plain.clear();
-        inbox.content = 0;
         let limit = limit.min(inbox.raw.len());
         let (bytes, stamp) = sys::receive_stamped(self.fd.as_fd(), &mut inbox.raw[..limit])?;
+        self.take(bytes, inbox)?;
+        Ok(Received { bytes, stamp })
+    }
+
+    /// Reads once, as much as the inbox holds, without asking when it came; how many bytes the socket gave.
+    pub(super) fn receive_unstamped(&mut self, inbox: &mut Inbox) -> io::Result<usize> {
+        let (bytes, _) = recv(&self.fd, &mut inbox.raw[..], RecvFlags::DONTWAIT)?;
+        self.take(bytes, inbox)?;
+        Ok(bytes)
+    }
+
+    /// Makes content of so many bytes that are in the inbox.
+    fn take(&mut self, bytes: usize, inbox: &mut Inbox) -> io::Result<()> {
+        inbox.plain.clear();
+        inbox.content = 0;
         match &mut self.tls {
             None => inbox.content = bytes,
             Some(tls) => {
@@ -99,7 +112,38 @@ impl Wire {
                 self.sent += flushed?;
             }
         }
-        Ok(Received { bytes, stamp })
+        Ok(())
+    }
+
+    /// Sends what the socket takes of `out`, which keeps the rest; under TLS the rest is kept as records.
+    pub(super) fn send_from(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let taken = match &mut self.tls {
+            None if out.is_empty() => 0,
+            None => match send(&self.fd, out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => {
+                    self.sent += sent as u64;
+                    sent
+                }
+                Err(Errno::AGAIN) => 0,
+                Err(error) => return Err(error),
+            },
+            Some(tls) => {
+                tls.writer().write_all(out).map_err(|_| Errno::PROTO)?;
+                self.sent += flush(&self.fd, tls)?;
+                out.len()
+            }
+        };
+        out.drain(..taken);
+        Ok(())
+    }
+
+    /// Says under TLS that nothing more will come.
+    pub(super) fn say_goodbye(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // The server may have gone already.
+            let _ = flush(&self.fd, tls);
+        }
     }
 }
 

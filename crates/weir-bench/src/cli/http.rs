@@ -1,0 +1,145 @@
+//! The options of requests over HTTP.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Pin, RunArgs, TargetArgs, TlsArgs, rate};
+use crate::protocol::HttpStyle;
+
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// Start this program with a scratch configuration, measure it and stop it.
+    #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "pid"])]
+    pub(crate) spawn: Option<PathBuf>,
+    /// Measure a running server, of whatever kind: where it listens.
+    #[arg(long = "connect", requires = "pid", required_unless_present = "spawn")]
+    pub(crate) addr: Option<SocketAddr>,
+    /// The process that answers: of nginx, the worker.
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// With --spawn: a TOML file laid over the scratch configuration.
+    #[arg(long, value_name = "FILE", conflicts_with = "addr")]
+    pub(crate) config_extra: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// What is asked for.
+    #[arg(long, default_value = "/rest/hello")]
+    pub(crate) path: String,
+    /// Speak HTTP/2, without TLS by prior knowledge.
+    #[arg(long)]
+    pub(crate) h2: bool,
+    /// A connection for each request.
+    #[arg(long)]
+    pub(crate) per_connection: bool,
+    /// Requests on their way on each connection of HTTP/1.1.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["per_connection", "h2"], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) pipeline: u32,
+    /// Requests on their way on each connection of HTTP/2.
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "h2", conflicts_with = "per_connection", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) streams: u32,
+    /// Connections at a time [default: 64, of HTTP/2 16].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    pub(crate) connections: Option<u32>,
+    /// Seconds of load on each server, all rounds together.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Instead: answers from each server in each round.
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// Milliseconds of load in each round that do not count, at its start.
+    #[arg(long, value_name = "MS", default_value_t = 300)]
+    pub(crate) warm_up_ms: u64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Measure bare responders and nginx in turn with the server.
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// The program nginx, where it is not in the path.
+    #[arg(long, value_name = "NGINX", default_value = "nginx", requires = "compare")]
+    pub(crate) nginx: PathBuf,
+}
+
+/// A bare HTTP server that runs until it is ended.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HttpFloor {
+    /// Answers every request head with the same bytes; knows nothing else of HTTP/1.1.
+    HttpEpoll {
+        #[command(flatten)]
+        server: HttpFloorArgs,
+        /// The answer, in hexadecimal.
+        #[arg(long, hide = true)]
+        answer: Option<String>,
+    },
+    /// hyper and nothing else, on one thread.
+    HttpHyper {
+        #[command(flatten)]
+        server: HttpFloorArgs,
+        /// Speak HTTP/2 instead of HTTP/1.1.
+        #[arg(long)]
+        h2: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HttpFloorArgs {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+    /// CPUs to be bound to: a list such as 0,2-3, or "none".
+    #[arg(long, value_name = "CPUS", default_value = "none")]
+    pub(crate) pin: Pin,
+    /// Speak TLS with this certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl HttpArgs {
+    /// How connections are used.
+    pub(crate) fn style(&self) -> HttpStyle {
+        match (self.h2, self.per_connection) {
+            (false, false) => HttpStyle::Http1,
+            (false, true) => HttpStyle::PerConnection,
+            (true, false) => HttpStyle::Http2,
+            (true, true) => HttpStyle::Http2PerConnection,
+        }
+    }
+
+    /// Requests on their way on each connection.
+    pub(crate) fn depth(&self) -> u32 {
+        match self.style() {
+            HttpStyle::Http1 => self.pipeline,
+            HttpStyle::Http2 => self.streams,
+            HttpStyle::PerConnection | HttpStyle::Http2PerConnection => 1,
+        }
+    }
+
+    /// Connections at a time.
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections.unwrap_or(if self.h2 { 16 } else { 64 })
+    }
+
+    /// What is started, if something is.
+    pub(crate) fn target(&self) -> TargetArgs {
+        TargetArgs {
+            spawn: self.spawn.clone(),
+            addr: None,
+            http: None,
+            admin: None,
+            pid: self.pid,
+            admin_token: None,
+            token: None,
+            config_extra: self.config_extra.clone(),
+            budget_bytes: None,
+            stall_timeout: None,
+            tls: self.tls.clone(),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The floor of HTTP/1.1: a responder that finds the end of each head and sends the same bytes; nothing else.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustls::crypto::aws_lc_rs;
+use rustls::{ServerConfig, ServerConnection};
+
+use super::{EVENTS_MAX, Ear, LISTENER, PATIENCE, READ_BYTES};
+use crate::cli::{HttpFloorArgs, Pin};
+use crate::peer::Peer;
+use crate::process::Cpus;
+use crate::protocol::{FloorAnswer, from_hex};
+use crate::tls::chain_and_key;
+
+/// A bare HTTP server, seen from the process that started it.
+pub(crate) struct HttpServer {
+    peer: Peer,
+    /// Where it listens.
+    pub(crate) addr: SocketAddr,
+}
+
+/// The responder itself.
+struct Responder {
+    ear: Ear,
+    tls: Option<Arc<ServerConfig>>,
+    conns: Vec<Option<Conn>>,
+    free: Vec<usize>,
+    /// As many answers as one read can ask for, behind each other.
+    answers: Vec<u8>,
+    answer_bytes: usize,
+    buf: Vec<u8>,
+}
+
+struct Conn {
+    fd: OwnedFd,
+    tls: Option<Box<ServerConnection>>,
+    /// Bytes of the end of a head that have come.
+    matched: usize,
+    /// What the socket did not take.
+    pending: Vec<u8>,
+}
+
+/// Ends a head.
+const END: &[u8; 4] = b"\r\n\r\n";
+/// Answers sent at once.
+const BURST_MAX: usize = 1024;
+/// Said where nothing else is asked for.
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\
+    date: Sat, 21 Nov 2026 20:00:00 GMT\r\n\r\nHello World";
+
+impl HttpServer {
+    /// Starts `floor NAME ARGUMENTS`.
+    pub(crate) fn start(name: &str, arguments: &[&str], cpus: Option<&Cpus>) -> Result<HttpServer> {
+        let mut peer = Peer::start("floor", &[&[name], arguments].concat(), cpus)?;
+        match peer.hear(PATIENCE)? {
+            FloorAnswer::Listening(addr) => Ok(HttpServer { peer, addr }),
+            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
+                bail!("the floor said {other:?}")
+            }
+        }
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.peer.pid()
+    }
+}
+
+/// Binds the process, and makes what it speaks TLS with, if it does.
+pub(super) fn prepare(args: &HttpFloorArgs, alpn: &str) -> Result<Option<Arc<ServerConfig>>> {
+    match &args.pin {
+        Pin::Cpus(cpus) => cpus.bind_thread()?,
+        Pin::Auto | Pin::None => {}
+    }
+    let (Some(certificate), Some(key)) = (&args.certificate, &args.key) else { return Ok(None) };
+    let (chain, key) = chain_and_key(&(read(certificate)? + &read(key)?))?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(rustls::ALL_VERSIONS)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.ticketer = aws_lc_rs::Ticketer::new()?;
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    Ok(Some(Arc::new(config)))
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Runs the responder until the process is ended.
+pub(crate) fn run(args: &HttpFloorArgs, answer: Option<&str>) -> Result<()> {
+    let tls = prepare(args, "http/1.1")?;
+    let answer = match answer {
+        Some(digits) => from_hex(digits).context("an answer that is not hexadecimal")?,
+        None => HELLO.to_vec(),
+    };
+    let (ear, addr) = Ear::listen(args.listen)?;
+    super::answer(&mut io::stdout(), &FloorAnswer::Listening(addr))?;
+    let mut responder = Responder {
+        ear,
+        tls,
+        conns: Vec::new(),
+        free: Vec::new(),
+        answers: answer.repeat(BURST_MAX),
+        answer_bytes: answer.len(),
+        buf: vec![0; READ_BYTES],
+    };
+    let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+    loop {
+        responder.ear.wait(&mut events)?;
+        for event in &events {
+            let data = event.data;
+            match data.u64() {
+                LISTENER => responder.accept()?,
+                index => responder.handle(usize::try_from(index).context("an index is a usize")?),
+            }
+        }
+    }
+}
+
+impl Responder {
+    fn accept(&mut self) -> Result<()> {
+        while let Some(fd) = self.ear.accept()? {
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.conns.push(None);
+                self.conns.len() - 1
+            });
+            self.ear.watch(&fd, index, EventFlags::IN)?;
+            let tls = self.tls.clone().map(ServerConnection::new).transpose()?.map(Box::new);
+            self.conns[index] = Some(Conn { fd, tls, matched: 0, pending: Vec::new() });
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, index: usize) {
+        let Some(Some(conn)) = self.conns.get_mut(index) else { return };
+        let waited = conn.waits();
+        let result = match &mut conn.tls {
+            _ if waited => conn.flush(),
+            None => conn.respond(&mut self.buf, &self.answers, self.answer_bytes),
+            Some(_) => conn.respond_sealed(&mut self.buf, &self.answers, self.answer_bytes),
+        };
+        let waits = conn.waits();
+        if result.is_err() {
+            self.conns[index] = None;
+            self.free.push(index);
+        } else if waits != waited {
+            let interest = if waits { EventFlags::OUT } else { EventFlags::IN };
+            let data = EventData::new_u64(index as u64);
+            // Should it fail, nothing more is heard of the connection.
+            let _ = epoll::modify(&self.ear.epoll, &conn.fd, data, interest);
+        }
+    }
+}
+
+impl Conn {
+    /// The socket did not take all.
+    fn waits(&self) -> bool {
+        !self.pending.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// One read, one send.
+    fn respond(&mut self, buf: &mut [u8], answers: &[u8], answer_bytes: usize) -> io::Result<()> {
+        let got = receive(&self.fd, buf)?;
+        let count = heads(&buf[..got], &mut self.matched).min(BURST_MAX);
+        if count == 0 {
+            return Ok(());
+        }
+        let answers = &answers[..count * answer_bytes];
+        let sent = send(&self.fd, answers, SendFlags::NOSIGNAL)?;
+        self.pending.extend_from_slice(&answers[sent..]);
+        Ok(())
+    }
+
+    fn respond_sealed(
+        &mut self,
+        buf: &mut [u8],
+        answers: &[u8],
+        answer_bytes: usize,
+    ) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        let (raw, plain) = buf.split_at_mut(READ_BYTES / 2);
+        let got = receive(&self.fd, raw)?;
+        let mut raw = &raw[..got];
+        while !raw.is_empty() {
+            tls.read_tls(&mut raw)?;
+            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let bytes = state.plaintext_bytes_to_read().min(plain.len());
+            tls.reader().read_exact(&mut plain[..bytes])?;
+            let count = heads(&plain[..bytes], &mut self.matched).min(BURST_MAX);
+            tls.writer().write_all(&answers[..count * answer_bytes])?;
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            match send(&self.fd, &self.pending, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.pending.drain(..sent)),
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        while tls.wants_write() {
+            match tls.write_tls(&mut Socket(&self.fd)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that have come; none after a signal, an error at the end.
+fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {
+    match recv(fd, buf, RecvFlags::empty()) {
+        Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok((got, _)) => Ok(got),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Heads that end in `bytes`; `matched` carries what has come of an end from one call to the next.
+fn heads(bytes: &[u8], matched: &mut usize) -> usize {
+    let mut count = 0;
+    for byte in bytes {
+        if *byte == END[*matched] {
+            *matched += 1;
+            if *matched == END.len() {
+                *matched = 0;
+                count += 1;
+            }
+        } else {
+            *matched = usize::from(*byte == END[0]);
+        }
+    }
+    count
+}
+
+/// A socket to write to without waiting.
+struct Socket<'a>(&'a OwnedFd);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self.0, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_heads_are_counted_across_reads() {
+        let requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3);
+        for cut in 0..=requests.len() {
+            let mut matched = 0;
+            let (first, second) = requests.split_at(cut);
+            let count = heads(first, &mut matched) + heads(second, &mut matched);
+            assert_eq!((count, matched), (3, 0), "cut at {cut}");
+        }
+        assert_eq!(heads(b"\r\n\r\r\n\r\n", &mut 0), 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! Those that a server is compared with: bare responders and nginx.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::cli::HttpArgs;
+use crate::credentials::Credentials;
+use crate::floor::http::HttpServer;
+use crate::process::Cpus;
+use crate::protocol::to_hex;
+use crate::spawn::{Nginx, Scratch};
+
+/// All of them; ended when dropped.
+pub(super) struct Rivals {
+    floors: Vec<(&'static str, HttpServer)>,
+    nginx: Option<Nginx>,
+    /// Why some are missing.
+    pub(super) skipped: Vec<String>,
+    /// What the floors speak TLS with.
+    _scratch: Option<Scratch>,
+}
+
+/// One of them.
+pub(super) struct Rival {
+    pub(super) name: &'static str,
+    pub(super) addr: SocketAddr,
+    pub(super) pid: u32,
+}
+
+/// Names of the fields that tell of one.
+pub(super) struct Names {
+    pub(super) cpu_us: &'static str,
+    pub(super) ratio: &'static str,
+}
+
+const EPOLL: &str = "epoll";
+const HYPER: &str = "hyper";
+const NGINX: &str = "nginx";
+
+impl Rivals {
+    /// Starts those that speak as asked; the bare responder gives the server's own `answer`.
+    pub(super) fn start(args: &HttpArgs, answer: &[u8], cpus: Option<&Cpus>) -> Result<Rivals> {
+        let credentials = if args.tls.tls { Some(args.tls.credentials()?) } else { None };
+        let scratch = credentials.map(Scratch::with).transpose()?;
+        let files = scratch.as_ref().map(|scratch| identity(scratch.path()));
+        let mut arguments: Vec<&str> = Vec::new();
+        if let Some([certificate, key]) = &files {
+            arguments.extend(["--certificate", certificate, "--key", key]);
+        }
+        let (mut floors, mut skipped) = (Vec::new(), Vec::new());
+        if args.h2 {
+            arguments.push("--h2");
+            skipped.push("epoll: the bare responder speaks HTTP/1.1 only".to_owned());
+        } else {
+            let answer = to_hex(answer);
+            let arguments = [&arguments[..], &["--answer", &answer]].concat();
+            let floor = HttpServer::start("http-epoll", &arguments, cpus)?;
+            floors.push((EPOLL, floor));
+        }
+        floors.push((HYPER, HttpServer::start("http-hyper", &arguments, cpus)?));
+        let nginx = Nginx::start(&args.nginx, credentials, args.h2, cpus).context(NGINX)?;
+        if nginx.is_none() {
+            skipped.push(format!("nginx: there is no program {}", args.nginx.display()));
+        }
+        Ok(Rivals { floors, nginx, skipped, _scratch: scratch })
+    }
+
+    /// Version of nginx, if there is one.
+    pub(super) fn nginx_version(&self) -> Option<&str> {
+        self.nginx.as_ref().map(|nginx| nginx.version.as_str())
+    }
+
+    /// Where they are.
+    pub(super) fn all(&self) -> Vec<Rival> {
+        let floors = self.floors.iter().map(|(name, floor)| Rival {
+            name,
+            addr: floor.addr,
+            pid: floor.pid(),
+        });
+        let nginx = self.nginx.iter().map(|nginx| Rival {
+            name: NGINX,
+            addr: nginx.addr,
+            pid: nginx.pid(),
+        });
+        floors.chain(nginx).collect()
+    }
+}
+
+fn identity(directory: &Path) -> [String; 2] {
+    let (chain, key) = Credentials::files();
+    [chain, key].map(|name| directory.join(name).to_string_lossy().into_owned())
+}
+
+/// Fields of the rival of that name.
+pub(super) fn names(rival: &str) -> Names {
+    match rival {
+        EPOLL => Names { cpu_us: "epoll_us_per_request", ratio: "ratio_to_epoll" },
+        HYPER => Names { cpu_us: "hyper_us_per_request", ratio: "ratio_to_hyper" },
+        _ => Names { cpu_us: "nginx_us_per_request", ratio: "ratio_to_nginx" },
+    }
+}

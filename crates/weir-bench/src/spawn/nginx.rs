@@ -1,0 +1,138 @@
+//! nginx as it would be set up for the same task: one process, no log, nothing but an answer.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{START_TIMEOUT, Server, free_port, scratch_directory};
+use crate::clock;
+use crate::credentials::Credentials;
+use crate::process::Cpus;
+
+/// An nginx of our own; killed, and its directory removed, when dropped.
+pub(crate) struct Nginx {
+    server: Server,
+    /// Where it listens.
+    pub(crate) addr: SocketAddr,
+    /// What it says of its version.
+    pub(crate) version: String,
+}
+
+impl Nginx {
+    /// Starts one; `None` if there is no such program.
+    pub(crate) fn start(
+        program: &Path,
+        credentials: Option<&Credentials>,
+        h2: bool,
+        cpus: Option<&Cpus>,
+    ) -> Result<Option<Nginx>> {
+        let Some(version) = version(program)? else { return Ok(None) };
+        let directory = scratch_directory()?;
+        if let Some(credentials) = credentials {
+            credentials.write(&directory)?;
+        }
+        let addr = free_port()?;
+        let config = config(&directory, addr, credentials.is_some(), h2.then_some(&version));
+        let file = directory.join("nginx.conf");
+        fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = Command::new(program);
+        command.arg("-p").arg(&directory).arg("-c").arg(&file);
+        command.arg("-e").arg(directory.join("log"));
+        let server = Server::launch(command, program.to_owned(), directory, cpus)?;
+        let mut nginx = Nginx { server, addr, version };
+        nginx.wait_until_ready()?;
+        Ok(Some(nginx))
+    }
+
+    /// The process that answers.
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.child.id()
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = clock::monotonic() + START_TIMEOUT;
+        while TcpStream::connect(self.addr).is_err() {
+            if let Some(status) = self.server.child.try_wait()? {
+                bail!("nginx ended at once: {status}{}", self.server.log_tail());
+            }
+            if clock::monotonic() > deadline {
+                bail!("nginx is not ready after {START_TIMEOUT:?}{}", self.server.log_tail());
+            }
+            clock::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+/// Its version, such as `1.22.1`; `None` if there is no such program.
+fn version(program: &Path) -> Result<Option<String>> {
+    let output = match Command::new(program).arg("-v").stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).context("cannot start nginx"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let version = said.rsplit_once("nginx/").map(|(_, rest)| rest);
+    let version = version.and_then(|rest| rest.split_whitespace().next());
+    Ok(Some(version.context("nginx does not tell its version")?.to_owned()))
+}
+
+/// One process rather than a master and a worker: it is the same loop, and ends with the bench.
+fn config(directory: &Path, addr: SocketAddr, tls: bool, h2_of: Option<&String>) -> String {
+    // A directive of its own since 1.25.1, a word of `listen` before.
+    let modern = h2_of.is_some_and(|version| numbers(version) >= vec![1, 25, 1]);
+    let mut listen = format!("listen {addr} backlog=4096");
+    listen += if tls { " ssl" } else { "" };
+    listen += if h2_of.is_some() && !modern { " http2;" } else { ";" };
+    listen += if modern { " http2 on;" } else { "" };
+    let mut paths = String::new();
+    for name in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        let wrote = write!(paths, "{name}_temp_path \"{}/{name}\"; ", directory.display());
+        debug_assert!(wrote.is_ok(), "writing to a string does not fail");
+    }
+    let certificate = if tls {
+        let (chain, key) = Credentials::files();
+        format!("ssl_certificate {chain}; ssl_certificate_key {key}; {TLS}")
+    } else {
+        String::new()
+    };
+    format!(
+        "daemon off; master_process off; worker_processes 1; pid \"{}/pid\";\n\
+         events {{ worker_connections 18000; }}\n\
+         http {{\n  access_log off; default_type text/plain; {paths}\n  \
+         keepalive_requests 2000000000; keepalive_timeout 1h;\n  \
+         server {{ {listen} {certificate} location / {{ return 200 \"Hello World\"; }} }}\n}}\n",
+        directory.display()
+    )
+}
+
+/// Sessions resume by id and by ticket.
+const TLS: &str = "ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:bench:64m;";
+
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map_while(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http2_is_asked_for_as_the_version_understands() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 1));
+        let shown = |tls, version: Option<&str>| {
+            config(Path::new("/x"), addr, tls, version.map(str::to_owned).as_ref())
+        };
+        let old = shown(true, Some("1.22.1"));
+        assert!(old.contains("listen 127.0.0.1:1 backlog=4096 ssl http2;"), "{old}");
+        let new = shown(false, Some("1.26.0"));
+        assert!(new.contains("listen 127.0.0.1:1 backlog=4096; http2 on;"), "{new}");
+        assert!(!shown(false, None).contains("http2"));
+    }
+}

@@ -1,0 +1,378 @@
+//! A client's side of HTTP/2, as small as it goes: GET requests of one head, and answers of which status and content
+//! count (RFC 9113, RFC 7541). No I/O and no clock.
+
+use super::Fault;
+
+/// The client's side of one connection.
+///
+/// The server has no dynamic table (the settings say so), so that answers are understood one by one; the client's
+/// table holds path and authority from the first request on, unless the server wants a smaller one.
+#[derive(Debug)]
+pub(super) struct Http2 {
+    path: String,
+    authority: String,
+    scheme: u8,
+    /// Id of the next stream.
+    next_id: u32,
+    /// Streams on their way, and most of them.
+    on_their_way: u32,
+    streams_max: u32,
+    /// Slots of streams by half their id; a stream that is still on its way when its slot is used again is lost sight
+    /// of, which needs as many answers before it as there are slots.
+    slots: Vec<Slot>,
+    /// Content received that the connection's window was not widened by yet.
+    unacknowledged: u32,
+    /// The server's settings have come.
+    ready: bool,
+    /// Path and authority are in the client's table.
+    indexed: bool,
+    /// The server wants a table of its own size: the client uses none, and says so once.
+    tableless: bool,
+    said_tableless: bool,
+    /// The server takes no more streams on this connection.
+    closing: bool,
+}
+
+/// A stream on its way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    id: u32,
+    began_ns: u64,
+    content_bytes: u32,
+    ok: bool,
+}
+
+/// What a frame brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Brought<'a> {
+    /// Nothing that counts.
+    Nothing,
+    /// An answer's end, begun at that time; the last piece of its content, and whether that is all of it.
+    Answer { began_ns: u64, last: &'a [u8], whole: bool },
+    /// A stream that the server did not answer and would not: it may be asked for again elsewhere.
+    Refused,
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Length, kind, flags, stream.
+const HEAD_BYTES: usize = 9;
+/// Largest frame that the client takes: the least that one may demand.
+const FRAME_BYTES_MAX: usize = 16_384;
+/// Content that the server may send on a connection before more is granted.
+const WINDOW: u32 = 1 << 30;
+/// What a server's table of headers is at the start.
+const TABLE_BYTES: u32 = 4096;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+const ACK: u8 = 0x1;
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITISED: u8 = 0x20;
+
+/// Error code of a stream that was not processed.
+const REFUSED_STREAM: u32 = 7;
+
+impl Http2 {
+    /// For so many requests on their way at a time.
+    pub(super) fn new(path: &str, authority: &str, tls: bool, depth: u32) -> Http2 {
+        let slots = (depth as usize).next_power_of_two() * SLOTS_PER_STREAM;
+        Http2 {
+            path: path.to_owned(),
+            authority: authority.to_owned(),
+            scheme: if tls { SCHEME_HTTPS } else { SCHEME_HTTP },
+            next_id: 1,
+            on_their_way: 0,
+            streams_max: depth,
+            slots: vec![Slot::default(); slots],
+            unacknowledged: 0,
+            ready: false,
+            indexed: false,
+            tableless: false,
+            said_tableless: false,
+            closing: false,
+        }
+    }
+
+    /// What is said before anything else.
+    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(PREFACE);
+        // No table for the server's headers, no pushes, and a window that no answer exhausts.
+        let settings = [(1_u16, 0_u32), (2, 0), (4, WINDOW)];
+        frame_head(settings.len() * 6, SETTINGS, 0, 0, out);
+        for (key, value) in settings {
+            out.extend_from_slice(&key.to_be_bytes());
+            out.extend_from_slice(&value.to_be_bytes());
+        }
+        frame_head(4, WINDOW_UPDATE, 0, 0, out);
+        out.extend_from_slice(&WINDOW.to_be_bytes());
+    }
+
+    /// Asks as often as the server and the depth allow now, at most `most` times; how often that was.
+    pub(super) fn ask(&mut self, now_ns: u64, most: u32, out: &mut Vec<u8>) -> u32 {
+        if !self.ready || self.closing {
+            return 0;
+        }
+        let count = self.streams_max.saturating_sub(self.on_their_way).min(most);
+        for _ in 0..count {
+            self.request(now_ns, out);
+        }
+        count
+    }
+
+    /// Whether the server wants this connection to end and all that it answers was answered.
+    pub(super) fn is_over(&self) -> bool {
+        self.closing && self.on_their_way == 0
+    }
+
+    fn request(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+        let id = self.next_id;
+        self.next_id += 2;
+        self.on_their_way += 1;
+        let place = self.place(id);
+        self.slots[place] = Slot { id, began_ns: now_ns, content_bytes: 0, ok: false };
+        let at = out.len();
+        frame_head(0, HEADERS, END_STREAM | END_HEADERS, id, out);
+        if self.tableless && !self.said_tableless {
+            self.said_tableless = true;
+            out.push(TABLE_SIZE_0);
+        }
+        out.extend_from_slice(&[METHOD_GET, self.scheme]);
+        if self.indexed {
+            out.extend_from_slice(&[PATH_IN_TABLE, AUTHORITY_IN_TABLE]);
+        } else {
+            let kind = if self.tableless { WITHOUT_TABLE } else { INTO_TABLE };
+            literal(kind | NAME_PATH, &self.path, out);
+            literal(kind | NAME_AUTHORITY, &self.authority, out);
+            self.indexed = !self.tableless;
+        }
+        let [.., high, middle, low] = (out.len() - at - HEAD_BYTES).to_be_bytes();
+        out[at..at + 3].copy_from_slice(&[high, middle, low]);
+    }
+
+    /// Takes the frame at the start of `bytes`, answers it into `out` if it must be, and tells its length; `None`: more
+    /// must come.
+    pub(super) fn next<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Brought<'a>, usize)>, Fault> {
+        let Some(&[l0, l1, l2, kind, flags, i0, i1, i2, i3]) = bytes.first_chunk::<HEAD_BYTES>()
+        else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
+        let id = u32::from_be_bytes([i0, i1, i2, i3]) & (u32::MAX >> 1);
+        if length > FRAME_BYTES_MAX {
+            return Err(Fault::Malformed("a frame above 16 KiB"));
+        }
+        let Some(content) = bytes.get(HEAD_BYTES..HEAD_BYTES + length) else { return Ok(None) };
+        let brought = match kind {
+            DATA => self.take_data(id, flags, content, out)?,
+            HEADERS => self.take_headers(id, flags, content)?,
+            RST_STREAM => self.take_reset(id, content)?,
+            SETTINGS => {
+                self.take_settings(flags, content, out)?;
+                Brought::Nothing
+            }
+            PING if flags & ACK == 0 => {
+                frame_head(length, PING, ACK, 0, out);
+                out.extend_from_slice(content);
+                Brought::Nothing
+            }
+            GOAWAY => self.take_goaway(content)?,
+            // The head of an answer went on: its beginning had the status.
+            PING | WINDOW_UPDATE | PRIORITY | CONTINUATION => Brought::Nothing,
+            PUSH_PROMISE => return Err(Fault::Malformed("a push that was not allowed")),
+            _ => Brought::Nothing,
+        };
+        Ok(Some((brought, HEAD_BYTES + length)))
+    }
+
+    fn take_settings(&mut self, flags: u8, content: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        if flags & ACK != 0 {
+            return Ok(());
+        }
+        for entry in content.chunks(6) {
+            let &[k0, k1, v0, v1, v2, v3] = entry else {
+                return Err(Fault::Malformed("settings cut short"));
+            };
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            match u16::from_be_bytes([k0, k1]) {
+                1 if value != TABLE_BYTES && !self.indexed => self.tableless = true,
+                3 => self.streams_max = self.streams_max.min(value),
+                _ => {}
+            }
+        }
+        frame_head(0, SETTINGS, ACK, 0, out);
+        self.ready = true;
+        Ok(())
+    }
+
+    fn take_headers<'a>(
+        &mut self,
+        id: u32,
+        flags: u8,
+        content: &'a [u8],
+    ) -> Result<Brought<'a>, Fault> {
+        let mut block = unpadded(flags, content)?;
+        if flags & PRIORITISED != 0 {
+            block = block.get(5..).ok_or(Fault::Malformed("a head cut short"))?;
+        }
+        let slot = self.slot(id)?;
+        // Trailers, of which an answer may have some, come behind the status.
+        if !slot.ok {
+            slot.ok = match status_in(block) {
+                Some(200) => true,
+                Some(status) => return Err(Fault::Status(status)),
+                None => return Err(Fault::Malformed("a status that is not understood")),
+            };
+        }
+        if flags & END_STREAM == 0 { Ok(Brought::Nothing) } else { self.finish(id, &[]) }
+    }
+
+    fn take_data<'a>(
+        &mut self,
+        id: u32,
+        flags: u8,
+        content: &'a [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Brought<'a>, Fault> {
+        let bytes = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        self.unacknowledged += bytes;
+        if self.unacknowledged > WINDOW / 2 {
+            frame_head(4, WINDOW_UPDATE, 0, 0, out);
+            out.extend_from_slice(&self.unacknowledged.to_be_bytes());
+            self.unacknowledged = 0;
+        }
+        let content = unpadded(flags, content)?;
+        if flags & END_STREAM != 0 {
+            return self.finish(id, content);
+        }
+        self.slot(id)?.content_bytes += u32::try_from(content.len()).unwrap_or(u32::MAX);
+        Ok(Brought::Nothing)
+    }
+
+    fn finish<'a>(&mut self, id: u32, last: &'a [u8]) -> Result<Brought<'a>, Fault> {
+        let Slot { began_ns, content_bytes, ok, .. } = std::mem::take(self.slot(id)?);
+        self.on_their_way -= 1;
+        if !ok {
+            return Err(Fault::Malformed("an answer without a head"));
+        }
+        Ok(Brought::Answer { began_ns, last, whole: content_bytes == 0 })
+    }
+
+    fn take_reset<'a>(&mut self, id: u32, content: &[u8]) -> Result<Brought<'a>, Fault> {
+        let code = *content.first_chunk().ok_or(Fault::Malformed("a reset cut short"))?;
+        let code = u32::from_be_bytes(code);
+        if code != REFUSED_STREAM {
+            return Err(Fault::Reset(code));
+        }
+        *self.slot(id)? = Slot::default();
+        self.on_their_way -= 1;
+        Ok(Brought::Refused)
+    }
+
+    /// Streams above the last one that the server takes are as if they had not been begun.
+    fn take_goaway<'a>(&mut self, content: &[u8]) -> Result<Brought<'a>, Fault> {
+        let &[l0, l1, l2, l3, c0, c1, c2, c3] =
+            content.first_chunk::<8>().ok_or(Fault::Malformed("a goodbye cut short"))?;
+        let code = u32::from_be_bytes([c0, c1, c2, c3]);
+        if code != 0 {
+            return Err(Fault::GoAway(code));
+        }
+        let last = u32::from_be_bytes([l0, l1, l2, l3]) & (u32::MAX >> 1);
+        self.closing = true;
+        for slot in self.slots.iter_mut().filter(|slot| slot.id > last) {
+            *slot = Slot::default();
+            self.on_their_way -= 1;
+        }
+        Ok(Brought::Nothing)
+    }
+
+    fn place(&self, id: u32) -> usize {
+        (id / 2) as usize % self.slots.len()
+    }
+
+    fn slot(&mut self, id: u32) -> Result<&mut Slot, Fault> {
+        let place = self.place(id);
+        let slot = &mut self.slots[place];
+        if slot.id == id && id != 0 {
+            Ok(slot)
+        } else {
+            Err(Fault::Malformed("a stream that is not there"))
+        }
+    }
+}
+
+/// Slots for each request on its way.
+const SLOTS_PER_STREAM: usize = 64;
+
+// Of HPACK: entries of the static table, forms of a literal, and the newest two entries of the dynamic table.
+const METHOD_GET: u8 = 0x80 | 2;
+const SCHEME_HTTP: u8 = 0x80 | 6;
+const SCHEME_HTTPS: u8 = 0x80 | 7;
+const NAME_AUTHORITY: u8 = 1;
+const NAME_PATH: u8 = 4;
+const INTO_TABLE: u8 = 0x40;
+const WITHOUT_TABLE: u8 = 0;
+const AUTHORITY_IN_TABLE: u8 = 0x80 | 62;
+const PATH_IN_TABLE: u8 = 0x80 | 63;
+const TABLE_SIZE_0: u8 = 0x20;
+/// Status codes of the static table, from entry 8 on.
+const STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+
+fn frame_head(length: usize, kind: u8, flags: u8, id: u32, out: &mut Vec<u8>) {
+    let [.., high, middle, low] = length.to_be_bytes();
+    out.extend_from_slice(&[high, middle, low, kind, flags]);
+    out.extend_from_slice(&id.to_be_bytes());
+}
+
+/// A literal of less than 127 bytes behind its name's entry.
+fn literal(name: u8, value: &str, out: &mut Vec<u8>) {
+    out.push(name);
+    debug_assert!(value.len() <= LITERAL_BYTES_MAX, "paths and authorities are shorter");
+    out.push(u8::try_from(value.len()).unwrap_or(0));
+    out.extend_from_slice(value.as_bytes());
+}
+
+/// Longest literal that has its length in one byte.
+pub(super) const LITERAL_BYTES_MAX: usize = 126;
+
+fn unpadded(flags: u8, content: &[u8]) -> Result<&[u8], Fault> {
+    if flags & PADDED == 0 {
+        return Ok(content);
+    }
+    let cut = content
+        .split_first()
+        .and_then(|(padding, rest)| rest.get(..rest.len().checked_sub(usize::from(*padding))?));
+    cut.ok_or(Fault::Malformed("more padding than content"))
+}
+
+/// The status at the start of a block of headers: an entry of the static table, or a literal behind its name.
+fn status_in(block: &[u8]) -> Option<u16> {
+    let (first, rest) = block.split_first()?;
+    match first {
+        0x20..=0x3f => status_in(rest),
+        0x88..=0x8e => STATUSES.get(usize::from(first - 0x88)).copied(),
+        // The name is one of the same entries, the value three digits as they are.
+        0x08..=0x0e | 0x18..=0x1e | 0x48..=0x4e => {
+            let digits = rest.strip_prefix(&[3])?.get(..3)?;
+            std::str::from_utf8(digits).ok()?.parse().ok()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

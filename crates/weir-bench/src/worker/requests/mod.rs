@@ -1,0 +1,612 @@
+//! Requests over HTTP, as fast as they are answered: so many on their way on each of so many connections.
+
+mod http1;
+mod http2;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use self::http1::Answers;
+use self::http2::{Brought, Http2, LITERAL_BYTES_MAX};
+use super::conn::dial_unstamped;
+use super::wire::{Inbox, Wire};
+use super::{EVENTS_MAX, READ_BYTES, Worker};
+use crate::protocol::{Answer, HttpEnd, HttpPlan, HttpTally};
+use crate::stats::Lags;
+use crate::tls::TlsClient;
+use crate::{clock, sys};
+
+/// All requests of one run.
+struct Load<'a> {
+    plan: &'a HttpPlan,
+    tls: Option<&'a TlsClient>,
+    epoll: OwnedFd,
+    conns: Vec<Conn>,
+    /// Places of connections that failed, and when each is tried again.
+    failed: VecDeque<(u64, usize)>,
+    /// Connections begun.
+    begun: u64,
+    /// One request of HTTP/1.1.
+    request: Vec<u8>,
+    authority: String,
+    known: Known,
+    inbox: &'a mut Inbox,
+    count: Count,
+}
+
+/// What is known of answers.
+#[derive(Debug, Default)]
+struct Known {
+    answers: Answers,
+    /// Content of the first one.
+    content: Option<Vec<u8>>,
+    /// The whole of it; of HTTP/2 the content alone.
+    first: Vec<u8>,
+}
+
+/// What answers are taken with.
+struct Moment<'a> {
+    now: u64,
+    plan: &'a HttpPlan,
+    request: &'a [u8],
+    known: &'a mut Known,
+    count: &'a mut Count,
+}
+
+/// What is counted.
+struct Count {
+    tally: HttpTally,
+    lags: Lags,
+    /// When what counts began; 0: not yet.
+    from_ns: u64,
+    /// When the last answer came.
+    progressed_ns: u64,
+    /// Connections that failed since then.
+    failures: u32,
+    server_cpu: Option<Duration>,
+    client_cpu: Duration,
+}
+
+/// A place for connections, one after the other.
+struct Conn {
+    /// None between two of them.
+    wire: Option<Wire>,
+    /// Whether the kernel has connected.
+    connected: bool,
+    began_ns: u64,
+    /// The one request of a connection of HTTP/2 was sent.
+    asked: bool,
+    /// Requests on their way: when they were sent, and how many at that time. For HTTP/2 the streams know.
+    sent: VecDeque<(u64, u32)>,
+    http2: Option<Box<Http2>>,
+    /// Beginning of an answer whose rest is to come.
+    partial: Vec<u8>,
+    /// What is to be sent.
+    out: Vec<u8>,
+    /// An answer has come.
+    answered: bool,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Stays,
+    /// It has served its purpose.
+    Served,
+    /// The server wants it to end.
+    Closes,
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The answer cannot be understood.
+    Malformed(&'static str),
+    /// It is understood, but not 200.
+    Status(u16),
+    /// The stream was reset with this code.
+    Reset(u32),
+    /// The connection is ended with this code.
+    GoAway(u32),
+    /// The content is not that of the first answer.
+    Content,
+    /// The socket ended, or failed.
+    Socket(String),
+}
+
+/// Time before a connection that failed is tried again.
+const RETRY_NS: u64 = 10_000_000;
+/// Longest time without any answer.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// Connections that may fail in a row, or as many as there are at a time if that is more.
+const FAILURES_MAX: u32 = 100;
+/// Longest wait for an event.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Source addresses: each is used again only after so many connections.
+const SOURCES: u64 = 60_000;
+
+impl<W: Write> Worker<W> {
+    /// Runs the requests and answers with what they showed.
+    pub(super) fn request(&mut self, plan: &HttpPlan) -> Result<()> {
+        let result = self.prepare_tls(plan.tls.as_ref()).and_then(|()| {
+            let tls = self.tls.as_ref();
+            Load::new(plan, tls, &mut self.inbox).and_then(Load::run)
+        });
+        match result {
+            Ok(tally) => self.answer(&Answer::Requested(Box::new(tally))),
+            Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
+        }
+    }
+}
+
+impl Fault {
+    /// A word for it.
+    pub(super) fn kind(&self) -> String {
+        match self {
+            Fault::Malformed(_) => "malformed".to_owned(),
+            Fault::Status(status) => format!("status_{status}"),
+            Fault::Reset(code) => format!("reset_stream_{code}"),
+            Fault::GoAway(code) => format!("goaway_{code}"),
+            Fault::Content => "other_content".to_owned(),
+            Fault::Socket(how) => how.clone(),
+        }
+    }
+}
+
+impl From<Errno> for Fault {
+    fn from(error: Errno) -> Fault {
+        Fault::Socket(format!("{:?}", error.kind()).to_lowercase())
+    }
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Fault {
+        Errno::from_io_error(&error).map_or_else(|| Fault::Socket(error.to_string()), Fault::from)
+    }
+}
+
+impl<'a> Load<'a> {
+    fn new(
+        plan: &'a HttpPlan,
+        tls: Option<&'a TlsClient>,
+        inbox: &'a mut Inbox,
+    ) -> Result<Load<'a>> {
+        if let Some(tls) = tls {
+            tls.fetch_tickets(plan.addr, plan.connections)?;
+        }
+        let authority = plan.addr.to_string();
+        if !plan.path.starts_with('/') || plan.path.len() > LITERAL_BYTES_MAX {
+            bail!("a path begins with / and has at most {LITERAL_BYTES_MAX} bytes");
+        }
+        let request = http1::request(&plan.path, &authority, plan.style.is_per_connection());
+        Ok(Load {
+            plan,
+            tls,
+            epoll: epoll::create(CreateFlags::CLOEXEC).context("cannot make an epoll")?,
+            conns: Vec::new(),
+            failed: VecDeque::new(),
+            begun: 0,
+            request,
+            authority,
+            known: Known::default(),
+            inbox,
+            count: Count::new(),
+        })
+    }
+
+    fn run(mut self) -> Result<HttpTally> {
+        for place in 0..self.plan.connections as usize {
+            self.conns.push(Conn::empty());
+            self.open(place)?;
+        }
+        let started = clock::monotonic_ns();
+        self.count.progressed_ns = started;
+        let counts_at = started + self.plan.warm_up_ms * 1_000_000;
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        let timeout = clock::timespec(LOOK_EVERY);
+        loop {
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("epoll failed"),
+            }
+            for event in &events {
+                let (data, flags) = (event.data, event.flags);
+                let place = usize::try_from(data.u64()).context("a place is a usize")?;
+                self.handle_event(place, flags)?;
+            }
+            let now = clock::monotonic_ns();
+            while let Some((_, place)) = self.failed.front().copied().filter(|(due, _)| *due <= now)
+            {
+                self.failed.pop_front();
+                self.open(place)?;
+            }
+            if self.count.from_ns == 0 {
+                if now >= counts_at {
+                    self.count.begin(now, self.plan.pid)?;
+                }
+            } else if self.count.is_over(self.plan.until, now) {
+                return self.finish(now);
+            }
+            if now > self.count.progressed_ns + PATIENCE_NS {
+                bail!("no answer for 10 s; what went wrong: {:?}", self.count.tally.errors);
+            }
+        }
+    }
+
+    fn finish(mut self, now: u64) -> Result<HttpTally> {
+        self.count.end(now, self.plan.pid)?;
+        for conn in &mut self.conns {
+            self.count.close(conn);
+        }
+        let mut tally = self.count.tally;
+        tally.lags = self.count.lags.counts();
+        tally.answer = self.known.first;
+        Ok(tally)
+    }
+
+    /// Begins a connection at a place.
+    fn open(&mut self, place: usize) -> Result<()> {
+        let number = self.begun;
+        self.begun += 1;
+        let tls = self.tls.map(|tls| tls.connection(number)).transpose()?;
+        let began_ns = clock::monotonic_ns();
+        let fd = dial_unstamped(self.plan.addr, source(self.plan, number))?;
+        let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.epoll, &fd, EventData::new_u64(place as u64), interest)
+            .context("cannot watch a socket")?;
+        let conn = &mut self.conns[place];
+        conn.wire = Some(Wire::new(fd, tls));
+        conn.connected = false;
+        conn.answered = false;
+        conn.asked = false;
+        conn.began_ns = began_ns;
+        conn.sent.clear();
+        conn.partial.clear();
+        conn.out.clear();
+        conn.http2 = self.plan.style.is_http2().then(|| {
+            let depth = self.plan.depth;
+            Box::new(Http2::new(&self.plan.path, &self.authority, self.tls.is_some(), depth))
+        });
+        Ok(())
+    }
+
+    fn handle_event(&mut self, place: usize, flags: EventFlags) -> Result<()> {
+        if self.conns[place].wire.is_none() {
+            return Ok(());
+        }
+        match self.try_handle(place, flags) {
+            Ok(Next::Stays) => Ok(()),
+            Ok(next) => {
+                self.count.close(&mut self.conns[place]);
+                self.count.tally.reopened += u64::from(next == Next::Closes);
+                self.open(place)
+            }
+            Err(fault) => {
+                self.count.note(fault.kind());
+                self.count.failures += 1;
+                if self.count.failures > FAILURES_MAX.max(self.plan.connections) {
+                    bail!("nothing is answered; what went wrong: {:?}", self.count.tally.errors);
+                }
+                self.count.close(&mut self.conns[place]);
+                self.failed.push_back((clock::monotonic_ns() + RETRY_NS, place));
+                Ok(())
+            }
+        }
+    }
+
+    fn try_handle(&mut self, place: usize, flags: EventFlags) -> Result<Next, Fault> {
+        let conn = &mut self.conns[place];
+        let Some(wire) = &mut conn.wire else { return Ok(Next::Stays) };
+        if !conn.connected {
+            match sockopt::socket_error(&*wire) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) | Err(error) => {
+                    let how = format!("connect_{:?}", error.kind());
+                    return Err(Fault::Socket(how.to_lowercase()));
+                }
+            }
+            conn.connected = true;
+            conn.greet(&self.request, self.plan);
+        }
+        if flags.contains(EventFlags::OUT) {
+            conn.flush(&mut self.count.tally)?;
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
+        {
+            return Ok(Next::Stays);
+        }
+        self.read(place)
+    }
+
+    /// Reads until the socket is empty: an edge is told once.
+    fn read(&mut self, place: usize) -> Result<Next, Fault> {
+        loop {
+            let conn = &mut self.conns[place];
+            let Some(wire) = &mut conn.wire else { return Ok(Next::Stays) };
+            let bytes = match wire.receive_unstamped(self.inbox) {
+                Ok(0) if conn.is_idle() => return Ok(Next::Closes),
+                Ok(0) => return Err(Fault::Socket("eof".to_owned())),
+                Ok(bytes) => bytes,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN | Errno::INTR) => return Ok(Next::Stays),
+                    _ => return Err(error.into()),
+                },
+            };
+            self.count.tally.received_bytes += bytes as u64;
+            let next = self.take(place)?;
+            if next != Next::Stays || bytes < READ_BYTES {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Takes what the inbox holds for a connection, and asks for as much again as was answered.
+    fn take(&mut self, place: usize) -> Result<Next, Fault> {
+        let now = clock::monotonic_ns();
+        let Load { conns, inbox, known, count, plan, request, .. } = self;
+        let conn = &mut conns[place];
+        let mut moment = Moment { now, plan, request, known, count };
+        let next = if conn.partial.is_empty() {
+            let (used, next) = conn.take(inbox.content(), &mut moment)?;
+            conn.partial.extend_from_slice(&inbox.content()[used..]);
+            next
+        } else {
+            let mut whole = std::mem::take(&mut conn.partial);
+            whole.extend_from_slice(inbox.content());
+            let (used, next) = conn.take(&whole, &mut moment)?;
+            whole.drain(..used);
+            conn.partial = whole;
+            next
+        };
+        if next == Next::Stays {
+            conn.flush(&mut count.tally)?;
+        }
+        Ok(next)
+    }
+}
+
+impl Conn {
+    fn empty() -> Conn {
+        Conn {
+            wire: None,
+            connected: false,
+            began_ns: 0,
+            asked: false,
+            sent: VecDeque::new(),
+            http2: None,
+            partial: Vec::new(),
+            out: Vec::new(),
+            answered: false,
+        }
+    }
+
+    /// What is said once the kernel has connected.
+    fn greet(&mut self, request: &[u8], plan: &HttpPlan) {
+        match &mut self.http2 {
+            Some(http2) => http2.begin(&mut self.out),
+            None => {
+                let count = if plan.style.is_per_connection() { 1 } else { plan.depth };
+                self.ask(request, count, clock::monotonic_ns());
+            }
+        }
+    }
+
+    /// Asks so many times by HTTP/1.1.
+    fn ask(&mut self, request: &[u8], count: u32, now: u64) {
+        for _ in 0..count {
+            self.out.extend_from_slice(request);
+        }
+        self.sent.push_back((now, count));
+    }
+
+    fn flush(&mut self, tally: &mut HttpTally) -> Result<(), Fault> {
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        wire.send_from(&mut self.out)?;
+        tally.sent_bytes += wire.take_sent();
+        Ok(())
+    }
+
+    /// Nothing is on its way.
+    fn is_idle(&self) -> bool {
+        match &self.http2 {
+            Some(http2) => http2.is_over(),
+            None => self.sent.is_empty(),
+        }
+    }
+
+    /// Takes the whole answers in `bytes` and asks for as many again; how many bytes they are.
+    fn take(&mut self, bytes: &[u8], moment: &mut Moment<'_>) -> Result<(usize, Next), Fault> {
+        match self.http2.take() {
+            None => self.take_http1(bytes, moment),
+            Some(mut http2) => {
+                let taken = self.take_http2(&mut http2, bytes, moment);
+                self.http2 = Some(http2);
+                taken
+            }
+        }
+    }
+
+    fn take_http1(
+        &mut self,
+        bytes: &[u8],
+        moment: &mut Moment<'_>,
+    ) -> Result<(usize, Next), Fault> {
+        let (mut used, mut answered) = (0, 0);
+        let mut next = Next::Stays;
+        while next == Next::Stays
+            && let Some(answer) = moment.known.answers.next(&bytes[used..])?
+        {
+            moment.known.check(answer.content, &bytes[used..used + answer.bytes])?;
+            let Some((sent_ns, left)) = self.sent.front_mut() else {
+                return Err(Fault::Malformed("an answer that nobody asked for"));
+            };
+            let sent_ns = *sent_ns;
+            *left -= 1;
+            if *left == 0 {
+                self.sent.pop_front();
+            }
+            used += answer.bytes;
+            answered += 1;
+            next = self.count(moment, sent_ns);
+            if answer.closes && next == Next::Stays {
+                next = Next::Closes;
+            }
+        }
+        if answered > 0 && next == Next::Stays {
+            self.ask(moment.request, answered, moment.now);
+        }
+        Ok((used, next))
+    }
+
+    fn take_http2(
+        &mut self,
+        http2: &mut Http2,
+        bytes: &[u8],
+        moment: &mut Moment<'_>,
+    ) -> Result<(usize, Next), Fault> {
+        let mut used = 0;
+        let mut next = Next::Stays;
+        while next == Next::Stays
+            && let Some((brought, frame_bytes)) = http2.next(&bytes[used..], &mut self.out)?
+        {
+            used += frame_bytes;
+            match brought {
+                Brought::Nothing => {}
+                Brought::Refused => moment.count.note("refused_stream".to_owned()),
+                Brought::Answer { began_ns, last, whole } => {
+                    if whole {
+                        moment.known.check(last, last)?;
+                    }
+                    next = self.count(moment, began_ns);
+                }
+            }
+        }
+        if next == Next::Stays && http2.is_over() {
+            next = Next::Closes;
+        }
+        if next == Next::Stays && !self.asked {
+            let one = moment.plan.style.is_per_connection();
+            let most = if one { 1 } else { u32::MAX };
+            self.asked = http2.ask(moment.now, most, &mut self.out) > 0 && one;
+        }
+        Ok((used, next))
+    }
+
+    /// An answer is whole.
+    fn count(&mut self, moment: &mut Moment<'_>, sent_ns: u64) -> Next {
+        let Moment { now, count, plan, .. } = moment;
+        if !self.answered {
+            self.answered = true;
+            if let Some(agreed) = self.wire.as_ref().and_then(Wire::agreed) {
+                *count.tally.handshakes.entry(agreed).or_insert(0) += 1;
+            }
+        }
+        count.progressed_ns = *now;
+        count.failures = 0;
+        count.tally.answered += 1;
+        let one = plan.style.is_per_connection();
+        count.lags.record(now.saturating_sub(if one { self.began_ns } else { sent_ns }));
+        if one { Next::Served } else { Next::Stays }
+    }
+}
+
+impl Known {
+    /// Compares content with the first that came; `answer` is all of that answer that can be shown.
+    fn check(&mut self, content: &[u8], answer: &[u8]) -> Result<(), Fault> {
+        match &self.content {
+            Some(known) if known == content => Ok(()),
+            Some(_) => Err(Fault::Content),
+            None => {
+                self.content = Some(content.to_vec());
+                self.first = answer.to_vec();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Count {
+    fn new() -> Count {
+        Count {
+            tally: HttpTally::default(),
+            lags: Lags::new(),
+            from_ns: 0,
+            progressed_ns: 0,
+            failures: 0,
+            server_cpu: None,
+            client_cpu: Duration::ZERO,
+        }
+    }
+
+    /// Something went wrong.
+    fn note(&mut self, kind: String) {
+        *self.tally.errors.entry(kind).or_insert(0) += 1;
+    }
+
+    /// What counts begins.
+    fn begin(&mut self, now: u64, pid: Option<u32>) -> Result<()> {
+        self.lags.reset();
+        self.tally.answered = 0;
+        self.tally.received_bytes = 0;
+        self.tally.sent_bytes = 0;
+        self.from_ns = now;
+        self.server_cpu = pid.map(server_cpu).transpose()?;
+        self.client_cpu = own_cpu()?;
+        Ok(())
+    }
+
+    fn is_over(&self, until: HttpEnd, now: u64) -> bool {
+        match until {
+            HttpEnd::Millis(millis) => now >= self.from_ns + millis * 1_000_000,
+            HttpEnd::Answers(answers) => self.tally.answered >= answers,
+        }
+    }
+
+    fn end(&mut self, now: u64, pid: Option<u32>) -> Result<()> {
+        let spent = |after: Duration, before: Duration| {
+            u64::try_from(after.saturating_sub(before).as_nanos()).unwrap_or(u64::MAX)
+        };
+        if let (Some(pid), Some(before)) = (pid, self.server_cpu) {
+            self.tally.server_cpu_ns = Some(spent(server_cpu(pid)?, before));
+        }
+        self.tally.client_cpu_ns = spent(own_cpu()?, self.client_cpu);
+        self.tally.seconds = Duration::from_nanos(now - self.from_ns).as_secs_f64();
+        Ok(())
+    }
+
+    /// Closes a connection in good order.
+    fn close(&mut self, conn: &mut Conn) {
+        if let Some(mut wire) = conn.wire.take() {
+            wire.say_goodbye();
+            self.tally.sent_bytes += wire.take_sent();
+        }
+    }
+}
+
+fn server_cpu(pid: u32) -> Result<Duration> {
+    sys::process_cpu(pid).context("cannot read the server's CPU time")
+}
+
+fn own_cpu() -> Result<Duration> {
+    sys::process_cpu(std::process::id()).context("cannot read the generator's CPU time")
+}
+
+/// On loopback each connection comes from another address, so that ports in TIME_WAIT are not in the way.
+fn source(plan: &HttpPlan, number: u64) -> Option<SocketAddr> {
+    let IpAddr::V4(target) = plan.addr.ip() else { return None };
+    let [.., high, low] = (number % SOURCES + 1).to_be_bytes();
+    let source = Ipv4Addr::new(127, plan.source, high, low);
+    target.is_loopback().then(|| SocketAddr::from((source, 0)))
+}
