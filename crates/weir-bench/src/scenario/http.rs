@@ -102,7 +102,12 @@ fn describe(args: &HttpArgs, report: &mut Report) {
 
 fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<HttpPlan> {
     let style = args.style();
-    let tls = setup.tls.clone().map(|tls| TlsPlan {
+    let mut tls = setup.tls.clone();
+    if let Some(tls) = tls.as_mut().filter(|_| args.compare) {
+        // That of the rivals, beside that of a running server.
+        tls.ca += &args.tls.credentials()?.ca;
+    }
+    let tls = tls.map(|tls| TlsPlan {
         alpn: vec![style.alpn().to_owned()],
         suite: match (&tls.suite, tls.version) {
             (None, None) if args.compare => Some(COMMON_SUITE.to_owned()),

@@ -138,9 +138,9 @@ const SOURCES: u64 = 60_000;
 impl<W: Write> Worker<W> {
     /// Runs the requests and answers with what they showed.
     pub(super) fn request(&mut self, plan: &HttpPlan) -> Result<()> {
-        let result = self.prepare_tls(plan.tls.as_ref()).and_then(|()| {
-            let tls = self.tls.as_ref();
-            Load::new(plan, tls, &mut self.inbox).and_then(Load::run)
+        // Tickets of another server are of no use with this one.
+        let result = plan.tls.as_ref().map(TlsClient::new).transpose().and_then(|tls| {
+            Load::new(plan, tls.as_ref(), &mut self.inbox).and_then(Load::run)
         });
         match result {
             Ok(tally) => self.answer(&Answer::Requested(Box::new(tally))),
