@@ -246,6 +246,16 @@ mod tests {
             "weir-bench idle --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --tls --tls-ca ca.pem",
             "weir-bench handshake --spawn w --tls --tls-key rsa --handshakes 500 --json",
             "weir-bench storm --spawn w --tls --tls-resume 0.9 --returning 5000 --json",
+            "weir-bench idle --spawn w --transport ws-json --tls",
+            "weir-bench idle --addr 127.0.0.1:1 --http 127.0.0.1:3 --admin 127.0.0.1:2 --pid 1 --transport sse",
+            "weir-bench broadcast --spawn w --connections 10000 --transport mixed --json",
+            "weir-bench http --spawn w --compare --json",
+            "weir-bench http --spawn w --compare --h2 --tls --streams 32 --connections 16",
+            "weir-bench http --spawn w --pipeline 16 --requests 100000",
+            "weir-bench http --spawn w --per-connection --tls --tls-key rsa --tls-resume 1 --tls-session-ids",
+            "weir-bench http --connect 127.0.0.1:1 --pid 1 --path /",
+            "weir-bench floor http-epoll --listen 127.0.0.1:1 --pin 0",
+            "weir-bench floor http-hyper --h2 --certificate c --key k",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
@@ -263,6 +273,11 @@ mod tests {
             "weir-bench idle --spawn w --tls-version 1.3",
             "weir-bench idle --spawn w --tls --tls-resume 1.1",
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
+            "weir-bench http",
+            "weir-bench http --connect 127.0.0.1:1",
+            "weir-bench http --spawn w --h2 --pipeline 2",
+            "weir-bench http --spawn w --streams 2",
+            "weir-bench http --spawn w --per-connection --pipeline 2",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -5,7 +5,10 @@
 use std::fmt::Write;
 use std::rc::Rc;
 
+use weir_wire::format::Format;
 use weir_wire::hot::{FromServer, Push};
+
+use crate::worker::forms::body;
 
 /// Bytes before the pattern: the least size of a payload.
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -57,23 +60,23 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Checks messages byte by byte.
 ///
-/// All receivers of a message get the same frame, so a frame once verified is kept and the next copies of it are only
-/// compared with it.
+/// All receivers of a message get the same bytes if they read the same form, so a message once verified is kept and the
+/// next copies of it are only compared with it.
 pub(crate) struct Verifier {
     size: usize,
-    /// Indexed by a hash of stream and number; a collision costs a second verification.
+    /// Indexed by form and a hash of stream and number; a collision costs a second verification.
     recent: Vec<Option<Rc<Verified>>>,
     expected: String,
 }
 
-/// A frame that was verified.
+/// A message of the server's that was verified.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verified {
     /// Of its messages, in order; at least one.
     pub(crate) headers: Vec<Header>,
     /// Offset in the topic that it brings a connection to; 0 for what has no topic.
     pub(crate) last_offset: u64,
-    body: Vec<u8>,
+    message: Vec<u8>,
 }
 
 impl Verifier {
@@ -81,41 +84,43 @@ impl Verifier {
     pub(crate) fn new(size: usize) -> Verifier {
         Verifier {
             size,
-            recent: std::iter::repeat_with(|| None).take(RECENT).collect(),
+            recent: std::iter::repeat_with(|| None).take(RECENT * Format::COUNT).collect(),
             expected: String::new(),
         }
     }
 
-    /// Verifies the body of a frame on a connection that awaits `(stream, seq)`; `None` if it carries no message.
+    /// Verifies a message of that form on a connection that awaits `(stream, seq)`; `None` if it carries no payload.
+    /// Of TCP, a message is the body of a frame.
     ///
     /// The numbers found are for the caller to judge. Errors: a sentence that says what is wrong.
     /// Cost: a comparison of the body, as a rule.
     pub(crate) fn check(
         &mut self,
-        stream: u32,
-        seq: u32,
+        form: Format,
+        (stream, seq): (u32, u32),
         topic: &str,
-        body: &[u8],
+        message: &[u8],
     ) -> Result<Option<Rc<Verified>>, String> {
-        if let Some(known) = self.known(stream, seq)
-            && known.body == body
+        if let Some(known) = self.known(form, stream, seq)
+            && known.message == message
         {
             return Ok(Some(Rc::clone(known)));
         }
         let mut headers = Vec::new();
-        let last_offset = messages_in(body, |push| {
-            headers.push(self.check_message(stream, topic, push)?);
+        let last_offset = messages_in(&body(form, message)?, |push| {
+            headers.push(self.check_message(form, stream, topic, push)?);
             Ok(())
         })?;
         let Some(first) = headers.first() else { return Ok(None) };
-        let place = slot(stream, first.seq);
-        let verified = Rc::new(Verified { headers, last_offset, body: body.to_vec() });
+        let place = slot(form, stream, first.seq);
+        let verified = Rc::new(Verified { headers, last_offset, message: message.to_vec() });
         self.recent[place] = Some(Rc::clone(&verified));
         Ok(Some(verified))
     }
 
     fn check_message(
         &mut self,
+        form: Format,
         stream: u32,
         topic: &str,
         push: &Push<'_>,
@@ -133,17 +138,17 @@ impl Verifier {
                 header.stream, push.topic
             ));
         }
-        self.verify(header, payload)?;
+        self.verify(form, header, payload)?;
         Ok(header)
     }
 
-    fn known(&self, stream: u32, seq: u32) -> Option<&Rc<Verified>> {
-        let known = self.recent[slot(stream, seq)].as_ref()?;
+    fn known(&self, form: Format, stream: u32, seq: u32) -> Option<&Rc<Verified>> {
+        let known = self.recent[slot(form, stream, seq)].as_ref()?;
         let first = known.headers.first()?;
         (first.stream == stream && first.seq == seq).then_some(known)
     }
 
-    fn verify(&mut self, header: Header, payload: &[u8]) -> Result<(), String> {
+    fn verify(&mut self, form: Format, header: Header, payload: &[u8]) -> Result<(), String> {
         let Header { stream, seq, sent_ns } = header;
         if payload.len() != self.size {
             return Err(format!(
@@ -159,7 +164,7 @@ impl Verifier {
                 "stream {stream}, message {seq}: wrong byte at {at} of the payload"
             ));
         }
-        let known = self.known(stream, seq).and_then(|known| known.headers.first());
+        let known = self.known(form, stream, seq).and_then(|known| known.headers.first());
         if known.is_some_and(|known| known.sent_ns != sent_ns) {
             return Err(format!("stream {stream}, message {seq}: two payloads under one number"));
         }
@@ -187,11 +192,11 @@ pub(crate) fn messages_in(
     }
 }
 
-/// Verified frames kept: as many as the messages that a slow reader may lag behind, and then some.
+/// Verified messages kept of each form: as many as the messages that a slow reader may lag behind, and then some.
 const RECENT: usize = 1024;
 
-fn slot(stream: u32, seq: u32) -> usize {
-    (stream.wrapping_mul(31).wrapping_add(seq) as usize) % RECENT
+fn slot(form: Format, stream: u32, seq: u32) -> usize {
+    form.index() * RECENT + (stream.wrapping_mul(31).wrapping_add(seq) as usize) % RECENT
 }
 
 #[cfg(test)]
@@ -202,7 +207,7 @@ mod tests {
 
     /// The heads that a verifier finds.
     fn heads(verifier: &mut Verifier, stream: u32, seq: u32, body: &[u8]) -> Vec<Header> {
-        verifier.check(stream, seq, "t", body).unwrap().unwrap().headers.clone()
+        verifier.check(Format::Stream, (stream, seq), "t", body).unwrap().unwrap().headers.clone()
     }
 
     fn frame(header: Header, size: usize, topic: &str) -> Vec<u8> {
@@ -267,13 +272,13 @@ mod tests {
         let (batch, _) = weir_wire::frame::decode(&frames, usize::MAX).unwrap().unwrap();
         let mut verifier = Verifier::new(64);
         for _ in 0..2 {
-            let found = verifier.check(3, 7, "t", batch).unwrap().unwrap();
+            let found = verifier.check(Format::Stream, (3, 7), "t", batch).unwrap().unwrap();
             assert_eq!((&found.headers, found.last_offset), (&headers, 22));
         }
         let mut wrong = batch.to_vec();
         let at = wrong.len() - 40;
         wrong[at] ^= 1;
-        assert!(verifier.check(3, 7, "t", &wrong).is_err());
+        assert!(verifier.check(Format::Stream, (3, 7), "t", &wrong).is_err());
     }
 
     #[test]
@@ -284,11 +289,11 @@ mod tests {
             for known in [false, true] {
                 let mut verifier = Verifier::new(64);
                 if known {
-                    verifier.check(3, 7, "t", &genuine).unwrap();
+                    verifier.check(Format::Stream, (3, 7), "t", &genuine).unwrap();
                 }
                 let mut wrong = genuine.clone();
                 wrong[at] ^= 1;
-                assert!(verifier.check(3, 7, "t", &wrong).is_err(), "byte {at}");
+                assert!(verifier.check(Format::Stream, (3, 7), "t", &wrong).is_err(), "byte {at}");
             }
         }
     }
@@ -296,13 +301,13 @@ mod tests {
     #[test]
     fn another_topic_stream_or_size_is_found() {
         let mut verifier = Verifier::new(64);
-        assert!(verifier.check(3, 7, "u", &body(HEADER, 64, "t")).is_err());
-        assert!(verifier.check(4, 7, "t", &body(HEADER, 64, "t")).is_err());
-        assert!(verifier.check(3, 7, "t", &body(HEADER, 65, "t")).is_err());
-        assert!(verifier.check(3, 7, "t", &body(HEADER, 64, "t")).is_ok());
+        assert!(verifier.check(Format::Stream, (3, 7), "u", &body(HEADER, 64, "t")).is_err());
+        assert!(verifier.check(Format::Stream, (4, 7), "t", &body(HEADER, 64, "t")).is_err());
+        assert!(verifier.check(Format::Stream, (3, 7), "t", &body(HEADER, 65, "t")).is_err());
+        assert!(verifier.check(Format::Stream, (3, 7), "t", &body(HEADER, 64, "t")).is_ok());
         let later = Header { sent_ns: HEADER.sent_ns + 1, ..HEADER };
         assert!(
-            verifier.check(3, 7, "t", &body(later, 64, "t")).is_err(),
+            verifier.check(Format::Stream, (3, 7), "t", &body(later, 64, "t")).is_err(),
             "one number, two messages"
         );
     }

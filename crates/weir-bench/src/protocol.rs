@@ -5,10 +5,12 @@ mod http;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use weir_wire::format::Format;
 
 use crate::stats::LagCounts;
-use crate::tls::TlsPlan;
+use crate::tls::{ALPN, TlsPlan};
 
 pub(crate) use http::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
 
@@ -74,8 +76,28 @@ pub(crate) struct OpenPlan {
     pub(crate) slow: Option<SlowPlan>,
     /// How what arrives is checked.
     pub(crate) check: Check,
+    /// How messages come to them.
+    pub(crate) transport: Transport,
+    /// Where those connect to whom messages come over HTTP.
+    pub(crate) edge: Option<SocketAddr>,
     /// How they speak TLS; `None`: they do not.
     pub(crate) tls: Option<TlsPlan>,
+}
+
+/// How messages come to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Transport {
+    /// Frames over TCP.
+    Tcp,
+    /// WebSocket, protobuf.
+    Ws,
+    /// WebSocket, JSON.
+    WsJson,
+    /// Server-sent events.
+    Sse,
+    /// A quarter of the clients by each of these.
+    Mixed,
 }
 
 /// How what arrives is checked.
@@ -404,6 +426,51 @@ impl Streams {
         }
     }
 }
+
+impl OpenPlan {
+    /// What a connection reads. In a mixture the formats change within a stream.
+    pub(crate) fn form_of(&self, connection: u32) -> Format {
+        match self.transport {
+            Transport::Tcp => Format::Stream,
+            Transport::Ws => Format::WsProtobuf,
+            Transport::WsJson => Format::WsJson,
+            Transport::Sse => Format::Sse,
+            Transport::Mixed => {
+                let number = match self.streams {
+                    Streams::Count(count) => connection / count.max(1),
+                    Streams::Block(_) => connection,
+                };
+                Format::ALL[number as usize % Format::COUNT]
+            }
+        }
+    }
+}
+
+impl Transport {
+    /// Name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Ws => "ws",
+            Transport::WsJson => "ws-json",
+            Transport::Sse => "sse",
+            Transport::Mixed => "mixed",
+        }
+    }
+
+    /// Names in ALPN of what is spoken.
+    pub(crate) fn alpn(self) -> Vec<String> {
+        let names: &[&str] = match self {
+            Transport::Tcp => &[ALPN],
+            Transport::Ws | Transport::WsJson | Transport::Sse => &[HTTP1],
+            Transport::Mixed => &[ALPN, HTTP1],
+        };
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+}
+
+/// HTTP/1.1 in ALPN.
+const HTTP1: &str = "http/1.1";
 
 impl SlowPlan {
     /// Whether a connection is one of the slow.

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{HttpFloor, RunArgs, TargetArgs, duration, echo_size, rate, share, size};
 use crate::floor::Trigger;
+use crate::protocol::Transport;
 
 #[derive(Debug, Args)]
 pub(crate) struct IdleArgs {
@@ -22,6 +23,9 @@ pub(crate) struct IdleArgs {
     /// Without --spawn: one topic for each connection, instead of 1,000 connections a topic.
     #[arg(long, conflicts_with = "spawn")]
     pub(crate) own_topics: bool,
+    /// How messages come to the clients.
+    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
+    pub(crate) transport: Transport,
 }
 
 #[derive(Debug, Args)]
@@ -38,6 +42,9 @@ pub(crate) struct BroadcastArgs {
     /// Publish to all connections instead of to topics.
     #[arg(long, conflicts_with = "topics")]
     pub(crate) all: bool,
+    /// How messages come to the clients.
+    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
+    pub(crate) transport: Transport,
     /// Tick of the topics [default: none, or what the running server has].
     #[arg(long, value_name = "MS", conflicts_with_all = ["all", "addr"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) tick_ms: Option<u32>,

@@ -1,12 +1,15 @@
 //! `broadcast`: messages to many connections, a bare send loop alternating with the server.
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toml::Table;
+use weir_wire::format::Format;
 
+use super::sampler::whole;
 use super::{FloorSet, Round, Setup};
 use crate::cli::BroadcastArgs;
 use crate::floor::Trigger;
+use crate::metrics::Metrics;
 use crate::protocol::{HelloPlan, OpenPlan, Streams};
 use crate::publish::{FloorSink, HttpSink};
 use crate::report::Report;
@@ -32,13 +35,14 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     let load = &args.load;
     let setup = Setup::new(&args.run, Some(&args.target), true)?;
     report.set("connections", load.connections);
+    report.set("transport", args.transport.name());
     report.set("size", load.size);
     report.set("rate", load.rate);
     report.set("topics", if args.all { 0 } else { args.topics });
     report.set("all", args.all);
     report.set("tick_ms", args.tick_ms);
     let settings = args.tick_ms.map_or_else(Table::new, super::room::settings);
-    let target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
+    let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
     let prefix = if args.all { "" } else { setup.topic_prefix.as_str() };
     let mut workers = setup.workers(load.connections)?;
     let plan = setup.plan(target.addr, load.size, Streams::Count(args.topics));
@@ -47,6 +51,7 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
         hello: plan.hello.map(|hello| HelloPlan { subscribe: !args.all, ..hello }),
         ..plan
     };
+    let plan = setup.plan_by(args.transport, target.edge, plan)?;
     let connect = workers.open(&plan, |_, plan| plan)?;
     let floor = setup.floor(Trigger::Level, load.connections, load.size, prefix)?;
     let topics = if args.all { 0 } else { args.topics };
@@ -63,8 +68,11 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
         size: load.size,
         rate: load.rate,
     };
+    let before = target.metrics()?;
     let rounds = contest.rounds(load.rounds, load.messages_per_round())?;
+    let after = target.metrics()?;
     fill(report, load.connections, load.messages_per_round(), &rounds);
+    report.set("encodings", encodings(&before, &after));
     report.figure("connect_seconds", Some(connect.as_secs_f64()));
     report.set("worker_processes", contest.workers.processes() + contest.floor.workers.processes());
     setup.describe(report);
@@ -73,6 +81,19 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     target.stop(report);
     Ok(())
 }
+
+/// Messages made by the server in each format, by its own account; null where it gives none.
+fn encodings(before: &Metrics, after: &Metrics) -> Value {
+    let made = Format::ALL.into_iter().filter_map(|format| {
+        let count = |metrics: &Metrics| metrics.sum(ENCODINGS, &[("format", format.name())]);
+        let made = whole(count(after)? - count(before).unwrap_or(0.0));
+        Some((format.name().to_owned(), made.into()))
+    });
+    let made: Map<String, Value> = made.collect();
+    if made.is_empty() { Value::Null } else { Value::Object(made) }
+}
+
+const ENCODINGS: &str = "weir_encodings_total";
 
 impl Contest<'_> {
     /// A round of each that does not count, then those that do; who comes first alternates.

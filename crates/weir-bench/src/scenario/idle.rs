@@ -39,6 +39,7 @@ pub(crate) fn run(args: &IdleArgs, report: &mut Report) -> Result<()> {
     // The server runs as it would in service: with all its CPUs, unless told otherwise.
     let setup = Setup::new(&args.run, Some(&args.target), false)?;
     report.set("connections", args.connections);
+    report.set("transport", args.transport.name());
     let own_first = args.own_topics;
     let held = hold(args, &setup, if own_first { 1 } else { PER_TOPIC }, report)?;
     let per_connection = held.per_connection(args.connections);
@@ -76,6 +77,7 @@ impl Held {
 fn hold(args: &IdleArgs, setup: &Setup, per_topic: u32, report: &mut Report) -> Result<Held> {
     let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
     let plan = setup.plan(target.addr, HEADER_BYTES, Streams::Block(per_topic));
+    let plan = setup.plan_by(args.transport, target.edge, plan)?;
     let standing = connections(&mut target)?.unwrap_or(0.0);
     let mut warm_up = setup.workers(WARM_UP)?;
     warm_up.open(&plan, |_, plan| plan)?;

@@ -21,14 +21,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
 use crate::cli::{Pin, RunArgs, TargetArgs};
 use crate::clock;
 use crate::floor::{Floor, Trigger};
 use crate::process::Cpus;
-use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams};
+use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams, Transport};
 use crate::publish::{self, Published, Schedule, Sink};
 use crate::report::Report;
 use crate::stats::real;
@@ -126,8 +126,24 @@ impl Setup {
             topic_prefix: self.topic_prefix.clone(),
             slow: None,
             check: Check::Streams,
+            transport: Transport::Tcp,
+            edge: None,
             tls: self.tls.clone(),
         }
+    }
+
+    /// The same for devices that messages come to by this transport; where HTTP clients connect is `edge`.
+    pub(crate) fn plan_by(
+        &self,
+        transport: Transport,
+        edge: Option<SocketAddr>,
+        plan: OpenPlan,
+    ) -> Result<OpenPlan> {
+        if transport != Transport::Tcp && edge.is_none() {
+            bail!("--transport with --addr needs --http ADDR");
+        }
+        let tls = plan.tls.map(|tls| TlsPlan { alpn: transport.alpn(), ..tls });
+        Ok(OpenPlan { transport, edge, tls, ..plan })
     }
 
     /// Starts workers.

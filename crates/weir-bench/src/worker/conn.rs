@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt,
 };
+use weir_wire::format::Format;
 use weir_wire::frame;
 use weir_wire::v1::{ClientMessage, Hello, Position, Subscribe, client_message};
 
@@ -20,13 +21,16 @@ use crate::protocol::{HelloPlan, OpenPlan};
 use crate::sys;
 use crate::tls::TlsClient;
 
-/// A client connection, over its whole life: Connecting → Greeting → Settled → Ended; any may skip to Ended.
+/// A client connection, over its whole life: Connecting → Greeting → Settled → Ended; any may skip to Ended. One that
+/// speaks HTTP first is Upgrading before it is Greeting.
 #[derive(Debug)]
 pub(crate) struct Conn {
     /// The socket; none once ended.
     pub(crate) fd: Option<Wire>,
     /// Where in its life it is.
     pub(crate) phase: Phase,
+    /// What it reads.
+    pub(crate) form: Format,
     /// Number of its topic.
     pub(crate) stream: u32,
     /// The message that must come next.
@@ -54,6 +58,8 @@ pub(crate) struct Conn {
 pub(crate) enum Phase {
     /// The kernel connects.
     Connecting,
+    /// The request is sent; the head of its answer is to come.
+    Upgrading,
     /// `Hello` is sent; `Welcome` and `Subscribed` are to come.
     Greeting,
     /// Messages flow.
@@ -81,11 +87,19 @@ impl Conn {
     pub(crate) fn dial(plan: &OpenPlan, tls: Option<&TlsClient>, index: u32) -> Result<Conn> {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
         let recv_buffer = plan.slow.filter(|_| slow).map(|slow| slow.recv_buffer);
-        let fd = dial(plan.addr, source(plan, index), recv_buffer)?;
+        let form = plan.form_of(index);
+        let addr = match form {
+            Format::Stream => plan.addr,
+            Format::WsProtobuf | Format::WsJson | Format::Sse => {
+                plan.edge.context("no address for HTTP is known")?
+            }
+        };
+        let fd = dial(addr, source(plan, index), recv_buffer)?;
         let tls = tls.map(|tls| tls.connection(index.into())).transpose()?;
         Ok(Conn {
             fd: Some(Wire::new(fd, tls)),
             phase: Phase::Connecting,
+            form,
             stream: plan.streams.of(index),
             next_seq: 0,
             place: Place::default(),
@@ -163,19 +177,27 @@ fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
 
 /// The frame that opens a connection, with a device id of its own; to resume, from a position.
 pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str, position: Option<Position>) -> Vec<u8> {
-    let device_id: String =
-        rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect();
+    let mut out = Vec::new();
+    frame::encode(&hello(plan, topic, position), &mut out);
+    out
+}
+
+/// An id that no other connection has.
+pub(super) fn device_id() -> String {
+    rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect()
+}
+
+/// The message in that frame.
+pub(super) fn hello(plan: &HelloPlan, topic: &str, position: Option<Position>) -> ClientMessage {
     let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
     let hello = Hello {
-        device_id,
+        device_id: device_id(),
         token: plan.token.clone(),
         client: "weir-bench".to_owned(),
         heartbeat_ms: HEARTBEAT_MS,
         topics: topics.into_iter().collect(),
     };
-    let mut out = Vec::new();
-    frame::encode(&ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }, &mut out);
-    out
+    ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }
 }
 
 impl HelloPlan {
@@ -191,7 +213,7 @@ const HEARTBEAT_MS: u32 = 15 * 60 * 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Check, Streams};
+    use crate::protocol::{Check, Streams, Transport};
 
     #[test]
     fn sources_change_before_ports_run_out() {
@@ -208,6 +230,8 @@ mod tests {
             topic_prefix: String::new(),
             slow: None,
             check: Check::Streams,
+            transport: Transport::Tcp,
+            edge: None,
             tls: None,
         };
         let shown = |index| source(&plan, index).unwrap().to_string();

@@ -1,9 +1,12 @@
 //! Bytes from the server, taken apart and counted.
 
+use weir_wire::format::Format;
 use weir_wire::v1::{ServerMessage, Subscribed, server_message};
+use weir_wire::ws::Opcode;
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
+use super::forms::{self, Piece};
 use super::keys::Keys;
 use super::room::{Room, Taken};
 use crate::clock;
@@ -181,6 +184,12 @@ impl Counter {
         bytes: &[u8],
         stamp: Option<u64>,
     ) -> Result<usize, String> {
+        match conn.form {
+            Format::Stream => {}
+            Format::WsProtobuf | Format::WsJson | Format::Sse => {
+                return self.take_pieces(index, conn, bytes, stamp);
+            }
+        }
         let mut used = 0;
         loop {
             let frame = frame::decode(&bytes[used..], FRAME_BYTES_MAX)
@@ -189,6 +198,35 @@ impl Counter {
             self.take_frame(index, conn, body, frame_bytes, stamp)?;
             used += frame_bytes;
         }
+    }
+
+    /// The same of what comes over HTTP.
+    fn take_pieces(
+        &mut self,
+        index: usize,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<usize, String> {
+        let mut used = 0;
+        while let Some((piece, piece_bytes)) = forms::next(conn.form, &bytes[used..])? {
+            match piece {
+                Piece::Message(message) => {
+                    self.take_frame(index, conn, message, piece_bytes, stamp)?;
+                }
+                Piece::Ping(data) => conn.send_frame(Opcode::Pong, data)?,
+                Piece::Close(code) => {
+                    conn.goodbye = code.map_or(conn.goodbye, u32::from);
+                    let reason = code.map(u16::to_be_bytes);
+                    // The server may have gone already.
+                    let _ =
+                        conn.send_frame(Opcode::Close, reason.as_ref().map_or(&[], |it| &it[..]));
+                }
+                Piece::Nothing => {}
+            }
+            used += piece_bytes;
+        }
+        Ok(used)
     }
 
     fn take_frame(
@@ -202,7 +240,7 @@ impl Counter {
         let topic = self.topics.get(conn.stream as usize).map_or("", String::as_str);
         let found = match &mut self.judge {
             Judge::Streams(verifier) => {
-                let verified = verifier.check(conn.stream, conn.next_seq, topic, body);
+                let verified = verifier.check(conn.form, (conn.stream, conn.next_seq), topic, body);
                 verified.map(|verified| {
                     let Some(verified) = verified else { return false };
                     for header in &verified.headers {
@@ -321,7 +359,8 @@ impl Counter {
     /// Any message that carries no payload of ours.
     fn take_other(&mut self, conn: &mut Conn, body: &[u8]) -> Result<(), String> {
         use server_message::Kind;
-        let message = ServerMessage::decode(body).map_err(|error| error.to_string())?;
+        let body = forms::body(conn.form, body)?;
+        let message = ServerMessage::decode(&body[..]).map_err(|error| error.to_string())?;
         match message.kind {
             Some(Kind::Welcome(_)) => conn.awaited = conn.awaited.saturating_sub(1),
             Some(Kind::Subscribed(subscribed)) => self.take_subscribed(conn, &subscribed),

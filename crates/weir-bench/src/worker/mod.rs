@@ -4,6 +4,7 @@ mod churn;
 mod conn;
 mod counter;
 mod echo;
+pub(crate) mod forms;
 pub(crate) mod keys;
 mod opening;
 mod pacing;
@@ -13,6 +14,7 @@ mod returning;
 mod room;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::process::nice;
+use weir_wire::format::Format;
 
 pub(crate) use conn::dial;
 use conn::{Conn, Phase, hello_frame};
@@ -304,7 +307,11 @@ impl<W: Write> Worker<W> {
     fn handle_event(&mut self, index: usize) -> Result<()> {
         match self.conns.get(index).map(|conn| conn.phase) {
             None | Some(Phase::Ended) => {}
-            Some(Phase::Connecting) => self.greet(index),
+            Some(Phase::Connecting) => match self.conns[index].form {
+                Format::Stream => self.greet(index),
+                Format::WsProtobuf | Format::WsJson | Format::Sse => self.ask_for_messages(index),
+            },
+            Some(Phase::Upgrading) => self.read_head(index),
             Some(Phase::Greeting | Phase::Settled) => {
                 self.read(index, READ_BYTES);
             }

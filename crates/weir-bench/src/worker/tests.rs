@@ -5,6 +5,7 @@ mod echo;
 mod resume;
 mod room;
 mod tls;
+mod transport;
 
 use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::*;
 use crate::payload::Header;
-use crate::protocol::{Check, HelloPlan, SlowPlan, Streams, to_hex};
+use crate::protocol::{Check, HelloPlan, SlowPlan, Streams, Transport, to_hex};
 
 /// A worker in a thread, with both ends of its pipes.
 struct Bench {
@@ -78,6 +79,8 @@ fn plan(addr: SocketAddr, count: u32) -> OpenPlan {
         topic_prefix: "bench/".to_owned(),
         slow: None,
         check: Check::Streams,
+        transport: Transport::Tcp,
+        edge: None,
         tls: None,
     }
 }

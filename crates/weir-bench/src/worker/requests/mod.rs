@@ -139,9 +139,12 @@ impl<W: Write> Worker<W> {
     /// Runs the requests and answers with what they showed.
     pub(super) fn request(&mut self, plan: &HttpPlan) -> Result<()> {
         // Tickets of another server are of no use with this one.
-        let result = plan.tls.as_ref().map(TlsClient::new).transpose().and_then(|tls| {
-            Load::new(plan, tls.as_ref(), &mut self.inbox).and_then(Load::run)
-        });
+        let result = plan
+            .tls
+            .as_ref()
+            .map(TlsClient::new)
+            .transpose()
+            .and_then(|tls| Load::new(plan, tls.as_ref(), &mut self.inbox).and_then(Load::run));
         match result {
             Ok(tally) => self.answer(&Answer::Requested(Box::new(tally))),
             Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
