@@ -1,3 +1,5 @@
+//! What is made of the figures of several servers.
+
 use super::*;
 
 fn tally(answered: u64, cpu_us: u64, agreed: &str) -> HttpTally {

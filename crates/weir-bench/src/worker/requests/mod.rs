@@ -1,5 +1,6 @@
 //! Requests over HTTP, as fast as they are answered: so many on their way on each of so many connections.
 
+mod conn;
 mod http1;
 mod http2;
 #[cfg(test)]
@@ -16,8 +17,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use self::http1::Answers;
-use self::http2::{Brought, Http2, LITERAL_BYTES_MAX};
+use self::conn::{Conn, Known, Moment, Next};
+use self::http2::{Http2, LITERAL_BYTES_MAX};
 use super::conn::dial_unstamped;
 use super::wire::{Inbox, Wire};
 use super::{EVENTS_MAX, READ_BYTES, Worker};
@@ -44,25 +45,6 @@ struct Load<'a> {
     count: Count,
 }
 
-/// What is known of answers.
-#[derive(Debug, Default)]
-struct Known {
-    answers: Answers,
-    /// Content of the first one.
-    content: Option<Vec<u8>>,
-    /// The whole of it; of HTTP/2 the content alone.
-    first: Vec<u8>,
-}
-
-/// What answers are taken with.
-struct Moment<'a> {
-    now: u64,
-    plan: &'a HttpPlan,
-    request: &'a [u8],
-    known: &'a mut Known,
-    count: &'a mut Count,
-}
-
 /// What is counted.
 struct Count {
     tally: HttpTally,
@@ -75,36 +57,6 @@ struct Count {
     failures: u32,
     server_cpu: Option<Duration>,
     client_cpu: Duration,
-}
-
-/// A place for connections, one after the other.
-struct Conn {
-    /// None between two of them.
-    wire: Option<Wire>,
-    /// Whether the kernel has connected.
-    connected: bool,
-    began_ns: u64,
-    /// The one request of a connection of HTTP/2 was sent.
-    asked: bool,
-    /// Requests on their way: when they were sent, and how many at that time. For HTTP/2 the streams know.
-    sent: VecDeque<(u64, u32)>,
-    http2: Option<Box<Http2>>,
-    /// Beginning of an answer whose rest is to come.
-    partial: Vec<u8>,
-    /// What is to be sent.
-    out: Vec<u8>,
-    /// An answer has come.
-    answered: bool,
-}
-
-/// What becomes of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Stays,
-    /// It has served its purpose.
-    Served,
-    /// The server wants it to end.
-    Closes,
 }
 
 /// Why a connection is of no more use.
@@ -377,166 +329,6 @@ impl<'a> Load<'a> {
             conn.flush(&mut count.tally)?;
         }
         Ok(next)
-    }
-}
-
-impl Conn {
-    fn empty() -> Conn {
-        Conn {
-            wire: None,
-            connected: false,
-            began_ns: 0,
-            asked: false,
-            sent: VecDeque::new(),
-            http2: None,
-            partial: Vec::new(),
-            out: Vec::new(),
-            answered: false,
-        }
-    }
-
-    /// What is said once the kernel has connected.
-    fn greet(&mut self, request: &[u8], plan: &HttpPlan) {
-        match &mut self.http2 {
-            Some(http2) => http2.begin(&mut self.out),
-            None => {
-                let count = if plan.style.is_per_connection() { 1 } else { plan.depth };
-                self.ask(request, count, clock::monotonic_ns());
-            }
-        }
-    }
-
-    /// Asks so many times by HTTP/1.1.
-    fn ask(&mut self, request: &[u8], count: u32, now: u64) {
-        for _ in 0..count {
-            self.out.extend_from_slice(request);
-        }
-        self.sent.push_back((now, count));
-    }
-
-    fn flush(&mut self, tally: &mut HttpTally) -> Result<(), Fault> {
-        let Some(wire) = &mut self.wire else { return Ok(()) };
-        wire.send_from(&mut self.out)?;
-        tally.sent_bytes += wire.take_sent();
-        Ok(())
-    }
-
-    /// Nothing is on its way.
-    fn is_idle(&self) -> bool {
-        match &self.http2 {
-            Some(http2) => http2.is_over(),
-            None => self.sent.is_empty(),
-        }
-    }
-
-    /// Takes the whole answers in `bytes` and asks for as many again; how many bytes they are.
-    fn take(&mut self, bytes: &[u8], moment: &mut Moment<'_>) -> Result<(usize, Next), Fault> {
-        match self.http2.take() {
-            None => self.take_http1(bytes, moment),
-            Some(mut http2) => {
-                let taken = self.take_http2(&mut http2, bytes, moment);
-                self.http2 = Some(http2);
-                taken
-            }
-        }
-    }
-
-    fn take_http1(
-        &mut self,
-        bytes: &[u8],
-        moment: &mut Moment<'_>,
-    ) -> Result<(usize, Next), Fault> {
-        let (mut used, mut answered) = (0, 0);
-        let mut next = Next::Stays;
-        while next == Next::Stays
-            && let Some(answer) = moment.known.answers.next(&bytes[used..])?
-        {
-            moment.known.check(answer.content, &bytes[used..used + answer.bytes])?;
-            let Some((sent_ns, left)) = self.sent.front_mut() else {
-                return Err(Fault::Malformed("an answer that nobody asked for"));
-            };
-            let sent_ns = *sent_ns;
-            *left -= 1;
-            if *left == 0 {
-                self.sent.pop_front();
-            }
-            used += answer.bytes;
-            answered += 1;
-            next = self.count(moment, sent_ns);
-            if answer.closes && next == Next::Stays {
-                next = Next::Closes;
-            }
-        }
-        if answered > 0 && next == Next::Stays {
-            self.ask(moment.request, answered, moment.now);
-        }
-        Ok((used, next))
-    }
-
-    fn take_http2(
-        &mut self,
-        http2: &mut Http2,
-        bytes: &[u8],
-        moment: &mut Moment<'_>,
-    ) -> Result<(usize, Next), Fault> {
-        let mut used = 0;
-        let mut next = Next::Stays;
-        while next == Next::Stays
-            && let Some((brought, frame_bytes)) = http2.next(&bytes[used..], &mut self.out)?
-        {
-            used += frame_bytes;
-            match brought {
-                Brought::Nothing => {}
-                Brought::Refused => moment.count.note("refused_stream".to_owned()),
-                Brought::Answer { began_ns, last, whole } => {
-                    if whole {
-                        moment.known.check(last, last)?;
-                    }
-                    next = self.count(moment, began_ns);
-                }
-            }
-        }
-        if next == Next::Stays && http2.is_over() {
-            next = Next::Closes;
-        }
-        if next == Next::Stays && !self.asked {
-            let one = moment.plan.style.is_per_connection();
-            let most = if one { 1 } else { u32::MAX };
-            self.asked = http2.ask(moment.now, most, &mut self.out) > 0 && one;
-        }
-        Ok((used, next))
-    }
-
-    /// An answer is whole.
-    fn count(&mut self, moment: &mut Moment<'_>, sent_ns: u64) -> Next {
-        let Moment { now, count, plan, .. } = moment;
-        if !self.answered {
-            self.answered = true;
-            if let Some(agreed) = self.wire.as_ref().and_then(Wire::agreed) {
-                *count.tally.handshakes.entry(agreed).or_insert(0) += 1;
-            }
-        }
-        count.progressed_ns = *now;
-        count.failures = 0;
-        count.tally.answered += 1;
-        let one = plan.style.is_per_connection();
-        count.lags.record(now.saturating_sub(if one { self.began_ns } else { sent_ns }));
-        if one { Next::Served } else { Next::Stays }
-    }
-}
-
-impl Known {
-    /// Compares content with the first that came; `answer` is all of that answer that can be shown.
-    fn check(&mut self, content: &[u8], answer: &[u8]) -> Result<(), Fault> {
-        match &self.content {
-            Some(known) if known == content => Ok(()),
-            Some(_) => Err(Fault::Content),
-            None => {
-                self.content = Some(content.to_vec());
-                self.first = answer.to_vec();
-                Ok(())
-            }
-        }
     }
 }
 

@@ -1,3 +1,5 @@
+//! The client of HTTP/2 against frames written by hand.
+
 use super::*;
 
 fn frame(kind: u8, flags: u8, id: u32, content: &[u8]) -> Vec<u8> {

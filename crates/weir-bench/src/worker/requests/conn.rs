@@ -1,0 +1,223 @@
+//! One place for connections, one after the other: what is asked there, and what becomes of the answers.
+
+use std::collections::VecDeque;
+
+use super::http1::Answers;
+use super::http2::{Brought, Http2};
+use super::{Count, Fault};
+use crate::clock;
+use crate::protocol::{HttpPlan, HttpTally};
+use crate::worker::wire::Wire;
+
+/// What is known of answers.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) answers: Answers,
+    /// Content of the first one.
+    pub(super) content: Option<Vec<u8>>,
+    /// The whole of it; of HTTP/2 the content alone.
+    pub(super) first: Vec<u8>,
+}
+
+/// What answers are taken with.
+pub(super) struct Moment<'a> {
+    pub(super) now: u64,
+    pub(super) plan: &'a HttpPlan,
+    pub(super) request: &'a [u8],
+    pub(super) known: &'a mut Known,
+    pub(super) count: &'a mut Count,
+}
+
+/// A place for connections, one after the other.
+pub(super) struct Conn {
+    /// None between two of them.
+    pub(super) wire: Option<Wire>,
+    /// Whether the kernel has connected.
+    pub(super) connected: bool,
+    pub(super) began_ns: u64,
+    /// The one request of a connection of HTTP/2 was sent.
+    pub(super) asked: bool,
+    /// Requests on their way: when they were sent, and how many at that time. For HTTP/2 the streams know.
+    pub(super) sent: VecDeque<(u64, u32)>,
+    pub(super) http2: Option<Box<Http2>>,
+    /// Beginning of an answer whose rest is to come.
+    pub(super) partial: Vec<u8>,
+    /// What is to be sent.
+    pub(super) out: Vec<u8>,
+    /// An answer has come.
+    pub(super) answered: bool,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Stays,
+    /// It has served its purpose.
+    Served,
+    /// The server wants it to end.
+    Closes,
+}
+
+impl Conn {
+    pub(super) fn empty() -> Conn {
+        Conn {
+            wire: None,
+            connected: false,
+            began_ns: 0,
+            asked: false,
+            sent: VecDeque::new(),
+            http2: None,
+            partial: Vec::new(),
+            out: Vec::new(),
+            answered: false,
+        }
+    }
+
+    /// What is said once the kernel has connected.
+    pub(super) fn greet(&mut self, request: &[u8], plan: &HttpPlan) {
+        match &mut self.http2 {
+            Some(http2) => http2.begin(&mut self.out),
+            None => {
+                let count = if plan.style.is_per_connection() { 1 } else { plan.depth };
+                self.ask(request, count, clock::monotonic_ns());
+            }
+        }
+    }
+
+    /// Asks so many times by HTTP/1.1.
+    fn ask(&mut self, request: &[u8], count: u32, now: u64) {
+        for _ in 0..count {
+            self.out.extend_from_slice(request);
+        }
+        self.sent.push_back((now, count));
+    }
+
+    pub(super) fn flush(&mut self, tally: &mut HttpTally) -> Result<(), Fault> {
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        wire.send_from(&mut self.out)?;
+        tally.sent_bytes += wire.take_sent();
+        Ok(())
+    }
+
+    /// Nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        match &self.http2 {
+            Some(http2) => http2.is_over(),
+            None => self.sent.is_empty(),
+        }
+    }
+
+    /// Takes the whole answers in `bytes` and asks for as many again; how many bytes they are.
+    pub(super) fn take(
+        &mut self,
+        bytes: &[u8],
+        moment: &mut Moment<'_>,
+    ) -> Result<(usize, Next), Fault> {
+        match self.http2.take() {
+            None => self.take_http1(bytes, moment),
+            Some(mut http2) => {
+                let taken = self.take_http2(&mut http2, bytes, moment);
+                self.http2 = Some(http2);
+                taken
+            }
+        }
+    }
+
+    fn take_http1(
+        &mut self,
+        bytes: &[u8],
+        moment: &mut Moment<'_>,
+    ) -> Result<(usize, Next), Fault> {
+        let (mut used, mut answered) = (0, 0);
+        let mut next = Next::Stays;
+        while next == Next::Stays
+            && let Some(answer) = moment.known.answers.next(&bytes[used..])?
+        {
+            moment.known.check(answer.content, &bytes[used..used + answer.bytes])?;
+            let Some((sent_ns, left)) = self.sent.front_mut() else {
+                return Err(Fault::Malformed("an answer that nobody asked for"));
+            };
+            let sent_ns = *sent_ns;
+            *left -= 1;
+            if *left == 0 {
+                self.sent.pop_front();
+            }
+            used += answer.bytes;
+            answered += 1;
+            next = self.count(moment, sent_ns);
+            if answer.closes && next == Next::Stays {
+                next = Next::Closes;
+            }
+        }
+        if answered > 0 && next == Next::Stays {
+            self.ask(moment.request, answered, moment.now);
+        }
+        Ok((used, next))
+    }
+
+    fn take_http2(
+        &mut self,
+        http2: &mut Http2,
+        bytes: &[u8],
+        moment: &mut Moment<'_>,
+    ) -> Result<(usize, Next), Fault> {
+        let mut used = 0;
+        let mut next = Next::Stays;
+        while next == Next::Stays
+            && let Some((brought, frame_bytes)) = http2.next(&bytes[used..], &mut self.out)?
+        {
+            used += frame_bytes;
+            match brought {
+                Brought::Nothing => {}
+                Brought::Refused => moment.count.note("refused_stream".to_owned()),
+                Brought::Answer { began_ns, last, whole } => {
+                    if whole {
+                        moment.known.check(last, last)?;
+                    }
+                    next = self.count(moment, began_ns);
+                }
+            }
+        }
+        if next == Next::Stays && http2.is_over() {
+            next = Next::Closes;
+        }
+        if next == Next::Stays && !self.asked {
+            let one = moment.plan.style.is_per_connection();
+            let most = if one { 1 } else { u32::MAX };
+            self.asked = http2.ask(moment.now, most, &mut self.out) > 0 && one;
+        }
+        Ok((used, next))
+    }
+
+    /// An answer is whole.
+    fn count(&mut self, moment: &mut Moment<'_>, sent_ns: u64) -> Next {
+        let Moment { now, count, plan, .. } = moment;
+        if !self.answered {
+            self.answered = true;
+            if let Some(agreed) = self.wire.as_ref().and_then(Wire::agreed) {
+                *count.tally.handshakes.entry(agreed).or_insert(0) += 1;
+            }
+        }
+        count.progressed_ns = *now;
+        count.failures = 0;
+        count.tally.answered += 1;
+        let one = plan.style.is_per_connection();
+        count.lags.record(now.saturating_sub(if one { self.began_ns } else { sent_ns }));
+        if one { Next::Served } else { Next::Stays }
+    }
+}
+
+impl Known {
+    /// Compares content with the first that came; `answer` is all of that answer that can be shown.
+    fn check(&mut self, content: &[u8], answer: &[u8]) -> Result<(), Fault> {
+        match &self.content {
+            Some(known) if known == content => Ok(()),
+            Some(_) => Err(Fault::Content),
+            None => {
+                self.content = Some(content.to_vec());
+                self.first = answer.to_vec();
+                Ok(())
+            }
+        }
+    }
+}
