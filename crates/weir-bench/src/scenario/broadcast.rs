@@ -85,7 +85,7 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
 /// Messages made by the server in each format, by its own account; null where it gives none.
 fn encodings(before: &Metrics, after: &Metrics) -> Value {
     let made = Format::ALL.into_iter().filter_map(|format| {
-        let count = |metrics: &Metrics| metrics.sum(ENCODINGS, &[("format", format.name())]);
+        let count = |metrics: &Metrics| metrics.sum(ENCODINGS, &[("protocol", format.name())]);
         let made = whole(count(after)? - count(before).unwrap_or(0.0));
         Some((format.name().to_owned(), made.into()))
     });
