@@ -30,13 +30,11 @@ fn check(script: &str, name: &str) -> Result<()> {
 }
 
 #[test]
-#[ignore = "the server does not serve /v1/connect and /v1/sse yet"]
 fn the_client_in_node() -> Result<()> {
     check("e2e:node", "sdk-node")
 }
 
 #[test]
-#[ignore = "the server does not serve /v1/connect and /v1/sse yet"]
 fn the_client_in_a_browser() -> Result<()> {
     check("e2e:browser", "sdk-browser")
 }
