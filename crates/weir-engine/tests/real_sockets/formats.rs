@@ -74,7 +74,9 @@ impl Client {
                 let text = std::str::from_utf8(&payload).expect("text is UTF-8");
                 json::server_message(text).expect("the JSON of weir.v1")
             }
-            other => panic!("not a message: {other:?}"),
+            Opcode::Continuation | Opcode::Close | Opcode::Ping | Opcode::Pong => {
+                panic!("not a message: {opcode:?}")
+            }
         };
         message.kind.expect("every message has a kind")
     }
@@ -144,7 +146,9 @@ fn subscribed(rig: &Rig, client: &Client, topic: TopicId, epoch: u64, offset: u6
 /// The body of a `Publish`, without the length in front of it.
 fn publish_body(bytes: usize) -> Vec<u8> {
     let frame = publish(vec![7; bytes]);
-    let (body, _) = weir_wire::frame::decode(&frame, usize::MAX).unwrap().unwrap();
+    let (body, _) = weir_wire::frame::decode(&frame, usize::MAX)
+        .expect("it was just encoded")
+        .expect("it is whole");
     body.to_vec()
 }
 

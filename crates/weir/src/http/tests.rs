@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use weir_engine::Transport;
 
 use super::guest::{Order, Phase};
-use super::takeover::Taken;
+use super::live::Taken;
 use super::*;
 use crate::listener::Door;
 use crate::{Config, Gateway};

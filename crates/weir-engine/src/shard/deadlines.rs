@@ -1,0 +1,118 @@
+//! What is due on a connection, and when: signs of life, whole frames, sockets that take what is sent.
+
+use weir_wire::CloseReason;
+use weir_wire::format::Format;
+
+use super::Shard;
+use crate::command::Front;
+use crate::net::Net;
+use crate::table::State;
+use crate::time::Tick;
+
+/// What a deadline of an open connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// The connection ends.
+    End(CloseReason),
+    /// A sign of life is given, or asked for.
+    Beat,
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// A timer of `slot` fired: ends it if a deadline has passed, or arms the next.
+    pub(super) fn check_deadlines(&mut self, slot: u32, now: Tick) {
+        let entry = &self.table[slot];
+        match entry.state {
+            State::Free | State::Closed => {}
+            State::Closing => {
+                let end = entry.heard_at.plus(self.limits.linger);
+                if end <= now {
+                    self.give_up_socket(slot);
+                } else {
+                    self.arm(slot, end);
+                }
+            }
+            State::Open => match self.next_deadline(slot) {
+                (at, _) if at > now => self.arm(slot, at),
+                _ => self.look_once_more(slot, now),
+            },
+        }
+    }
+
+    /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
+    /// jump of the clock or while thousands are ready at once.
+    pub(super) fn look_once_more(&mut self, slot: u32, now: Tick) {
+        let is_stuck = |end: Option<Tick>| end.is_some_and(|end| end <= now);
+        if is_stuck(self.stuck_deadline(slot)) {
+            self.flush(slot);
+            if self.table[slot].state == State::Open && is_stuck(self.stuck_deadline(slot)) {
+                return self.close(slot, CloseReason::Stalled);
+            }
+        }
+        let has_more = self.table[slot].state == State::Open && self.read_open(slot);
+        if self.table[slot].state != State::Open {
+            return;
+        }
+        match self.next_deadline(slot) {
+            (at, Due::End(reason)) if at <= now && !has_more => self.close(slot, reason),
+            (at, Due::Beat) if at <= now => {
+                self.beat(slot);
+                self.arm_next(slot);
+            }
+            (at, _) => self.arm(slot, at.max(now.plus(1))),
+        }
+    }
+
+    /// When a connection ends that is above the high watermark or, while it lags, whose socket takes nothing. One more
+    /// tick, as that began within one.
+    pub(super) fn stuck_deadline(&self, slot: u32) -> Option<Tick> {
+        let since = self.table[slot].outbox.as_ref()?.stuck_since()?;
+        Some(Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1)))
+    }
+
+    /// The first deadline of an open connection, and what is due then.
+    ///
+    /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
+    pub(super) fn next_deadline(&self, slot: u32) -> (Tick, Due) {
+        let stuck = self.stuck_deadline(slot).map(|end| (end, Due::End(CloseReason::Stalled)));
+        match stuck {
+            Some(stuck) if self.is_stalled(slot) => stuck,
+            Some(stuck) => self.next_deadline_of_listener(slot).min(stuck),
+            None => self.next_deadline_of_listener(slot),
+        }
+    }
+
+    /// The same of a connection that is not above the high watermark, whatever it lags behind.
+    pub(super) fn next_deadline_of_listener(&self, slot: u32) -> (Tick, Due) {
+        let entry = &self.table[slot];
+        let silence = entry.heartbeat.saturating_mul(2);
+        let silent = Due::End(CloseReason::HeartbeatMissed);
+        if entry.flags.held_back || !entry.flags.welcomed {
+            return (self.tick().plus(silence), silent);
+        }
+        let next = match entry.format() {
+            Format::WsProtobuf | Format::WsJson if entry.flags.pinged => {
+                (entry.heard_at.plus(silence), silent)
+            }
+            Format::WsProtobuf | Format::WsJson | Format::Sse => {
+                (entry.heard_at.plus(entry.heartbeat), Due::Beat)
+            }
+            Format::Stream => (entry.heard_at.plus(silence), silent),
+        };
+        let record = self.tls.get(entry.tls).and_then(|tls| tls.partial.as_ref());
+        match entry.partial.iter().chain(record).map(|block| block.since).min() {
+            Some(since) => {
+                next.min((since.plus(self.limits.frame), Due::End(CloseReason::FrameTimeout)))
+            }
+            None => next,
+        }
+    }
+
+    /// The shard listens to a connection again: its deadlines count once more.
+    pub(super) fn arm_next(&mut self, slot: u32) {
+        if self.table[slot].state == State::Open {
+            let (at, _) = self.next_deadline(slot);
+            self.arm(slot, at);
+        }
+    }
+}
