@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use weir_engine::Transport;
 
 use super::guest::{Order, Phase};
@@ -51,14 +51,21 @@ impl Rig {
 
     /// A peer, and the conversation with it.
     async fn converse(&self) -> (TcpStream, JoinHandle<Outcome>) {
-        let (peer, conversation, _guest) = self.converse_watched().await;
+        let (peer, conversation, _guest) = self.converse_over(false).await;
         (peer, conversation)
     }
 
-    /// The same, and what is known of it.
-    async fn converse_watched(&self) -> (TcpStream, JoinHandle<Outcome>, Arc<Guest>) {
-        let peer = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
+    /// The same, and what is known of it; `narrow`: over sockets that hold next to nothing.
+    async fn converse_over(&self, narrow: bool) -> (TcpStream, JoinHandle<Outcome>, Arc<Guest>) {
+        let peer = TcpSocket::new_v4().unwrap();
+        if narrow {
+            peer.set_recv_buffer_size(1).unwrap();
+        }
+        let peer = peer.connect(self.listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = self.listener.accept().await.unwrap();
+        if narrow {
+            socket2::SockRef::from(&socket).set_send_buffer_size(1).unwrap();
+        }
         let (hub, edge) = (self.gateway.parts().0, self.edge());
         let door = Door::Web(Transport::Tcp, Arc::clone(edge));
         let unsettled = hub.admission.enter(hub, &door, None, false).ok().expect("there is room");
@@ -123,7 +130,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
 async fn a_slow_reader_gets_all_answers_first() {
     const HELLOS: usize = 50_000;
     let rig = Rig::new(|_| {}).await;
-    let (peer, conversation, guest) = rig.converse_watched().await;
+    let (peer, conversation, guest) = rig.converse_over(false).await;
     let (mut reading, mut writing) = peer.into_split();
     let saying = tokio::spawn(async move {
         writing.write_all(&HELLO.repeat(HELLOS)).await.unwrap();
@@ -146,6 +153,35 @@ async fn a_slow_reader_gets_all_answers_first() {
     assert_eq!(heard.matches("Hello World").count(), HELLOS);
     assert!(heard.ends_with("Hello Worldtaken"));
     drop(saying.await.unwrap());
+    rig.gateway.shutdown().await;
+}
+
+/// An answer larger than what the sockets hold, behind a body that nobody has read.
+#[tokio::test]
+async fn an_answer_leaves_whole_before_the_connection_does() {
+    let rig = Rig::new(|_| {}).await;
+    let (peer, conversation, guest) = rig.converse_over(true).await;
+    let (mut reading, mut writing) = peer.into_split();
+    // The answer names the path.
+    let path = "x".repeat(16_000);
+    let post = format!("POST /{path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+    writing.write_all(&[post.as_bytes(), CONNECT].concat()).await.unwrap();
+    while !is_blocked(&guest) {
+        tokio::task::yield_now().await;
+    }
+    sleep(Duration::from_millis(10)).await;
+    assert!(!conversation.is_finished());
+    let listening = tokio::spawn(async move {
+        let mut heard = String::new();
+        reading.read_to_string(&mut heard).await.unwrap();
+        heard
+    });
+    let mut taken = taken(conversation).await;
+    taken.stream.write_all(b"taken").await.unwrap();
+    drop(taken);
+    let heard = timeout(PATIENCE, listening).await.unwrap().unwrap();
+    assert!(heard.starts_with("HTTP/1.1 404 ") && heard.contains(&path));
+    assert!(heard.ends_with("}taken"), "{}", &heard[heard.len() - 100..]);
     rig.gateway.shutdown().await;
 }
 
