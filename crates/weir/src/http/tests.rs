@@ -68,7 +68,9 @@ impl Rig {
         }
         let (hub, edge) = (self.gateway.parts().0, self.edge());
         let door = Door::Web(Transport::Tcp, Arc::clone(edge));
-        let unsettled = hub.admission.enter(hub, &door, None, false).ok().expect("there is room");
+        let Ok(unsettled) = hub.admission.enter(hub, &door, None, false) else {
+            panic!("there is room")
+        };
         let guest = self.guest();
         let known = Arc::clone(&guest);
         let conversation = tokio::spawn(async move {
@@ -96,7 +98,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
     let rig = Rig::new(|_| {}).await;
     for (hellos, behind) in [(0, 0), (0, 1), (1, 100), (40, 100_000)] {
         let (mut peer, conversation) = rig.converse().await;
-        let extra: Vec<u8> = (0..behind).map(|index| (index % 251) as u8).collect();
+        let extra: Vec<u8> = (0..251).cycle().take(behind).collect();
         let said = [HELLO.repeat(hellos), CONNECT.to_vec(), extra.clone()].concat();
         // As much as the sockets hold is said before anybody reads on.
         let saying = tokio::spawn(async move {
