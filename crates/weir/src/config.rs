@@ -1,5 +1,6 @@
 //! What can be configured: plain sections with defaults. `validate` checks them before anything starts.
 
+mod access_log;
 mod classes;
 mod duration;
 mod http;
@@ -13,6 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use weir_engine::Priority;
 
+pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
@@ -47,6 +49,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Limits of HTTP, and whose pages may use the public API.
     pub http: HttpConfig,
+    /// A line for each request that comes by HTTP.
+    pub access_log: AccessLogConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
     pub topic_classes: Vec<TopicClass>,
 }

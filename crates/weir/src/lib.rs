@@ -33,10 +33,10 @@ mod web;
 mod workers;
 
 pub use config::{
-    Actor, AdminConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, Config,
-    ConfigError, ConnectionConfig, DurationError, HttpConfig, LimitsConfig, ListenConfig,
-    MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
-    TokenConfig, TopicClass, parse_duration,
+    AccessLogConfig, AccessLogFormat, Actor, AdminConfig, AuthConfig, CertificateConfig,
+    ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig, DurationError, HttpConfig,
+    LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
+    TlsConfig, TlsVersion, TokenConfig, TopicClass, parse_duration,
 };
 pub use counters::{
     AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,
@@ -48,6 +48,7 @@ pub use handle::{
     Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
     PublishError, Retained, ShardSilent, Target, TopicInfo, TopicNameError,
 };
+pub use http::access::AccessLogError;
 pub use ipnet::IpNet;
 pub use listener::Buffers;
 pub use rustls;

@@ -181,3 +181,13 @@ fn sections_are_read_and_unknown_keys_refused() {
         assert!(error.contains(says), "{json}: {error}");
     }
 }
+
+#[test]
+fn an_access_log_has_room_and_a_share() {
+    check(|c| c.access_log.path = "/var/log/weir".into(), "", "");
+    check(|c| c.access_log.sample = 0, "access_log.sample", "1 to 1000000");
+    check(|c| c.access_log.sample = 1_000_001, "access_log.sample", "1 to 1000000");
+    let key = "access_log.queue_bytes";
+    check(|c| c.access_log.queue_bytes = (1 << 20) - 1, key, "1048576 to 1073741824");
+    check(|c| c.access_log.queue_bytes = (1 << 30) + 1, key, "1048576 to 1073741824");
+}

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{Config, ConnectionConfig};
+use super::{AccessLogConfig, Config, ConnectionConfig};
 use crate::Resources;
 use crate::admin::is_host;
 
@@ -53,6 +53,7 @@ impl Config {
         self.check_tls()?;
         self.check_http()?;
         self.check_origins()?;
+        self.check_access_log()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
@@ -267,6 +268,14 @@ impl Config {
             return Err(ConfigError { depends_on, ..error });
         }
         Ok(())
+    }
+
+    fn check_access_log(&self) -> Result<(), ConfigError> {
+        let log = &self.access_log;
+        // At a million requests a second one in a million is still a line a second.
+        within("access_log.sample", log.sample, 1..=1_000_000)?;
+        let range = AccessLogConfig::QUEUE_BYTES_MIN..=AccessLogConfig::QUEUE_BYTES_MAX;
+        within("access_log.queue_bytes", log.queue_bytes, range)
     }
 
     fn check_tcp(&self) -> Result<(), ConfigError> {

@@ -9,6 +9,7 @@
 //! `crowd` knows all connections and ends those that are silent for too long, `guest` is what is known of one, `tap` sees
 //! its bytes go by, and `threads` says where all of this runs. What the public API answers is in `api`.
 
+pub(crate) mod access;
 mod api;
 mod arrival;
 mod body;

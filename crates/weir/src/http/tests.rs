@@ -90,7 +90,9 @@ async fn taken(conversation: JoinHandle<Outcome>) -> Box<Taken> {
 
 const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const CONNECT: &[u8] =
-    b"GET /v1/connect?x=1 HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    b"GET /v1/connect HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+    Sec-WebSocket-Protocol: weir.v1.json\r\n\r\n";
 
 /// What comes behind the request, read or not, is there in its order.
 #[tokio::test]
@@ -109,7 +111,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
             peer
         });
         let mut taken = taken(conversation).await;
-        assert_eq!(taken.request.uri(), "/v1/connect?x=1");
+        assert_eq!(taken.request.uri(), "/v1/connect");
         assert_eq!(taken.request.headers()["upgrade"], "websocket");
         let mut heard = taken.read_ahead.clone();
         if behind > 0 {
