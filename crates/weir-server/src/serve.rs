@@ -64,8 +64,9 @@ async fn serve(
 
 /// What SIGHUP asks for.
 fn reload(handle: &Handle) {
-    if !handle.reload_certificates() {
-        info!("SIGHUP: nothing to reload, as nothing listens with TLS");
+    // Both are to be asked.
+    if !(handle.reload_certificates() | handle.reopen_access_log()) {
+        info!("SIGHUP: nothing to reload, as nothing listens with TLS and there is no access log");
     }
 }
 

@@ -314,6 +314,46 @@ fn a_signal_says_goodbye_to_all_and_ends_with_0() {
 }
 
 #[test]
+fn a_hangup_opens_the_access_log_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, renamed) = (directory.path().join("access.log"), directory.path().join("old"));
+    let variables = [("WEIR_ACCESS_LOG_PATH", path.to_str().unwrap())];
+    let mut server = Server::start(&variables);
+    let mut log = server.program.stderr();
+    std::fs::rename(&path, &renamed).unwrap();
+
+    server.program.signal(Signal::HUP);
+
+    let mut line = String::new();
+    while !line.contains("access log opened anew") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "nothing is said about it");
+    }
+    assert!(path.exists() && renamed.exists());
+    let metrics = server.get("/metrics");
+    for name in ["lines", "dropped", "errors"] {
+        let expected = format!("\nweir_access_log_{name}_total 0\n");
+        assert!(metrics.contains(&expected), "no {name} in {metrics}");
+    }
+    server.program.signal(Signal::TERM);
+    assert_eq!(server.program.exit_code(), Some(0));
+}
+
+#[test]
+fn an_access_log_that_cannot_be_written_is_named_with_its_key() {
+    let variables = [
+        ("WEIR_ACCESS_LOG_PATH", "/nowhere/access.log"),
+        ("WEIR_LISTEN_TCP", "127.0.0.1:0"),
+        ("WEIR_LISTEN_ADMIN", "127.0.0.1:0"),
+    ];
+    let refused = weir(&["serve"], &variables).output().unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    let expected = "access_log.path: cannot open /nowhere/access.log: No such file";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     // Goodbyes would be spread over an hour.
     let mut server = Server::start(&[("WEIR_CONNECTION_DRAIN_TIMEOUT", "1h")]);

@@ -9,7 +9,7 @@ use rustls::sign::SigningKey;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
@@ -19,6 +19,7 @@ use crate::config::{CertificateConfig, Config, ConfigError};
 use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
+use crate::http::access::{AccessLog, AccessLogError};
 use crate::http::{self, Edge};
 use crate::hub::Hub;
 use crate::listener::{self, Buffers, Door, Listener, Spoken};
@@ -147,6 +148,9 @@ pub enum StartError {
     /// A file that `[tls]` names.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The file of the access log.
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
     /// The shards.
     #[error("cannot start the shards: {0}")]
     Shards(#[source] io::Error),
@@ -229,6 +233,10 @@ impl Gateway {
         if let Some((stop, admin)) = self.admin.take() {
             let _ = stop.send(());
             let _ = admin.await;
+        }
+        let hub = Arc::clone(&self.hub);
+        if spawn_blocking(move || hub.access_log.finish()).await.is_err() {
+            warn!("the access log ended by itself; its last lines are lost");
         }
         info!("stopped");
     }
@@ -357,6 +365,9 @@ impl GatewayBuilder {
             }
             None => None,
         };
+        // Front and settling threads record.
+        let recording = resources.front_threads(&config.threads) + resources.settling_threads();
+        let access_log = AccessLog::start(&config.access_log, recording)?;
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
@@ -376,7 +387,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let hub = Hub::new(*config, engine, on_publish, tls, counters, sockets_max);
+        let hub = Hub::new(*config, engine, on_publish, tls, access_log, counters, sockets_max);
         Ok(launch(hub, settling, queues, listeners, admin, started))
     }
 }

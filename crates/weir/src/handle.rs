@@ -9,6 +9,7 @@ use crate::admission::Admission;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::events::{EventCounts, EventFilter, Events};
+use crate::http::access::AccessLog;
 use crate::hub::Hub;
 use crate::tls::Contexts;
 
@@ -135,6 +136,16 @@ impl Handle {
     /// `tls.reload_interval` anyway. `false`: nothing listens with TLS.
     pub fn reload_certificates(&self) -> bool {
         self.tls().map(Contexts::ask_reload).is_some()
+    }
+
+    /// Has the file of the access log opened anew, once it has been renamed; the log tells what came of it. `false`:
+    /// there is none.
+    pub fn reopen_access_log(&self) -> bool {
+        self.hub.access_log.reopen()
+    }
+
+    pub(crate) fn access_log(&self) -> &AccessLog {
+        &self.hub.access_log
     }
 
     pub(crate) fn tls(&self) -> Option<&Contexts> {

@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::events::{Bus, OnPublish};
 use crate::handle::{Gauges, TopicInfo};
+use crate::http::access::AccessLog;
 use crate::lanes::Lanes;
 use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
@@ -35,6 +36,7 @@ pub(crate) struct Hub {
     pub(crate) formats: SharedFormats,
     /// There if a listener speaks TLS.
     pub(crate) tls: Option<tls::Service>,
+    pub(crate) access_log: AccessLog,
     /// Becomes true once: nothing new is accepted.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
@@ -56,6 +58,7 @@ impl Hub {
         engine: Engine,
         on_publish: Option<OnPublish>,
         tls: Option<tls::Service>,
+        access_log: AccessLog,
         counters: Arc<Counters>,
         sockets_max: usize,
     ) -> Arc<Hub> {
@@ -75,6 +78,7 @@ impl Hub {
             on_publish,
             formats: SharedFormats::default(),
             tls,
+            access_log,
             draining: watch::Sender::new(false),
             drained: Semaphore::new(0),
             engine,

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
-use weir::{Actor, ClientAuth, ClientIdentity, IpNet, Priority, Right, SlowPolicy, TlsVersion};
+use weir::{
+    AccessLogFormat, Actor, ClientAuth, ClientIdentity, IpNet, Priority, Right, SlowPolicy,
+    TlsVersion,
+};
 
 use super::LogFormat;
 use super::tables::Member;
@@ -259,6 +262,19 @@ impl Word for LogFormat {
             LogFormat::Text => "text",
             LogFormat::Json => "json",
         }
+    }
+}
+
+impl Word for AccessLogFormat {
+    const KIND: &'static str = "\"json\" or \"combined\"";
+    const WORDS: &'static [&'static str] = &["json", "combined"];
+
+    fn find(word: &str) -> Option<AccessLogFormat> {
+        AccessLogFormat::ALL.into_iter().find(|format| format.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
     }
 }
 

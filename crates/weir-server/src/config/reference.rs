@@ -220,17 +220,19 @@ const EXAMPLE_PREFACE: &str = "\
 ";
 
 /// What follows the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 6] = [
+const GUIDES: [(&str, &str); 7] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("limits", include_str!("guide/limits.md")),
     ("tls", include_str!("guide/tls.md")),
     ("http", include_str!("guide/http.md")),
+    ("access_log", include_str!("guide/access_log.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 19] = [
+const UNITS: [(&str, &str); 20] = [
+    ("sample", "requests"),
     ("bytes", "bytes"),
     ("connects_per_source_per_second", "connects a second"),
     ("connects_per_source", "connects"),

@@ -203,6 +203,27 @@ impl Gateway {
             "weir_log_lines_dropped",
             "Log lines dropped because the queue of the log was full.",
             front.log_lines_dropped(),
+        )?;
+        self.access_log(to)
+    }
+
+    /// Nothing where there is no access log.
+    fn access_log(&self, to: &mut Families<'_>) -> fmt::Result {
+        let Some(counts) = self.handle.access_log().counts() else { return Ok(()) };
+        to.counter(
+            "weir_access_log_lines",
+            "Lines of the access log that are in its file.",
+            counts.lines,
+        )?;
+        to.counter(
+            "weir_access_log_dropped",
+            "Lines of the access log dropped because the file took them too slowly (access_log.queue_bytes).",
+            counts.dropped,
+        )?;
+        to.counter(
+            "weir_access_log_errors",
+            "Writes to the access log, and attempts to open it anew, that failed.",
+            counts.errors,
         )
     }
 
