@@ -103,17 +103,30 @@ async fn pipelined_requests_are_answered_in_order() {
     gateway.shutdown().await;
 }
 
-/// Requests before it are answered, and what comes behind it is not lost: it is said how much there was.
+/// Requests before it are answered, and what comes behind it is the WebSocket's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_taken_from_http_behind_all_answers() {
     let gateway = start_http().await;
     let mut said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(50);
-    said.extend(b"GET /v1/connect HTTP/1.1\r\nHost: a\r\n\r\nand more");
-    let heard = talk(gateway.http_addrs()[0], &said).await;
-    assert_eq!(heard.matches("Hello World").count(), 50, "{heard}");
-    assert!(heard.ends_with(
-        "HTTP/1.1 501 Not Implemented\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-    ));
+    said.extend(
+        b"GET /v1/connect HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+        Sec-WebSocket-Protocol: weir.v1.json\r\n\r\n",
+    );
+    // A frame without a mask, which ends it.
+    said.extend([0x81, 0x02, b'{', b'}']);
+    let mut peer = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+    peer.write_all(&said).await.unwrap();
+    let mut heard = Vec::new();
+    timeout(PATIENCE, peer.read_to_end(&mut heard)).await.unwrap().unwrap();
+    let text = String::from_utf8_lossy(&heard);
+    assert_eq!(text.matches("Hello World").count(), 50, "{text}");
+    let (_, upgrade) = text.split_once("HTTP/1.1 101 ").expect("it is upgraded");
+    assert!(
+        upgrade.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"),
+        "{upgrade}"
+    );
+    assert!(heard.windows(4).any(|bytes| bytes[0] == 0x88 && bytes[2..] == 1002_u16.to_be_bytes()));
     gateway.shutdown().await;
 }
 

@@ -38,6 +38,8 @@ pub struct HttpConfig {
     /// How often a connection with HTTP/2 is asked for a sign of life.
     #[serde(with = "duration")]
     pub h2_ping_interval: Duration,
+    /// Whether every answer names its request by `X-Request-Id`, and not only those whose request has brought one.
+    pub request_ids: bool,
     /// Whether a token may stand in the query of a WebSocket or of server-sent events, as `access_token`: what stands there
     /// may end in the logs of whatever is on the way.
     pub query_token: bool,
@@ -61,6 +63,7 @@ impl Default for HttpConfig {
             h2_streams_max: 100,
             h2_window_bytes: 65_535,
             h2_ping_interval: Duration::from_secs(20),
+            request_ids: false,
             query_token: false,
             cors_origins: Vec::new(),
         }

@@ -68,6 +68,24 @@ impl Wish {
     }
 }
 
+impl Wish {
+    /// With which its request is answered.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Wish::Socket(_) => 101,
+            Wish::Events(_) => 200,
+        }
+    }
+
+    /// The device that it names, if it does.
+    pub(super) fn device(&self) -> Option<&str> {
+        match self {
+            Wish::Socket(_) => None,
+            Wish::Events(wish) => wish.device(),
+        }
+    }
+}
+
 /// Which of the two a path is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {

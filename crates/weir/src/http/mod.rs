@@ -20,6 +20,7 @@ mod guest;
 mod h1;
 mod h2;
 mod live;
+mod record;
 mod service;
 mod tap;
 mod threads;

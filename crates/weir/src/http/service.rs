@@ -5,18 +5,25 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
+use tracing::Instrument as _;
 
+use super::access::ids::{Ids, Wanted};
 use super::body::{Answer, Asking, Turn};
 use super::counts::Dialect;
 use super::guest::{Guest, Order};
 use super::live::{Path, Relayed, Wish, relay};
+use super::record::{Asker, Noted, Outcome, record_at_once};
 use crate::web::problem::{Kind, Problem};
+
+const HELLO: &str = "Hello World";
+const HELLO_BY_H2: &str = "Hello World - via HTTP/2";
 
 /// What answers the requests of one connection.
 ///
@@ -69,14 +76,18 @@ impl Service {
         let guest = &self.guest;
         let has_body = !request.body().is_end_stream();
         let is_last = self.note(guest.asked(has_body));
-        let asked = Asked::of(&request, is_last);
+        let asked = self.asked(&request, is_last);
         if let Err(refusal) = check_host(&request) {
-            return asked.at_once(guest, refusal.answer());
+            let (head, _body) = request.into_parts();
+            return asked.at_once(guest, &head, refusal.answer());
         }
         match Route::of(request.uri().path()) {
             Route::Hello if matches!(*request.method(), Method::GET | Method::HEAD) => {
-                let (head, _body) = request.into_parts();
-                asked.at_once(guest, hello(head))
+                let (mut head, _body) = request.into_parts();
+                let is_h2 = Dialect::of(head.version) == Dialect::Http2;
+                let text = if is_h2 { HELLO_BY_H2 } else { HELLO };
+                asked.record(guest, &head, StatusCode::OK, text.len() as u64);
+                asked.at_once_unrecorded(guest, hello(&mut head, text, is_h2))
             }
             // What is no GET the API refuses, or it is a page's question whether it may ask.
             Route::Connect | Route::Sse if *request.method() != Method::GET => {
@@ -88,14 +99,31 @@ impl Service {
         }
     }
 
+    /// What is kept of a request until it is answered.
+    fn asked(&self, request: &Request<Incoming>, is_last: bool) -> Asked {
+        let (hub, headers) = (&self.guest.edge.hub, request.headers());
+        let is_logged = !hub.access_log.is_off();
+        let in_answers = hub.config().http.request_ids;
+        Asked {
+            version: request.version(),
+            is_head: *request.method() == Method::HEAD,
+            is_last,
+            ids: Ids::of(headers, Wanted { in_answers, in_log: is_logged }),
+            began: is_logged.then(now),
+        }
+    }
+
     fn ask_api(&self, asked: Asked, request: Request<Incoming>) -> Answering {
         let turn = Turn::of(&self.guest);
-        Answering::Slow(Box::pin(async move {
+        let noted = asked.began.map(|began| Noted::of(began, &request));
+        let span = asked.ids.span();
+        let answering = async move {
             let guest = Arc::clone(turn.guest());
             let request = request.map(|body| Asking::new(body, Arc::clone(&guest)));
             let reply = guest.edge.api.answer(&guest.caller, request).await;
-            asked.counted(&guest, Answer::of(reply, turn))
-        }))
+            asked.answered(&guest, noted.as_deref(), Answer::of(reply, turn))
+        };
+        Answering::Slow(Box::pin(answering.instrument(span)))
     }
 
     /// Whether this is the last request that the connection may make.
@@ -114,6 +142,7 @@ impl Service {
     fn take(&self, asked: Asked, request: Request<Incoming>, path: Path) -> Answering {
         let (turn, guest) = (Turn::of(&self.guest), Arc::clone(&self.guest));
         let has_body = !request.body().is_end_stream();
+        let noted = asked.began.map(|began| Noted::of(began, &request));
         let (mut head, _body) = request.into_parts();
         let (wish, allowed) = match guest.edge.api.check_origin(&head.headers, &head.uri) {
             Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
@@ -123,18 +152,23 @@ impl Service {
         match wish {
             Ok(wish) if head.version == Version::HTTP_11 => {
                 drop(turn);
+                if let Some(noted) = noted {
+                    let outcome =
+                        Outcome { status: wish.status(), bytes: 0, device: wish.device() };
+                    noted.record(&guest, head.version, &asked.ids, &outcome);
+                }
                 head.extensions.insert(wish);
                 guest.park(Request::from_parts(head, ()));
                 Answering::Parked
             }
             Ok(Wish::Events(wish)) if head.version == Version::HTTP_2 => {
-                asked.later(turn, allowed, async move { relay(&guest, wish).await })
+                asked.later((turn, noted), allowed, async move { relay(&guest, wish).await })
             }
             Ok(_) => {
                 let problem = Problem::new(Kind::UpgradeRequired, "this takes HTTP/1.1 or HTTP/2");
-                asked.later(turn, allowed, async move { Err(problem) })
+                asked.later((turn, noted), allowed, async move { Err(problem) })
             }
-            Err(problem) => asked.later(turn, allowed, async move { Err(problem) }),
+            Err(problem) => asked.later((turn, noted), allowed, async move { Err(problem) }),
         }
     }
 }
@@ -170,26 +204,55 @@ struct Asked {
     is_head: bool,
     /// The connection may make no more.
     is_last: bool,
+    ids: Ids,
+    /// When its head was there, where there is an access log.
+    began: Option<Instant>,
 }
 
 impl Asked {
-    fn of(request: &Request<Incoming>, is_last: bool) -> Asked {
-        Asked { version: request.version(), is_head: *request.method() == Method::HEAD, is_last }
+    fn at_once(self, guest: &Guest, head: &Parts, answer: Response<Answer>) -> Answering {
+        self.record(guest, head, answer.status(), length(&answer));
+        self.at_once_unrecorded(guest, answer)
     }
 
-    fn at_once(self, guest: &Guest, answer: Response<Answer>) -> Answering {
+    fn at_once_unrecorded(self, guest: &Guest, answer: Response<Answer>) -> Answering {
         guest.answered();
         Answering::Ready(Some(self.counted(guest, answer)))
+    }
+
+    /// Has the access log, if there is one, take the line of a request whose head is still there.
+    fn record(&self, guest: &Guest, head: &Parts, status: StatusCode, bytes: u64) {
+        let Some(began) = self.began else { return };
+        let outcome = Outcome { status: status.as_u16(), bytes, device: None };
+        let asked = (&head.method, head.uri.path(), head.version);
+        record_at_once(guest, began, asked, &head.headers, (&self.ids, &outcome));
+    }
+
+    /// The same of one whose head has gone, and its answer as it leaves.
+    fn answered(
+        self,
+        guest: &Guest,
+        noted: Option<&Noted>,
+        answer: Response<Answer>,
+    ) -> Response<Answer> {
+        if let Some(noted) = noted {
+            let asker = answer.extensions().get::<Asker>();
+            let device = asker.map(|asker| &*asker.0);
+            let (status, bytes) = (answer.status().as_u16(), length(&answer));
+            noted.record(guest, self.version, &self.ids, &Outcome { status, bytes, device });
+        }
+        self.counted(guest, answer)
     }
 
     /// Answers with what is relayed, or with the problem that is in its way.
     fn later(
         self,
-        turn: Turn,
+        (turn, noted): (Turn, Option<Box<Noted>>),
         allowed: Option<HeaderValue>,
         relayed: impl Future<Output = Result<Response<Relayed>, Problem>> + Send + 'static,
     ) -> Answering {
-        Answering::Slow(Box::pin(async move {
+        let span = self.ids.span();
+        let answering = async move {
             let guest = Arc::clone(turn.guest());
             let answer = match relayed.await {
                 Ok(response) => response.map(|relayed| Answer::relayed(relayed, turn)),
@@ -199,8 +262,9 @@ impl Asked {
                     Answer::of(reply, turn)
                 }
             };
-            self.counted(&guest, answer)
-        }))
+            self.answered(&guest, noted.as_deref(), answer)
+        };
+        Answering::Slow(Box::pin(answering.instrument(span)))
     }
 
     /// What every answer passes, with what is known of its request: it is counted here.
@@ -222,22 +286,29 @@ impl Asked {
             }
             Dialect::Http2 => {}
         }
+        self.ids.answer(answer.headers_mut());
         answer
     }
 }
 
+fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "a line tells when its request came")]
+    Instant::now()
+}
+
+/// Bytes of an answer's body, as far as they are known.
+fn length(answer: &Response<Answer>) -> u64 {
+    answer.body().size_hint().exact().unwrap_or(0)
+}
+
 /// The cheapest answer: into the map of the request's headers, which is there.
-fn hello(head: Parts) -> Response<Answer> {
-    let Parts { version, mut headers, .. } = head;
+fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> {
+    let mut headers = std::mem::take(&mut head.headers);
     headers.clear();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    let text = match Dialect::of(version) {
-        Dialect::Http1 => "Hello World",
-        Dialect::Http2 => {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("24"));
-            "Hello World - via HTTP/2"
-        }
-    };
+    if is_h2 {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("24"));
+    }
     let mut answer = Response::new(Answer::Text(text));
     *answer.headers_mut() = headers;
     answer

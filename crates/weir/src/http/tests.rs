@@ -222,7 +222,7 @@ async fn a_body_is_not_taken() {
     peer.shutdown().await.unwrap();
     let mut heard = String::new();
     peer.read_to_string(&mut heard).await.unwrap();
-    assert!(heard.starts_with("HTTP/1.1 501 "), "{heard}");
+    assert!(heard.starts_with("HTTP/1.1 400 "), "{heard}");
     assert!(matches!(conversation.await.unwrap(), Outcome::Over(_)));
     rig.gateway.shutdown().await;
 }

@@ -67,6 +67,11 @@ pub(super) static KEYS: &[Key] = &[
         "How often a connection with HTTP/2 is asked for a sign of life; without one for ten seconds it is closed."
     ),
     key!(
+        http.request_ids,
+        "true or false",
+        "Whether every answer names its request by `X-Request-Id`, and not only those whose request has brought one."
+    ),
+    key!(
         http.query_token,
         "true or false",
         "Whether `/v1/connect` and `/v1/sse` take a token as the parameter `access_token`, for an `EventSource`, which \

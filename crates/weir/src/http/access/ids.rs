@@ -89,8 +89,12 @@ impl Ids {
         self.trace.as_ref()
     }
 
-    /// Names the request in its answer, if it came with an id or every answer is to have one.
+    /// Names the request in its answer, if it came with an id or every answer is to have one, and the span that it was
+    /// given, if it belongs to a trace.
     pub(crate) fn answer(&self, head: &mut HeaderMap) {
+        if let Some(trace) = &self.trace {
+            trace.pass_on(head);
+        }
         let Some(request) = self.request.as_ref().filter(|_| self.is_answered) else { return };
         let value = match request {
             RequestId::Sent(value) => value.clone(),
@@ -167,8 +171,8 @@ impl Trace {
         self.text(36, 52)
     }
 
-    /// Names the trace in a request that Weir makes on behalf of this one.
-    pub(crate) fn pass_on(&self, head: &mut HeaderMap) {
+    /// Passes the trace on: to whoever is answered.
+    fn pass_on(&self, head: &mut HeaderMap) {
         let parent = HeaderValue::from_bytes(&self.parent).expect("digits are visible");
         head.insert(TRACEPARENT.clone(), parent);
         if let Some(state) = &self.state {

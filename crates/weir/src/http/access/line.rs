@@ -1,7 +1,7 @@
 //! How a line looks, in either format.
 
 use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use http::Version;
 
@@ -36,7 +36,7 @@ fn json(out: &mut Vec<u8>, stamp: &Stamp, entry: &Entry<'_>) {
     out.extend_from_slice(b"{\"time\":\"");
     stamp.rfc3339(out);
     out.extend_from_slice(b"\",\"remote\":\"");
-    remote_with_port(out, entry.remote);
+    remote(out, entry.remote);
     out.extend_from_slice(b"\",\"method\":\"");
     json_text(out, entry.method.as_bytes(), METHOD_BYTES_MAX);
     out.extend_from_slice(b"\",\"path\":\"");
@@ -75,7 +75,7 @@ fn json(out: &mut Vec<u8>, stamp: &Stamp, entry: &Entry<'_>) {
 }
 
 fn combined(out: &mut Vec<u8>, stamp: &Stamp, entry: &Entry<'_>) {
-    remote(out, entry.remote.ip());
+    remote(out, entry.remote);
     out.extend_from_slice(b" - ");
     match entry.device {
         Some(device) if !device.is_empty() => {
@@ -123,21 +123,9 @@ fn clipped(out: &mut Vec<u8>, text: &[u8], max: usize, write: impl Fn(&mut Vec<u
     }
 }
 
-fn remote_with_port(out: &mut Vec<u8>, addr: SocketAddr) {
-    let ip = addr.ip().to_canonical();
-    if ip.is_ipv6() {
-        out.push(b'[');
-    }
-    remote(out, ip);
-    if ip.is_ipv6() {
-        out.push(b']');
-    }
-    out.push(b':');
-    number(out, addr.port());
-}
-
 /// An IPv4 address that came in by IPv6 as what it is.
-fn remote(out: &mut Vec<u8>, ip: IpAddr) {
+fn remote(out: &mut Vec<u8>, ip: Option<IpAddr>) {
+    let Some(ip) = ip else { return out.push(b'-') };
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             let [first, others @ ..] = ip.octets();

@@ -13,7 +13,7 @@ mod writer;
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,10 @@ use crate::config::AccessLogConfig;
 pub(crate) struct Entry<'a> {
     /// When its head was there.
     pub(crate) began: Instant,
-    /// From then to the last byte of the answer.
+    /// From then until the answer was ready.
     pub(crate) took: Duration,
-    /// Who asks; behind a proxy, the address that the PROXY header names.
-    pub(crate) remote: SocketAddr,
+    /// Who asks, if that is known; behind a proxy, the address that the PROXY header names.
+    pub(crate) remote: Option<IpAddr>,
     pub(crate) method: &'a str,
     /// What is asked for; the line shows nothing from a `?` on, where tokens may stand.
     pub(crate) target: &'a str,

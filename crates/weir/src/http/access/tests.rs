@@ -4,7 +4,7 @@ mod cost;
 mod lines;
 mod travel;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn entry<'a>(target: &'a str, ids: &'a Ids) -> Entry<'a> {
     Entry {
         began: now(),
         took: Duration::from_micros(7),
-        remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 4711)),
+        remote: Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
         method: "GET",
         target,
         version: Version::HTTP_11,

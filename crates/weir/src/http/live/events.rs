@@ -17,6 +17,7 @@ use crate::web::query::Query;
 #[derive(Clone)]
 pub(crate) struct EventsWish {
     hello: Hello,
+    device: String,
     /// Positions from `Last-Event-ID`; `None`: there was none.
     last: Option<Vec<Position>>,
     /// Of the answer.
@@ -63,13 +64,18 @@ impl EventsWish {
         let from_query = query_token(edge, query.value("access_token"))?;
         let token = token(edge, &head.headers, from_query)?;
         let device_id = query.value("device").unwrap_or_default().to_owned();
-        check_device(edge, caller, &device_id, &token)?;
+        let device = check_device(edge, caller, &device_id, &token)?;
         let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
         let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
-        Ok(EventsWish { hello, last, headers })
+        Ok(EventsWish { hello, device, last, headers })
+    }
+
+    /// The device that it is for, as the request or its token says.
+    pub(super) fn device(&self) -> Option<&str> {
+        Some(self.device.as_str())
     }
 
     /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
@@ -124,9 +130,16 @@ fn headers() -> HeaderMap {
 }
 
 /// Says before the connection is moved what would end it there.
-fn check_device(edge: &Edge, caller: &Caller, device: &str, token: &str) -> Result<(), Problem> {
+///
+/// Answers with the device that it is.
+fn check_device(
+    edge: &Edge,
+    caller: &Caller,
+    device: &str,
+    token: &str,
+) -> Result<String, Problem> {
     match edge.hub.auth.authenticate(caller.identity.as_deref(), device, token) {
-        Ok(_) => Ok(()),
+        Ok(admission) => Ok(admission.device),
         Err(CloseReason::Malformed) => Err(Problem::field(
             "device",
             "a device has to be named, with no control characters and within limits.device_id_bytes_max, unless the token is of one",
