@@ -1,6 +1,5 @@
 //! How lines look, whatever a request consists of.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Version};
