@@ -13,6 +13,7 @@ use weir_wire::{CloseReason, ws};
 
 use super::Shard;
 use crate::command::Front;
+use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
 use crate::stats::DropRule;
@@ -104,6 +105,18 @@ impl<N: Net, F: Front> Shard<N, F> {
         match positions.iter_mut().find(|(known, _)| *known == epoch) {
             Some((_, last)) => *last = offset,
             None => positions.push((epoch, offset)),
+        }
+    }
+
+    /// What was formed to catch up with a topic and has not begun to leave is not told as received.
+    pub(super) fn take_back_position(&mut self, slot: u32, topic: TopicId, epoch: u64) {
+        if epoch == 0 || !self.tells_positions(slot) {
+            return;
+        }
+        let lags = self.table[slot].outbox.as_ref().map_or(&[][..], |outbox| &outbox.lags);
+        if let Some(lag) = lags.iter().find(|lag| lag.topic == topic) {
+            let sent = lag.next.saturating_sub(1);
+            self.note_position(slot, epoch, sent);
         }
     }
 

@@ -296,6 +296,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let mut batch = std::mem::take(&mut self.latest.batch);
             let store = self.latest.topics.get(&lag.topic);
             let expired = store.and_then(|store| store.gather(&lag, self.now, &mut batch));
+            let epoch = batch.first().map_or(0, |message| message.epoch());
             if !self.form_batch(slot, &mut batch) {
                 batch.clear();
             }
@@ -317,6 +318,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             };
             batch.clear();
             self.latest.batch = batch;
+            self.take_back_position(slot, lag.topic, epoch);
             if matches!(progress, Progress::Stop) {
                 return;
             }

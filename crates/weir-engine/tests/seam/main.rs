@@ -4,6 +4,7 @@
 
 mod ends;
 mod fanout;
+mod formats;
 mod lane;
 mod priority;
 mod rate;

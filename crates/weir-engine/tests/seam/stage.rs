@@ -10,6 +10,7 @@ use weir_engine::{
     Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin, TopicId,
     TopicMessage, Urgent,
 };
+use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Publish};
 use weir_wire::{CloseReason, ProstMessage, frame, hot, v1};
 
@@ -45,10 +46,10 @@ impl Stage {
 
     /// Pushes an adoption; the device says `ahead` with it.
     pub(crate) fn offer(&mut self, ahead: &[u8]) -> (PeerId, u64) {
-        self.offer_of(Priority::Normal, ahead)
+        self.offer_of(Priority::Normal, Format::Stream, ahead)
     }
 
-    fn offer_of(&mut self, priority: Priority, ahead: &[u8]) -> (PeerId, u64) {
+    fn offer_of(&mut self, priority: Priority, format: Format, ahead: &[u8]) -> (PeerId, u64) {
         let (peer, socket) = self.shard.connect();
         self.tickets += 1;
         let adoption = Adoption {
@@ -57,9 +58,9 @@ impl Stage {
             device: DeviceRef(peer.number()),
             heartbeat: Duration::from_secs(60),
             priority,
-            origin: Origin::default(),
+            origin: Origin { format, ..Origin::default() },
             publish_limited: self.publish_limited,
-            tells_positions: false,
+            tells_positions: format == Format::Sse,
             read_ahead: ahead.to_vec(),
             tls: None,
         };
@@ -74,7 +75,17 @@ impl Stage {
 
     /// The same, of some priority.
     pub(crate) fn join_of(&mut self, priority: Priority) -> Device {
-        let (peer, wanted) = self.offer_of(priority, &[]);
+        let offered = self.offer_of(priority, Format::Stream, &[]);
+        self.joined(offered)
+    }
+
+    /// The same, of some format; who reads events is told the positions of all topics.
+    pub(crate) fn join_speaking(&mut self, format: Format) -> Device {
+        let offered = self.offer_of(Priority::Normal, format, &[]);
+        self.joined(offered)
+    }
+
+    fn joined(&mut self, (peer, wanted): (PeerId, u64)) -> Device {
         for _ in 0..10_000 {
             self.shard.turn();
             for report in self.shard.front_mut().take() {
