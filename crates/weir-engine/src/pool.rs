@@ -38,6 +38,11 @@ impl Block {
         &mut self.bytes[..self.filled]
     }
 
+    /// Forgets what stands behind the first `bytes`.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        self.filled = self.filled.min(bytes);
+    }
+
     /// Bytes that this block occupies.
     pub(crate) fn footprint(&self) -> usize {
         self.bytes.len() + size_of::<Block>()

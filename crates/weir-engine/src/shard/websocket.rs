@@ -58,17 +58,34 @@ impl Begun {
 enum Left {
     /// Nothing, or nobody to keep it for.
     Nothing,
-    /// The beginning of a message: from there on.
-    Part(Begun, usize),
+    /// The beginning of a message, and where what was not looked at follows.
+    Part(Begun, Range<usize>, usize),
     /// A message that the front has no room for, and what is behind it: from there on.
     Held(Begun, usize),
+}
+
+impl Left {
+    /// What has been gathered at `at`, where a frame has been taken that ends `used` behind it.
+    fn gathered(assembly: Assembly, at: usize, used: usize) -> Left {
+        let begun = Begun { assembly, ..Begun::default() };
+        Left::Part(begun, at..at + assembly.bytes(), at + used)
+    }
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Takes bytes that have come.
     pub(super) fn take_ws(&mut self, slot: u32, input: &mut [u8]) {
         let mut input = input;
-        while let Some(block) = self.table[slot].partial.take() {
+        loop {
+            let Some(block) = self.table[slot].partial.take() else {
+                let left = self.take_ws_bytes(slot, Begun::default(), input);
+                let used = self.keep_left(slot, &left, input, self.tick());
+                input = &mut input[used..];
+                if input.is_empty() {
+                    return;
+                }
+                continue;
+            };
             let have = block.filled().len() - Begun::BYTES;
             let missing = (Begun::of(&block).needed as usize).saturating_sub(have);
             if missing == 0 {
@@ -93,54 +110,65 @@ impl<N: Net, F: Front> Shard<N, F> {
                 return;
             }
         }
-        let left = self.take_ws_bytes(slot, Begun::default(), input);
-        self.keep_left(slot, &left, input, self.tick());
     }
 
     /// Takes what is in a block, and keeps what is left of it.
     pub(super) fn take_ws_block(&mut self, slot: u32, block: Box<Block>) {
         let begun = Begun::of(&block);
         let mut block = block;
-        let since = block.since;
-        let left = self.take_ws_bytes(slot, begun, &mut block.filled_mut()[Begun::BYTES..]);
+        // What was held back had come in time.
+        let since = if begun.whole > 0 { self.tick() } else { block.since };
+        let input = &mut block.filled_mut()[Begun::BYTES..];
+        let left = self.take_ws_bytes(slot, begun, input);
         match left {
-            // What is needed has become known, no more: it stays where it is.
-            Left::Part(begun, 0) if self.table[slot].state == State::Open => {
+            // It stays where it is, without the frame that has been taken behind it.
+            Left::Part(begun, Range { start: 0, end }, used)
+                if used == input.len() && self.table[slot].state == State::Open =>
+            {
                 block.filled_mut()[..Begun::BYTES].copy_from_slice(&begun.to_bytes());
+                block.truncate(Begun::BYTES + end);
                 self.table[slot].partial = Some(block);
             }
             left @ (Left::Part(..) | Left::Held(..) | Left::Nothing) => {
-                self.keep_left(slot, &left, &block.filled()[Begun::BYTES..], since);
+                let used = self.keep_left(slot, &left, input, since);
+                if used < input.len() {
+                    self.take_ws(slot, &mut input[used..]);
+                }
                 self.drop_block(block);
             }
         }
     }
 
-    fn keep_left(&mut self, slot: u32, left: &Left, input: &[u8], since: Tick) {
-        let (begun, from, is_held) = match left {
-            Left::Nothing => return,
-            Left::Part(begun, from) => (begun, *from, false),
-            Left::Held(begun, from) => (begun, *from, true),
+    /// Keeps what is left of `input`; returns where what has still to be looked at begins.
+    fn keep_left(&mut self, slot: u32, left: &Left, input: &[u8], since: Tick) -> usize {
+        let all = input.len();
+        let (begun, kept, used) = match left {
+            Left::Nothing => return all,
+            Left::Part(begun, kept, used) => (begun, kept.clone(), *used),
+            Left::Held(begun, from) => (begun, *from..all, all),
         };
         if self.table[slot].state != State::Open {
-            return;
+            return all;
         }
         let block = self.pool.take(&begun.to_bytes(), since);
-        let block = self.pool.extend(block, &input[from..]);
+        let block = self.pool.extend(block, &input[kept]);
         if !self.put_block(slot, block, 0) {
-            return;
+            return all;
         }
-        if is_held {
+        if matches!(left, Left::Held(..)) {
             self.hold_back(slot);
         } else {
             self.arm(slot, since.plus(self.limits.frame));
         }
+        used
     }
 
     /// The head of a block of a WebSocket about which nothing is known yet.
     pub(super) const FRESH: [u8; Begun::BYTES] = [0; Begun::BYTES];
 
-    /// Goes through bytes of which the first are those of the message that has begun.
+    /// Goes through bytes of which the first are those of the message that has begun, up to the first fragment, or to
+    /// what came between two. From then on the message is gathered in a block, where it need not make room for each
+    /// frame behind it.
     fn take_ws_bytes(&mut self, slot: u32, begun: Begun, input: &mut [u8]) -> Left {
         let limits = ws::Limits {
             message_bytes_max: self.settings.frame_bytes_max,
@@ -164,13 +192,18 @@ impl<N: Net, F: Front> Shard<N, F> {
             match ws::next(&mut assembly, rest, limits) {
                 Ok(Step::More { needed }) => {
                     let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-                    return Left::Part(Begun { assembly, needed, whole: 0 }, at);
+                    let kept = at..input.len();
+                    return Left::Part(Begun { assembly, needed, whole: 0 }, kept, input.len());
                 }
-                Ok(Step::Fragment { used }) => at += close_up(rest, assembly.bytes(), used),
+                Ok(Step::Control { control, payload, used }) if assembly.is_idle() => {
+                    self.take_control(slot, control, &rest[payload]);
+                    at += used;
+                }
                 Ok(Step::Control { control, payload, used }) => {
                     self.take_control(slot, control, &rest[payload]);
-                    at += close_up(rest, assembly.bytes(), used);
+                    return Left::gathered(assembly, at, used);
                 }
+                Ok(Step::Fragment { used }) => return Left::gathered(assembly, at, used),
                 Ok(Step::Message { is_text, body, used }) => {
                     match self.take_ws_kind(slot, is_text, &rest[body.clone()]) {
                         Handled::Yes => at += used,
@@ -178,7 +211,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                         Handled::NoRoom => {
                             let whole = u32::try_from(body.len()).unwrap_or(u32::MAX);
                             let begun = Begun { whole, ..Begun::default() };
-                            return Left::Held(begun, at + close_up_range(rest, body, used));
+                            return Left::Held(begun, at + close_up(rest, body, used));
                         }
                     }
                 }
@@ -276,12 +309,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// Moves the first `keep` bytes up to `used`; returns where they begin.
-fn close_up(bytes: &mut [u8], keep: usize, used: usize) -> usize {
-    close_up_range(bytes, 0..keep, used)
-}
-
-fn close_up_range(bytes: &mut [u8], keep: Range<usize>, used: usize) -> usize {
+/// Moves the bytes in `keep` up to `used`; returns where they begin.
+fn close_up(bytes: &mut [u8], keep: Range<usize>, used: usize) -> usize {
     let to = used - keep.len();
     bytes.copy_within(keep, to);
     to
