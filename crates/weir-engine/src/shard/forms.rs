@@ -17,6 +17,7 @@ use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
 use crate::stats::DropRule;
+use crate::time::Tick;
 
 /// The last event that a connection has been told of each of its topics, by the topics' epochs.
 ///
@@ -153,6 +154,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             Format::Stream => return,
             Format::WsProtobuf | Format::WsJson => {
                 entry.flags.pinged = true;
+                // It has one heartbeat to answer from now on, however late the shard has come to ask.
+                let due = Tick(now.0.saturating_sub(entry.heartbeat));
+                entry.heard_at = entry.heard_at.max(due);
                 let mut ping = Vec::with_capacity(2);
                 ws::put_frame_head(ws::Opcode::Ping, 0, &mut ping);
                 self.send_formed(slot, &ping);

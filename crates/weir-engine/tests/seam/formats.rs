@@ -1,6 +1,7 @@
 //! Connections that do not read frames of a stream: what they are told, and when it is asked of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_engine::{Command, Message, Net as _, SlowPolicy, TopicId, TopicMessage};
 use weir_wire::format::Format;
@@ -77,5 +78,26 @@ fn a_position_claims_nothing_that_has_not_left() {
             assert!(id.contains(&format!("0000000000000001-{heard}")), "{event} after {heard}");
         }
         assert_eq!(heard, 4);
+    }
+}
+
+/// Who was not asked for a sign of life, as the program stood still, is asked before it is closed.
+///
+/// Fails when its time to answer counts from what it said last (`beat`).
+#[test]
+fn who_is_asked_late_has_time_to_answer() {
+    for is_answered in [true, false] {
+        let mut stage = Stage::new();
+        let client = stage.join_speaking(Format::WsJson);
+        stage.shard.net().jump(Duration::from_secs(600));
+        stage.shard.advance(Duration::from_secs(5));
+        let ping = [0x89, 0];
+        assert_eq!(stage.shard.peer_read(client.peer), ping, "it is asked, and not closed");
+        if is_answered {
+            stage.shard.peer_write(client.peer, &[0x8a, 0x80, 1, 2, 3, 4]);
+        }
+        stage.shard.advance(Duration::from_secs(59));
+        assert_eq!(stage.shard.peer_read(client.peer).is_empty(), is_answered);
+        assert_eq!(stage.reported().is_empty(), is_answered);
     }
 }
