@@ -412,7 +412,6 @@ fn scratch_config(
     set("listen", "tcp", vec![addr.to_string()].into());
     set("listen", "http", vec![http.to_string()].into());
     set("listen", "admin", admin.to_string().into());
-    set("listen", "http", Vec::<String>::new().into());
     set("auth", "anonymous", true.into());
     set("log", "level", "warn".into());
     set("connection", "drain_timeout", "1s".into());
