@@ -73,7 +73,7 @@ pub(super) static KEYS: &[Key] = &[
     ),
     key!(
         http.query_token,
-        "true or false",
+        "",
         "Whether `/v1/connect` and `/v1/sse` take a token as the parameter `access_token`, for an `EventSource`, which \
          can send no header. What stands there may end in the logs of whatever is on the way."
     ),
