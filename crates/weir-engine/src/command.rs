@@ -115,8 +115,9 @@ pub struct Adoption<S> {
     pub origin: Origin,
     /// Whether `publishes_per_second` holds for it.
     pub publish_limited: bool,
-    /// Whether the positions of all its topics stand behind each event: for a reader of events with more than one.
-    pub tells_positions: bool,
+    /// For a reader of events with more than one topic, whose events name the positions of all of them: those that it
+    /// resumes from, each by epoch and offset.
+    pub positions: Option<Vec<(u64, u64)>>,
     /// Bytes already read behind `Hello`; they count as read once the connection is welcomed. With TLS: plaintext.
     pub read_ahead: Vec<u8>,
     /// The records, if it speaks TLS.

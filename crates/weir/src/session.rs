@@ -120,7 +120,7 @@ struct Greeting {
     identity: Option<String>,
     read_ahead: Vec<u8>,
     format: Format,
-    tells_positions: bool,
+    positions: Option<Vec<(u64, u64)>>,
 }
 
 /// Why a connection is not heard to the end of its `Hello`.
@@ -171,8 +171,8 @@ async fn greet(
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 let read_ahead = partial.bytes[taken..].to_vec();
-                let (format, tells_positions) = (Format::Stream, false);
-                return Ok(Greeting { hello, identity, read_ahead, format, tells_positions });
+                let (format, positions) = (Format::Stream, None);
+                return Ok(Greeting { hello, identity, read_ahead, format, positions });
             }
             Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
             Err(
@@ -257,7 +257,7 @@ async fn settle(
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { mut hello, identity, read_ahead, format, tells_positions } = greeting;
+    let Greeting { mut hello, identity, read_ahead, format, positions } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
     let (device, token) = (&hello.device_id, &hello.token);
@@ -301,7 +301,7 @@ async fn settle(
         heartbeat,
         priority: admission.priority,
         origin: Origin { source: unsettled.source(), grant: admission.grant, format },
-        tells_positions,
+        positions,
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
         topics,

@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     /// Whether `limits.publishes_per_second` holds for it.
     pub(crate) publish_limited: bool,
     /// For a reader of events.
-    pub(crate) tells_positions: bool,
+    pub(crate) positions: Option<Vec<(u64, u64)>>,
     /// Whether it replaces the oldest of its device's connections when they are too many.
     pub(crate) replaces: bool,
     /// From `Hello`.
@@ -75,7 +75,7 @@ impl Tickets {
         &self,
         credit: Credit<'_, OwnedFd>,
         offer: Offer,
-        pending: Box<Pending>,
+        mut pending: Box<Pending>,
     ) -> Result<bool, Offer> {
         let mut inner = self.lock();
         if inner.closed {
@@ -86,7 +86,7 @@ impl Tickets {
         inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
         let (priority, origin) = (pending.priority, pending.origin);
-        let (publish_limited, tells_positions) = (pending.publish_limited, pending.tells_positions);
+        let (publish_limited, positions) = (pending.publish_limited, pending.positions.take());
         inner.pending.insert(ticket, pending);
         let adoption = Adoption {
             socket,
@@ -96,7 +96,7 @@ impl Tickets {
             priority,
             origin,
             publish_limited,
-            tells_positions,
+            positions,
             read_ahead,
             tls,
         };

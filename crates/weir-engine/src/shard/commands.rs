@@ -97,7 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn adopt(&mut self, adoption: Adoption<N::Offer>) {
         let Adoption { socket, ticket, device, heartbeat, priority, origin, .. } = adoption;
-        let Adoption { publish_limited, tells_positions, read_ahead, mut tls, .. } = adoption;
+        let Adoption { publish_limited, positions, read_ahead, mut tls, .. } = adoption;
         if self.table.is_full() {
             let reason = CloseReason::TooManyConnections;
             return self.report(Report::Refused { ticket, reason }, true);
@@ -116,8 +116,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
         let holder = Holder { device, origin, priority, publish_limited };
         self.table.open(slot, socket, holder, heartbeat, now);
-        if tells_positions {
-            self.begin_positions(slot);
+        if let Some(positions) = positions {
+            self.begin_positions(slot, positions);
         }
         if let Some(tls) = &mut tls {
             self.secure(slot, tls);

@@ -126,9 +126,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         format::sse_id(positions.iter().copied(), out);
     }
 
-    /// Has each event name the positions of all topics of the connection.
-    pub(super) fn begin_positions(&mut self, slot: u32) {
-        self.positions.insert(slot, Vec::new());
+    /// Has each event name the positions of all topics of the connection, which comes with these.
+    pub(super) fn begin_positions(&mut self, slot: u32, positions: Vec<(u64, u64)>) {
+        self.positions.insert(slot, positions);
     }
 
     /// Whether the connection's events name the positions of all its topics.

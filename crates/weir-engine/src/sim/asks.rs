@@ -104,7 +104,7 @@ impl Run {
             priority,
             origin,
             publish_limited: true,
-            tells_positions: false,
+            positions: None,
             read_ahead,
             tls,
         };

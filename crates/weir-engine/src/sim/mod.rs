@@ -23,7 +23,7 @@
 //!     priority: Priority::Normal,
 //!     origin: Origin::default(),
 //!     publish_limited: true,
-//!     tells_positions: false,
+//!     positions: None,
 //!     read_ahead: Vec::new(),
 //!     tls: None,
 //! };

@@ -205,7 +205,7 @@ fn a_descriptor_that_epoll_refuses_is_reported() {
             priority: Priority::Normal,
             origin: Origin::default(),
             publish_limited: true,
-            tells_positions: false,
+            positions: None,
             read_ahead: Vec::new(),
             tls: None,
         })),

@@ -102,7 +102,7 @@ impl Rig {
                 priority: rest.priority,
                 origin: Origin { format: rest.format, ..Origin::default() },
                 publish_limited: true,
-                tells_positions: rest.tells_positions,
+                positions: rest.tells_positions.then(Vec::new),
                 read_ahead: rest.read_ahead.to_vec(),
                 tls,
             })),

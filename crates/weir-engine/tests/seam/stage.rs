@@ -60,7 +60,7 @@ impl Stage {
             priority,
             origin: Origin { format, ..Origin::default() },
             publish_limited: self.publish_limited,
-            tells_positions: format == Format::Sse,
+            positions: (format == Format::Sse).then(Vec::new),
             read_ahead: ahead.to_vec(),
             tls: None,
         };

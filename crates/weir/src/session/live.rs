@@ -26,8 +26,8 @@ pub(crate) struct Live {
     /// The device that its certificate names.
     pub(crate) identity: Option<String>,
     pub(crate) format: Format,
-    /// Whether its events name the positions of all its topics.
-    pub(crate) tells_positions: bool,
+    /// The positions that it comes with, if its events name those of all its topics.
+    pub(crate) positions: Option<Vec<(u64, u64)>>,
     pub(crate) hail: Hail,
 }
 
@@ -91,7 +91,7 @@ impl NotHailed {
 
 /// Says the head, and hears `Hello`.
 async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, NotHailed> {
-    let Live { head, read_ahead, identity, format, tells_positions, hail } = live;
+    let Live { head, read_ahead, identity, format, positions, hail } = live;
     let patience = Patience::of(hub.config().connection.hello_timeout);
     say(stream, &head, &patience).await.map_err(|reason| NotHailed::of(format, reason))?;
     let (hello, read_ahead) = match hail {
@@ -105,7 +105,7 @@ async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, No
             (hello, read_ahead)
         }
     };
-    Ok(Greeting { hello, identity, read_ahead, format, tells_positions })
+    Ok(Greeting { hello, identity, read_ahead, format, positions })
 }
 
 async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(), CloseReason> {

@@ -55,7 +55,7 @@ impl EventsWish {
             return Err(Problem::field("topic", detail));
         }
         let heartbeat_ms = match query.value("heartbeat_ms").map(str::parse) {
-            None => edge.heartbeat_of_events_ms(),
+            None | Some(Ok(0)) => edge.heartbeat_of_events_ms(),
             Some(Ok(ms)) => ms,
             Some(Err(_)) => {
                 return Err(Problem::field("heartbeat_ms", "not a number of milliseconds"));
@@ -99,12 +99,16 @@ impl EventsWish {
                 subscribe.position = Some(position_of(edge, &subscribe.topic, &last));
             }
         }
+        // What is resumed later stands in the events before it too, or a cut meanwhile would forget it.
+        let asked = hello.topics.iter().filter_map(|subscribe| subscribe.position);
+        let asked = asked.filter(|position| position.epoch != 0);
+        let asked = asked.map(|Position { epoch, offset }| (epoch, offset)).collect();
         Live {
             head: Vec::new(),
             read_ahead: Vec::new(),
             identity,
             format: Format::Sse,
-            tells_positions: hello.topics.len() > 1,
+            positions: (hello.topics.len() > 1).then_some(asked),
             hail: Hail::Is(hello),
         }
     }

@@ -97,7 +97,7 @@ impl SocketWish {
             read_ahead,
             identity,
             format,
-            tells_positions: false,
+            positions: None,
             hail: Hail::Comes { token },
         }
     }
