@@ -152,6 +152,8 @@ impl Service {
         match wish {
             Ok(wish) if head.version == Version::HTTP_11 => {
                 drop(turn);
+                let status = StatusCode::from_u16(wish.status()).unwrap_or_default();
+                guest.edge.counters.http.count_request(Dialect::Http1, status);
                 if let Some(noted) = noted {
                     let outcome =
                         Outcome { status: wish.status(), bytes: 0, device: wish.device() };
@@ -165,7 +167,7 @@ impl Service {
                 asked.later((turn, noted), allowed, async move { relay(&guest, wish).await })
             }
             Ok(_) => {
-                let problem = Problem::new(Kind::UpgradeRequired, "this takes HTTP/1.1 or HTTP/2");
+                let problem = Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1 or HTTP/2");
                 asked.later((turn, noted), allowed, async move { Err(problem) })
             }
             Err(problem) => asked.later((turn, noted), allowed, async move { Err(problem) }),

@@ -35,7 +35,9 @@ impl Query {
                 continue;
             }
             if !known.contains(&name.as_str()) {
-                let detail = match known {
+                let known = known.iter().chain(Some(&list).filter(|list| !list.is_empty()));
+                let known: Vec<&str> = known.copied().collect();
+                let detail = match known.as_slice() {
                     [] => format!("unknown parameter {name:?}; this path takes none"),
                     known => format!("unknown parameter {name:?}; known are {}", known.join(", ")),
                 };

@@ -68,7 +68,7 @@ pub(super) static KEYS: &[Key] = &[
     ),
     key!(
         http.request_ids,
-        "true or false",
+        "",
         "Whether every answer names its request by `X-Request-Id`, and not only those whose request has brought one."
     ),
     key!(

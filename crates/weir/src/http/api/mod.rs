@@ -42,8 +42,10 @@ pub(crate) struct Api {
 /// A path, whatever it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// What the listener answers before it asks here; here for what it does not know of them.
-    Listener,
+    /// What the listener answers before it asks here; here for what it does not know of it.
+    Hello,
+    /// The same of what is moved to a shard.
+    Live,
     Publish,
     History,
     OpenApi,
@@ -51,10 +53,10 @@ enum Route {
 
 impl Route {
     const ALL: [(&'static str, Route); 7] = [
-        ("/", Route::Listener),
-        ("/rest/hello", Route::Listener),
-        ("/v1/connect", Route::Listener),
-        ("/v1/sse", Route::Listener),
+        ("/", Route::Hello),
+        ("/rest/hello", Route::Hello),
+        ("/v1/connect", Route::Live),
+        ("/v1/sse", Route::Live),
         ("/v1/publish", Route::Publish),
         ("/v1/topics/{topic}/history", Route::History),
         ("/openapi.json", Route::OpenApi),
@@ -64,7 +66,8 @@ impl Route {
     const fn methods(self) -> &'static str {
         match self {
             Route::Publish => "POST, OPTIONS",
-            Route::Listener | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
+            Route::Live => "GET, OPTIONS",
+            Route::Hello | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
         }
     }
 }
@@ -135,7 +138,7 @@ impl Api {
         }
         match route {
             // The listener does not ask.
-            Route::Listener => Err(nothing()),
+            Route::Hello | Route::Live => Err(nothing()),
             Route::OpenApi => {
                 Query::parse(head.uri.query(), &[])?;
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))

@@ -42,21 +42,31 @@ fn connect() -> Operation {
              `weir.token.BASE64URL`, or in `Hello`. See docs/protocol.md.",
         )
         .answers_nothing(101, "A WebSocket from here on")
-        .refuses(&[Kind::InvalidRequest, Kind::Unauthorized, Kind::ForeignOrigin, Kind::NotReady])
+        .query("access_token", "A token, where `http.query_token` takes it here", text())
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::ForeignOrigin,
+            Kind::UpgradeRequired,
+        ])
 }
 
 fn sse() -> Operation {
     let topics = ArrayBuilder::new().items(text()).build();
     Operation::new("sse", "Listen to topics by server-sent events")
         .query("topic", "A topic; several times for several", topics)
-        .query("device", "The device id; only without a token", text())
+        .query("device", "The device id, unless the token is of one device or of a service", text())
+        .query("heartbeat_ms", "Wished interval of the comments that show life", text())
+        .query("last_event_id", "What `Last-Event-ID` says, for a first request", text())
+        .query("access_token", "A token, where `http.query_token` takes it here", text())
         .answers_text("text/event-stream", "Events from now on, or from `Last-Event-ID` on")
         .refuses(&[
             Kind::InvalidRequest,
             Kind::Unauthorized,
             Kind::Forbidden,
             Kind::ForeignOrigin,
-            Kind::NotReady,
+            Kind::Busy,
+            Kind::BudgetExhausted,
         ])
 }
 
