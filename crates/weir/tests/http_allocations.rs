@@ -1,0 +1,77 @@
+//! What a request over HTTP takes from the allocator: alone in its process, with an allocator that counts.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "this test needs a part of it only")]
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{config, start};
+
+/// The system's, and how often it was asked by threads that are counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The client's thread, which is not.
+    static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
+}
+
+#[expect(unsafe_code, reason = "an allocator is unsafe to write")]
+// SAFETY: each call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !IS_CLIENT.get() {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promises are those that it asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const REQUESTS: usize = 10_000;
+
+/// Requests one after the other on one connection; what is counted meanwhile belongs to them, but for the ticks of the
+/// gateway, which are few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_greeting_takes_nothing() {
+    let mut config = config();
+    config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
+    let gateway = start(config).await;
+    let addr = gateway.http_addrs()[0];
+    let count = tokio::task::spawn_blocking(move || {
+        IS_CLIENT.set(true);
+        let mut stream = TcpStream::connect(addr).unwrap();
+        let mut ask = |times: usize| {
+            let mut answer = [0; 512];
+            for _ in 0..times {
+                stream.write_all(b"GET /rest/hello HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                let count = stream.read(&mut answer).unwrap();
+                assert!(answer[..count].ends_with(b"Hello World"));
+            }
+        };
+        ask(1_000);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        ask(REQUESTS);
+        let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        IS_CLIENT.set(false);
+        count
+    });
+    let count = count.await.unwrap();
+    eprintln!("{count} allocations for {REQUESTS} requests");
+    assert!(count <= REQUESTS / 100, "{count} allocations for {REQUESTS} requests");
+    gateway.shutdown().await;
+}
