@@ -1,0 +1,32 @@
+//! An allocator that counts how often it is asked.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's, and how often it was asked by threads that are counted.
+pub(crate) struct Counting;
+
+pub(crate) static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The client's thread, which is not.
+    pub(crate) static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
+}
+
+#[expect(unsafe_code, reason = "an allocator is unsafe to write")]
+// SAFETY: each call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !IS_CLIENT.get() {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promises are those that it asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
