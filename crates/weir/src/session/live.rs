@@ -51,6 +51,8 @@ pub(crate) async fn run_live(hub: &Arc<Hub>, mut stream: Stream, unsettled: Unse
     let format = live.format;
     let mut draining = hub.draining.subscribe();
     let hailed = tokio::select! {
+        // The head of the answer leaves before anything else is said.
+        biased;
         hailed = hear(hub, &mut stream, live) => hailed,
         // The sender lives in the hub, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {
@@ -186,3 +188,6 @@ fn malformed(format: Format, why: &str) -> NotHailed {
     last.extend(frames::goodbye_as(format, CloseReason::Malformed));
     NotHailed { reason: CloseReason::Malformed, last }
 }
+
+#[cfg(test)]
+mod tests;
