@@ -90,7 +90,8 @@ pub(crate) struct Flags {
     pub(crate) read_late: bool,
     /// How far its end has come.
     pub(crate) ending: Ending,
-    /// A WebSocket that has been asked for a sign of life since it last gave one.
+    /// A WebSocket that has been asked for a sign of life since it last gave one; a reader of events for which something
+    /// has waited since before it was last to get one.
     pub(crate) pinged: bool,
 }
 

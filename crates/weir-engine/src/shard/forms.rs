@@ -145,10 +145,14 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Gives a sign of life to a peer that gives none unasked, or asks it for one.
     ///
-    /// Whether a reader of events is there, the kernel tells: it gives up when nobody takes what was sent.
+    /// Whether a reader of events is there, the kernel tells: it gives up when nobody takes what was sent. One whose
+    /// socket has taken nothing between two beats, though something waited, is closed: it may have too little waiting
+    /// to be stalled.
     pub(super) fn beat(&mut self, slot: u32) {
         let now = self.tick();
-        let is_free = self.table[slot].outbox.is_none();
+        let asked_at = self.table[slot].heard_at;
+        let taken_at =
+            self.table[slot].outbox.as_ref().map(|outbox| Tick::at(self.started, outbox.taken_at));
         let entry = &mut self.table[slot];
         match entry.format() {
             Format::Stream => return,
@@ -163,8 +167,13 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Format::Sse => {
                 entry.heard_at = now;
-                if is_free {
-                    self.send_formed(slot, SSE_COMMENT);
+                let has_waited = std::mem::replace(&mut entry.flags.pinged, taken_at.is_some());
+                match taken_at {
+                    None => self.send_formed(slot, SSE_COMMENT),
+                    Some(taken_at) if has_waited && taken_at < asked_at => {
+                        return self.close(slot, CloseReason::Stalled);
+                    }
+                    Some(_) => {}
                 }
             }
         }

@@ -350,6 +350,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_stall(slot);
         }
         let Some(mut outbox) = self.table[slot].outbox.take() else { return };
+        if self.format(slot) == Format::Sse {
+            self.table[slot].flags.pinged = false;
+        }
         debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
         if !self.is_planted_leak() {

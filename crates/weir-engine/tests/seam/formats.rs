@@ -101,3 +101,30 @@ fn who_is_asked_late_has_time_to_answer() {
         assert_eq!(stage.reported().is_empty(), is_answered);
     }
 }
+
+/// Who takes nothing of the little that waits does not stay for ever; who takes some of it does.
+///
+/// Fails when a reader of events is closed above the high watermark alone (`beat`), or though it reads.
+#[test]
+fn a_reader_that_takes_nothing_is_closed() {
+    for reads in [false, true] {
+        let mut stage = Stage::new();
+        let reader = stage.join_speaking(Format::Sse);
+        let (conn, topic) = (reader.conn, TopicId(1));
+        stage.shard.push(Command::Subscribe { conn, topic, reply: Box::default() });
+        stage.settle();
+        stage.shard.net().set_send_buffer(reader.peer, 16, 0);
+        for offset in 1..=4 {
+            publish(&mut stage, 1, SlowPolicy::Close, offset);
+        }
+        for _ in 0..5 {
+            stage.shard.advance(Duration::from_secs(59));
+            if reads {
+                assert!(!stage.shard.peer_read(reader.peer).is_empty(), "not all has come yet");
+            }
+            stage.settle();
+        }
+        let closed = stage.reported().iter().any(|report| report.contains("stalled"));
+        assert_eq!(closed, !reads);
+    }
+}
