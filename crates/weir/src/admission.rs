@@ -305,10 +305,11 @@ impl Seat {
     }
 
     /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now.
-    pub(crate) fn stand_up(mut self) -> Result<Unsettled, ConnectRefuseCause> {
+    /// Without one it keeps its seat until its socket is closed.
+    pub(crate) fn stand_up(mut self) -> Result<Unsettled, (Seat, ConnectRefuseCause)> {
         let Admission { counters, unsettled_max, .. } = &*self.0.admission;
         if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
-            return Err(ConnectRefuseCause::UnsettledMax);
+            return Err((self, ConnectRefuseCause::UnsettledMax));
         }
         (self.0.is_waiting, self.0.accepted) = (true, Instant::now());
         Ok(self.0)

@@ -105,7 +105,7 @@ pub(super) async fn go_on(taken: Taken) {
     let addr = seat.addr();
     let unsettled = match seat.stand_up() {
         Ok(unsettled) => unsettled,
-        Err(cause) => {
+        Err((_seat, cause)) => {
             hub.counters().count_closed(hub.admission.refuse(cause, addr));
             return close(stream, super::UNAVAILABLE, true).await;
         }

@@ -35,7 +35,9 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
         let (socket, _) = listener.accept().await.unwrap();
         let door = Door::Devices(Transport::Tcp);
         hub.draining.send_replace(false);
-        let unsettled = hub.admission.enter(&hub, &door, None, false).ok().expect("there is room");
+        let Ok(unsettled) = hub.admission.enter(&hub, &door, None, false) else {
+            panic!("there is no room");
+        };
         hub.draining.send_replace(true);
         let live = Live {
             head: HEAD.into(),
