@@ -201,7 +201,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes what a block has kept, which may be whole frames.
-    fn consume_block(&mut self, slot: u32, block: Box<Block>) {
+    fn consume_block(&mut self, slot: u32, mut block: Box<Block>) {
+        // What is not whole could not go on while nobody listened: it begins now.
+        block.since = self.tick();
         match self.format(slot) {
             Format::Stream => {
                 self.take_stream(slot, block.filled());
