@@ -53,12 +53,16 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].state != State::Open {
             return;
         }
-        match self.next_deadline(slot) {
-            (at, Due::End(reason)) if at <= now && !has_more => self.close(slot, reason),
-            (at, Due::Beat) if at <= now => {
-                self.beat(slot);
-                self.arm_next(slot);
+        let mut next = self.next_deadline(slot);
+        if next.1 == Due::Beat && next.0 <= now {
+            self.beat(slot);
+            if self.table[slot].state != State::Open {
+                return;
             }
+            next = self.next_deadline(slot);
+        }
+        match next {
+            (at, Due::End(reason)) if at <= now && !has_more => self.close(slot, reason),
             (at, _) => self.arm(slot, at.max(now.plus(1))),
         }
     }
