@@ -1,5 +1,4 @@
 //! What a request over HTTP takes from the allocator: alone in its process, with an allocator that counts.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[expect(dead_code, reason = "this test needs a part of it only")]
 mod common;

@@ -44,7 +44,7 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
             read_ahead: Vec::new(),
             identity: None,
             format: Format::WsJson,
-            tells_positions: false,
+            positions: None,
             hail: Hail::Comes { token: String::new() },
         };
         let running = {
