@@ -138,13 +138,18 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
         match item {
             Item::Message(message) => {
-                if self.deliver(slot, TopicId::NONE, message) {
-                    let lag = &self.stats.lag[self.table[slot].priority.index()];
-                    lag.record(self.net.now().since(message.accepted_at()), 1);
-                }
+                self.deliver_now(slot, TopicId::NONE, message);
                 self.flush_gathered(slot);
             }
             Item::Frame(frame) => self.send_bytes(slot, frame),
+        }
+    }
+
+    /// [`Shard::deliver`] of one message by itself: its lag is noted here.
+    fn deliver_now(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+        if self.deliver(slot, topic, message) {
+            let lag = &self.stats.lag[self.table[slot].priority.index()];
+            lag.record(self.net.now().since(message.accepted_at()), 1);
         }
     }
 
@@ -217,6 +222,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         if is_waiting && (!is_listed || self.is_stalled(slot) || self.is_lagging(slot)) {
             self.deliver_behind(slot, topic, message);
             return not_new;
+        }
+        if self.tells_positions(slot) {
+            // It has a copy of its own: as many as a gathering touches would not find room at once.
+            self.deliver_now(slot, topic, message);
+            return Gathered { is_new: false, has_sent: true };
         }
         let Some(message) = self.formed(slot, message) else { return not_new };
         self.note_accepted();

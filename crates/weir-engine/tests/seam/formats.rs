@@ -11,9 +11,20 @@ use crate::stage::{Device, Stage};
 
 /// Publishes to a topic whose epoch is its number.
 fn publish(stage: &mut Stage, topic: u32, slow: SlowPolicy, offset: u64) {
+    let message = message(stage, topic, (slow, offset), "said");
+    stage.shard.push(Command::Publish(TopicId(topic), message));
+    stage.settle();
+}
+
+fn message(
+    stage: &mut Stage,
+    topic: u32,
+    (slow, offset): (SlowPolicy, u64),
+    text: &str,
+) -> Arc<Message> {
     let push = Push {
         topic: &topic.to_string(),
-        payload: Payload::Text("said"),
+        payload: Payload::Text(text),
         content_type: "",
         key: "",
         message_id: offset,
@@ -26,9 +37,7 @@ fn publish(stage: &mut Stage, topic: u32, slow: SlowPolicy, offset: u64) {
         TopicMessage { epoch: u64::from(topic), offset, slow, ..TopicMessage::default() };
     let now = stage.shard.net().now();
     let message = Message::of_topic(stage.shard.budget(), frame, now, None, of_topic);
-    let message: Arc<Message> = message.expect("the budget is ample");
-    stage.shard.push(Command::Publish(TopicId(topic), message));
-    stage.settle();
+    message.expect("the budget is ample")
 }
 
 /// All that a reader of events gets while the shard goes on.
@@ -127,4 +136,35 @@ fn a_reader_that_takes_nothing_is_closed() {
         let closed = stage.reported().iter().any(|report| report.contains("stalled"));
         assert_eq!(closed, !reads);
     }
+}
+
+/// Each reader of several topics has a copy of every message, which is not kept for who takes it.
+///
+/// Fails when the copies of a gathering wait until it is over (`gather`).
+#[test]
+fn copies_of_a_gathering_do_not_use_up_the_budget() {
+    const READERS: usize = 40;
+    let mut stage = Stage::new();
+    let readers: Vec<Device> = (0..READERS).map(|_| stage.join_speaking(Format::Sse)).collect();
+    for reader in &readers {
+        stage.shard.net().set_send_buffer(reader.peer, 8 << 20, 4 << 20);
+        for topic in [1, 2] {
+            let (conn, topic) = (reader.conn, TopicId(topic));
+            stage.shard.push(Command::Subscribe { conn, topic, reply: Box::default() });
+        }
+        stage.settle();
+    }
+    let text = "x".repeat(1 << 20);
+    let walks =
+        [1, 2].map(|topic| (topic, message(&mut stage, topic, (SlowPolicy::Close, 1), &text)));
+    for (topic, message) in walks {
+        stage.shard.push(Command::Publish(TopicId(topic), message));
+    }
+    stage.settle();
+    for reader in readers {
+        let heard = events(&mut stage, reader);
+        assert_eq!(heard.len(), 2);
+        assert!(heard[1].ends_with("id:0000000000000001-1,0000000000000002-1"));
+    }
+    assert_eq!(stage.shard.budget().used(), 0);
 }
