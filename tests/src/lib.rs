@@ -1,15 +1,21 @@
-//! What the end-to-end tests share: the built programs as children, and a device that speaks frames over a real socket.
+//! What the end-to-end tests share: the built programs as children, and clients that speak with them over real sockets.
+
+pub mod http2;
 
 mod admin;
 mod authority;
 mod device;
+mod events;
 mod forger;
 mod program;
 mod s_client;
+mod socket;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
 pub use device::Device;
+pub use events::{Event, Events};
 pub use forger::{Forger, Heard, framed, read_record};
-pub use program::{Server, free_port, program, raise_open_files};
+pub use program::{PATIENCE, Server, free_port, program, raise_open_files};
 pub use s_client::SClient;
+pub use socket::{Socket, Upgrade, close, masked};

@@ -21,12 +21,23 @@ pub struct Server {
     pub tls: Option<SocketAddr>,
     /// Where HTTP is spoken, if it was started so.
     pub http: Option<SocketAddr>,
+    /// Where it is spoken over TLS, if it was started so.
+    pub https: Option<SocketAddr>,
     /// Where the admin API is.
     pub admin: SocketAddr,
     directory: TempDir,
 }
+
+/// Where it listens beside `tcp` and `admin`.
+#[derive(Default)]
+struct Doors {
+    tls: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+    https: Option<SocketAddr>,
+}
+
 /// How long anything that must happen may take on a slow machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Starts `weir` with `extra` TOML below the listen addresses.
@@ -36,17 +47,29 @@ impl Server {
 
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, open_files_max, None, None))
+        Self::launch(|| Self::spawn(extra, open_files_max, Doors::default()))
     }
 
     /// The same, listening with TLS too.
     pub fn start_with_tls(extra: &str) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, None, Some(free_addr()?), None))
+        Self::launch(|| {
+            Self::spawn(extra, None, Doors { tls: Some(free_addr()?), ..Doors::default() })
+        })
     }
 
     /// The same, speaking HTTP too.
     pub fn start_with_http(extra: &str) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, None, None, Some(free_addr()?)))
+        Self::launch(|| {
+            Self::spawn(extra, None, Doors { http: Some(free_addr()?), ..Doors::default() })
+        })
+    }
+
+    /// The same, over TLS too.
+    pub fn start_with_https(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let (http, https) = (Some(free_addr()?), Some(free_addr()?));
+            Self::spawn(extra, None, Doors { http, https, ..Doors::default() })
+        })
     }
 
     fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
@@ -60,21 +83,19 @@ impl Server {
         bail!("weir did not start: {}", spawn()?.complaint())
     }
 
-    fn spawn(
-        extra: &str,
-        open_files_max: Option<u32>,
-        tls: Option<SocketAddr>,
-        http: Option<SocketAddr>,
-    ) -> Result<Server> {
+    fn spawn(extra: &str, open_files_max: Option<u32>, doors: Doors) -> Result<Server> {
+        let Doors { tls, http, https } = doors;
         let directory = tempfile::tempdir()?;
         let (tcp, admin) = (free_addr()?, free_addr()?);
         let path = directory.path().join("weir.toml");
-        let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
-        let with_http = http.map(|http| format!("\"{http}\"")).unwrap_or_default();
+        let list =
+            |addr: Option<SocketAddr>| addr.map(|addr| format!("\"{addr}\"")).unwrap_or_default();
+        let (with_tls, with_http, with_https) = (list(tls), list(http), list(https));
         std::fs::write(
             &path,
             format!(
-                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = [{with_http}]\n{with_tls}{extra}"
+                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
+                 tls = [{with_tls}]\n{extra}"
             ),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
@@ -97,7 +118,7 @@ impl Server {
             .stderr(log)
             .spawn()
             .context("starting weir")?;
-        Ok(Server { child, tcp, tls, http, admin, directory })
+        Ok(Server { child, tcp, tls, http, https, admin, directory })
     }
 
     fn wait_until_ready(&mut self) -> Result<bool> {

@@ -3,15 +3,16 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use weir_tests::{Answer, Server};
+use weir_tests::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GET, GOAWAY, HEADERS, Http2, PING, RST_STREAM,
+    SETTINGS, WINDOW_UPDATE, frame,
+};
+use weir_tests::{Answer, PATIENCE, Server};
 
 const SHORT: &str = "[http]\nhead_timeout = \"1s\"\nbody_timeout = \"1s\"\nidle_timeout = \"2s\"\n\
                      [connection]\nstall_timeout = \"1s\"\nhello_timeout = \"1s\"\n";
-/// Nothing here takes this long; what does, hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server, and a connection of somebody else who must not notice anything.
 struct Scene {
@@ -238,80 +239,6 @@ fn who_is_slow_ends_in_time() -> Result<()> {
     Ok(())
 }
 
-/// A client of HTTP/2 that can say what no library would.
-struct Http2 {
-    stream: TcpStream,
-    heard: Vec<u8>,
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// `:method GET`, `:scheme http`, `:path /`, and `:authority a` without an index.
-const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
-    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-    [head.as_slice(), payload].concat()
-}
-
-impl Http2 {
-    fn connect(scene: &Scene) -> Result<Http2> {
-        let mut stream = scene.connect()?;
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
-        stream.write_all(&frame(SETTINGS, 0, 0, &[]))?;
-        Ok(Http2 { stream, heard: Vec::new() })
-    }
-
-    /// The next frame: kind, stream and payload; `None` at the end.
-    fn hear(&mut self) -> Result<Option<(u8, u32, Vec<u8>)>> {
-        loop {
-            if let [high, middle, low, kind, _, id @ ..] = &self.heard[..]
-                && let Some((id, payload)) = id.split_first_chunk::<4>()
-            {
-                let length =
-                    usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
-                if payload.len() >= length {
-                    let heard = (*kind, u32::from_be_bytes(*id), payload[..length].to_vec());
-                    self.heard.drain(..9 + length);
-                    return Ok(Some(heard));
-                }
-            }
-            let mut bytes = [0; 16 * 1024];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.heard.extend(&bytes[..count]),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                {
-                    bail!("it does not end")
-                }
-                Err(_) => return Ok(None),
-            }
-        }
-    }
-
-    /// Reads to the end; answers with the code of the last GOAWAY.
-    fn end(mut self) -> Result<Option<u32>> {
-        let mut code = None;
-        while let Some((kind, _, payload)) = self.hear()? {
-            if kind == GOAWAY {
-                code =
-                    payload.get(4..8).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
-            }
-        }
-        Ok(code)
-    }
-}
-
 /// `PROTOCOL_ERROR`, `FLOW_CONTROL_ERROR`, `FRAME_SIZE_ERROR`, `COMPRESSION_ERROR`, `ENHANCE_YOUR_CALM`.
 const REFUSALS: [u32; 5] = [1, 3, 6, 9, 11];
 
@@ -333,7 +260,7 @@ fn broken_rules_of_http2_end_the_connection() -> Result<()> {
         ),
         ("data on a stream that never was", frame(DATA, 0, 5, b"x")),
     ] {
-        let mut peer = Http2::connect(&scene)?;
+        let mut peer = Http2::connect(scene.http, &[])?;
         let _ = peer.stream.write_all(&said);
         let code = peer.end()?;
         assert!(code.is_some_and(|code| REFUSALS.contains(&code)), "{what}: {code:?}");
@@ -366,7 +293,7 @@ fn floods_over_http2_are_cut() -> Result<()> {
     for (what, said) in
         [("resets", resets), ("continuations", continuations), ("empty data", empty)]
     {
-        let mut peer = Http2::connect(&scene)?;
+        let mut peer = Http2::connect(scene.http, &[])?;
         let _ = peer.stream.write_all(&said);
         let code = peer.end()?;
         // A reset may overtake what it is told.
@@ -377,7 +304,7 @@ fn floods_over_http2_are_cut() -> Result<()> {
         ("pings", frame(PING, 0, 0, &[7; 8])),
         ("settings", frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 9])),
     ] {
-        let mut peer = Http2::connect(&scene)?;
+        let mut peer = Http2::connect(scene.http, &[])?;
         let many = one.repeat(1_000);
         while peer.stream.write_all(&many).is_ok() {}
         let _ = peer.end().context(what)?;
@@ -399,7 +326,7 @@ fn a_header_bomb_does_not_go_off() -> Result<()> {
     bomb.extend([0x40, 1, b'x', 0x7f, 0xbd, 0x1d]);
     bomb.extend([b'y'; 3_900]);
     bomb.extend([0xbe; 12_000]);
-    let mut peer = Http2::connect(&scene)?;
+    let mut peer = Http2::connect(scene.http, &[])?;
     for stream in 0..50 {
         let stream = 2 * stream + 1;
         if peer.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &bomb)).is_err()

@@ -84,6 +84,18 @@ impl NotHailed {
         NotHailed { reason, last }
     }
 
+    /// The peer has ended it; one without a code is answered without one.
+    fn answering(code: Option<u16>) -> NotHailed {
+        match code {
+            Some(code) => Self::closing(CloseReason::PeerClosed, code, ""),
+            None => {
+                let mut last = Vec::new();
+                ws::put_frame_head(Opcode::Close, 0, &mut last);
+                NotHailed { reason: CloseReason::PeerClosed, last }
+            }
+        }
+    }
+
     fn of_ws(error: WsError) -> NotHailed {
         let is_too_large = matches!(error, WsError::MessageTooLarge { .. });
         let reason = if is_too_large { CloseReason::FrameTooLarge } else { CloseReason::Malformed };
@@ -149,8 +161,7 @@ async fn hear_hello(
                     Control::Pong => {}
                     Control::Close => {
                         let code = ws::close_code(payload).map_err(NotHailed::of_ws)?;
-                        let code = code.unwrap_or(ws::NORMAL);
-                        return Err(NotHailed::closing(CloseReason::PeerClosed, code, ""));
+                        return Err(NotHailed::answering(code));
                     }
                 }
                 drop(partial.bytes.drain(assembly.bytes()..used));
