@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::counts::End;
 use super::guest::{Guest, Order};
 use super::h1::listen;
+use super::live::{Watch, take_watch};
 use super::service::Service;
 use super::tap::Tap;
 use crate::config::HttpConfig;
@@ -28,14 +29,36 @@ struct Tasks {
     begun: Arc<Mutex<Vec<Task>>>,
 }
 
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A request, until it is answered or its stream is to be reset: that is what dropping it does.
+struct Task {
+    answering: Pin<Box<dyn Future<Output = ()> + Send>>,
+    watch: Option<Watch>,
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let answered = self.answering.as_mut().poll(cx);
+        if let Some(watch) = take_watch() {
+            self.watch = Some(watch);
+        }
+        if answered.is_ready() {
+            return answered;
+        }
+        match &mut self.watch {
+            Some(watch) => watch.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
 
 impl<F> hyper::rt::Executor<F> for Tasks
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, request: F) {
-        self.lock().push(Box::pin(request));
+        self.lock().push(Task { answering: Box::pin(request), watch: None });
     }
 }
 
@@ -45,7 +68,7 @@ impl Tasks {
         let mut begun = std::mem::take(&mut *self.lock());
         let is_any = !begun.is_empty();
         for mut task in begun.drain(..) {
-            if task.as_mut().poll(cx).is_pending() {
+            if Pin::new(&mut task).poll(cx).is_pending() {
                 tokio::spawn(task);
             }
         }

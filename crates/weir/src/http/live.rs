@@ -24,7 +24,7 @@ use crate::tls::stream::Stream;
 use crate::web::head::bearer;
 use crate::web::problem::{Kind, Problem};
 use events::EventsWish;
-pub(super) use relay::{Relayed, relay};
+pub(super) use relay::{Relayed, Watch, relay, take_watch};
 use socket::SocketWish;
 
 /// What a connection is to become.

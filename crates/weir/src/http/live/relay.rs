@@ -2,17 +2,20 @@
 //!
 //! A stream of HTTP/2 cannot be moved to a shard, but what feeds it can: the shard holds one end of a pair like any
 //! connection, with its queue, its watermarks and its ends. Here the other end is read as fast as the stream's window
-//! lets its client take it, and no faster.
+//! lets its client take it, and no faster. While that window is closed nothing is read, so the shard's end would not be
+//! seen there: a [`Watch`] sees it, and bounds the time that the client has for what is left.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Frame;
-use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::super::guest::Guest;
@@ -28,9 +31,22 @@ use crate::web::problem::{Kind, Problem};
 /// the stream lives.
 /// Cost: two descriptors and what the kernel keeps for them, beside the stream's own.
 pub(crate) struct Relayed {
-    from: UnixStream,
+    from: Arc<UnixStream>,
     _charge: Charge,
     _descriptor: Descriptor,
+}
+
+/// Done when a shard has ended and its client has not taken what was left in time: the stream is to be reset.
+pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+thread_local! {
+    /// From the poll that has begun to relay to whoever polls the request.
+    static BEGUN: Cell<Option<Watch>> = const { Cell::new(None) };
+}
+
+/// What is to be watched of the request that was polled just now, once.
+pub(crate) fn take_watch() -> Option<Watch> {
+    BEGUN.take()
 }
 
 /// What is on its way between the pair and the client: a piece, and what the stream keeps for its window.
@@ -69,7 +85,23 @@ pub(crate) async fn relay(
     let to = TcpStream::from_std(std::net::TcpStream::from(to))
         .map_err(|_| busy("the runtime takes no more sockets"))?;
     session::run_live(hub, Stream::plain(to), unsettled, live).await;
+    let from = Arc::new(from);
+    BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), hub.config().connection.stall_timeout))));
     Ok(response.map(|()| Relayed { from, _charge, _descriptor }))
+}
+
+/// Waits for the shard's end, and for as long as the client has then.
+async fn watch(from: Arc<UnixStream>, stall_timeout: Duration) {
+    // Nothing is ever written here, so it is writable, until the other end is closed.
+    while let Ok(ready) = from.ready(Interest::WRITABLE).await {
+        if ready.is_write_closed() {
+            break;
+        }
+        let seen: io::Result<()> =
+            from.try_io(Interest::WRITABLE, || Err(io::ErrorKind::WouldBlock.into()));
+        debug_assert!(seen.is_err(), "it waits for what comes next");
+    }
+    tokio::time::sleep(stall_timeout).await;
 }
 
 fn pair() -> io::Result<(UnixStream, OwnedFd)> {
@@ -85,18 +117,21 @@ fn pair() -> io::Result<(UnixStream, OwnedFd)> {
 impl Relayed {
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         let mut bytes = [0; PIECE_BYTES];
-        let mut read = ReadBuf::new(&mut bytes);
-        let polled = ready!(Pin::new(&mut self.from).poll_read(cx, &mut read));
-        Poll::Ready(match polled {
-            Ok(()) if !read.filled().is_empty() => {
-                Some(Frame::data(Bytes::copy_from_slice(read.filled())))
-            }
-            // The shard has ended it, and has said why in the last event.
-            Ok(()) | Err(_) => None,
-        })
+        loop {
+            let read = match ready!(self.from.poll_read_ready(cx)) {
+                Ok(()) => self.from.try_read(&mut bytes),
+                Err(error) => Err(error),
+            };
+            return Poll::Ready(match read {
+                Ok(count @ 1..) => Some(Frame::data(Bytes::copy_from_slice(&bytes[..count]))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                // The shard has ended it, and has said why in the last event.
+                Ok(0) | Err(_) => None,
+            });
+        }
     }
 }
 
 /// A few events, and as much as waits for a stream's window; the kernel doubles it for what it keeps itself.
 const PIECE_BYTES: usize = 16 * 1024;
-const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
