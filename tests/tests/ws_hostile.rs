@@ -43,7 +43,7 @@ impl Scene {
     }
 
     /// The two are served, nothing has panicked, memory is bounded, and nobody is left behind.
-    fn is_unharmed(mut self) -> Result<()> {
+    fn ends_unharmed(mut self) -> Result<()> {
         self.publish("still here")?;
         drop((self.device, self.socket));
         let metrics = self.server.await_metrics("an empty house", |metrics| {
@@ -73,7 +73,7 @@ fn check(attacks: &[(&'static str, Vec<u8>, u16)]) -> Result<()> {
             assert!((3000..5000).contains(code) || !reason.is_empty(), "{what}: it says why");
         }
     }
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 /// A head without the rest of its frame.
@@ -169,7 +169,7 @@ fn what_a_close_frame_says() -> Result<()> {
         assert_eq!(socket.hear()?, None);
     }
     assert_eq!(scene.closed("peer_closed")?, 24.0);
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 /// What comes behind a Close frame means nothing, and does not keep the connection.
@@ -190,7 +190,7 @@ fn bytes_behind_a_close_frame() -> Result<()> {
             assert_eq!(socket.closed()?.0, 1000);
         }
     }
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 /// What is strange, and right: it is taken.
@@ -232,7 +232,7 @@ fn what_is_unusual_is_taken() -> Result<()> {
         assert_eq!(socket.closed()?.0, 1000);
         scene.publish("meanwhile")?;
     }
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_first_message_that_is_not_hello() -> Result<()> {
     socket.say(&json!({"hello": {"deviceId": "other"}}))?;
     assert_eq!(socket.expect("error")?["code"], "already_greeted");
     drop(socket);
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_hello_that_never_comes() -> Result<()> {
     assert_eq!(scene.closed("hello_timeout")?, COUNT as f64);
     let grown = scene.server.rss_anon()?.saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes are left of {COUNT} WebSockets");
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_message_that_does_not_end_in_time() -> Result<()> {
     assert_eq!(socket.goodbye()?, (4302, "frame_timeout".to_owned()));
     drop(socket);
     assert!(dripping.join().is_ok());
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 /// The server stops reading once it cannot answer: then the flood stops too.
@@ -345,7 +345,7 @@ fn a_flood_of_pings_that_reads_no_answer() -> Result<()> {
         }
         let grown = scene.server.rss_anon()?.saturating_sub(before);
         assert!(grown < 64 << 20, "{name}: {grown} bytes more");
-        scene.is_unharmed()?;
+        scene.ends_unharmed()?;
     }
     Ok(())
 }
@@ -399,7 +399,7 @@ fn upgrades_that_are_none() -> Result<()> {
         stream.read_to_string(&mut heard)?;
         assert_eq!(heard.get(9..12), Some(status), "{line}{heard}");
     }
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 /// The connection goes on: a request that opens nothing is followed by one that does.
@@ -425,7 +425,7 @@ fn an_upgrade_behind_other_requests() -> Result<()> {
     let mut heard = String::new();
     let _ = stream.read_to_string(&mut heard);
     assert!(heard.is_empty() || heard.starts_with("HTTP/1.1 408 "), "{heard}");
-    scene.is_unharmed()
+    scene.ends_unharmed()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a slow peer is slow by waiting")]

@@ -64,19 +64,19 @@ fn tools(root: &Path) -> anyhow::Result<()> {
         if is_there() {
             continue;
         }
-        println!("{tool} is not there; trying to install it");
+        println!("{package} is not there; trying to install it");
         // Both fail where there is no apt or no permission; what counts is the second look below.
         let _ = run_command(&mut program(root, "apt-get", "update"));
         let _ = run_command(&mut program(root, "apt-get", &format!("install --yes {package}")));
         if !is_there() {
-            bail!("the tests need {tool}: please install it");
+            bail!("the tests need {package}: please install it");
         }
     }
     Ok(())
 }
 
-/// Each with the word that asks for its version, and the package of Debian that has it.
-const TOOLS: [(&str, &str, &str); 8] = [
+/// Each with the words that ask for its version, and the package of Debian that has it.
+const TOOLS: [(&str, &str, &str); 10] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -85,4 +85,7 @@ const TOOLS: [(&str, &str, &str); 8] = [
     ("node", "--version", "nodejs"),
     ("npm", "--version", "npm"),
     ("chromium", "--version", "chromium"),
+    ("h2load", "--version", "nghttp2-client"),
+    // Asked for its version it tells it, and fails.
+    ("which", "wrk", "wrk"),
 ];
