@@ -421,8 +421,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
             // It took bytes, which is a sign of life, and what it said meanwhile is read now.
-            self.table[slot].heard_at = self.tick();
-            self.table[slot].flags.read_late = true;
+            let now = self.tick();
+            let entry = &mut self.table[slot];
+            (entry.heard_at, entry.flags.pinged) = (now, false);
+            entry.flags.read_late = true;
             self.list_to_read(slot);
             self.arm_next(slot);
         } else {
