@@ -16,6 +16,8 @@ pub struct Budget {
     used: AtomicUsize,
     peak: AtomicUsize,
     refused: AtomicU64,
+    #[cfg(any(test, feature = "sim"))]
+    overdrawn: AtomicUsize,
 }
 
 /// A shard takes and returns budget in pieces of this size: 64 KiB is some hundreds of stalled deliveries, and little
@@ -30,6 +32,8 @@ impl Budget {
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            #[cfg(any(test, feature = "sim"))]
+            overdrawn: AtomicUsize::new(0),
         })
     }
 
@@ -95,25 +99,52 @@ impl Budget {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Budget {
+    /// Bytes that are held whether there was room for them or not.
+    pub(crate) fn overdrawn(&self) -> usize {
+        self.overdrawn.load(Ordering::Relaxed)
+    }
+}
+
 /// A part of the budget that is held as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     bytes: usize,
+    #[cfg(any(test, feature = "sim"))]
+    is_overdrawn: bool,
 }
 
 impl Charge {
     pub(crate) fn take(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
-        budget.take(bytes).then(|| Charge { budget: Arc::clone(budget), bytes })
+        budget.take(bytes).then(|| Self::of(budget, bytes, false))
     }
 
     /// Takes it in any case.
     pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize) -> Charge {
         budget.overdraw(bytes);
-        Charge { budget: Arc::clone(budget), bytes }
+        Self::of(budget, bytes, true)
     }
 
     /// Where it was taken.
+    #[cfg_attr(
+        not(any(test, feature = "sim")),
+        expect(unused_variables, reason = "only the simulator asks how much is overdrawn")
+    )]
+    fn of(budget: &Arc<Budget>, bytes: usize, is_overdrawn: bool) -> Charge {
+        #[cfg(any(test, feature = "sim"))]
+        if is_overdrawn {
+            budget.overdrawn.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Charge {
+            budget: Arc::clone(budget),
+            bytes,
+            #[cfg(any(test, feature = "sim"))]
+            is_overdrawn,
+        }
+    }
+
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -121,6 +152,10 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        #[cfg(any(test, feature = "sim"))]
+        if self.is_overdrawn {
+            self.budget.overdrawn.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
         self.budget.give(self.bytes);
     }
 }

@@ -265,8 +265,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         let held = self.lease.held();
         ensure!(sums.bytes_held == held, "the lease holds {held}: {sums:?}");
         ensure!(self.lease.budget().used() >= held, "the budget knows less than the lease");
-        let (used, most) = (self.lease.budget().used(), self.lease.budget().bytes_max());
+        let budget = self.lease.budget();
+        let (used, most) = (budget.used(), budget.bytes_max() + budget.overdrawn());
         ensure!(used <= most, "{used} bytes used of {most}");
+        let is_open = |slot: &&u32| self.table[**slot].state == State::Open;
+        let told = self.positions.keys().filter(is_open).count();
+        ensure!(told == self.positions.len(), "positions of who has gone: {:?}", self.positions);
         ensure!(sums.memberships == self.topics.memberships(), "memberships: {sums:?}");
         self.tls.check(sums.secure)?;
         ensure!(sums.timers == self.wheel.armed(), "timers: {sums:?}");

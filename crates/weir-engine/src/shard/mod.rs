@@ -4,7 +4,8 @@
 //! own: `read` (bytes from devices), `rate` (how fast they publish), `write` (bytes to devices and flow control),
 //! `close` (ends of connections), `deadlines` (what is due when), `commands` (what the front asks), `fanout` (one
 //! message to many), `latest` (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table`
-//! (TLS), `websocket` and `forms` (what is not a stream of frames).
+//! (TLS), `websocket` and `forms` (what is not a stream of frames), `plants`
+//! (bugs for the simulator to find).
 
 #[cfg(any(test, feature = "sim"))]
 mod check;
@@ -16,6 +17,7 @@ mod forms;
 mod inspect;
 mod latest;
 mod list;
+mod plants;
 mod rate;
 mod read;
 mod resume;
@@ -413,122 +415,4 @@ pub(crate) fn key_of(generation: u32, slot: u32) -> u64 {
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are meant")]
 fn split_key(key: u64) -> (u32, u32) {
     ((key >> 32) as u32, key as u32)
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl<N: Net, F: Front> Shard<N, F> {
-    pub(crate) fn net_mut(&mut self) -> &mut N {
-        &mut self.net
-    }
-
-    pub(crate) fn front_mut(&mut self) -> &mut F {
-        &mut self.front
-    }
-
-    pub(crate) fn plant(&mut self, plant: crate::sim::Plant) {
-        self.plant = Some(plant);
-    }
-
-    pub(crate) fn cut_turns(&mut self, slices: Slices, recv_bytes: usize) {
-        self.slices = slices;
-        self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
-    }
-
-    fn is_planted_stale_slot(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::StaleSlot)
-    }
-
-    fn is_planted_deaf_timer(&self, slot: u32) -> bool {
-        self.plant == Some(crate::sim::Plant::DeafTimer) && slot % 8 == 3
-    }
-
-    fn is_planted_lost_remainder(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::LostRemainder)
-    }
-
-    fn is_planted_skip(&self, cursor: u32) -> bool {
-        self.plant == Some(crate::sim::Plant::SkippedSubscriber) && cursor % 16 == 5
-    }
-
-    fn is_planted_leak(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::LeakedBudget)
-    }
-
-    fn is_planted_short_resume(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::ShortResume)
-    }
-
-    fn is_planted_older_kept(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::OlderKept)
-    }
-
-    fn is_planted_dropped_committed(&self) -> bool {
-        self.plant == Some(crate::sim::Plant::DroppedCommitted)
-    }
-
-    /// The bug of a nonce used twice.
-    fn plant_reused_nonce(&mut self, slot: u32) {
-        if self.plant == Some(crate::sim::Plant::ReusedNonce)
-            && let Some(tls) = self.tls.get_mut(self.table[slot].tls)
-        {
-            tls.repeat_number();
-        }
-    }
-
-    fn is_planted_early_skip(&self, slot: u32) -> bool {
-        let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
-        self.plant == Some(crate::sim::Plant::EarlySkip)
-            && waiting > self.settings.high_watermark_bytes / 2
-    }
-}
-
-#[cfg(not(any(test, feature = "sim")))]
-#[expect(
-    clippy::unused_self,
-    reason = "their twins under the simulator look at the planted bug and count"
-)]
-impl<N: Net, F: Front> Shard<N, F> {
-    const fn is_planted_stale_slot(&self) -> bool {
-        false
-    }
-
-    const fn is_planted_deaf_timer(&self, _slot: u32) -> bool {
-        false
-    }
-
-    const fn is_planted_lost_remainder(&self) -> bool {
-        false
-    }
-
-    const fn is_planted_skip(&self, _cursor: u32) -> bool {
-        false
-    }
-
-    const fn is_planted_leak(&self) -> bool {
-        false
-    }
-
-    const fn is_planted_short_resume(&self) -> bool {
-        false
-    }
-
-    const fn is_planted_older_kept(&self) -> bool {
-        false
-    }
-
-    const fn is_planted_dropped_committed(&self) -> bool {
-        false
-    }
-
-    const fn plant_reused_nonce(&self, _slot: u32) {}
-
-    const fn is_planted_early_skip(&self, _slot: u32) -> bool {
-        false
-    }
-
-    const fn note_accepted(&self) {}
-
-    const fn note_slow(&self, _slot: u32, _lags: bool) {}
-
-    const fn note_sent(&self, _count: u64) {}
 }

@@ -176,7 +176,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         let Begun { mut assembly, whole, .. } = begun;
         let mut at = 0;
-        if whole > 0 {
+        if whole > 0 && self.is_planted_forgotten_message() {
+            at = whole as usize;
+        } else if whole > 0 {
             at = whole as usize;
             match self.take_ws_message(slot, &input[..at]) {
                 Handled::Yes => {}
@@ -202,6 +204,10 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Ok(Step::Control { control, payload, used }) => {
                     self.take_control(slot, control, &rest[payload]);
                     return Left::gathered(assembly, at, used);
+                }
+                Ok(Step::Fragment { used }) if self.is_planted_unmoved_fragment() => {
+                    let (begun, end) = (Begun { assembly, ..Begun::default() }, at + used);
+                    return Left::Part(begun, end - assembly.bytes()..end, end);
                 }
                 Ok(Step::Fragment { used }) => return Left::gathered(assembly, at, used),
                 Ok(Step::Message { is_text, body, used }) => {

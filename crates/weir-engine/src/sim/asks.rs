@@ -1,16 +1,16 @@
 //! The front's part: what it asks of the shard, and what it makes of the reports.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use super::driver::Run;
 use super::fault::Fault;
-use super::outgoing::{Direct, DirectWhat, Outgoing};
+use super::outgoing::{Direct, DirectWhat};
 use super::secure;
-use super::twin::{Conn, Incoming, Phase, Reading};
+use super::twin::{Conn, Phase, Says};
 use crate::command::{
     Adoption, Command, Inspect, InspectPage, InspectWhat, Report, TlsAdoption, Urgent,
 };
@@ -56,35 +56,15 @@ impl Run {
         let heartbeat = Duration::from_millis(self.dice.between(1000, 8000).into());
         let now = self.shard.now();
         let (server, tls) = self.dice.chance(SECURE).then(|| secure::pair(&mut self.dice)).unzip();
-        let mut conn = Conn {
-            peer,
-            tls,
-            heartbeat,
-            id: None,
-            phase: Phase::Offered,
-            ahead: 0,
-            is_taken: false,
-            is_welcome: false,
-            outgoing: Outgoing::default(),
-            incoming: Incoming::new(now),
-            topics: Vec::new(),
-            resumes: BTreeMap::new(),
-            refused: BTreeSet::new(),
-            reading: Reading::All,
-            is_silent: false,
-            asked: Vec::new(),
-            closed_behind: None,
-            paused_at: now,
-            is_paused: false,
-            stalled_at: None,
-            taken_at: None,
-        };
+        let format = self.drawn_format();
+        let tells_positions = format == Format::Sse && self.dice.chance(1 << 15);
+        let mut conn = Conn::new(peer, format, tells_positions, heartbeat, now);
+        conn.tls = tls;
         let mut read_ahead = Vec::new();
         if self.dice.chance(1 << 14) {
-            let body = vec![0x0a, 1, 9];
-            let end = conn.incoming.compose(&super::twin::framed(&body));
-            conn.incoming.bodies.push_back((end, body));
-            let bytes = self.dice.between(1, 4) as usize;
+            conn.say_hello(&mut self.dice, 1);
+            let most = conn.incoming.unsent.len();
+            let bytes = self.dice.between(1, u32::try_from(most).unwrap_or(1)) as usize;
             read_ahead = conn.incoming.unsent.drain(..bytes).collect();
             conn.ahead = bytes as u64;
         }
@@ -94,7 +74,7 @@ impl Run {
         });
         let device = device_of(index);
         let priority = [Priority::Normal, self.drawn_priority()][self.dice.index(2)];
-        let origin = Origin::default();
+        let origin = Origin { format, ..Origin::default() };
         let ticket = index as u64;
         let adoption = Adoption {
             socket,
@@ -104,7 +84,7 @@ impl Run {
             priority,
             origin,
             publish_limited: true,
-            positions: None,
+            positions: tells_positions.then(Vec::new),
             read_ahead,
             tls,
         };
@@ -125,12 +105,18 @@ impl Run {
         if self.dice.chance(1 << 15) {
             return Vec::new();
         }
-        let body = vec![0x0a, 2, 7, 7];
-        let end = conn.incoming.compose(&super::twin::framed(&body));
-        conn.incoming.bodies.push_back((end, body));
+        conn.say_hello(&mut self.dice, 2);
         let plaintext: Vec<u8> = conn.incoming.unsent.drain(..).collect();
+        let Some(tls) = &mut conn.tls else { return Vec::new() };
         tls.seal(&plaintext, &mut self.dice, &mut 0);
         tls.take_ahead(self.dice.below(100) as usize)
+    }
+
+    /// In every run some of each.
+    fn drawn_format(&mut self) -> Format {
+        let formats =
+            [Format::Stream, Format::WsProtobuf, Format::WsJson, Format::Sse, Format::Sse];
+        formats[self.dice.index(formats.len())]
     }
 
     fn drawn_priority(&mut self) -> Priority {
@@ -151,10 +137,11 @@ impl Run {
     }
 
     /// A frame for one connection alone; `None` if the lane has no room.
-    pub(super) fn reply(&mut self) -> (Box<[u8]>, u32) {
+    pub(super) fn reply(&mut self, says: Says) -> (Box<[u8]>, u32) {
         let bytes = self.dice.below(60) as usize;
-        let frame = self.book.frame(bytes, None);
+        let frame = self.book.answer(bytes, says);
         let number = self.book.enter(frame.clone(), false, None, None);
+        self.book.sent[number as usize].says = says;
         (frame.into_boxed_slice(), number)
     }
 
@@ -177,7 +164,7 @@ impl Run {
             let Some((message, number)) = self.message() else { return };
             (Item::Message(message), number)
         } else {
-            let (frame, number) = self.reply();
+            let (frame, number) = self.reply(Says::Nothing);
             (Item::Frame(frame), number)
         };
         if self.push(Command::Send(conn, item)) {
@@ -198,7 +185,7 @@ impl Run {
         let conn = &self.conns[index];
         let (Some(id), Phase::Ended(_) | Phase::Over) = (conn.id, conn.phase) else { return };
         let topic = self.dice.index(self.topics.len());
-        let (reply, _) = self.reply();
+        let (reply, _) = self.reply(Says::Nothing);
         match self.dice.below(6) {
             0 | 1 => {
                 let is_pushed = self.push(Command::Send(id, Item::Frame(reply)));
@@ -274,6 +261,9 @@ impl Run {
             if conn.id.is_some_and(|id| id != info.id) {
                 return Err(format!("a look shows {:?}, the device has {:?}", info.id, conn.id));
             }
+            if conn.format != info.origin.format {
+                return Err(format!("a look shows {:?} with {:?}", info.id, info.origin.format));
+            }
             if conn.tls.is_some() != (info.transport == Transport::Tls) {
                 return Err(format!("a look shows {:?} with {:?}", info.id, info.transport));
             }
@@ -305,7 +295,7 @@ impl Run {
             return;
         }
         let budget = self.shard.budget();
-        let left = budget.bytes_max() - budget.used();
+        let left = budget.bytes_max().saturating_sub(budget.used());
         let bytes = left.saturating_sub(self.dice.below(3000) as usize);
         if bytes > 0 && self.shard.budget().take(bytes) {
             self.faults.note(Fault::BudgetHeld);
@@ -330,7 +320,7 @@ impl Run {
             let (Some(id), Phase::Open) = (self.conns[index].id, self.conns[index].phase) else {
                 continue;
             };
-            let (reply, number) = self.reply();
+            let (reply, number) = self.reply(Says::Welcome);
             if !self.push(Command::Welcome(id, reply)) {
                 self.to_welcome.push(index);
                 continue;

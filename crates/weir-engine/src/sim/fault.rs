@@ -62,11 +62,13 @@ pub enum Fault {
     FatalAlert,
     /// The peer ends its records.
     CloseNotify,
+    /// The peer ends its WebSocket.
+    CloseFrame,
 }
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 29] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
@@ -96,6 +98,7 @@ impl Fault {
         Fault::NoRecord,
         Fault::FatalAlert,
         Fault::CloseNotify,
+        Fault::CloseFrame,
     ];
 }
 

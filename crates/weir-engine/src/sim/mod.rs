@@ -41,22 +41,25 @@
 //! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
 //!
 //! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
-//! hand); `driver` (a run), `peers` (what devices do), `secure` (those with TLS), `asks`, `rooms` (what the front does), `twin`, `outgoing` (what
-//! must come of it), `verify` (what is held against what).
+//! hand); `driver` (a run), `peers` (what devices do), `secure` (those with TLS), `edge` (those that speak no
+//! stream of frames), `asks`, `rooms` (what the front does), `twin`, `outgoing`, `positions` (what must come of it), `verify`, `signs` (what is held against what).
 
 mod asks;
 mod blocks;
 mod dice;
 mod driver;
+mod edge;
 mod fault;
 mod front;
 mod link;
 mod net;
 mod outgoing;
 mod peers;
+mod positions;
 mod rooms;
 mod secure;
 mod shard;
+mod signs;
 mod twin;
 mod verify;
 
@@ -92,11 +95,17 @@ pub enum Plant {
     DroppedCommitted,
     /// A dropping topic skips who is not stalled, though much waits for it.
     EarlySkip,
+    /// An event names a position whose message has not left.
+    EarlyPosition,
+    /// A message of a WebSocket that the front had no room for is not offered again.
+    ForgottenMessage,
+    /// The parts of a message are not put together around what stands between them.
+    UnmovedFragment,
 }
 
 impl Plant {
     /// Every planted bug.
-    pub const ALL: [Plant; 10] = [
+    pub const ALL: [Plant; 13] = [
         Plant::LostRemainder,
         Plant::SkippedSubscriber,
         Plant::StaleSlot,
@@ -107,5 +116,8 @@ impl Plant {
         Plant::ReusedNonce,
         Plant::DroppedCommitted,
         Plant::EarlySkip,
+        Plant::EarlyPosition,
+        Plant::ForgottenMessage,
+        Plant::UnmovedFragment,
     ];
 }

@@ -2,9 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use weir_wire::format::Format;
+use weir_wire::hot::Push;
 use weir_wire::{ErrorCode, ProstMessage, frame, v1};
 
-use super::twin::{Book, Sent, TAG, priority_of};
+use super::edge::{self, Unit};
+use super::positions::Told;
+use super::twin::{Book, Sent, priority_of};
 use crate::id::{SlowPolicy, TopicId};
 use crate::time::Nanos;
 
@@ -44,8 +48,18 @@ impl Direct {
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) end: u64,
-    /// What the `Pong` carries; `None`: the error for an unknown kind.
-    pub(crate) pong: Option<Vec<u8>>,
+    pub(crate) reply: Reply,
+}
+
+/// What it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// `Pong`, and what it carries.
+    Pong(Vec<u8>),
+    /// The same in a control frame of WebSocket.
+    Control(Vec<u8>),
+    /// The error for what is not understood.
+    Error,
 }
 
 /// Turns in which something held, as intervals.
@@ -82,10 +96,19 @@ impl Turns {
 /// What must reach one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outgoing {
-    /// The beginning of a frame, and when it was begun.
+    pub(crate) format: Format,
+    /// The beginning of a frame or an event, and when it was begun.
     partial: Vec<u8>,
-    begun_at: Nanos,
-    begun_in: u64,
+    begun: Begun,
+    /// Events of a tick that has not come whole, and when its first one was begun.
+    gathered: Vec<Vec<u8>>,
+    gathered_begun: Begun,
+    /// What a reader of events has been told.
+    pub(crate) told: Told,
+    /// When the last sign of life left, or the last time that one was asked for.
+    pub(crate) beat_at: Option<Nanos>,
+    /// Signs of life that were asked for and not yet given.
+    pub(crate) pings: u32,
     pub(crate) directs: VecDeque<Direct>,
     pub(crate) pushes: VecDeque<u32>,
     /// The same of the conflating topics, one by one, without order among them: of ticks the single messages.
@@ -94,13 +117,17 @@ pub(crate) struct Outgoing {
     pub(crate) stalled_in: Turns,
     pub(crate) lagged_in: Turns,
     pub(crate) answers: VecDeque<Answer>,
-    /// Code of the `Goodbye` that was seen.
+    /// Code of the `Goodbye` that was seen, and of the Close frame.
     pub(crate) goodbye: Option<u32>,
+    pub(crate) close: Option<Option<u16>>,
     /// From this turn on only `Goodbye` may begin.
     pub(crate) ended_in: Option<u64>,
     /// The device sent garbage: nobody knows what is answered.
     pub(crate) is_wild: bool,
 }
+
+/// When something was begun: the time, and the turn.
+type Begun = (Nanos, u64);
 
 /// What was seen of the frames that one look brought.
 #[derive(Debug, Default)]
@@ -122,50 +149,148 @@ pub(crate) struct Look {
 }
 
 impl Outgoing {
+    pub(crate) fn new(format: Format, tells_positions: bool) -> Self {
+        Self { format, told: Told::new(tells_positions), ..Self::default() }
+    }
+
     /// Takes bytes as they leave and holds the frames in them against what must come.
     pub(crate) fn take(&mut self, bytes: &[u8], book: &Book, look: Look) -> Result<Seen, String> {
         let mut seen = Seen::default();
         let fresh = look.sealed_in.unwrap_or((look.now, book.turn));
-        let mut begun = fresh;
         let mut all = std::mem::take(&mut self.partial);
-        if !all.is_empty() {
-            begun = (self.begun_at, self.begun_in);
+        if all.is_empty() {
+            self.begun = fresh;
         }
         all.extend_from_slice(bytes);
         let mut rest = &all[..];
         while !rest.is_empty() {
-            let whole = frame::decode(rest, usize::MAX).map_err(|error| error.to_string())?;
-            let Some((body, used)) = whole else { break };
-            self.take_frame(&rest[..used], body, book, look, begun, &mut seen)?;
+            let Some((unit, used)) = edge::cut(self.format, rest)? else { break };
+            let begun = std::mem::replace(&mut self.begun, fresh);
+            self.take_unit(unit, book, look, begun, &mut seen)?;
             rest = &rest[used..];
-            begun = fresh;
         }
-        (self.begun_at, self.begun_in) = begun;
         self.partial = rest.to_vec();
         Ok(seen)
     }
 
-    fn take_frame(
+    fn take_unit(
         &mut self,
-        frame: &[u8],
-        body: &[u8],
+        unit: Unit,
         book: &Book,
         look: Look,
-        begun: (Nanos, u64),
+        begun: Begun,
         seen: &mut Seen,
     ) -> Result<(), String> {
-        if self.goodbye.is_some() {
-            return Err("a frame behind Goodbye".into());
+        let is_end = matches!(unit, Unit::Close(_));
+        if self.close.is_some() || (self.goodbye.is_some() && !is_end) {
+            return Err(format!("{unit:?} behind the end"));
         }
-        if body.first() != Some(&TAG) {
-            return self.take_message(body, book, look, seen);
+        let is_event = matches!(unit, Unit::Event(..));
+        if !self.gathered.is_empty() && !is_event {
+            return Err(format!("{unit:?} within a tick"));
         }
+        match unit {
+            Unit::Frame(frame) => self.take_frame(&frame, book, look, begun, seen).map(drop),
+            Unit::Event(frame, id) => {
+                self.take_event(frame, id.as_deref(), book, look, begun, seen)
+            }
+            Unit::Pong(data) => self.take_reply(&Reply::Control(data), look),
+            Unit::Close(code) => {
+                self.close = Some(code);
+                Ok(())
+            }
+            Unit::Ping | Unit::Comment => {
+                self.check_before_end(look, begun)?;
+                self.beat_at = Some(look.now);
+                self.pings += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn check_before_end(&self, look: Look, begun: Begun) -> Result<(), String> {
         if !look.is_queue && self.ended_in.is_some_and(|turn| begun.1 > turn) {
             return Err("a frame was begun behind the end of its connection".into());
         }
-        let number = body.get(1..5).and_then(|bytes| bytes.try_into().ok());
-        let number = number.map(u32::from_le_bytes).ok_or("a frame without a number")?;
-        let sent = book.sent.get(number as usize).ok_or("a frame that was never sent")?;
+        Ok(())
+    }
+
+    /// An event; of a tick the last one tells the position, and stands for all.
+    fn take_event(
+        &mut self,
+        frame: Vec<u8>,
+        id: Option<&[v1::Position]>,
+        book: &Book,
+        look: Look,
+        begun: Begun,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let (body, _) = frame::decode(&frame, usize::MAX).ok().flatten().ok_or("no frame")?;
+        let push = Push::decode(body).map_err(|error| error.to_string())?;
+        let is_part = push.is_some_and(|push| push.offset > 0);
+        if self.gathered.is_empty() {
+            self.gathered_begun = begun;
+        } else if !is_part {
+            return Err("another event within a tick".into());
+        }
+        if !is_part {
+            let number = self.take_frame(&frame, book, look, begun, seen)?;
+            return self.take_id(number, id, book, look);
+        }
+        self.gathered.push(frame);
+        if id.is_none() {
+            return Ok(());
+        }
+        let begun = self.gathered_begun;
+        let frame = self.gathered_frame(book)?;
+        let number = self.take_frame(&frame, book, look, begun, seen)?;
+        self.take_id(number, id, book, look)
+    }
+
+    /// The frame that the gathered events were made of: one with a message, or that of a tick.
+    fn gathered_frame(&mut self, book: &Book) -> Result<Vec<u8>, String> {
+        let mut numbers = Vec::new();
+        let frames = std::mem::take(&mut self.gathered);
+        for frame in &frames {
+            let (body, _) = frame::decode(frame, usize::MAX).ok().flatten().ok_or("no frame")?;
+            let number = book.number_of(body)?.ok_or("no message")?;
+            if book.sent(number).frame != *frame {
+                return Err(format!("event {number} says something else"));
+            }
+            numbers.push(number);
+        }
+        let is_missed =
+            |number| self.directs.iter().any(|direct| direct.what == DirectWhat::Missed(number));
+        match (&numbers[..], book.sent(numbers[0]).tick) {
+            ([number], None) => Ok(book.sent(*number).frame.clone()),
+            ([number], Some(tick))
+                if is_missed(*number) || book.sent(tick).of_topic.singles != numbers =>
+            {
+                Ok(book.sent(*number).frame.clone())
+            }
+            (_, Some(tick)) if book.sent(tick).of_topic.singles == numbers => {
+                Ok(book.sent(tick).frame.clone())
+            }
+            _ => Err(format!("{numbers:?} are no tick")),
+        }
+    }
+
+    /// Takes a whole frame; returns its number, unless it is one of the shard's own.
+    fn take_frame(
+        &mut self,
+        frame: &[u8],
+        book: &Book,
+        look: Look,
+        begun: Begun,
+        seen: &mut Seen,
+    ) -> Result<Option<u32>, String> {
+        let (body, _) = frame::decode(frame, usize::MAX).ok().flatten().ok_or("no frame")?;
+        let Some(number) = book.number_of(body)? else {
+            self.take_message(body, book, look, seen)?;
+            return Ok(None);
+        };
+        self.check_before_end(look, begun)?;
+        let sent = book.sent(number);
         if sent.frame != frame {
             return Err(format!("frame {number} has other bytes"));
         }
@@ -173,6 +298,17 @@ impl Outgoing {
             return Err(format!("frame {number} was begun when its time had passed"));
         }
         seen.delivered += u64::from(sent.is_message);
+        self.take_number(number, book, look, seen)?;
+        Ok(Some(number))
+    }
+
+    fn take_number(
+        &mut self,
+        number: u32,
+        book: &Book,
+        look: Look,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
         let is_due = |what| self.directs.iter().any(|direct| direct.what == what);
         let next = self.directs.iter().find(|direct| {
             direct.what == DirectWhat::Missed(number) || !direct.may_expire(book, look.now)
@@ -182,7 +318,7 @@ impl Outgoing {
             self.take_direct(DirectWhat::Missed(number), book, look, seen)
         } else if is_due(DirectWhat::Frame(number)) {
             self.take_direct(DirectWhat::Frame(number), book, look, seen)
-        } else if sent.of_topic.slow == SlowPolicy::Conflate {
+        } else if book.sent(number).of_topic.slow == SlowPolicy::Conflate {
             self.take_newest(number, book, look)
         } else {
             self.take_push(number, book, look, seen)
@@ -259,7 +395,7 @@ impl Outgoing {
     }
 
     /// Whether the connection may have been stalled, or lagged, when a message of a dropping topic came to it.
-    fn may_skip(&self, number: u32, book: &Book) -> bool {
+    pub(super) fn may_skip(&self, number: u32, book: &Book) -> bool {
         let Sent { turn, walked_in, .. } = *book.sent(number);
         book.sent(number).of_topic.slow == SlowPolicy::Drop
             && (self.stalled_in.holds_within(turn, walked_in)
@@ -292,7 +428,7 @@ impl Outgoing {
 
     /// Whether the first `count` of what is due may never come: each has expired, or a newer one of its key is due while
     /// it lagged, or it fell out of the store behind so many others.
-    fn check_given_way(
+    pub(super) fn check_given_way(
         &self,
         due: &VecDeque<u32>,
         count: usize,
@@ -315,7 +451,7 @@ impl Outgoing {
     }
 
     /// Whether the connection leaves the topic of a message behind it: then it may miss it.
-    fn has_left(&self, number: u32, book: &Book) -> bool {
+    pub(super) fn has_left(&self, number: u32, book: &Book) -> bool {
         let sent = book.sent(number);
         let leaves = |direct: &Direct| direct.left.is_some() && direct.left == sent.topic;
         self.directs.iter().any(|direct| leaves(direct) && direct.position > sent.position)
@@ -332,33 +468,36 @@ impl Outgoing {
         use v1::server_message::Kind;
         let message =
             v1::ServerMessage::decode(body).map_err(|error| format!("{error}: {body:?}"))?;
-        let pong = match message.kind {
+        match message.kind {
             Some(Kind::Goodbye(goodbye)) => {
                 self.goodbye = Some(goodbye.code);
-                return Ok(());
+                Ok(())
             }
             Some(Kind::Error(error)) if error.code == ErrorCode::TooManyTopics.name() => {
-                return self.take_direct(DirectWhat::TooMany, book, look, seen);
+                self.take_direct(DirectWhat::TooMany, book, look, seen)
             }
             Some(Kind::Error(error)) if error.code == ErrorCode::Busy.name() => {
-                return self.take_direct(DirectWhat::Busy, book, look, seen);
+                self.take_direct(DirectWhat::Busy, book, look, seen)
             }
-            Some(Kind::Error(_)) => None,
-            Some(Kind::Pong(pong)) => Some(pong.data),
-            other => return Err(format!("unexpected {other:?}")),
-        };
+            Some(Kind::Error(_)) => self.take_reply(&Reply::Error, look),
+            Some(Kind::Pong(pong)) => self.take_reply(&Reply::Pong(pong.data), look),
+            other => Err(format!("unexpected {other:?}")),
+        }
+    }
+
+    fn take_reply(&mut self, reply: &Reply, look: Look) -> Result<(), String> {
         if self.is_wild {
             return Ok(());
         }
         match self.answers.pop_front() {
-            Some(answer) if answer.pong == pong && answer.end <= look.consumed => Ok(()),
-            other => Err(format!("answer {pong:?} came, {other:?} should have come")),
+            Some(answer) if answer.reply == *reply && answer.end <= look.consumed => Ok(()),
+            other => Err(format!("answer {reply:?} came, {other:?} should have come")),
         }
     }
 
     /// Whether no frame stands half sent.
     pub(crate) fn is_whole(&self) -> bool {
-        self.partial.is_empty()
+        self.partial.is_empty() && self.gathered.is_empty()
     }
 
     /// Whether all that stood in the lane before `position` has come: for an end that leaves behind it.

@@ -2,18 +2,29 @@
 
 use std::io;
 
-use weir_wire::{CloseReason, PING_BYTES_MAX, hot};
+use weir_wire::format::Format;
+use weir_wire::ws::{self, Opcode};
+use weir_wire::{CloseReason, PING_BYTES_MAX, frame, hot};
 
 use super::driver::Run;
+use super::edge::{self, Answers};
 use super::fault::Fault;
 use super::link::{Owner, PeerId};
-use super::outgoing::{Answer, Look};
+use super::outgoing::{Answer, Look, Reply};
 use super::secure::Piece;
-use super::twin::{Phase, Reading, framed};
+use super::twin::{Conn, Phase, Reading};
 
-/// Keys of the kinds of `ClientMessage`, length-delimited: `Hello`, and a field that `weir.v1` does not know.
-const HELLO_KEY: u8 = 1 << 3 | 2;
+/// Key of a field that `weir.v1` does not know, length-delimited.
 const UNKNOWN_KEY: u8 = 15 << 3 | 2;
+
+impl Conn {
+    /// Has the device send what must end it.
+    fn end_bad(&mut self, bytes: &[u8], reason: CloseReason, last_word: Option<Option<u16>>) {
+        let end = self.incoming.compose_bad(bytes);
+        self.incoming.bad = Some((end, reason));
+        self.incoming.last_word = last_word;
+    }
+}
 
 impl Run {
     /// Some device does something.
@@ -82,24 +93,32 @@ impl Run {
         if conn.incoming.bad.is_some() {
             return;
         }
+        let is_ws = matches!(conn.format, Format::WsProtobuf | Format::WsJson);
         match self.dice.below(10) {
+            0..=1 if is_ws => {
+                let answers = &mut Answers(&mut conn.outgoing.answers);
+                conn.incoming.say_control(&mut self.dice, answers);
+            }
             0..=5 => {
-                let mut frame = Vec::new();
                 let data = &filler[..size.min(PING_BYTES_MAX)];
+                let mut frame = Vec::new();
                 hot::encode_ping_frame(data, &mut frame);
-                let end = conn.incoming.compose(&frame);
-                conn.outgoing.answers.push_back(Answer { end, pong: Some(data.to_vec()) });
+                let (body, _) = frame::decode(&frame, usize::MAX).ok().flatten().expect("a frame");
+                conn.ask(body, Reply::Pong(data.to_vec()), &mut self.dice);
             }
             6..=8 => {
-                let mut body = vec![HELLO_KEY, u8::try_from(size.min(100)).unwrap_or(0)];
-                body.extend(&filler[..size.min(100)]);
-                let end = conn.incoming.compose(&framed(&body));
-                conn.incoming.bodies.push_back((end, body));
+                let most = if is_ws { 700 } else { 100 };
+                conn.say_hello(&mut self.dice, size.min(most));
+            }
+            _ if conn.format == Format::WsJson && size.is_multiple_of(3) => {
+                let answers = &mut Answers(&mut conn.outgoing.answers);
+                let text = br#"{"ping":{"data":7}}"#;
+                let end = conn.incoming.say_ws(Opcode::Text, text, &mut self.dice, answers);
+                conn.outgoing.answers.push_back(Answer { end, reply: Reply::Error });
             }
             _ => {
                 let body: &[u8] = if size.is_multiple_of(2) { &[] } else { &[UNKNOWN_KEY, 1, 7] };
-                let end = conn.incoming.compose(&framed(body));
-                conn.outgoing.answers.push_back(Answer { end, pong: None });
+                conn.ask(body, Reply::Error, &mut self.dice);
             }
         }
     }
@@ -136,38 +155,69 @@ impl Run {
         let noise: Vec<u8> =
             (0..30).map(|_| u8::try_from(self.dice.below(256)).unwrap_or(0)).collect();
         let conn = &mut self.conns[index];
-        if conn.incoming.bad.is_some() || conn.outgoing.is_wild {
+        if conn.incoming.bad.is_some() || conn.outgoing.is_wild || conn.format == Format::Sse {
             return;
         }
-        let bytes: &[u8] = match kind {
-            0 => &[0xff, 0xff, 0xff, 0xff, 0xff],
-            1 => &[0x80, 0x00],
-            2 => &[0x02, 0xff, 0xff],
-            _ => {
-                conn.outgoing.is_wild = true;
-                conn.asked.extend([CloseReason::Malformed, CloseReason::FrameTooLarge]);
-                &noise
+        if kind == 3 {
+            conn.outgoing.is_wild = true;
+            // What is no message may be a Close frame.
+            let reasons =
+                [CloseReason::Malformed, CloseReason::FrameTooLarge, CloseReason::PeerClosed];
+            conn.asked.extend(reasons);
+            conn.incoming.compose_bad(&noise);
+            return self.write(index, usize::MAX);
+        }
+        let (bytes, last_word) = match (conn.format, kind) {
+            (Format::Stream, 0) => (vec![0xff, 0xff, 0xff, 0xff, 0xff], None),
+            (Format::Stream, 1) => (vec![0x80, 0x00], None),
+            (Format::Stream, _) => (vec![0x02, 0xff, 0xff], None),
+            (format, _) => {
+                let kind = self.dice.below(edge::BAD_KINDS);
+                edge::bad_ws(format, kind, &mut self.dice)
             }
         };
-        let end = conn.incoming.compose_bad(bytes);
-        if !conn.outgoing.is_wild {
-            conn.incoming.bad = Some((end, CloseReason::Malformed));
-        }
+        conn.end_bad(&bytes, CloseReason::Malformed, last_word.map(Some));
         self.write(index, usize::MAX);
     }
 
     fn send_oversized(&mut self, index: usize) {
         self.faults.note(Fault::Oversized);
         let conn = &mut self.conns[index];
-        if conn.incoming.bad.is_some() || conn.outgoing.is_wild {
+        if conn.incoming.bad.is_some() || conn.outgoing.is_wild || conn.format == Format::Sse {
             return;
         }
-        let end = conn.incoming.compose_bad(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
-        conn.incoming.bad = Some((end, CloseReason::FrameTooLarge));
+        let (bytes, last_word) = match conn.format {
+            Format::Stream | Format::Sse => (vec![0xff, 0xff, 0xff, 0xff, 0x0f], None),
+            format @ (Format::WsProtobuf | Format::WsJson) => {
+                (edge::oversized_ws(format, &mut self.dice), Some(Some(ws::TOO_BIG)))
+            }
+        };
+        conn.end_bad(&bytes, CloseReason::FrameTooLarge, last_word);
+        self.write(index, usize::MAX);
+    }
+
+    /// Says goodbye, if that is a WebSocket.
+    fn say_close(&mut self, index: usize) {
+        let code = [None, Some(1000), Some(1001), Some(4321)][self.dice.index(4)];
+        let conn = &mut self.conns[index];
+        let is_ws = matches!(conn.format, Format::WsProtobuf | Format::WsJson);
+        if !is_ws || conn.incoming.bad.is_some() || conn.outgoing.is_wild {
+            return;
+        }
+        self.faults.note(Fault::CloseFrame);
+        let bytes = edge::close_frame(code, &mut self.dice);
+        conn.asked.push(CloseReason::PeerClosed);
+        conn.end_bad(&bytes, CloseReason::PeerClosed, Some(code));
         self.write(index, usize::MAX);
     }
 
     fn end_side(&mut self, index: usize) {
+        if self.dice.chance(1 << 15) {
+            self.say_close(index);
+            if self.dice.chance(1 << 15) {
+                return;
+            }
+        }
         self.faults.note(Fault::HalfClose);
         if self.dice.chance(1 << 15) {
             self.end_sealed(index);
@@ -224,8 +274,22 @@ impl Run {
         if bytes > 0 && link.unread() > 0 {
             self.shard.net().peer_skip(peer, bytes);
         }
+        self.answer_pings(index);
         if answers_end && self.dice.chance(1 << 15) {
             self.end_peer(index, false);
+        }
+    }
+
+    /// Gives the signs of life that a WebSocket was asked for, once all has been read.
+    fn answer_pings(&mut self, index: usize) {
+        let conn = &mut self.conns[index];
+        let is_read = self.shard.net().link_of(conn.peer).unread() == 0;
+        if !is_read || std::mem::take(&mut conn.outgoing.pings) == 0 || conn.is_silent {
+            return;
+        }
+        if conn.format != Format::Sse && conn.incoming.bad.is_none() && !conn.outgoing.is_wild {
+            conn.incoming.say_pong(&mut self.dice);
+            self.write(index, usize::MAX);
         }
     }
 

@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_wire::format::Format;
+use weir_wire::hot;
+
 use super::asks::topic_of;
 use super::driver::Run;
 use super::outgoing::{Direct, DirectWhat};
-use super::twin::{OfTopic, Phase, Resuming, priority_of};
+use super::twin::{OfTopic, Phase, Resuming, Says, epoch_of, name_of, priority_of};
 use crate::command::{Command, Stretch, StretchBegin};
 use crate::id::{ConnId, SlowPolicy, TopicId};
 use crate::message::{Message, TopicMessage};
@@ -51,6 +54,15 @@ impl TopicTwin {
     }
 }
 
+/// The frame of a tick of a topic.
+fn tick_frame(topic: usize, head: u64, singles: &[(Arc<Message>, u32)]) -> Vec<u8> {
+    let singles: Vec<_> =
+        (head..).zip(singles.iter().map(|(message, _)| message.frame())).collect();
+    let mut frame = Vec::new();
+    hot::encode_batch_frames(&name_of(topic), &singles, usize::MAX, &mut frame);
+    frame
+}
+
 impl Run {
     /// A topic of some kind.
     pub(super) fn topic(&mut self) -> TopicTwin {
@@ -80,7 +92,11 @@ impl Run {
             1..=3 => self.dice.between(100, 600),
             _ => self.dice.below(60),
         };
-        let frame = self.book.frame(bytes as usize, key);
+        let head = singles.first().map_or(offset, |(message, _)| message.offset());
+        let (frame, key_range) = match topic {
+            Some(topic) if !singles.is_empty() => (tick_frame(topic, head, &singles), 0..0),
+            _ => self.book.push(bytes as usize, topic, offset, key),
+        };
         let now = self.shard.now();
         let may_expire = !is_tick && self.dice.chance(1 << 13);
         let expires_at = may_expire.then(|| {
@@ -88,29 +104,40 @@ impl Run {
             now.after(Duration::from_millis(ttl_ms))
         });
         let slow = topic.map_or(SlowPolicy::Close, |topic| self.topics[topic].slow);
-        let end = u32::try_from(frame.len()).expect("short frames");
+        let [from, to] =
+            [key_range.start, key_range.end].map(|at| u32::try_from(at).expect("short frames"));
+        let is_conflating = slow == SlowPolicy::Conflate;
         let of_topic = TopicMessage {
             priority: priority_of(topic),
             slow,
             is_tick,
-            epoch: 0,
+            epoch: topic.map_or(0, epoch_of),
             offset,
-            key: end - u32::from(key.is_some())..end,
-            singles: singles.iter().map(|(message, _)| Arc::clone(message)).collect(),
+            key: from..to,
+            singles: singles
+                .iter()
+                .filter(|_| is_conflating)
+                .map(|(message, _)| Arc::clone(message))
+                .collect(),
         };
         let budget = self.shard.budget();
         let message = Message::of_topic(budget, frame.clone(), now, expires_at, of_topic)?;
         let number = self.book.enter(frame, true, expires_at, topic);
         let singles = singles.into_iter().map(|(_, number)| number).collect();
-        self.book.describe(OfTopic { slow, key, singles });
+        self.book.describe(OfTopic { slow, key, offset, singles });
+        if self.dice.chance(1 << 14) {
+            let format = Format::ALL[self.dice.index(Format::COUNT)];
+            let _ = message.encode_ahead(format);
+        }
         Some((message, number))
     }
 
     /// A message that stands alone, at `offset`.
-    fn single(&mut self, topic: usize, offset: u64, is_tick: bool) -> Option<(Arc<Message>, u32)> {
+    fn single(&mut self, topic: usize, offset: u64) -> Option<(Arc<Message>, u32)> {
         let has_key = self.topics[topic].slow == SlowPolicy::Conflate && self.dice.chance(3 << 14);
         let key = has_key.then(|| u8::try_from(self.dice.below(4)).unwrap_or(0));
-        self.message_to(Wanted { topic: Some(topic), offset, key, is_tick, singles: vec![] })
+        let (topic, is_tick) = (Some(topic), false);
+        self.message_to(Wanted { topic, offset, key, is_tick, singles: vec![] })
     }
 
     pub(super) fn publish(&mut self) {
@@ -119,36 +146,43 @@ impl Run {
         if twin.is_retiring {
             return;
         }
-        let (next, is_conflating) = (twin.head + 1, twin.slow == SlowPolicy::Conflate);
+        let next = twin.head + 1;
         let is_tick = twin.has_ticks && self.dice.chance(3 << 14);
-        let count = if is_tick && is_conflating { self.dice.between(1, 4) } else { 1 };
-        let singles: Option<Vec<_>> = (next..next + u64::from(count))
-            .map(|offset| self.single(topic, offset, is_tick && !is_conflating))
-            .collect();
+        let count = if is_tick { self.dice.between(1, 4) } else { 1 };
+        let singles: Option<Vec<_>> =
+            (next..next + u64::from(count)).map(|offset| self.single(topic, offset)).collect();
         let Some(singles) = singles else { return };
         let head = next + u64::from(count) - 1;
-        let pushed = if is_tick && is_conflating {
+        let (message, number) = if is_tick {
             let singles = singles.clone();
             let wanted = Wanted { topic: Some(topic), offset: head, key: None, is_tick, singles };
-            let Some((message, _)) = self.message_to(wanted) else { return };
-            message
+            let Some(made) = self.message_to(wanted) else { return };
+            made
         } else {
-            Arc::clone(&singles[0].0)
+            singles[0].clone()
         };
-        if self.push(Command::Publish(topic_of(topic), pushed)) {
-            self.note_published(topic, next, &singles);
+        if self.push(Command::Publish(topic_of(topic), message)) {
+            self.note_published(topic, number, next, &singles);
         }
     }
 
-    fn note_published(&mut self, topic: usize, first: u64, singles: &[(Arc<Message>, u32)]) {
+    fn note_published(
+        &mut self,
+        topic: usize,
+        number: u32,
+        first: u64,
+        singles: &[(Arc<Message>, u32)],
+    ) {
         let twin = &mut self.topics[topic];
         for index in &twin.members {
             let outgoing = &mut self.conns[*index].outgoing;
-            let due = match twin.slow {
-                SlowPolicy::Conflate => outgoing.newest.entry(topic).or_default(),
-                SlowPolicy::Close | SlowPolicy::Drop => &mut outgoing.pushes,
-            };
-            due.extend(singles.iter().map(|(_, number)| number));
+            match twin.slow {
+                SlowPolicy::Conflate => {
+                    let due = outgoing.newest.entry(topic).or_default();
+                    due.extend(singles.iter().map(|(_, number)| number));
+                }
+                SlowPolicy::Close | SlowPolicy::Drop => outgoing.pushes.push_back(number),
+            }
         }
         for (offset, (message, number)) in (first..).zip(singles) {
             twin.head = offset;
@@ -160,14 +194,25 @@ impl Run {
         }
     }
 
+    /// Whether the front would have this connection in a topic, again or not: who reads events has said all topics at
+    /// the beginning, once.
+    fn may_join(&mut self, index: usize, topic: usize) -> bool {
+        let conn = &mut self.conns[index];
+        if conn.format != Format::Sse {
+            return true;
+        }
+        let is_new = !conn.topics.contains(&topic) && !conn.resumes.contains_key(&topic);
+        is_new && (conn.tells_positions || *conn.only.get_or_insert(topic) == topic)
+    }
+
     pub(super) fn subscribe(&mut self) {
         let Some(index) = self.pick_open() else { return };
         let topic = self.dice.index(self.topics.len());
         let Some(conn) = self.conns[index].id else { return };
-        if self.topics[topic].is_retiring {
+        if self.topics[topic].is_retiring || !self.may_join(index, topic) {
             return;
         }
-        let (reply, number) = self.reply();
+        let (reply, number) = self.reply(Says::Subscribed(topic, self.topics[topic].head));
         if !self.push(Command::Subscribe { conn, topic: topic_of(topic), reply }) {
             return;
         }
@@ -213,12 +258,12 @@ impl Run {
         {
             topic = *resumed;
         }
-        self.unsubscribe_from(index, topic);
+        self.unsubscribe_from(index, topic, None);
     }
 
-    fn unsubscribe_from(&mut self, index: usize, topic: usize) -> bool {
+    fn unsubscribe_from(&mut self, index: usize, topic: usize, after: Option<u64>) -> bool {
         let Some(conn) = self.conns[index].id else { return true };
-        let (reply, number) = self.reply();
+        let (reply, number) = self.reply(Says::Unsubscribed(topic, after));
         if !self.push(Command::Unsubscribe { conn, topic: topic_of(topic), reply }) {
             return false;
         }
@@ -238,13 +283,13 @@ impl Run {
         let Some(index) = self.pick_open() else { return };
         let topic = self.dice.index(self.topics.len());
         let (Some(conn), twin) = (self.conns[index].id, &self.topics[topic]) else { return };
-        if twin.is_retiring {
+        if twin.is_retiring || !self.may_join(index, topic) {
             return;
         }
-        let back = self.dice.index(twin.ring.len() + 1) as u64;
-        let after = self.topics[topic].head - back;
-        let (reply, number) = self.reply();
-        let (reply_if_member, number_if_member) = self.reply();
+        let (head, kept) = (self.topics[topic].head, self.topics[topic].ring.len());
+        let after = head - self.dice.index(kept + 1) as u64;
+        let (reply, number) = self.reply(Says::Subscribed(topic, after));
+        let (reply_if_member, number_if_member) = self.reply(Says::Subscribed(topic, head));
         self.resumes_begun += 1;
         let resume = self.resumes_begun;
         let begin = Some(StretchBegin { reply, reply_if_member });
@@ -356,7 +401,7 @@ impl Run {
             let floor = self.topics[topic].ring.front().map_or(u64::MAX, |one| one.offset);
             let is_overtaken = running.after < self.topics[topic].head && floor > running.after + 1;
             let is_pushed = if is_overtaken {
-                self.unsubscribe_from(index, topic)
+                self.unsubscribe_from(index, topic, Some(running.after))
             } else {
                 self.push_part(index, topic, id, running)
             };

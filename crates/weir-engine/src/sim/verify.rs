@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use weir_wire::CloseReason;
+use weir_wire::format::Format;
 
 use super::driver::Run;
 use super::link::Owner;
-use super::outgoing::Look;
+use super::outgoing::{Look, Outgoing};
 use super::twin::Phase;
 use crate::budget::LEASE_BYTES;
 use crate::id::ConnId;
@@ -67,6 +68,7 @@ impl Run {
         let is_over = link.is_ended || link.has_failed();
         let has_unread = !link.inbound.is_empty();
         let has_room = link.is_writable();
+        let taken = link.taken();
         let Some(peek) = self.shard.shard().peek(id) else {
             return Ok(());
         };
@@ -76,14 +78,18 @@ impl Run {
             conn.paused_at = now;
         }
         (conn.stalled_at, conn.taken_at) = (peek.stalled_since, peek.taken_at);
-        let silent_since = conn.incoming.heard_at.max(conn.paused_at);
-        if now.since(silent_since) > conn.heartbeat * 2 + TICK * 2 && !is_paused {
-            return Err(format!("silent, and still open at {now:?}"));
+        if conn.took.0 != taken {
+            conn.took = (taken, now);
         }
+        conn.note_listening(now, peek.is_held_back, peek.outbox.is_some());
+        conn.check_signs(now, is_paused)?;
         let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.paused_at));
         let is_late = |at| now.since(at) > self.settings.frame_timeout + TICK * 3;
         if !is_paused && !conn.outgoing.is_wild && begun_at.is_some_and(is_late) {
-            return Err("a frame drips, and it is still open".into());
+            return Err(format!(
+                "a frame drips, and it is still open at {now:?} {:?}",
+                self.settings.frame_timeout
+            ));
         }
         let record_begun_at = record_begun_at.map(|at| at.max(conn.paused_at));
         if !is_paused && record_begun_at.is_some_and(is_late) {
@@ -196,14 +202,17 @@ impl Run {
         let link = self.shard.net().link_of(conn.peer);
         let (consumed, readable) = (conn.consumed(link), conn.readable(link));
         let record_begun_at = conn.record_begun_at(link);
+        let has_sign = conn.incoming.has_sign(consumed, readable);
         let has_whole_frame = conn.incoming.has_whole_frame(consumed, readable);
         let is_current = self.is_up_to_date;
-        let begun_at = conn.incoming.begun_at;
+        let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.held_at));
         let lasted = |since| now.since(since) + TICK;
         let may = match reason {
             CloseReason::HeartbeatMissed => {
                 let is_silent = lasted(conn.incoming.heard_at) >= conn.heartbeat * 2;
-                !is_current || (is_silent && !has_whole_frame && conn.paused_at < now)
+                let may_be_silent = conn.format != Format::Sse && conn.was_asked(now);
+                conn.format != Format::Sse && !is_current
+                    || (is_silent && may_be_silent && !has_sign && conn.paused_at < now)
             }
             CloseReason::FrameTimeout => {
                 let is_late = begun_at.is_some_and(|at| lasted(at) >= self.settings.frame_timeout);
@@ -216,7 +225,12 @@ impl Run {
             }
             CloseReason::Stalled => {
                 let is_late = |since| lasted(since) >= self.settings.stall_timeout;
-                !is_current || conn.stalled_at.or(conn.taken_at).map_or(conn.is_paused, is_late)
+                // Of who gives no sign of life unasked, its socket's is one.
+                let took_nothing =
+                    conn.format == Format::Sse && lasted(conn.took.1) >= conn.heartbeat;
+                took_nothing
+                    || !is_current
+                    || conn.stalled_at.or(conn.taken_at).map_or(conn.is_paused, is_late)
             }
             CloseReason::BudgetExhausted => !is_current || is_tight,
             CloseReason::Malformed | CloseReason::FrameTooLarge => {
@@ -244,6 +258,9 @@ impl Run {
             let outline = conn.outline();
             return Err(format!("connection {index} ends at {now:?} with {reason}: {outline}"));
         }
+        let was_closed = conn.asked.iter().filter(|asked| **asked == reason).count() == 1;
+        let is_bad = conn.incoming.bad.is_some_and(|(_, why)| why == reason);
+        conn.must_echo = reason == CloseReason::PeerClosed && was_closed && is_bad;
         let keeps_queue = matches!(reason, CloseReason::Replaced | CloseReason::Draining);
         conn.outgoing.ended_in = (!keeps_queue).then_some(self.book.turn);
         Ok(())
@@ -276,8 +293,9 @@ impl Run {
             if is_closed && is_told && is_cut {
                 return Err(format!("connection {index} ended without an alert, with {reason}"));
             }
-            if is_closed && conn.outgoing.goodbye.is_none() && is_told {
-                return Err(format!("connection {index} ended without Goodbye, with {reason}"));
+            if is_closed {
+                conn.check_last_words(reason, is_told)
+                    .map_err(|what| format!("connection {index} ended with {reason}: {what}"))?;
             }
             if let Some(behind) = conn.closed_behind
                 && is_closed
@@ -290,7 +308,7 @@ impl Run {
             }
             self.book.maybe_gone += conn.outgoing.directs.len() as u64;
             conn.phase = Phase::Over;
-            conn.outgoing = Default::default();
+            conn.outgoing = Outgoing::default();
             conn.incoming.unsent.clear();
             self.freed.extend(conn.id.map(ConnId::slot));
             let peer = conn.peer;

@@ -1,0 +1,150 @@
+//! The bugs that the simulator must find, and its ways into a shard. Without it there is nothing of this.
+
+use super::Shard;
+#[cfg(any(test, feature = "sim"))]
+use super::Slices;
+use crate::command::Front;
+use crate::net::Net;
+#[cfg(any(test, feature = "sim"))]
+use crate::sim::Plant;
+
+#[cfg(any(test, feature = "sim"))]
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(crate) fn net_mut(&mut self) -> &mut N {
+        &mut self.net
+    }
+
+    pub(crate) fn front_mut(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    pub(crate) fn plant(&mut self, plant: Plant) {
+        self.plant = Some(plant);
+    }
+
+    pub(crate) fn cut_turns(&mut self, slices: Slices, recv_bytes: usize) {
+        self.slices = slices;
+        self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
+    }
+
+    pub(super) fn is_planted_stale_slot(&self) -> bool {
+        self.plant == Some(Plant::StaleSlot)
+    }
+
+    pub(super) fn is_planted_deaf_timer(&self, slot: u32) -> bool {
+        self.plant == Some(Plant::DeafTimer) && slot % 8 == 3
+    }
+
+    pub(super) fn is_planted_lost_remainder(&self) -> bool {
+        self.plant == Some(Plant::LostRemainder)
+    }
+
+    pub(super) fn is_planted_skip(&self, cursor: u32) -> bool {
+        self.plant == Some(Plant::SkippedSubscriber) && cursor % 16 == 5
+    }
+
+    pub(super) fn is_planted_leak(&self) -> bool {
+        self.plant == Some(Plant::LeakedBudget)
+    }
+
+    pub(super) fn is_planted_short_resume(&self) -> bool {
+        self.plant == Some(Plant::ShortResume)
+    }
+
+    pub(super) fn is_planted_older_kept(&self) -> bool {
+        self.plant == Some(Plant::OlderKept)
+    }
+
+    pub(super) fn is_planted_dropped_committed(&self) -> bool {
+        self.plant == Some(Plant::DroppedCommitted)
+    }
+
+    /// The bug of a nonce used twice.
+    pub(super) fn plant_reused_nonce(&mut self, slot: u32) {
+        if self.plant == Some(Plant::ReusedNonce)
+            && let Some(tls) = self.tls.get_mut(self.table[slot].tls)
+        {
+            tls.repeat_number();
+        }
+    }
+
+    pub(super) fn is_planted_early_skip(&self, slot: u32) -> bool {
+        let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+        self.plant == Some(Plant::EarlySkip) && waiting > self.settings.high_watermark_bytes / 2
+    }
+
+    pub(super) fn is_planted_early_position(&self) -> bool {
+        self.plant == Some(Plant::EarlyPosition)
+    }
+
+    pub(super) fn is_planted_forgotten_message(&self) -> bool {
+        self.plant == Some(Plant::ForgottenMessage)
+    }
+
+    pub(super) fn is_planted_unmoved_fragment(&self) -> bool {
+        self.plant == Some(Plant::UnmovedFragment)
+    }
+}
+
+#[cfg(not(any(test, feature = "sim")))]
+#[expect(
+    clippy::unused_self,
+    reason = "their twins under the simulator look at the planted bug and count"
+)]
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) const fn is_planted_stale_slot(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_deaf_timer(&self, _slot: u32) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_lost_remainder(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_skip(&self, _cursor: u32) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_leak(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_short_resume(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_older_kept(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_dropped_committed(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn plant_reused_nonce(&self, _slot: u32) {}
+
+    pub(super) const fn is_planted_early_skip(&self, _slot: u32) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_early_position(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_forgotten_message(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_planted_unmoved_fragment(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn note_accepted(&self) {}
+
+    pub(super) const fn note_slow(&self, _slot: u32, _lags: bool) {}
+
+    pub(super) const fn note_sent(&self, _count: u64) {}
+}

@@ -1,0 +1,268 @@
+//! The devices' end of a format: server's bytes back to the frames that the books compare, and what devices say as their
+//! format has it.
+
+use weir_wire::format::{self, Format};
+use weir_wire::ws::{self, Opcode};
+use weir_wire::{ProstMessage, frame, json, v1};
+
+use super::dice::Dice;
+use super::outgoing::{Answer, Reply};
+use super::twin::{Conn, Incoming, framed};
+
+/// The first whole thing in what a device has received.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A message, as a frame.
+    Frame(Vec<u8>),
+    /// A message that was an event, and the positions that its id names.
+    Event(Vec<u8>, Option<Vec<v1::Position>>),
+    /// A WebSocket is asked for a sign of life.
+    Ping,
+    /// The answer to a WebSocket's ping.
+    Pong(Vec<u8>),
+    /// A WebSocket ends.
+    Close(Option<u16>),
+    /// A reader of events hears that the server lives.
+    Comment,
+}
+
+/// Cuts off what comes first, and says how many bytes that is; `None` if it is not whole.
+pub(crate) fn cut(format: Format, bytes: &[u8]) -> Result<Option<(Unit, usize)>, String> {
+    match format {
+        Format::Stream => {
+            let whole = frame::whole_bytes(bytes, usize::MAX).map_err(|error| error.to_string())?;
+            let whole = whole.filter(|used| *used <= bytes.len());
+            Ok(whole.map(|used| (Unit::Frame(bytes[..used].to_vec()), used)))
+        }
+        Format::WsProtobuf | Format::WsJson => cut_ws(format, bytes),
+        Format::Sse => {
+            let Some(end) = bytes.windows(2).position(|two| two == b"\n\n") else {
+                return Ok(None);
+            };
+            let text = std::str::from_utf8(&bytes[..end]).map_err(|error| error.to_string())?;
+            Ok(Some((event(text).ok_or_else(|| format!("no event: {text:?}"))?, end + 2)))
+        }
+    }
+}
+
+fn cut_ws(format: Format, bytes: &[u8]) -> Result<Option<(Unit, usize)>, String> {
+    let whole = ws::decode_server_frame(bytes, usize::MAX).map_err(|error| error.to_string())?;
+    let Some((head, used)) = whole else { return Ok(None) };
+    if !head.is_final {
+        return Err("a message in parts".into());
+    }
+    let payload = &bytes[head.payload];
+    let unit = match (head.opcode, format) {
+        (Opcode::Binary, Format::WsProtobuf) => Unit::Frame(framed(payload)),
+        (Opcode::Text, Format::WsJson) => {
+            let text = std::str::from_utf8(payload).map_err(|error| error.to_string())?;
+            Unit::Frame(frame_of_json(text).ok_or_else(|| format!("not JSON of ours: {text}"))?)
+        }
+        (Opcode::Ping, _) if payload.is_empty() => Unit::Ping,
+        (Opcode::Pong, _) => Unit::Pong(payload.to_vec()),
+        (Opcode::Close, _) => {
+            Unit::Close(ws::close_code(payload).map_err(|error| error.to_string())?)
+        }
+        (opcode, _) => return Err(format!("{opcode:?} on {format:?}")),
+    };
+    Ok(Some((unit, used)))
+}
+
+fn frame_of_json(text: &str) -> Option<Vec<u8>> {
+    let message = json::server_message(text).ok()?;
+    message.kind.as_ref()?;
+    let mut out = Vec::new();
+    frame::encode(&message, &mut out);
+    Some(out)
+}
+
+/// An event without the empty line behind it; `None` if it is none as Weir writes them.
+fn event(text: &str) -> Option<Unit> {
+    if text == ":" {
+        return Some(Unit::Comment);
+    }
+    let mut lines = text.lines().peekable();
+    let mut field = |name: &str| {
+        let value = lines.peek()?.strip_prefix(name)?;
+        lines.next();
+        Some(value)
+    };
+    let kind = field("event:").unwrap_or("push");
+    let retry_ms = field("retry:").map(str::parse::<u32>);
+    let data = field("data:")?;
+    let id = field("id:");
+    if lines.next().is_some() || matches!(retry_ms, Some(Err(_))) {
+        return None;
+    }
+    let positions = match id {
+        Some(id) => Some(format::parse_sse_id(id)?),
+        None => None,
+    };
+    let frame = frame_of_json(&format!("{{\"{kind}\":{data}}}"))?;
+    let (body, _) = frame::decode(&frame, usize::MAX).ok()??;
+    let due_ms = match v1::ServerMessage::decode(body).ok()?.kind {
+        Some(v1::server_message::Kind::Goodbye(goodbye)) => goodbye.retry_after_ms,
+        Some(_) | None => 0,
+    };
+    let retry_ms = retry_ms.and_then(Result::ok).unwrap_or(0);
+    (retry_ms == due_ms).then_some(Unit::Event(frame, positions))
+}
+
+/// A message that the front gets, as its body.
+fn hello_body(bytes: usize) -> Vec<u8> {
+    use v1::client_message::Kind;
+    let hello = v1::Hello { token: "h".repeat(bytes), ..v1::Hello::default() };
+    v1::ClientMessage { kind: Some(Kind::Hello(hello)) }.encode_to_vec()
+}
+
+impl Conn {
+    /// Has the device say something that the front gets.
+    pub(crate) fn say_hello(&mut self, dice: &mut Dice, bytes: usize) {
+        let body = hello_body(bytes);
+        let end = self.say(&body, dice);
+        if self.format != Format::Sse {
+            self.incoming.bodies.push_back((end, body));
+        }
+    }
+
+    /// Has the device say something that is answered.
+    pub(crate) fn ask(&mut self, body: &[u8], reply: Reply, dice: &mut Dice) {
+        let end = self.say(body, dice);
+        if self.format != Format::Sse {
+            self.outgoing.answers.push_back(Answer { end, reply });
+        }
+    }
+
+    fn say(&mut self, body: &[u8], dice: &mut Dice) -> u64 {
+        self.incoming.say(body, dice, &mut Answers(&mut self.outgoing.answers))
+    }
+}
+
+impl Incoming {
+    /// Appends a message with this body to what a device will write, as its format has it; returns where it ends.
+    ///
+    /// `answers` get what is answered to what stands between its parts. Who reads events says nothing: its end is 0.
+    fn say(&mut self, body: &[u8], dice: &mut Dice, answers: &mut Answers<'_>) -> u64 {
+        match self.format {
+            Format::Stream => self.compose(&framed(body)),
+            Format::WsProtobuf => self.say_ws(Opcode::Binary, body, dice, answers),
+            Format::WsJson => {
+                let message = v1::ClientMessage::decode(body).expect("it says what is known");
+                let text = json::client_message_to_json(&message);
+                self.say_ws(Opcode::Text, text.as_bytes(), dice, answers)
+            }
+            Format::Sse => {
+                self.compose_bad(body);
+                0
+            }
+        }
+    }
+
+    /// A WebSocket message, whole or in parts with control frames between them.
+    pub(crate) fn say_ws(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        dice: &mut Dice,
+        answers: &mut Answers<'_>,
+    ) -> u64 {
+        let parts = if dice.chance(1 << 14) { dice.between(2, 5) } else { 1 };
+        let (mut rest, mut opcode) = (payload, opcode);
+        for _ in 1..parts {
+            let (part, more) = rest.split_at(dice.index(rest.len() + 1));
+            let mut bytes = client_frame(opcode, part, dice);
+            bytes[0] &= 0x7f;
+            self.compose_bad(&bytes);
+            (rest, opcode) = (more, Opcode::Continuation);
+            if dice.chance(1 << 14) {
+                let control = self.control(dice, answers);
+                let end = self.compose_bad(&control);
+                self.ends.push_back(end);
+                answers.close(end);
+            }
+        }
+        let bytes = client_frame(opcode, rest, dice);
+        self.compose(&bytes)
+    }
+
+    /// A ping or a pong by itself.
+    pub(crate) fn say_control(&mut self, dice: &mut Dice, answers: &mut Answers<'_>) {
+        let control = self.control(dice, answers);
+        let end = self.compose(&control);
+        answers.close(end);
+    }
+
+    /// A pong, or a ping and its answer, of which it is not yet known when it is due.
+    fn control(&self, dice: &mut Dice, answers: &mut Answers<'_>) -> Vec<u8> {
+        let payload: Vec<u8> = vec![7; dice.index(20)];
+        if dice.chance(1 << 15) {
+            return client_frame(Opcode::Pong, &payload, dice);
+        }
+        answers.0.push_back(Answer { end: u64::MAX, reply: Reply::Control(payload.clone()) });
+        client_frame(Opcode::Ping, &payload, dice)
+    }
+
+    /// The answer to a ping of the server.
+    pub(crate) fn say_pong(&mut self, dice: &mut Dice) {
+        let pong = client_frame(Opcode::Pong, &[], dice);
+        self.compose(&pong);
+    }
+}
+
+/// What is to be answered to a device.
+pub(crate) struct Answers<'a>(pub(crate) &'a mut std::collections::VecDeque<Answer>);
+
+impl Answers<'_> {
+    /// What it answers ends here.
+    fn close(&mut self, end: u64) {
+        if let Some(last) = self.0.back_mut().filter(|last| last.end == u64::MAX) {
+            last.end = end;
+        }
+    }
+}
+
+/// A client's frame with a mask of its own.
+pub(crate) fn client_frame(opcode: Opcode, payload: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mask = dice.below(u32::MAX).to_ne_bytes();
+    ws::encode_client_frame(opcode, payload, mask, &mut bytes);
+    bytes
+}
+
+/// The end of a WebSocket, with a code or none.
+pub(crate) fn close_frame(code: Option<u16>, dice: &mut Dice) -> Vec<u8> {
+    let code = code.map(u16::to_be_bytes);
+    client_frame(Opcode::Close, code.as_ref().map_or(&[], |code| &code[..]), dice)
+}
+
+/// What a server must end a WebSocket for, and the code that it says.
+pub(crate) fn bad_ws(format: Format, kind: u32, dice: &mut Dice) -> (Vec<u8>, Option<u16>) {
+    let right = if format == Format::WsJson { Opcode::Text } else { Opcode::Binary };
+    match kind {
+        0 => (vec![0x82, 0x00], Some(ws::PROTOCOL_ERROR)),
+        1 => (vec![0xc2], Some(ws::PROTOCOL_ERROR)),
+        2 => (client_frame(Opcode::Continuation, &[], dice), Some(ws::PROTOCOL_ERROR)),
+        3 => (client_frame(Opcode::Close, &[3], dice), Some(ws::PROTOCOL_ERROR)),
+        4 => (client_frame(Opcode::Text, &[0xff], dice), Some(ws::INVALID_PAYLOAD)),
+        5 if right == Opcode::Binary => (client_frame(right, &[0xff, 0xff], dice), None),
+        _ => {
+            let wrong = if right == Opcode::Text { Opcode::Binary } else { Opcode::Text };
+            (client_frame(wrong, b"x", dice), Some(ws::UNSUPPORTED_DATA))
+        }
+    }
+}
+
+/// Kinds of [`bad_ws`].
+pub(crate) const BAD_KINDS: u32 = 7;
+
+/// The beginning of a message over the limit of 1,024 bytes, whole or in parts.
+pub(crate) fn oversized_ws(format: Format, dice: &mut Dice) -> Vec<u8> {
+    let right = if format == Format::WsJson { Opcode::Text } else { Opcode::Binary };
+    if dice.chance(1 << 15) {
+        return vec![0x80 | right as u8, 0x80 | 126, 0x04, 0x01];
+    }
+    let mut bytes = client_frame(right, &[b' '; 600], dice);
+    bytes[0] &= 0x7f;
+    bytes.extend([0x80, 0x80 | 126, 0x02, 0x00]);
+    bytes
+}

@@ -1,0 +1,149 @@
+//! What the ids of events tell a reader, held against what has come to it and what is still to come.
+
+use std::collections::BTreeMap;
+
+use weir_wire::v1::Position;
+
+use super::outgoing::{DirectWhat, Look, Outgoing};
+use super::twin::{Book, Says, epoch_of};
+
+/// The topics of a reader of events as it sees them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// Each id names the positions of all topics.
+    tells_all: bool,
+    topics: BTreeMap<usize, At>,
+}
+
+/// Where it stands in one.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    /// The offset of what came last, and that of the last id.
+    came: u64,
+    told: u64,
+    /// It has not been told that it is out.
+    is_in: bool,
+}
+
+impl Told {
+    /// Of one who has been told nothing yet.
+    pub(crate) fn new(tells_all: bool) -> Self {
+        Self { tells_all, topics: BTreeMap::new() }
+    }
+}
+
+impl Outgoing {
+    /// Takes note of an event with frame `number` (`None`: one of the shard's own), and holds its id against all else.
+    ///
+    /// Who comes back with the id gets what is behind its positions: so all before them must have come or never come,
+    /// and nothing behind them may have come or be passed over.
+    pub(crate) fn take_id(
+        &mut self,
+        number: Option<u32>,
+        id: Option<&[Position]>,
+        book: &Book,
+        look: Look,
+    ) -> Result<(), String> {
+        let sent = number.map(|number| book.sent(number));
+        let own = match sent.map(|sent| (sent.says, sent.topic)) {
+            Some((Says::Nothing, Some(topic))) => {
+                let offset = sent.map_or(0, |sent| sent.of_topic.offset);
+                self.note_came(topic, offset)?;
+                Some(topic)
+            }
+            Some((Says::Subscribed(topic, offset), _)) => {
+                let at = At { came: offset, told: offset, is_in: true };
+                self.told.topics.insert(topic, at);
+                Some(topic)
+            }
+            Some((Says::Unsubscribed(topic, offset), _)) => offset.map(|_| topic),
+            Some((Says::Nothing | Says::Welcome, _)) | None => None,
+        };
+        match (own, id) {
+            (Some(topic), Some(id)) => self.check_id(topic, id, book, look)?,
+            (None, None) => {}
+            (own, id) => return Err(format!("an event of topic {own:?} has the id {id:?}")),
+        }
+        if let Some(Says::Unsubscribed(topic, _)) = sent.map(|sent| sent.says)
+            && let Some(at) = self.told.topics.get_mut(&topic)
+        {
+            at.is_in = false;
+        }
+        Ok(())
+    }
+
+    fn note_came(&mut self, topic: usize, offset: u64) -> Result<(), String> {
+        let at = self.told.topics.get_mut(&topic).ok_or("an event of a topic before Subscribed")?;
+        if offset <= at.told || offset <= at.came {
+            return Err(format!(
+                "offset {offset} of topic {topic} came behind its position: {at:?}"
+            ));
+        }
+        at.came = offset;
+        Ok(())
+    }
+
+    fn check_id(
+        &mut self,
+        own: usize,
+        id: &[Position],
+        book: &Book,
+        look: Look,
+    ) -> Result<(), String> {
+        let topics = self.told.topics.clone();
+        let is_due = |topic: &usize, at: &At| at.is_in && (*topic == own || self.told.tells_all);
+        let is_named = |topic: usize| id.iter().any(|position| position.epoch == epoch_of(topic));
+        if let Some((topic, _)) =
+            topics.iter().find(|(topic, at)| is_due(topic, at) && !is_named(**topic))
+        {
+            return Err(format!("topic {topic} is not named by {id:?}"));
+        }
+        for Position { epoch, offset } in id {
+            let known = topics.iter().find(|(topic, _)| epoch_of(**topic) == *epoch);
+            let (topic, at) = known.ok_or_else(|| format!("{id:?} names what it is not in"))?;
+            if !at.is_in {
+                continue;
+            }
+            if *offset < at.came || *offset < at.told {
+                return Err(format!("{id:?} goes back in topic {topic}: {at:?}"));
+            }
+            self.check_nothing_missing(*topic, *offset, book, look)
+                .map_err(|what| format!("{id:?} names offset {offset} of topic {topic}: {what}"))?;
+            if let Some(at) = self.told.topics.get_mut(topic) {
+                at.told = *offset;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of a topic up to `offset` has come or may never come.
+    fn check_nothing_missing(
+        &self,
+        topic: usize,
+        offset: u64,
+        book: &Book,
+        look: Look,
+    ) -> Result<(), String> {
+        let is_before = |number: u32| {
+            let sent = book.sent(number);
+            sent.topic == Some(topic) && sent.of_topic.offset <= offset
+        };
+        let missed = self.directs.iter().filter_map(|direct| match direct.what {
+            DirectWhat::Missed(number) => Some(number),
+            DirectWhat::Frame(_) | DirectWhat::TooMany | DirectWhat::Busy => None,
+        });
+        let pushed = self.pushes.iter().copied();
+        let is_missing = |number: &u32| {
+            let may_miss = book.is_expired(*number, look.now)
+                || self.has_left(*number, book)
+                || self.may_skip(*number, book);
+            is_before(*number) && !may_miss
+        };
+        if let Some(number) = missed.chain(pushed).find(is_missing) {
+            return Err(format!("message {number} has not come"));
+        }
+        let Some(due) = self.newest.get(&topic) else { return Ok(()) };
+        let count = due.iter().take_while(|number| is_before(**number)).count();
+        self.check_given_way(due, count, book, look.now)
+    }
+}
