@@ -331,7 +331,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             return true;
         }
         batch.iter_mut().all(|message| {
-            let formed = self.formed(slot, message);
+            // A ring may keep it much longer than anybody lags.
+            let formed = self.formed_of_retained(slot, message);
             let is_there = formed.is_some();
             *message = formed.unwrap_or_else(|| Arc::clone(message));
             is_there
