@@ -5,11 +5,23 @@ use weir_wire::format::Format;
 
 use super::outgoing::Outgoing;
 use super::twin::Conn;
+use crate::settings::ShardSettings;
 use crate::time::{Nanos, TICK};
 
 impl Conn {
     /// Takes note of whether the shard listens to it, and whether something waits for it.
-    pub(super) fn note_listening(&mut self, now: Nanos, is_held: bool, is_waiting: bool) {
+    ///
+    /// `taken`: bytes that its socket has taken.
+    pub(super) fn note_listening(
+        &mut self,
+        now: Nanos,
+        taken: u64,
+        is_held: bool,
+        is_waiting: bool,
+    ) {
+        if self.took.0 != taken {
+            self.took = (taken, now);
+        }
         // Either lasts to the end of the turn in which it ends.
         if std::mem::replace(&mut self.is_held, is_held) || is_held {
             self.held_at = now;
@@ -65,6 +77,14 @@ impl Conn {
                 beat_at.is_some_and(lasted) || self.is_waiting || !lasted(self.waited_at)
             }
         }
+    }
+
+    /// Whether so much has waited for so long, or its socket has given no sign of life where nothing else does.
+    pub(super) fn may_be_stalled(&self, now: Nanos, settings: &ShardSettings) -> bool {
+        let lasted = |since| now.since(since) + TICK;
+        let took_nothing = self.format == Format::Sse && lasted(self.took.1) >= self.heartbeat;
+        let is_late = |since| lasted(since) >= settings.stall_timeout;
+        took_nothing || self.stalled_at.or(self.taken_at).map_or(self.is_paused, is_late)
     }
 
     /// Whether what was said last is what belongs to the end.

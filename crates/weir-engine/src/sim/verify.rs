@@ -78,10 +78,7 @@ impl Run {
             conn.paused_at = now;
         }
         (conn.stalled_at, conn.taken_at) = (peek.stalled_since, peek.taken_at);
-        if conn.took.0 != taken {
-            conn.took = (taken, now);
-        }
-        conn.note_listening(now, peek.is_held_back, peek.outbox.is_some());
+        conn.note_listening(now, taken, peek.is_held_back, peek.outbox.is_some());
         conn.check_signs(now, is_paused)?;
         let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.paused_at));
         let is_late = |at| now.since(at) > self.settings.frame_timeout + TICK * 3;
@@ -223,15 +220,7 @@ impl Run {
                     || (is_late && !has_whole_frame)
                     || is_record_late
             }
-            CloseReason::Stalled => {
-                let is_late = |since| lasted(since) >= self.settings.stall_timeout;
-                // Of who gives no sign of life unasked, its socket's is one.
-                let took_nothing =
-                    conn.format == Format::Sse && lasted(conn.took.1) >= conn.heartbeat;
-                took_nothing
-                    || !is_current
-                    || conn.stalled_at.or(conn.taken_at).map_or(conn.is_paused, is_late)
-            }
+            CloseReason::Stalled => !is_current || conn.may_be_stalled(now, &self.settings),
             CloseReason::BudgetExhausted => !is_current || is_tight,
             CloseReason::Malformed | CloseReason::FrameTooLarge => {
                 let is_bad = |(end, why): (u64, _)| why == reason && end <= consumed + 5;
