@@ -193,6 +193,10 @@ def come_from_pages(url, context, protocol):
 
 def main(url, admin, authority=None):
     context = ssl.create_default_context(cafile=authority) if authority else None
+    if context:
+        # The library reads on a thread of its own. What comes behind a handshake of TLS 1.3 is read while the request is
+        # written, which Python's ssl does not stand: now and then the request never leaves.
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
     for protocol in [JSON, PROTOBUF]:
         converse(url, context, admin, protocol)
         show_tokens(url, context, protocol)
