@@ -16,19 +16,21 @@ pub(crate) struct Workers(Option<Runtime>);
 impl Workers {
     /// Starts `threads` threads of that name, which only get what shards and front leave.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Workers> {
-        Workers::scheduled(name, threads, move || schedule_settling_thread(threads))
+        let schedule = move || schedule_settling_thread(threads);
+        Workers::scheduled(name, threads, POLLS_BETWEEN_EVENTS, schedule)
     }
 
-    /// The same, whose threads begin with `schedule`.
+    /// The same, whose threads begin with `schedule`, and look for events after so many polls.
     pub(crate) fn scheduled(
         name: &str,
         threads: usize,
+        polls_between_events: u32,
         schedule: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Workers> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name(name)
-            .event_interval(POLLS_BETWEEN_EVENTS)
+            .event_interval(polls_between_events)
             .on_thread_start(schedule)
             .enable_all()
             .build()?;

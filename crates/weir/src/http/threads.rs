@@ -25,7 +25,8 @@ pub(super) struct Turns {
 impl Threads {
     pub(crate) fn start(resources: &Resources) -> io::Result<Threads> {
         let threads = resources.settling_threads();
-        let workers = Workers::scheduled("weir-http", threads, schedule_front_thread)?;
+        let workers =
+            Workers::scheduled("weir-http", threads, POLLS_BETWEEN_EVENTS, schedule_front_thread)?;
         Ok(Threads { runtimes: vec![workers] })
     }
 
@@ -46,3 +47,6 @@ impl Turns {
         &self.runtimes[turn % self.runtimes.len()]
     }
 }
+
+/// As many requests as are answered in half a millisecond.
+const POLLS_BETWEEN_EVENTS: u32 = 61;
