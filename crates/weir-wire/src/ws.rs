@@ -7,6 +7,8 @@ mod head;
 
 use std::ops::Range;
 
+use crate::CloseReason;
+
 pub use client::{ServerHead, decode_server_frame, encode_client_frame};
 use head::Head;
 pub use head::{HEAD_BYTES_MAX, Opcode, put_close, put_frame_head};
@@ -263,6 +265,25 @@ impl Assembly {
 }
 
 impl WsError {
+    /// Why the connection ends, as it is counted.
+    pub const fn reason(self) -> CloseReason {
+        match self {
+            WsError::MessageTooLarge { .. } => CloseReason::FrameTooLarge,
+            WsError::Unmasked
+            | WsError::Masked
+            | WsError::ReservedBit
+            | WsError::ReservedOpcode(_)
+            | WsError::ControlFragmented
+            | WsError::ControlTooLong
+            | WsError::NothingToContinue
+            | WsError::MessageNotEnded
+            | WsError::LengthMalformed
+            | WsError::TooManyFragments { .. }
+            | WsError::NotUtf8
+            | WsError::CloseMalformed => CloseReason::Malformed,
+        }
+    }
+
     /// The code that tells the peer in a Close frame (RFC 6455 §7.4.1).
     pub const fn close_code(self) -> u16 {
         match self {

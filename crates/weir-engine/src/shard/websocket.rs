@@ -296,22 +296,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.send_replies(slot);
         let mut last = Vec::new();
         ws::put_close(error.close_code(), &error.to_string(), &mut last);
-        let reason = match error {
-            WsError::MessageTooLarge { .. } => CloseReason::FrameTooLarge,
-            WsError::Unmasked
-            | WsError::Masked
-            | WsError::ReservedBit
-            | WsError::ReservedOpcode(_)
-            | WsError::ControlFragmented
-            | WsError::ControlTooLong
-            | WsError::NothingToContinue
-            | WsError::MessageNotEnded
-            | WsError::LengthMalformed
-            | WsError::TooManyFragments { .. }
-            | WsError::NotUtf8
-            | WsError::CloseMalformed => CloseReason::Malformed,
-        };
-        self.close_saying(slot, reason, Some(last.into()));
+        self.close_saying(slot, error.reason(), Some(last.into()));
     }
 }
 

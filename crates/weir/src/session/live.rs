@@ -97,9 +97,7 @@ impl NotHailed {
     }
 
     fn of_ws(error: WsError) -> NotHailed {
-        let is_too_large = matches!(error, WsError::MessageTooLarge { .. });
-        let reason = if is_too_large { CloseReason::FrameTooLarge } else { CloseReason::Malformed };
-        NotHailed::closing(reason, error.close_code(), &error.to_string())
+        NotHailed::closing(error.reason(), error.close_code(), &error.to_string())
     }
 }
 
