@@ -66,9 +66,7 @@ impl Wish {
             Path::Events => EventsWish::of(edge, caller, head, allowed).map(Wish::Events),
         }
     }
-}
 
-impl Wish {
     /// With which its request is answered.
     pub(super) fn status(&self) -> u16 {
         match self {
@@ -81,7 +79,7 @@ impl Wish {
     pub(super) fn device(&self) -> Option<&str> {
         match self {
             Wish::Socket(_) => None,
-            Wish::Events(wish) => wish.device(),
+            Wish::Events(wish) => Some(wish.device()),
         }
     }
 }
@@ -95,9 +93,9 @@ pub(super) enum Path {
 
 /// Moves a connection to where it is to be.
 pub(super) async fn go_on(taken: Taken) {
-    let Taken { stream, read_ahead, request, seat, guest } = taken;
+    let Taken { stream, read_ahead, mut request, seat, guest } = taken;
     let hub = &guest.edge.hub;
-    let Some(wish) = request.extensions().get::<Wish>().cloned() else {
+    let Some(wish) = request.extensions_mut().remove::<Wish>() else {
         debug_assert!(false, "a connection is parked with what it wishes");
         return;
     };

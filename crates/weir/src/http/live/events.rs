@@ -74,8 +74,8 @@ impl EventsWish {
     }
 
     /// The device that it is for, as the request or its token says.
-    pub(super) fn device(&self) -> Option<&str> {
-        Some(self.device.as_str())
+    pub(super) fn device(&self) -> &str {
+        &self.device
     }
 
     /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
