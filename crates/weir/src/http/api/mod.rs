@@ -19,6 +19,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Body;
 
 use super::Caller;
+use super::record::Asker;
 use crate::Handle;
 use crate::auth::Requester;
 use crate::config::Config;
@@ -148,12 +149,15 @@ impl Api {
                 Query::parse(head.uri.query(), &[])?;
                 body::check_json(&head.headers)?;
                 let body = self.room.read(&head.headers, body).await?;
-                self.publish(caller, &requester, &body.bytes).await
+                self.publish(caller, &requester, &body.bytes)
+                    .await
+                    .map(|reply| named(reply, requester))
             }
             Route::History => {
                 let requester = self.requester(caller, &head.headers)?;
                 let topic = segment(found.params.get("topic").unwrap_or_default(), "topic")?;
                 self.history(&requester, &topic, head.uri.query())
+                    .map(|reply| named(reply, requester))
             }
         }
     }
@@ -181,6 +185,14 @@ impl Api {
             ),
         })
     }
+}
+
+/// Tells the access log whom a reply is for.
+fn named(mut reply: Reply, requester: Requester) -> Reply {
+    if let Some(device) = requester.device {
+        reply.extensions_mut().insert(Asker(device.into()));
+    }
+    reply
 }
 
 /// What a path knows, and what a page may send to it.
