@@ -1,0 +1,13 @@
+//! Devices and their tokens: the contract of Weir's stores, the stores, and what stands before them.
+//!
+//! A [`Store`] keeps [`Device`]s, and the tokens that they have been given. Every method takes a batch, as round trips
+//! and commits are what cost; what stands before a store gathers what concurrent requests ask for.
+
+mod contract;
+mod records;
+
+pub use contract::{Answer, BATCH_MAX, Error, Store};
+pub use records::{
+    Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,
+    Revoked, Serial, SerialError, State,
+};
