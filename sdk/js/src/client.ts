@@ -283,13 +283,20 @@ export class WeirClient {
 
   /** One attempt, and the connection that comes of it, to its end. */
   async #holdConnection(run: Run): Promise<Ending & { wasOpen: boolean }> {
-    try {
-      this.#token ??= await this.#askForToken(this.#hasRefused ? 'refused' : 'first');
-    } catch (error) {
-      return { ...failure(error as WeirError), wasOpen: false };
-    }
-    if (run.isStopped()) {
-      return { ...REOPENING, wasOpen: false };
+    if (this.#token === undefined) {
+      const asked = await this.#askForToken(this.#hasRefused ? 'refused' : 'first').catch(
+        (error: WeirError) => error,
+      );
+      if (run.isStopped()) {
+        return { ...REOPENING, wasOpen: false };
+      }
+      // One given by `refresh` meanwhile is newer than the answer.
+      if (this.#token === undefined) {
+        if (asked instanceof WeirError) {
+          return { ...failure(asked), wasOpen: false };
+        }
+        this.#token = asked;
+      }
     }
     const connection = this.#openConnection(run);
     const ending = await connection.ended;
@@ -563,8 +570,13 @@ export class WeirClient {
     if (this.#getToken === undefined) {
       return;
     }
+    const known = this.#token;
     try {
-      this.refresh(await this.#askForToken('expiring'));
+      const token = await this.#askForToken('expiring');
+      // One given by `refresh` meanwhile is newer than the answer.
+      if (this.#token === known) {
+        this.refresh(token);
+      }
     } catch (error) {
       this.#events.emit('error', error as WeirError);
     }

@@ -267,6 +267,46 @@ test('a fixed token that is refused is not shown twice', async (t) => {
   await assert.rejects(opening, { code: 'revoked' });
 });
 
+test('a token given while another is asked for is the newer one', async (t) => {
+  const fake = await FakeServer.start(t);
+  const asked = new Inbox();
+  const { client: weir } = client(t, fake, {
+    getToken: (reason) => new Promise((answer) => asked.put({ reason, answer })),
+  });
+  weir.connect();
+  const first = await asked.next();
+  weir.refresh('by hand');
+  first.answer('too late');
+  let peer = await fake.welcome();
+  assert.equal(peer.hello.token, 'by hand');
+  peer.say({ expiring: { expiresAtMs: '1' } });
+  const second = await asked.next();
+  assert.deepEqual([first.reason, second.reason], ['first', 'expiring']);
+  weir.refresh('by hand again');
+  assert.deepEqual(await peer.next(), { refresh: { token: 'by hand again' } });
+  second.answer('too late again');
+  await new Promise(setImmediate);
+  peer.cut();
+  peer = await fake.welcome();
+  assert.equal(peer.hello.token, 'by hand again');
+});
+
+test('what a client that was closed meanwhile is answered is no longer its token', async (t) => {
+  const fake = await FakeServer.start(t);
+  const asked = new Inbox();
+  const { client: weir } = client(t, fake, { getToken: () => new Promise((answer) => asked.put(answer)) });
+  weir.connect();
+  const first = await asked.next();
+  weir.close();
+  weir.connect();
+  (await asked.next())('of this run');
+  const peer = await fake.welcome();
+  first('of the run before');
+  await new Promise(setImmediate);
+  peer.cut();
+  assert.equal((await fake.welcome()).hello.token, 'of this run');
+});
+
 test('a token that cannot be had is asked for again', async (t) => {
   const fake = await FakeServer.start(t);
   let calls = 0;
