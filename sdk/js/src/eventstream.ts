@@ -5,7 +5,7 @@ import { WeirError } from './errors.js';
 import { failure } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
 import { routeUrl } from './options.js';
-import { problem, requestHeaders } from './requests.js';
+import { discard, problem, requestHeaders } from './requests.js';
 import { EventStreamParser } from './sse.js';
 import { decodeKind, formatPosition } from './wire.js';
 import type { Wanted } from './wire.js';
@@ -45,7 +45,7 @@ export function openEventStream(
     }
     const type = answer.headers.get('Content-Type') ?? 'nothing';
     if (!type.startsWith('text/event-stream') || answer.body === null) {
-      void answer.body?.cancel();
+      discard(answer);
       return failure(new WeirError('protocol', `${url.pathname} answers with ${type}`));
     }
     const parser = new EventStreamParser();

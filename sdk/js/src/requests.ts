@@ -71,14 +71,26 @@ export async function problem(answer: Response, topic?: string): Promise<WeirErr
   const retryAfterMs = /^[0-9]{1,9}$/.test(retryAfter) ? Number(retryAfter) * 1_000 : undefined;
   const more = { topic, retryAfterMs };
   if (answer.headers.get('Content-Type')?.startsWith('application/problem+json') !== true) {
-    void answer.body?.cancel();
+    discard(answer);
     return new WeirError(`http_${answer.status}`, `HTTP ${answer.status}`, more);
   }
-  const { type, title, detail } = (await answer.json()) as Record<string, unknown>;
+  // What the status says holds also where the document breaks off or is none.
+  const document: unknown = await answer.json().catch(() => undefined);
+  const { type, title, detail } = Object(document) as Record<string, unknown>;
   const word = typeof type === 'string' ? type.slice(type.lastIndexOf(':') + 1) : '';
   const code = word === '' ? `http_${answer.status}` : word.replaceAll('-', '_');
   const sentence = typeof detail === 'string' ? detail : `${title ?? `HTTP ${answer.status}`}`;
   return new WeirError(code, sentence, more);
+}
+
+/**
+ * Reads nothing of an answer's body.
+ *
+ * @internal
+ */
+export function discard(answer: Response): void {
+  // It may have broken off already; then there is nothing to call off, and nobody to tell.
+  answer.body?.cancel().catch(() => {});
 }
 
 /** @internal */

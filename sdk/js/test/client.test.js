@@ -475,6 +475,37 @@ test('what a stream is refused with says what to do', async (t) => {
   assert.deepEqual(tokens, ['first', 'refused']);
 });
 
+test('a status holds whatever becomes of its body', async (t) => {
+  const uncaught = [];
+  const note = (error) => uncaught.push(error);
+  process.on('unhandledRejection', note);
+  t.after(() => process.off('unhandledRejection', note));
+  const broken = () => new ReadableStream({ start: (body) => body.error(new TypeError('broken off')) });
+  const headers = { 'Content-Type': 'application/problem+json' };
+  const answers = [
+    new Response(broken(), { status: 502 }),
+    new Response(broken(), { headers: { 'Content-Type': 'text/html' } }),
+    new Response('null', { status: 503, headers }),
+    new Response(broken(), { status: 401, headers }),
+    new Response('{"type":', { status: 403, headers }),
+  ];
+  const reasons = [];
+  const { client: weir, events } = client(t, { url: 'http://a' }, {
+    transports: ['sse'],
+    fetch: async () => answers.shift(),
+    getToken: (reason) => `${reasons.push(reason)}`,
+  });
+  await assert.rejects(weir.connect(), { code: 'http_403' });
+  const codes = [];
+  for (let count = 0; count < 5; count += 1) {
+    codes.push((await events.error.next()).code);
+  }
+  assert.deepEqual(codes, ['http_502', 'protocol', 'http_503', 'http_401', 'http_403']);
+  assert.deepEqual(reasons, ['first', 'refused']);
+  await new Promise(setImmediate);
+  assert.deepEqual(uncaught, []);
+});
+
 test('over SSE a publish is a request of its own', async (t) => {
   const fake = await FakeServer.start(t);
   const { client: weir } = client(t, fake, { transports: ['sse'], token: 't' });
