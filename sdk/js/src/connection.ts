@@ -95,8 +95,9 @@ export class Connection implements LineListener {
     this.#lastRequest = (this.#lastRequest % REQUEST_MAX) + 1;
     const request = this.#lastRequest;
     return new Promise((resolve, reject) => {
-      this.#waiting.set(request, { publication, resolve, reject });
+      // First, since what cannot be sent waits for no answer.
       this.send({ kind: 'publish', publication, request });
+      this.#waiting.set(request, { publication, resolve, reject });
     });
   }
 

@@ -188,6 +188,8 @@ test('the number of publishes that wait is bounded', async (t) => {
   const opening = weir.connect();
   const peer = await fake.welcome();
   await opening;
+  // What could not be sent waits for nothing.
+  await assert.rejects(weir.publish({ topic: 'a' }), TypeError);
   const waiting = Array.from({ length: 1_024 }, () => weir.publish({ topic: 'a', text: '' }));
   await assert.rejects(weir.publish({ topic: 'a', text: '' }), { code: 'busy' });
   const outcomes = Promise.allSettled(waiting);
