@@ -379,6 +379,10 @@ export class WeirClient {
     }
     if (error !== undefined) {
       this.#events.emit('error', error);
+      if (willReconnect && run.isStopped()) {
+        // A handler has closed the client, and by that told the end.
+        return;
+      }
     }
     this.#events.emit('close', { code, reason, advice, retryAfterMs, error, willReconnect });
   }

@@ -22,12 +22,16 @@ export class Emitter<Events extends object> {
   }
 
   /**
-   * Calls the handlers in the order in which they were added.
+   * Calls the handlers in the order in which they were added, but none that another one has taken away meanwhile.
    *
    * What one throws is a fault of its own and reported like any uncaught error; the others are called all the same.
    */
   emit<Name extends keyof Events>(name: Name, event: Events[Name]): void {
-    for (const handler of [...(this.#handlers.get(name) ?? [])]) {
+    const handlers = this.#handlers.get(name) ?? new Set();
+    for (const handler of [...handlers]) {
+      if (!handlers.has(handler)) {
+        continue;
+      }
       try {
         (handler as (event: Events[Name]) => void)(event);
       } catch (error) {

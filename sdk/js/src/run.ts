@@ -52,6 +52,11 @@ export class Run {
   /** Waits so long, or until it is stopped. */
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
+      if (this.#hasStopped) {
+        // Nobody would clear the timer.
+        resolve();
+        return;
+      }
       const timer = setTimeout(() => {
         this.#sleepers.delete(timer);
         resolve();

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { WeirClient } from '../dist/index.js';
+import { Run } from '../dist/run.js';
 import { FakeServer, Inbox } from './fake.js';
 
 const { version } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
@@ -559,6 +560,32 @@ test('a handler may close the client, and one that throws holds up nobody', asyn
   off();
   weir.connect();
   assert.equal((await fake.welcome()).hello.topics[0].position.offset, '2');
+});
+
+test('a client closed by a handler of its error says so once, and waits for nothing more', async (t) => {
+  const { client: weir, events } = client(t, { url: 'http://127.0.0.1:1' });
+  weir.on('error', () => weir.close());
+  await assert.rejects(weir.connect(), { code: 'closed' });
+  assert.equal((await events.close.next()).willReconnect, false);
+  await new Promise(setImmediate);
+  assert.deepEqual([events.close.length, events.reconnecting.length], [0, 0]);
+
+  const run = new Run();
+  run.stop(new Error('closed by a handler of `reconnecting`'));
+  const woken = run.sleep(2 ** 31 - 1).then(() => 'woken');
+  assert.equal(await Promise.race([woken, new Promise((late) => setImmediate(late, 'late'))]), 'woken');
+});
+
+test('a handler taken away by one before it is not called', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake);
+  let calls = 0;
+  weir.on('open', () => off());
+  const off = weir.on('open', () => (calls += 1));
+  const opening = weir.connect();
+  await fake.welcome();
+  await opening;
+  assert.equal(calls, 0);
 });
 
 test('options that cannot be are refused by name', () => {
