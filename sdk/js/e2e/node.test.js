@@ -54,6 +54,8 @@ for (const transport of ['websocket', 'sse']) {
       code: transport === 'websocket' ? 'not_permitted' : 'forbidden',
     });
 
+    // A topic of which nothing is kept ends with its last subscriber, and the next stream could not resume it.
+    await gateway.publish('feed/other', ['for nobody yet']);
     const other = client.subscribe('feed/other');
     await other.ready;
     feed.unsubscribe();

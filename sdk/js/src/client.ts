@@ -193,8 +193,9 @@ export class WeirClient {
    * Wants to be in a topic, now and after each reconnect. A topic that is wanted already has one subscription, which is
    * returned: of the options only `onMessage` counts then.
    *
-   * Over SSE a new topic needs a new stream, and the others resume on it: of topics that keep no messages, what is
-   * published meanwhile is lost. So name topics before {@link WeirClient.connect} where that matters.
+   * Over SSE a new topic needs a new stream, and the others resume on it: of topics of which no message is kept, what is
+   * published meanwhile is lost, which `notRecovered` tells. So name topics before {@link WeirClient.connect} where that
+   * matters.
    *
    * @throws TypeError if the name can be none: 1 to 255 bytes, no control character, none of `* # +`.
    */
