@@ -461,9 +461,8 @@ export class WeirClient {
       this.#tell(topic, 'unsubscribed', event);
       this.#askAgain(topic);
     } else {
-      this.#giveUpTopic(topic, new WeirError(reason, 'the server has ended the topic', { topic }), () =>
-        this.#tell(topic, 'unsubscribed', event),
-      );
+      const error = new WeirError(reason, 'the server has ended the topic', { topic });
+      this.#giveUpTopic(topic, error, 'unsubscribed', event);
     }
   }
 
@@ -481,19 +480,24 @@ export class WeirClient {
         }
       });
     } else {
-      this.#giveUpTopic(topic, error, () => this.#tell(topic, 'error', error));
+      this.#giveUpTopic(topic, error, 'error', error);
     }
   }
 
   /** The server wants no more of a topic: it is not asked for again. */
-  #giveUpTopic(topic: string, error: WeirError, tell: () => void): void {
+  #giveUpTopic<Name extends 'unsubscribed' | 'error'>(
+    topic: string,
+    error: WeirError,
+    name: Name,
+    event: SubscriptionEvents[Name] & ClientEvents[Name],
+  ): void {
     const subscription = this.#subscriptions.get(topic);
+    // First, for a handler may want the topic anew.
+    this.#subscriptions.delete(topic);
     this.#positions.drop(topic);
     this.#asked.delete(topic);
-    tell();
-    if (this.#subscriptions.get(topic) === subscription) {
-      this.#subscriptions.delete(topic);
-    }
+    subscription?.emit(name, event);
+    this.#events.emit(name, event);
     subscription?.handleGivenUp(error);
   }
 

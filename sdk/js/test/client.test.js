@@ -162,6 +162,30 @@ test('a topic that is refused is given up; a busy one and one that fell behind a
   assert.deepEqual((await fake.welcome()).hello.topics, []);
 });
 
+test('a handler may want a topic anew that the server refuses or ends', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake);
+  const first = weir.subscribe('a');
+  let second;
+  let third;
+  first.on('error', () => (second = weir.subscribe('a', { onMessage: () => {} })));
+  weir.on('unsubscribed', () => (third = weir.subscribe('a')));
+  weir.connect();
+  const peer = await fake.welcome();
+  peer.say({ error: { code: 'not_permitted', message: 'not yet', topic: 'a' } });
+  assert.deepEqual(await peer.next(), { subscribe: { topic: 'a' } });
+  await assert.rejects(first.ready, { code: 'not_permitted' });
+  assert.notEqual(second, first);
+  peer.say(subscribed(4));
+  await second.ready;
+  peer.say({ unsubscribed: { topic: 'a', reason: 'gone' } });
+  assert.deepEqual(await peer.next(), { subscribe: { topic: 'a' } });
+  assert.notEqual(third, second);
+  peer.say(subscribed(7));
+  peer.say(push(8));
+  assert.deepEqual(await texts(events.message, 1), ['8']);
+});
+
 test('a publish is answered by its number, or fails with the connection', async (t) => {
   const fake = await FakeServer.start(t);
   const { client: weir } = client(t, fake);
