@@ -6,7 +6,7 @@ import type { ConnectionOwner, Welcome } from './connection.js';
 import { WeirError } from './errors.js';
 import { Emitter } from './events.js';
 import { openEventStream } from './eventstream.js';
-import { failure } from './line.js';
+import { REOPENING, failure, isReopening } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
 import { checkedTopic, resolve } from './options.js';
 import type { Settings, SubscribeOptions, TokenReason, WeirClientOptions } from './options.js';
@@ -625,19 +625,6 @@ export class WeirClient {
     this.#subscriptions.get(topic)?.emit(name, event);
     this.#events.emit(name, event);
   }
-}
-
-/** The end of a stream that is to be opened again at once, with other topics or another token. */
-const REOPENING: Ending = {
-  code: 0,
-  reason: 'reopening',
-  advice: 'now',
-  retryAfterMs: undefined,
-  error: undefined,
-};
-
-function isReopening(ending: Ending): boolean {
-  return ending.reason === REOPENING.reason && ending.code === REOPENING.code;
 }
 
 /** RFC 6455, section 7.4.1. */

@@ -61,3 +61,21 @@ export function goodbye(code: number, reason: string, retryAfterMs: number): End
 export function failure(error: WeirError, code = 0, advice: Advice = 'later'): Ending {
   return { code, reason: error.code, advice, retryAfterMs: error.retryAfterMs, error };
 }
+
+/**
+ * The end of a stream that is to be opened again at once, with other topics or another token.
+ *
+ * @internal
+ */
+export const REOPENING: Ending = {
+  code: 0,
+  reason: 'reopening',
+  advice: 'now',
+  retryAfterMs: undefined,
+  error: undefined,
+};
+
+/** @internal */
+export function isReopening(ending: Ending): boolean {
+  return ending.reason === REOPENING.reason && ending.code === REOPENING.code;
+}
