@@ -208,7 +208,7 @@ impl Message {
         debug_assert!(self.format == Format::Stream, "a connection's own copy has one format");
         let mut bytes = Vec::new();
         let tail = format::encode(format, &self.frame, self.epoch, &mut bytes);
-        (bytes.into_boxed_slice(), tail)
+        (bytes.into_boxed_slice(), tail.map_or(0, |tail| tail.bytes))
     }
 
     /// One connection's own copy in a format, with another tail if one is given; `None` if the budget has no room for it.

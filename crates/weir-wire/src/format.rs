@@ -7,6 +7,7 @@ mod sse;
 
 use crate::fields::Fields;
 use crate::hot::{FromServer, SERVER_GOODBYE};
+use crate::v1::Position;
 use crate::ws::{self, Opcode};
 use crate::{ProstMessage, frame, json, v1};
 
@@ -50,7 +51,17 @@ impl Format {
     }
 }
 
-/// Appends to `out` what clients of `format` read of `frames`; says how many bytes at the end of `out` are the *tail*.
+/// How an encoding of events ends: with `id:…` and the empty line behind it, to be replaced by what [`sse_id`] makes of
+/// all positions of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// Bytes at the end of the encoding.
+    pub bytes: usize,
+    /// What the `id` says.
+    pub position: Position,
+}
+
+/// Appends to `out` what clients of `format` read of `frames`; returns how that ends, if it ends with an `id`.
 ///
 /// `frames` are whole frames that Weir has made, each with a `ServerMessage`, and those of a topic are of the one with
 /// `epoch`; 0 if the messages are of no topic.
@@ -62,12 +73,10 @@ impl Format {
 ///   messages in a row only the last one has it. `Pong` and `Published` answer what such a client cannot have sent, and
 ///   lead to nothing.
 ///
-/// The tail is `id:…` and the empty line behind it, if that is how `out` ends: to be replaced by what [`sse_id`] makes
-/// of all positions of a connection. Otherwise it is 0 bytes long.
 /// Errors: a frame that is none, or holds no message, is a fault of the caller: it asserts in debug builds; otherwise
 /// that message is left out.
 /// Cost: one pass for messages and batches, without an allocation but `out`; others are decoded by prost.
-pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> usize {
+pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> Option<Tail> {
     match format {
         Format::Stream => out.extend_from_slice(frames),
         Format::WsProtobuf => each_body(frames, |body| put_binary(body, out)),
@@ -78,7 +87,7 @@ pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> u
             return events.finish();
         }
     }
-    0
+    None
 }
 
 /// The bodies of `frames`, one after the other. `take` says whether it understood.

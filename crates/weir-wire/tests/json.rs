@@ -129,6 +129,7 @@ fn events(message: &v1::ServerMessage, epoch: u64) -> (String, String) {
     let (mut frames, mut out) = (Vec::new(), Vec::new());
     frame::encode(message, &mut frames);
     let tail = format::encode(Format::Sse, &frames, epoch, &mut out);
+    let tail = tail.map_or(0, |tail| tail.bytes);
     (text_of(&out, 0..out.len()), text_of(&out, out.len() - tail..out.len()))
 }
 

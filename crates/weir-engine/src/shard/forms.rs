@@ -33,20 +33,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Appends frames to `out` as the connection takes them.
     pub(super) fn form(&mut self, slot: u32, frames: &[u8], out: &mut Vec<u8>) {
         let format = self.format(slot);
-        let from = out.len();
-        let tail = format::encode(format, frames, 0, out);
-        if tail == 0 || !self.tells_positions(slot) {
-            return;
+        let Some(tail) = format::encode(format, frames, 0, out) else { return };
+        if self.tells_positions(slot) {
+            self.note_position(slot, tail.position.epoch, tail.position.offset);
+            out.truncate(out.len() - tail.bytes);
+            self.put_positions(slot, out);
         }
-        let at = out.len() - tail;
-        debug_assert!(at >= from, "the tail is part of what was appended");
-        let own = std::str::from_utf8(&out[at..]).ok();
-        let own = own.and_then(|id| format::parse_sse_id(id.trim_start_matches("id:").trim_end()));
-        for position in own.into_iter().flatten() {
-            self.note_position(slot, position.epoch, position.offset);
-        }
-        out.truncate(at);
-        self.put_positions(slot, out);
     }
 
     /// A message as the connection takes it: that of all who speak the same, or one with this connection's positions.

@@ -1,5 +1,6 @@
 //! Server-sent events: messages as events, and positions as their ids.
 
+use super::Tail;
 use crate::hot::{FromServer, Push};
 use crate::json::{self, put_decimal};
 use crate::v1::{Position, server_message::Kind};
@@ -57,7 +58,7 @@ enum Last {
     /// All, or there is none.
     Whole,
     /// All but its id, which is this position or nothing, and the empty line.
-    Open(Option<(u64, u64)>),
+    Open(Option<Position>),
 }
 
 impl<'o> Events<'o> {
@@ -81,14 +82,14 @@ impl<'o> Events<'o> {
         Some(())
     }
 
-    /// Ends the last event; says how long its id is, with what ends the event.
-    pub(super) fn finish(mut self) -> usize {
+    /// Ends the last event; returns how, if it has an id.
+    pub(super) fn finish(mut self) -> Option<Tail> {
         self.end(false)
     }
 
     fn put_push(&mut self, push: &Push<'_>) {
         let has_position = self.epoch != 0 && push.offset != 0;
-        let position = has_position.then_some((self.epoch, push.offset));
+        let position = has_position.then_some(Position { epoch: self.epoch, offset: push.offset });
         self.begin(position);
         self.out.extend_from_slice(b"data:");
         json::put_push(push, push.topic, self.out);
@@ -121,7 +122,7 @@ impl<'o> Events<'o> {
         position: Option<Position>,
         retry_ms: u32,
     ) {
-        self.begin(position.map(|position| (position.epoch, position.offset)));
+        self.begin(position);
         self.out.extend_from_slice(b"event:");
         self.out.extend_from_slice(name.as_bytes());
         if retry_ms != 0 {
@@ -134,22 +135,22 @@ impl<'o> Events<'o> {
     }
 
     /// Ends the event before the next one, which has this id.
-    fn begin(&mut self, next: Option<(u64, u64)>) {
+    fn begin(&mut self, next: Option<Position>) {
         self.end(next.is_some());
         self.last = Last::Open(next);
     }
 
-    fn end(&mut self, is_outdated: bool) -> usize {
+    fn end(&mut self, is_outdated: bool) -> Option<Tail> {
         let start = self.out.len();
         match std::mem::replace(&mut self.last, Last::Whole) {
-            Last::Whole => 0,
+            Last::Whole => None,
             Last::Open(Some(position)) if !is_outdated => {
-                sse_id(std::iter::once(position), self.out);
-                self.out.len() - start
+                sse_id(std::iter::once((position.epoch, position.offset)), self.out);
+                Some(Tail { bytes: self.out.len() - start, position })
             }
             Last::Open(_) => {
                 self.out.push(b'\n');
-                0
+                None
             }
         }
     }

@@ -46,13 +46,17 @@ fn goodbye(reason: &str) -> Vec<u8> {
     frame_of(Kind::Goodbye(goodbye))
 }
 
-/// The events that are made of `frames` behind something else in the buffer, and how they end.
+/// The events that are made of `frames` behind something else in the buffer, and how they end: with the id of the
+/// position that is returned.
 #[track_caller]
 fn check_sse(frames: &[u8], epoch: u64, expected: &str, tail: &str) {
     let mut out = b"before".to_vec();
-    let tail_bytes = encode(Format::Sse, frames, epoch, &mut out);
+    let found = encode(Format::Sse, frames, epoch, &mut out);
     assert_eq!(str::from_utf8(&out), Ok(&*format!("before{expected}")));
+    let tail_bytes = found.map_or(0, |found| found.bytes);
     assert_eq!(str::from_utf8(&out[out.len() - tail_bytes..]), Ok(tail));
+    let id = tail.strip_prefix("id:").map(|id| parse_sse_id(id.trim_end()).unwrap());
+    assert_eq!(found.map(|found| vec![found.position]), id);
 }
 
 #[test]
@@ -67,7 +71,7 @@ fn every_format_stands_at_its_index() {
 fn a_stream_gets_a_copy() {
     let frames = [push_frame("a", "hi", 1), goodbye("draining")].concat();
     let mut out = vec![9];
-    assert_eq!(encode(Format::Stream, &frames, EPOCH, &mut out), 0);
+    assert_eq!(encode(Format::Stream, &frames, EPOCH, &mut out), None);
     assert_eq!(out, [&[9], &frames[..]].concat());
 }
 
@@ -134,7 +138,7 @@ fn answers_to_what_was_not_sent_are_no_events() {
 /// Each as a frame with its payload, read as a client does.
 fn ws_frames(format: Format, frames: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
     let mut out = b"before".to_vec();
-    assert_eq!(encode(format, frames, EPOCH, &mut out), 0);
+    assert_eq!(encode(format, frames, EPOCH, &mut out), None);
     let mut rest = out.strip_prefix(b"before").unwrap();
     let mut read = Vec::new();
     while !rest.is_empty() {
