@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// All bytes that may wait in this process: messages on their way, remainders, partial frames, queue nodes.
+/// All bytes that may wait in this process: messages on their way, remainders, partial frames, queue nodes, and the
+/// positions that events name.
 ///
 /// Shape: one counter for all shards, which lease it in pieces of 64 KiB so that it stays out of their way.
 /// Limits: `take` refuses beyond the limit; what happens then is the caller's: a shard closes its longest-stalled

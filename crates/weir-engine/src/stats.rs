@@ -202,7 +202,7 @@ pub struct ShardStats {
     pub topics: Cell,
     /// Level: memberships.
     pub memberships: Cell,
-    /// Level: bytes held for outboxes and partial frames, without the shared messages.
+    /// Level: bytes held for outboxes, partial frames and the positions of readers, without the shared messages.
     pub queued_bytes: Cell,
     /// Level: items waiting in outboxes.
     pub queued_items: Cell,

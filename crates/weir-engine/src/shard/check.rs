@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_wire::format::Format;
 
+use super::forms::bytes_of_positions;
 use super::list::SlotList;
 use super::{NO_SLOT, Shard};
 use crate::command::{Front, Report};
@@ -142,6 +143,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             })?;
         }
         sums.bytes_held += self.latest.charged() + self.resumes.charged();
+        let told = self.positions.values().map(|told| bytes_of_positions(told.capacity()));
+        sums.bytes_held += told.sum::<usize>();
         self.check_resumes()?;
         self.check_sums(&sums)?;
         self.latest.check(&sums.lags)?;

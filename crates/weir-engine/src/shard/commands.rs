@@ -116,9 +116,6 @@ impl<N: Net, F: Front> Shard<N, F> {
         let heartbeat = ticks(heartbeat).max(ticks(TICK));
         let holder = Holder { device, origin, priority, publish_limited };
         self.table.open(slot, socket, holder, heartbeat, now);
-        if let Some(positions) = positions {
-            self.begin_positions(slot, positions);
-        }
         if let Some(tls) = &mut tls {
             self.secure(slot, tls);
         }
@@ -130,6 +127,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.report(Report::Adopted { conn, ticket }, true);
         if self.is_draining() {
             return self.close(slot, CloseReason::Draining);
+        }
+        if let Some(positions) = positions
+            && !self.begin_positions(slot, positions)
+        {
+            return self.close(slot, CloseReason::BudgetExhausted);
         }
         self.keep(slot, &read_ahead);
         if let Some(tls) = tls {

@@ -22,7 +22,7 @@ use crate::time::Tick;
 /// The last event that a connection has been told of each of its topics, by the topics' epochs.
 ///
 /// Shape: by slot; only connections that read the events of several topics are here.
-/// Limits: `topics_per_connection_max` positions each, and the number of connections.
+/// Limits: `topics_per_connection_max` positions each, and the number of connections; charged to the byte budget.
 pub(super) type Positions = HashMap<u32, Vec<(u64, u64)>, RandomState>;
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -30,15 +30,21 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].format()
     }
 
-    /// Appends frames to `out` as the connection takes them.
+    /// Appends frames to `out` as the connection takes them; nothing if the budget has no room for their position, and
+    /// the connection has ended.
     pub(super) fn form(&mut self, slot: u32, frames: &[u8], out: &mut Vec<u8>) {
         let format = self.format(slot);
+        let from = out.len();
         let Some(tail) = format::encode(format, frames, 0, out) else { return };
-        if self.tells_positions(slot) {
-            self.note_position(slot, tail.position.epoch, tail.position.offset);
-            out.truncate(out.len() - tail.bytes);
-            self.put_positions(slot, out);
+        if !self.tells_positions(slot) {
+            return;
         }
+        if !self.note_position(slot, tail.position.epoch, tail.position.offset) {
+            out.truncate(from);
+            return self.end_for_budget(slot);
+        }
+        out.truncate(out.len() - tail.bytes);
+        self.put_positions(slot, out);
     }
 
     /// A message as the connection takes it: that of all who speak the same, or one with this connection's positions.
@@ -70,16 +76,24 @@ impl<N: Net, F: Front> Shard<N, F> {
         let mut tail = Vec::with_capacity(TAIL_BYTES);
         let tells_positions = message.epoch() != 0 && self.tells_positions(slot);
         if tells_positions {
-            self.note_position(slot, message.epoch(), message.offset());
+            if !self.note_position(slot, message.epoch(), message.offset()) {
+                self.end_for_budget(slot);
+                return None;
+            }
             self.put_positions(slot, &mut tail);
         }
         let copy = message.copy(self.format(slot), tells_positions.then_some(&tail));
         if copy.is_none() {
-            self.note_accepted();
-            self.count_dropped(DropRule::Closed, 1);
-            self.close(slot, CloseReason::BudgetExhausted);
+            self.end_for_budget(slot);
         }
         copy
+    }
+
+    /// The budget has no room for what was to leave, and the connection ends.
+    fn end_for_budget(&mut self, slot: u32) {
+        self.note_accepted();
+        self.count_dropped(DropRule::Closed, 1);
+        self.close(slot, CloseReason::BudgetExhausted);
     }
 
     /// Answers what was read, together with the other answers to it.
@@ -93,12 +107,29 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.replies = replies;
     }
 
-    fn note_position(&mut self, slot: u32, epoch: u64, offset: u64) {
-        let positions = self.positions.entry(slot).or_default();
-        match positions.iter_mut().find(|(known, _)| *known == epoch) {
-            Some((_, last)) => *last = offset,
-            None => positions.push((epoch, offset)),
+    /// Notes how far a connection that tells positions has been told of a topic; `false` if the budget has no room for
+    /// one more topic.
+    fn note_position(&mut self, slot: u32, epoch: u64, offset: u64) -> bool {
+        if let Some(last) = self.position(slot, epoch) {
+            *last = offset;
+            return true;
         }
+        if !self.charge(POSITION_BYTES) {
+            return false;
+        }
+        let Some(positions) = self.positions.get_mut(&slot) else {
+            // Making room ended this very connection.
+            self.lease.give(POSITION_BYTES);
+            return false;
+        };
+        positions.reserve_exact(1);
+        positions.push((epoch, offset));
+        true
+    }
+
+    fn position(&mut self, slot: u32, epoch: u64) -> Option<&mut u64> {
+        let positions = self.positions.get_mut(&slot)?;
+        positions.iter_mut().find(|(known, _)| *known == epoch).map(|(_, last)| last)
     }
 
     /// What was formed to catch up with a topic and has not begun to leave is not told as received.
@@ -109,7 +140,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         let lags = self.table[slot].outbox.as_ref().map_or(&[][..], |outbox| &outbox.lags);
         if let Some(lag) = lags.iter().find(|lag| lag.topic == topic) {
             let sent = lag.next.saturating_sub(1);
-            self.note_position(slot, epoch, sent);
+            if let Some(last) = self.position(slot, epoch) {
+                *last = sent;
+            }
         }
     }
 
@@ -118,9 +151,15 @@ impl<N: Net, F: Front> Shard<N, F> {
         format::sse_id(positions.iter().copied(), out);
     }
 
-    /// Has each event name the positions of all topics of the connection, which comes with these.
-    pub(super) fn begin_positions(&mut self, slot: u32, positions: Vec<(u64, u64)>) {
-        self.positions.insert(slot, positions);
+    /// Has each event name the positions of all topics of the connection, which comes with these; `false` if the budget
+    /// has no room for them.
+    pub(super) fn begin_positions(&mut self, slot: u32, mut positions: Vec<(u64, u64)>) -> bool {
+        let has_room = self.charge(bytes_of_positions(positions.len()));
+        if has_room {
+            positions.shrink_to_fit();
+            self.positions.insert(slot, positions);
+        }
+        has_room
     }
 
     /// Whether the connection's events name the positions of all its topics.
@@ -130,8 +169,10 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// The connection ends: its positions go with it.
     pub(super) fn forget_positions(&mut self, slot: u32) {
-        if self.format(slot) == Format::Sse {
-            self.positions.remove(&slot);
+        if self.format(slot) == Format::Sse
+            && let Some(positions) = self.positions.remove(&slot)
+        {
+            self.lease.give(bytes_of_positions(positions.len()));
         }
     }
 
@@ -177,3 +218,10 @@ impl<N: Net, F: Front> Shard<N, F> {
 const SSE_COMMENT: &[u8] = b":\n\n";
 /// Two positions and what stands around them.
 const TAIL_BYTES: usize = 64;
+/// An epoch and the offset in its topic.
+const POSITION_BYTES: usize = size_of::<(u64, u64)>();
+
+/// What the positions of a connection occupy, with the room that the map leaves free.
+pub(super) const fn bytes_of_positions(count: usize) -> usize {
+    64 + count * POSITION_BYTES
+}

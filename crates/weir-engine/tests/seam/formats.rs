@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Command, Message, Net as _, SlowPolicy, TopicId, TopicMessage};
+use weir_engine::{Command, Item, Message, Net as _, SlowPolicy, TopicId, TopicMessage};
 use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Push};
+use weir_wire::{CloseReason, frame, v1};
 
 use crate::stage::{Device, Stage};
 
@@ -165,6 +166,58 @@ fn copies_of_a_gathering_do_not_use_up_the_budget() {
         let heard = events(&mut stage, reader);
         assert_eq!(heard.len(), 2);
         assert!(heard[1].ends_with("id:0000000000000001-1,0000000000000002-1"));
+        stage.shard.peer_reset(reader.peer);
     }
+    stage.settle();
     assert_eq!(stage.shard.budget().used(), 0);
+}
+
+/// What is remembered of a reader of several topics counts while it is there, and no longer.
+///
+/// Fails when positions are not charged (`begin_positions`, `note_position`) or not given back (`forget_positions`).
+#[test]
+fn positions_are_charged_while_their_reader_is_there() {
+    let mut stage = Stage::new();
+    let reader = stage.join_speaking(Format::Sse);
+    stage.settle();
+    assert_eq!(stage.shard.stats().queued_bytes.get(), 64);
+    for epoch in [1, 2, 1] {
+        tell_position(&mut stage, reader, epoch);
+    }
+    assert_eq!(stage.shard.stats().queued_bytes.get(), 64 + 2 * 16);
+    stage.shard.peer_reset(reader.peer);
+    stage.settle();
+    assert_eq!(stage.shard.budget().used(), 0);
+}
+
+/// Without room for the positions a connection ends: when it comes, or with the topic that is one too many.
+///
+/// Fails when the budget is not asked for them (`begin_positions`, `note_position`).
+#[test]
+fn a_reader_whose_positions_find_no_room_is_closed() {
+    let mut stage = Stage::new();
+    let budget = Arc::clone(stage.shard.budget());
+    assert!(budget.take(budget.bytes_max() - (64 + 16)));
+    let reader = stage.join_speaking(Format::Sse);
+    tell_position(&mut stage, reader, 1);
+    assert_eq!(events(&mut stage, reader).len(), 1);
+    let ended = CloseReason::BudgetExhausted.index();
+    stage.join_speaking(Format::Sse);
+    stage.settle();
+    assert_eq!(stage.shard.stats().closed[ended].get(), 1);
+    tell_position(&mut stage, reader, 2);
+    assert_eq!(events(&mut stage, reader).len(), 0, "neither the event nor a part of it");
+    assert_eq!(stage.shard.stats().closed[ended].get(), 2);
+    assert_eq!(budget.used(), budget.bytes_max() - (64 + 16));
+}
+
+/// Tells a reader where it stands in the topic with that epoch.
+fn tell_position(stage: &mut Stage, reader: Device, epoch: u64) {
+    let position = Some(v1::Position { epoch, offset: 7 });
+    let subscribed = v1::Subscribed { topic: "t".into(), position, recovered: true };
+    let kind = Some(v1::server_message::Kind::Subscribed(subscribed));
+    let mut frame = Vec::new();
+    frame::encode(&v1::ServerMessage { kind }, &mut frame);
+    stage.shard.push(Command::Send(reader.conn, Item::Frame(frame.into())));
+    stage.settle();
 }
