@@ -90,9 +90,20 @@ pub(crate) struct Flags {
     pub(crate) read_late: bool,
     /// How far its end has come.
     pub(crate) ending: Ending,
-    /// A WebSocket that has been asked for a sign of life since it last gave one; a reader of events for which something
-    /// has waited since before it was last to get one.
-    pub(crate) pinged: bool,
+    /// What the last beat has found or done.
+    pub(crate) beat: Beat,
+}
+
+/// What is open since a connection's last beat, when a sign of life was due.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// Nothing: there was none, or it has been heard from since.
+    #[default]
+    Settled,
+    /// A WebSocket has been asked for a sign of life and has given none since.
+    Asked,
+    /// Something waited for a reader of events, and has all the time since.
+    Waiting,
 }
 
 /// How far the end of a connection has come.

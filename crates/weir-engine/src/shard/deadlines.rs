@@ -6,7 +6,7 @@ use weir_wire::format::Format;
 use super::Shard;
 use crate::command::Front;
 use crate::net::Net;
-use crate::table::State;
+use crate::table::{Beat, State};
 use crate::time::Tick;
 
 /// What a deadline of an open connection is for.
@@ -95,7 +95,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return (self.tick().plus(silence), silent);
         }
         let next = match entry.format() {
-            Format::WsProtobuf | Format::WsJson if entry.flags.pinged => {
+            Format::WsProtobuf | Format::WsJson if entry.flags.beat == Beat::Asked => {
                 (entry.heard_at.plus(silence), silent)
             }
             Format::WsProtobuf | Format::WsJson | Format::Sse => {

@@ -17,6 +17,7 @@ use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
 use crate::stats::DropRule;
+use crate::table::Beat;
 use crate::time::Tick;
 
 /// The last event that a connection has been told of each of its topics, by the topics' epochs.
@@ -190,7 +191,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         match entry.format() {
             Format::Stream => return,
             Format::WsProtobuf | Format::WsJson => {
-                entry.flags.pinged = true;
+                entry.flags.beat = Beat::Asked;
                 // It has one heartbeat to answer from now on, however late the shard has come to ask.
                 let due = Tick(now.0.saturating_sub(entry.heartbeat));
                 entry.heard_at = entry.heard_at.max(due);
@@ -200,7 +201,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Format::Sse => {
                 entry.heard_at = now;
-                let has_waited = std::mem::replace(&mut entry.flags.pinged, taken_at.is_some());
+                let next = if taken_at.is_some() { Beat::Waiting } else { Beat::Settled };
+                let has_waited = std::mem::replace(&mut entry.flags.beat, next) == Beat::Waiting;
                 match taken_at {
                     None => self.send_formed(slot, SSE_COMMENT),
                     Some(taken_at) if has_waited && taken_at < asked_at => {

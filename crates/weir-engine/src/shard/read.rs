@@ -12,7 +12,7 @@ use crate::id::Priority;
 use crate::message::Item;
 use crate::net::Net;
 use crate::pool::Block;
-use crate::table::State;
+use crate::table::{Beat, State};
 
 /// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
 const READS_PER_TURN: usize = 4;
@@ -415,7 +415,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.stats.received_frames.add(1);
         let now = self.tick();
         let entry = &mut self.table[slot];
-        (entry.heard_at, entry.flags.pinged) = (now, false);
+        (entry.heard_at, entry.flags.beat) = (now, Beat::Settled);
     }
 
     /// Passes a frame on to the front.

@@ -13,7 +13,7 @@ use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::outbox::{GATHER_MAX, Outbox};
 use crate::stats::DropRule;
-use crate::table::State;
+use crate::table::{Beat, State};
 
 /// Outboxes kept for reuse: a fan-out that gathers for a few thousand connections takes none from the allocator.
 const SPARE_OUTBOXES_MAX: usize = 4096;
@@ -360,8 +360,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_stall(slot);
         }
         let Some(mut outbox) = self.table[slot].outbox.take() else { return };
-        if self.format(slot) == Format::Sse {
-            self.table[slot].flags.pinged = false;
+        if self.table[slot].flags.beat == Beat::Waiting {
+            self.table[slot].flags.beat = Beat::Settled;
         }
         debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
@@ -423,7 +423,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             // It took bytes, which is a sign of life, and what it said meanwhile is read now.
             let now = self.tick();
             let entry = &mut self.table[slot];
-            (entry.heard_at, entry.flags.pinged) = (now, false);
+            (entry.heard_at, entry.flags.beat) = (now, Beat::Settled);
             entry.flags.read_late = true;
             self.list_to_read(slot);
             self.arm_next(slot);
