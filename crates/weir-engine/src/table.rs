@@ -34,7 +34,7 @@ pub(crate) struct Entry<S> {
     /// [`Entry::FREELY`] where the limit on publishes does not hold.
     pub(crate) publish_due: Nanos,
     pub(crate) adopted_at: Tick,
-    /// When the last whole frame came; in `Closing`, when closing began.
+    /// When the last whole frame came, or a beat stood for one; in `Closing`, when closing began.
     pub(crate) heard_at: Tick,
     /// Agreed interval of the signs of life, in ticks.
     pub(crate) heartbeat: u32,
@@ -102,7 +102,7 @@ pub(crate) enum Beat {
     Settled,
     /// A WebSocket has been asked for a sign of life and has given none since.
     Asked,
-    /// Something waited for a reader of events, and has all the time since.
+    /// Something waited for a WebSocket or a reader of events, and has all the time since.
     Waiting,
 }
 
@@ -338,6 +338,11 @@ impl<S> Entry<S> {
     /// What it speaks.
     pub(crate) fn format(&self) -> Format {
         self.origin.format
+    }
+
+    /// Its peer has one heartbeat to answer from now on, however long it has been silent.
+    pub(crate) fn leave_time_to_answer(&mut self, now: Tick) {
+        self.heard_at = self.heard_at.max(Tick(now.0.saturating_sub(self.heartbeat)));
     }
 
     /// What is spoken on the socket, while there is one.

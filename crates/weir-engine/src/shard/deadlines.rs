@@ -96,7 +96,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let next = match entry.format() {
             Format::WsProtobuf | Format::WsJson if entry.flags.beat == Beat::Asked => {
-                (entry.heard_at.plus(silence), silent)
+                // The question may be behind what waits.
+                let due = if entry.outbox.is_some() { Due::Beat } else { silent };
+                (entry.heard_at.plus(silence), due)
             }
             Format::WsProtobuf | Format::WsJson | Format::Sse => {
                 (entry.heard_at.plus(entry.heartbeat), Due::Beat)

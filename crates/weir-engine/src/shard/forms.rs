@@ -17,7 +17,7 @@ use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
 use crate::stats::DropRule;
-use crate::table::Beat;
+use crate::table::{Beat, State};
 use crate::time::Tick;
 
 /// The last event that a connection has been told of each of its topics, by the topics' epochs.
@@ -179,40 +179,58 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Gives a sign of life to a peer that gives none unasked, or asks it for one.
     ///
-    /// Whether a reader of events is there, the kernel tells: it gives up when nobody takes what was sent. One whose
-    /// socket has taken nothing between two beats, though something waited, is closed: it may have too little waiting
-    /// to be stalled.
+    /// While something waits neither is of use: it would stand behind that. Whether the socket takes what waits tells as
+    /// much.
     pub(super) fn beat(&mut self, slot: u32) {
+        let format = self.format(slot);
+        if self.table[slot].outbox.is_some() {
+            return self.beat_behind(slot);
+        }
         let now = self.tick();
-        let asked_at = self.table[slot].heard_at;
-        let taken_at =
-            self.table[slot].outbox.as_ref().map(|outbox| Tick::at(self.started, outbox.taken_at));
         let entry = &mut self.table[slot];
-        match entry.format() {
+        match format {
             Format::Stream => return,
             Format::WsProtobuf | Format::WsJson => {
                 entry.flags.beat = Beat::Asked;
-                // It has one heartbeat to answer from now on, however late the shard has come to ask.
-                let due = Tick(now.0.saturating_sub(entry.heartbeat));
-                entry.heard_at = entry.heard_at.max(due);
+                entry.leave_time_to_answer(now);
                 let mut ping = Vec::with_capacity(2);
                 ws::put_frame_head(ws::Opcode::Ping, 0, &mut ping);
                 self.send_formed(slot, &ping);
             }
+            // Whether its reader is there, the kernel tells: it gives up when nobody takes what was sent.
             Format::Sse => {
                 entry.heard_at = now;
-                let next = if taken_at.is_some() { Beat::Waiting } else { Beat::Settled };
-                let has_waited = std::mem::replace(&mut entry.flags.beat, next) == Beat::Waiting;
-                match taken_at {
-                    None => self.send_formed(slot, SSE_COMMENT),
-                    Some(taken_at) if has_waited && taken_at < asked_at => {
-                        return self.close(slot, CloseReason::Stalled);
-                    }
-                    Some(_) => {}
-                }
+                self.send_formed(slot, SSE_COMMENT);
             }
         }
         self.stats.beats.add(1);
+    }
+
+    /// The same while something waits: a connection whose socket has taken nothing between two beats is closed. It may
+    /// have too little waiting to be stalled.
+    fn beat_behind(&mut self, slot: u32) {
+        let last_beat = self.table[slot].heard_at;
+        let has_waited = self.table[slot].flags.beat == Beat::Waiting;
+        if has_waited && self.has_taken_nothing_since(slot, last_beat) {
+            // It may do so now, and the kernel has not been asked yet.
+            self.flush(slot);
+            if self.has_taken_nothing_since(slot, last_beat) {
+                return self.close(slot, CloseReason::Stalled);
+            }
+        }
+        let now = self.tick();
+        let entry = &mut self.table[slot];
+        entry.heard_at = now;
+        if entry.outbox.is_some() {
+            entry.flags.beat = Beat::Waiting;
+        }
+    }
+
+    /// Whether something waits for an open connection of which its socket has taken nothing since then.
+    fn has_taken_nothing_since(&self, slot: u32, since: Tick) -> bool {
+        let entry = &self.table[slot];
+        let outbox = entry.outbox.as_ref().filter(|_| entry.state == State::Open);
+        outbox.is_some_and(|outbox| Tick::at(self.started, outbox.taken_at) < since)
     }
 }
 

@@ -360,8 +360,13 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.end_stall(slot);
         }
         let Some(mut outbox) = self.table[slot].outbox.take() else { return };
-        if self.table[slot].flags.beat == Beat::Waiting {
-            self.table[slot].flags.beat = Beat::Settled;
+        let now = self.tick();
+        let entry = &mut self.table[slot];
+        match entry.flags.beat {
+            // What asked it may have stood behind what waited.
+            Beat::Asked if entry.state == State::Open => entry.leave_time_to_answer(now),
+            Beat::Waiting => entry.flags.beat = Beat::Settled,
+            Beat::Settled | Beat::Asked => {}
         }
         debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);

@@ -49,6 +49,7 @@ impl Conn {
                 }
             }
             Format::WsProtobuf | Format::WsJson => {
+                let silence = silence.min(now.since(self.waited_at));
                 if is_paused || silence <= self.heartbeat + TICK * 2 {
                     self.asked_by = None;
                     return Ok(());
@@ -58,7 +59,7 @@ impl Conn {
                     return Err(format!("silent, and still open at {now:?}"));
                 }
                 let is_asked = self.outgoing.beat_at.is_some_and(|at| at >= heard_at);
-                if !is_asked && !self.is_waiting {
+                if !is_asked {
                     return Err(format!("not asked for a sign of life at {now:?}"));
                 }
             }
@@ -66,15 +67,14 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether it had time to answer when it was asked for a sign of life.
+    /// Whether it had time to answer when it was asked for a sign of life, and took what else there was.
     pub(super) fn was_asked(&self, now: Nanos) -> bool {
         let lasted = |since| now.since(since) + TICK * 2 >= self.heartbeat;
         match self.format {
             Format::Stream | Format::Sse => true,
             Format::WsProtobuf | Format::WsJson => {
                 let beat_at = self.outgoing.beat_at.filter(|at| *at >= self.incoming.heard_at);
-                // What asks stands behind what waits.
-                beat_at.is_some_and(lasted) || self.is_waiting || !lasted(self.waited_at)
+                beat_at.is_some_and(lasted) && !self.is_waiting
             }
         }
     }
@@ -82,7 +82,7 @@ impl Conn {
     /// Whether so much has waited for so long, or its socket has given no sign of life where nothing else does.
     pub(super) fn may_be_stalled(&self, now: Nanos, settings: &ShardSettings) -> bool {
         let lasted = |since| now.since(since) + TICK;
-        let took_nothing = self.format == Format::Sse && lasted(self.took.1) >= self.heartbeat;
+        let took_nothing = self.format != Format::Stream && lasted(self.took.1) >= self.heartbeat;
         let is_late = |since| lasted(since) >= settings.stall_timeout;
         took_nothing || self.stalled_at.or(self.taken_at).map_or(self.is_paused, is_late)
     }

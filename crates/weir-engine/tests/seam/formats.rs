@@ -10,6 +10,9 @@ use weir_wire::{CloseReason, frame, v1};
 
 use crate::stage::{Device, Stage};
 
+/// A WebSocket's Ping without a payload, as the server sends it.
+const PING: [u8; 2] = [0x89, 0];
+
 /// Publishes to a topic whose epoch is its number.
 fn publish(stage: &mut Stage, topic: u32, slow: SlowPolicy, offset: u64) {
     let message = message(stage, topic, (slow, offset), "said");
@@ -101,8 +104,7 @@ fn who_is_asked_late_has_time_to_answer() {
         let client = stage.join_speaking(Format::WsJson);
         stage.shard.net().jump(Duration::from_secs(600));
         stage.shard.advance(Duration::from_secs(5));
-        let ping = [0x89, 0];
-        assert_eq!(stage.shard.peer_read(client.peer), ping, "it is asked, and not closed");
+        assert_eq!(stage.shard.peer_read(client.peer), PING, "it is asked, and not closed");
         if is_answered {
             stage.shard.peer_write(client.peer, &[0x8a, 0x80, 1, 2, 3, 4]);
         }
@@ -114,12 +116,14 @@ fn who_is_asked_late_has_time_to_answer() {
 
 /// Who takes nothing of the little that waits does not stay for ever; who takes some of it does.
 ///
-/// Fails when a reader of events is closed above the high watermark alone (`beat`), or though it reads.
+/// Fails when a connection is closed above the high watermark alone (`beat_behind`), or though it reads.
 #[test]
-fn a_reader_that_takes_nothing_is_closed() {
-    for reads in [false, true] {
+fn who_takes_nothing_is_closed() {
+    let formats = [Format::Sse, Format::WsJson, Format::WsProtobuf];
+    for (format, reads) in formats.into_iter().flat_map(|format| [(format, false), (format, true)])
+    {
         let mut stage = Stage::new();
-        let reader = stage.join_speaking(Format::Sse);
+        let reader = stage.join_speaking(format);
         let (conn, topic) = (reader.conn, TopicId(1));
         stage.shard.push(Command::Subscribe { conn, topic, reply: Box::default() });
         stage.settle();
@@ -137,6 +141,52 @@ fn a_reader_that_takes_nothing_is_closed() {
         let closed = stage.reported().iter().any(|report| report.contains("stalled"));
         assert_eq!(closed, !reads);
     }
+}
+
+/// A WebSocket for which something waits is not asked for a sign of life; as soon as it has taken all it is.
+///
+/// Fails when it is asked behind what waits, or closed although it was not asked (`beat`).
+#[test]
+fn who_is_slow_is_asked_when_nothing_waits() {
+    let mut stage = Stage::new();
+    let client = stage.join_speaking(Format::WsProtobuf);
+    stage.shard.net().set_send_buffer(client.peer, 8, 0);
+    stage.send(client, "what takes it some minutes to read, at eight bytes each");
+    stage.settle();
+    let mut read = Vec::new();
+    for _ in 0..6 {
+        stage.shard.advance(Duration::from_secs(59));
+        read.extend(stage.shard.peer_read(client.peer));
+        stage.settle();
+    }
+    assert!(read.len() < 50, "some of it waits");
+    stage.shard.net().set_send_buffer(client.peer, 4096, 2048);
+    stage.settle();
+    read.extend(stage.shard.peer_read(client.peer));
+    assert!(read.ends_with(b"each"), "nothing stands behind it");
+    stage.shard.advance(Duration::from_secs(61));
+    assert_eq!(stage.shard.peer_read(client.peer), PING);
+    assert!(stage.reported().is_empty());
+    stage.shard.advance(Duration::from_secs(61));
+    assert_eq!(stage.reported(), ["closed 0 heartbeat_missed []"]);
+}
+
+/// A question that the socket refuses at first leaves one heartbeat for its answer, once it has left.
+///
+/// Fails when the time counts from when it should have left (`release_outbox`), or while it waits (`next_deadline`).
+#[test]
+fn who_is_asked_behind_a_full_socket_has_time_to_answer() {
+    let mut stage = Stage::new();
+    let client = stage.join_speaking(Format::WsProtobuf);
+    stage.shard.net().set_send_buffer(client.peer, 0, 0);
+    stage.shard.advance(Duration::from_secs(60 + 50));
+    stage.shard.net().set_send_buffer(client.peer, 4096, 0);
+    stage.settle();
+    assert_eq!(stage.shard.peer_read(client.peer), PING);
+    stage.shard.advance(Duration::from_secs(58));
+    assert!(stage.reported().is_empty(), "it has time");
+    stage.shard.advance(Duration::from_secs(3));
+    assert_eq!(stage.reported(), ["closed 0 heartbeat_missed []"]);
 }
 
 /// Each reader of several topics has a copy of every message, which is not kept for who takes it.
