@@ -45,7 +45,7 @@ use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
 use crate::workers::behind_the_others;
 use crate::{frames, http};
-pub(crate) use live::{Hail, Live, run_live};
+pub(crate) use live::{Hail, Live, run_live, run_paired};
 
 /// Takes a connection to its shard, or says why not.
 ///

@@ -47,7 +47,32 @@ struct NotHailed {
 }
 
 /// Takes a connection to its shard, or says why not.
-pub(crate) async fn run_live(hub: &Arc<Hub>, mut stream: Stream, unsettled: Unsettled, live: Live) {
+pub(crate) async fn run_live(hub: &Arc<Hub>, stream: Stream, unsettled: Unsettled, live: Live) {
+    if let Err(refused) = take(hub, stream, unsettled, live).await {
+        // The place among the unsettled is kept until the socket is closed.
+        let (stream, _unsettled, NotHailed { reason, last }) = refused;
+        say_goodbye(stream, &last, reason).await;
+    }
+}
+
+/// The same for one end of a pair whose other end is ours: what is said there waits, and nothing comes from there, so
+/// nobody is waited for.
+pub(crate) async fn run_paired(hub: &Arc<Hub>, end: Stream, unsettled: Unsettled, live: Live) {
+    if let Err((mut end, _unsettled, NotHailed { last, .. })) =
+        take(hub, end, unsettled, live).await
+    {
+        // Into an empty buffer, which has room for it. Should it fail, the end alone has to say it.
+        let _ = end.write_all(&last).await;
+    }
+}
+
+/// Takes a connection to its shard, or counts that it is refused.
+async fn take(
+    hub: &Arc<Hub>,
+    mut stream: Stream,
+    unsettled: Unsettled,
+    live: Live,
+) -> Result<(), (Stream, Unsettled, NotHailed)> {
     let format = live.format;
     let mut draining = hub.draining.subscribe();
     let hailed = tokio::select! {
@@ -60,17 +85,17 @@ pub(crate) async fn run_live(hub: &Arc<Hub>, mut stream: Stream, unsettled: Unse
         }
     };
     drop(draining);
-    let (stream, _unsettled, not_hailed) = match hailed {
+    let refused = match hailed {
         Ok(greeting) => match settle(hub, stream, greeting, unsettled).await {
-            Ok(()) => return,
+            Ok(()) => return Ok(()),
             Err((stream, unsettled, reason)) => (stream, unsettled, NotHailed::of(format, reason)),
         },
         Err(not_hailed) => (stream, unsettled, not_hailed),
     };
-    let NotHailed { reason, last } = not_hailed;
-    hub.counters().count_closed(reason);
+    let (stream, _, NotHailed { reason, .. }) = &refused;
+    hub.counters().count_closed(*reason);
     debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
-    say_goodbye(stream, &last, reason).await;
+    Err(refused)
 }
 
 impl NotHailed {
