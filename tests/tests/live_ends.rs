@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_tests::http2::{CLOSED_WINDOW, Http2, PING, RST_STREAM, Streamed, frame};
+use weir_tests::http2::{CLOSED_WINDOW, DATA, Http2, PING, RST_STREAM, Streamed, frame};
 use weir_tests::{Answer, Device, Event, Events, Metrics, Server, Socket, Upgrade, masked};
 use weir_wire::ProstMessage;
 use weir_wire::v1::{self, client_message, server_message};
@@ -264,6 +264,33 @@ fn a_stream_that_is_reset_leaves_nothing() -> Result<()> {
     }
     // The connection is none the worse for it.
     conn.get_events(1001, "/v1/sse?device=d&topic=news")
+}
+
+/// A source has as many as it may, whichever way they come.
+#[test]
+fn streams_of_http2_count_for_their_source() -> Result<()> {
+    let server = Server::start_with_http("[limits]\nconnections_per_source_max = 3\n")?;
+    let mut conn = Http2::connect(http(&server)?, &[])?;
+    conn.get_events(1, "/v1/sse?device=d1&topic=news")?;
+    conn.get_events(3, "/v1/sse?device=d2&topic=news")?;
+    // Beside these two there is the connection that they come on.
+    conn.get(5, "/v1/sse?device=d3&topic=news")?;
+    let refusal = loop {
+        match conn.hear()?.context("the connection goes on")? {
+            (DATA, 5, body) => break String::from_utf8(body)?,
+            (RST_STREAM, stream, _) => bail!("stream {stream} ends without a word"),
+            _ => {}
+        }
+    };
+    assert!(refusal.contains("weir:busy"), "{refusal}");
+    let metrics = server.metrics()?;
+    let refused =
+        metrics.sum_of("weir_connections_refused_total", &[("cause", "source_connections")]);
+    assert_eq!(refused, 1.0, "{}", metrics.text());
+    // Each is given back once.
+    drop(conn);
+    server.await_metrics("no source", |metrics| metrics.sum("weir_sources", "") == 0.0)?;
+    Ok(())
 }
 
 #[test]

@@ -148,15 +148,14 @@ impl Admission {
         Ok(place)
     }
 
-    /// Takes a place for events that are relayed, which take two descriptors. Their source is that of the connection
-    /// that they are relayed on, and counts there.
+    /// Takes a place for events that are relayed, which take two descriptors. They count for the source of the
+    /// connection that they are relayed on, beside that one: else one of these could take as many as it likes.
     pub(crate) fn enter_relayed(
         self: &Arc<Self>,
         hub: &Hub,
         peer: Option<IpAddr>,
     ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
-        let mut place = self.enter(hub, &Door::Devices(Transport::Tcp), None, false)?;
-        place.addr = peer;
+        let place = self.enter(hub, &Door::Devices(Transport::Tcp), peer, false)?;
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
         let descriptor = Descriptor(Arc::clone(self));
         if open >= self.sockets_max {
