@@ -198,6 +198,30 @@ async fn a_slow_head_ends_in_time() {
     gateway.shutdown().await;
 }
 
+/// A topic that is named twice is subscribed to once, like one that is named once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_events_are_asked_of_twice_counts_once() {
+    let mut config = http();
+    config.auth.anonymous = Some(true);
+    config.limits.topics_per_connection_max = 2;
+    let gateway = start(config).await;
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+    let query = "device=d&topic=b&topic=a&topic=b&topic=%61";
+    let ask = format!("GET /v1/sse?{query} HTTP/1.1\r\nHost: a\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut heard = String::new();
+    while heard.matches("\n\n").count() < 3 {
+        let mut bytes = [0; 1024];
+        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
+        assert!(count > 0, "{heard}");
+        heard.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+    }
+    gateway.shutdown().await;
+    timeout(PATIENCE, stream.read_to_string(&mut heard)).await.expect("it ends in time").unwrap();
+    assert_eq!(heard.matches("event:subscribed\n").count(), 2, "{heard}");
+    assert!(!heard.contains("event:error"), "{heard}");
+}
+
 /// Who asks and asks, and reads no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_reads_nothing_ends_in_time() {

@@ -1,5 +1,7 @@
 //! Asking for server-sent events (WHATWG HTML, section 9.2).
 
+use std::collections::HashSet;
+
 use http::header::HeaderName;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response};
@@ -45,7 +47,9 @@ impl EventsWish {
     ) -> Result<EventsWish, Problem> {
         let limits = &edge.hub.config().limits;
         let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
-        let (query, topics) = Query::parse_with_list(head.uri.query(), &known, "topic")?;
+        let (query, mut topics) = Query::parse_with_list(head.uri.query(), &known, "topic")?;
+        let mut named = HashSet::new();
+        topics.retain(|topic| named.insert(topic.clone()));
         if topics.len() > limits.topics_per_connection_max {
             let detail = format!(
                 "{} topics are more than the limit of {} (limits.topics_per_connection_max)",
