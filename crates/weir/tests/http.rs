@@ -296,7 +296,18 @@ async fn without_http2_nobody_is_offered_it() {
     if let Some(said) = curl(&["--http2", &secure]).await {
         assert_eq!(said, "Hello World\n1.1 200");
     }
-    let refused = talk(gateway.http_addrs()[0], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-    assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let hello = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".as_slice();
+    // With what a client says behind it, and behind a request.
+    for said in [&[preface, &settings][..], &[hello, preface]] {
+        let refused = talk(gateway.http_addrs()[0], &said.concat()).await;
+        let (answered, last) = refused.split_at(refused.rfind("HTTP/1.1 ").expect("an answer"));
+        assert_eq!(answered.contains("Hello World"), said[0] == hello, "{refused}");
+        assert!(last.starts_with("HTTP/1.1 505 "), "{refused}");
+    }
+    let metrics = || gateway.handle().metrics();
+    let counted = "weir_http_connections_ended_total{cause=\"version\"} 2\n";
+    eventually(|| metrics().contains(counted), "both are counted").await;
     gateway.shutdown().await;
 }

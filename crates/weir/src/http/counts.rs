@@ -51,6 +51,8 @@ pub(crate) enum End {
     RequestsMax,
     /// What it said is no HTTP, or none that is understood.
     Malformed,
+    /// It began with HTTP/2, which is not spoken there.
+    Version,
     /// A head was over `http.head_bytes_max` or `http.headers_max`.
     HeadTooLarge,
     /// It broke the rules of HTTP/2, or used them for a flood.
@@ -119,7 +121,7 @@ impl Dialect {
 
 impl End {
     /// Every end.
-    pub(crate) const ALL: [End; 14] = [
+    pub(crate) const ALL: [End; 15] = [
         End::Peer,
         End::Finished,
         End::HeadTimeout,
@@ -129,6 +131,7 @@ impl End {
         End::Crowded,
         End::RequestsMax,
         End::Malformed,
+        End::Version,
         End::HeadTooLarge,
         End::Protocol,
         End::Broken,
@@ -148,6 +151,7 @@ impl End {
             End::Crowded => "crowded",
             End::RequestsMax => "requests_max",
             End::Malformed => "malformed",
+            End::Version => "version",
             End::HeadTooLarge => "head_too_large",
             End::Protocol => "protocol",
             End::Broken => "broken",

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 
+use super::arrival::PREFACE;
 use super::closing::close;
 use super::counts::End;
 use super::guest::{Guest, Order, Phase};
@@ -82,6 +83,8 @@ pub(super) async fn converse(
     let parts = conn.into_parts();
     let (stream, ahead) = parts.io.into_inner().into_parts();
     let is_unread = !parts.read_buf.is_empty() || !ahead.is_empty();
+    // Where it is not spoken, or not from the beginning; the library leaves the answer to us.
+    let is_h2 = parts.read_buf.starts_with(PREFACE);
     match step {
         Step::Parked => {
             let mut read_ahead = Vec::from(parts.read_buf);
@@ -96,9 +99,12 @@ pub(super) async fn converse(
             }
         }
         Step::Over(ended) => {
-            let end = end_of(guest, ended, is_draining);
+            let (end, last) = match ended {
+                Err(_) if is_h2 => (End::Version, NOT_SUPPORTED),
+                ended => (end_of(guest, ended, is_draining), &b""[..]),
+            };
             let is_unread = is_unread || guest.phase() == Phase::Body || end.is_mid_request();
-            close(stream, b"", is_unread && !guest.has_ended()).await;
+            close(stream, last, is_unread && !guest.has_ended()).await;
             Outcome::Over(end)
         }
         Step::Told(end) => {
@@ -166,3 +172,5 @@ impl End {
 
 const REQUEST_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+const NOT_SUPPORTED: &[u8] =
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
