@@ -9,43 +9,19 @@ import json
 import ssl
 import sys
 import urllib.request
+from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.dont_write_bytecode = True
+
+from wire import field, fields_of
+
 PATIENCE_SECS = 60
 JSON, PROTOBUF = "weir.v1.json", "weir.v1.protobuf"
 RIGHT = {"Authorization": "Bearer right"}
-
-
-def field(number, value):
-    """A field of protobuf: text, bytes, or a message; all of them shorter than 128 bytes."""
-    value = value.encode() if isinstance(value, str) else value
-    assert len(value) < 128
-    return bytes([number << 3 | 2, len(value)]) + value
-
-
-def varint(data, at):
-    number = shift = 0
-    while True:
-        number |= (data[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 128:
-            return number, at
-
-
-def fields_of(data):
-    """The fields of a message by number; of those that come again, the last."""
-    fields, at = {}, 0
-    while at < len(data):
-        key, at = varint(data, at)
-        if key & 7 == 0:
-            value, at = varint(data, at)
-        else:
-            length, at = {1: (8, at), 5: (4, at)}.get(key & 7) or varint(data, at)
-            value, at = data[at : at + length], at + length
-        fields[key >> 3] = value
-    return fields
 
 
 KINDS = {1: "welcome", 2: "pong", 3: "push", 5: "subscribed", 8: "error", 10: "goodbye"}
