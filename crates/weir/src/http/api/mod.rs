@@ -146,18 +146,20 @@ impl Api {
             }
             Route::Publish => {
                 let requester = self.requester(caller, &head.headers)?;
-                Query::parse(head.uri.query(), &[])?;
-                body::check_json(&head.headers)?;
-                let body = self.room.read(&head.headers, body).await?;
-                self.publish(caller, &requester, &body.bytes)
-                    .await
-                    .map(|reply| named(reply, requester))
+                let published = async {
+                    Query::parse(head.uri.query(), &[])?;
+                    body::check_json(&head.headers)?;
+                    let body = self.room.read(&head.headers, body).await?;
+                    self.publish(caller, &requester, &body.bytes).await
+                };
+                Ok(named(published.await, requester))
             }
             Route::History => {
                 let requester = self.requester(caller, &head.headers)?;
-                let topic = segment(found.params.get("topic").unwrap_or_default(), "topic")?;
-                self.history(&requester, &topic, head.uri.query())
-                    .map(|reply| named(reply, requester))
+                let topic = segment(found.params.get("topic").unwrap_or_default(), "topic");
+                let read =
+                    topic.and_then(|topic| self.history(&requester, &topic, head.uri.query()));
+                Ok(named(read, requester))
             }
         }
     }
@@ -187,8 +189,9 @@ impl Api {
     }
 }
 
-/// Tells the access log whom a reply is for.
-fn named(mut reply: Reply, requester: Requester) -> Reply {
+/// Tells the access log whom a reply is for, a refusal too.
+fn named(answered: Result<Reply, Problem>, requester: Requester) -> Reply {
+    let mut reply = answered.unwrap_or_else(Problem::into_response);
     if let Some(device) = requester.device {
         reply.extensions_mut().insert(Asker(device.into()));
     }
