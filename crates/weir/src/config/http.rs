@@ -18,7 +18,7 @@ pub struct HttpConfig {
     /// How long a connection may be without a request.
     #[serde(with = "duration")]
     pub idle_timeout: Duration,
-    /// From a request's head to its body's last byte.
+    /// From a request's head to the last byte of a body that is wanted.
     #[serde(with = "duration")]
     pub body_timeout: Duration,
     /// Length of a request's head.

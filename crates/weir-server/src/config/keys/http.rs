@@ -21,7 +21,12 @@ pub(super) static KEYS: &[Key] = &[
         "How long a connection may be without a request before it is closed. Longer saves handshakes, shorter saves \
          buffers."
     ),
-    key!(http.body_timeout, "100ms to 1h", "How long a request's body may take."),
+    key!(
+        http.body_timeout,
+        "100ms to 1h",
+        "From a request's head to the last byte of a body that is wanted; one that is not is not waited for. Long enough \
+         for the largest, at 1 Mbit/s."
+    ),
     key!(
         http.head_bytes_max,
         "8192 to 65536",
