@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -116,7 +116,7 @@ impl Server {
             .current_dir(directory.path())
             .env_remove("WEIR_CONFIG")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .context("starting weir")?;
@@ -145,6 +145,23 @@ impl Server {
     fn complaint(&mut self) -> String {
         let _ = self.child.wait();
         self.log()
+    }
+
+    /// Its standard output, once: an access log that goes there waits as long as nobody reads it.
+    pub fn output(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Waits until the admin API does not answer any more, which ends next to last.
+    pub fn await_silence(&self) -> Result<()> {
+        let deadline = now() + PATIENCE;
+        while Answer::get(self.admin, "/healthz").is_ok() {
+            if now() > deadline {
+                bail!("the admin API does not end; log:\n{}", self.log());
+            }
+            rest();
+        }
+        Ok(())
     }
 
     /// Its process id.
