@@ -2,6 +2,7 @@
 //!
 //! The twin of every decoder is prost. Where ours deliberately refuses more, the target says so in one place.
 
+use weir_wire::datagram::{self, Answer, Datagram, Form, Refused, Request};
 use weir_wire::hot::{self, Batch, FromDevice, FromServer, Payload, Publish, Push};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::ws::{self, Assembly, Limits, Step, WsError};
@@ -11,9 +12,10 @@ use weir_wire::{PING_BYTES_MAX, ProstMessage, WireError, format, frame, json};
 pub type Target = fn(&[u8]);
 
 /// Every target under its name, which is also the name of its corpus.
-pub const ALL: [(&str, Target); 9] = [
+pub const ALL: [(&str, Target); 10] = [
     ("batch", batch),
     ("client_json", client_json),
+    ("datagram", datagram),
     ("frame", frame),
     ("from_device", from_device),
     ("from_server", from_server),
@@ -49,6 +51,45 @@ pub fn frame(data: &[u8]) {
             assert_eq!(frame::whole_bytes(data, LIMIT), Err(error));
         }
     }
+}
+
+/// The short way for calls says what the libraries say; an answer fits, and says what was asked.
+pub fn datagram(data: &[u8]) {
+    let read = datagram::decode(data);
+    assert_eq!(read, datagram::decode_by_library(data));
+    let (form, id, answer, field) = match &read {
+        Ok(Datagram { form, id, request: Request::Call { token, count } }) => {
+            (*form, id.clone(), Answer::Call { token, count: *count }, "")
+        }
+        Ok(Datagram { form, id, request: Request::Activate { serial, .. } }) => (
+            *form,
+            id.clone(),
+            Answer::Activated { token: serial, expires_at_ms: 1, gateways: &[] },
+            "",
+        ),
+        Ok(Datagram { form, id, request: Request::Publish { .. } }) => {
+            (*form, id.clone(), Answer::Published(&PUBLISHED), "")
+        }
+        Err(error) => {
+            let (field, message) = (error.field.name(), &*error.reason);
+            let refused = Refused { code: "malformed", field, message, retry_after_ms: 0 };
+            (error.form, error.id.clone(), Answer::Refused(refused), field)
+        }
+    };
+    let mut out = Vec::new();
+    assert!(answer.encode(form, &id, usize::MAX, &mut out));
+    match form {
+        Form::Json => drop(serde_json::from_slice::<serde_json::Value>(&out).expect("JSON")),
+        Form::Protobuf => {
+            let twin = v1::DatagramAnswer::decode(&*out).expect("a message");
+            assert_eq!(twin.error.unwrap_or_default().field, field);
+        }
+    }
+    let mut cut = Vec::new();
+    let fits = answer.encode(form, &id, 3 * data.len(), &mut cut);
+    assert!(cut.len() <= 3 * data.len() && fits != cut.is_empty());
+    // A call is always answered.
+    assert!(fits || !matches!(answer, Answer::Call { .. }));
 }
 
 /// Classifying a frame from a device agrees with prost.
@@ -379,3 +420,6 @@ fn framed(message: &impl ProstMessage) -> Vec<u8> {
 fn prost_length(bytes: usize, out: &mut Vec<u8>) {
     prost::encode_length_delimiter(bytes, out).expect("a vector takes any number of bytes");
 }
+
+const PUBLISHED: v1::Published =
+    v1::Published { request: 0, message_id: 1, offset: 2, connections: 3 };

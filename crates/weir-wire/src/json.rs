@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::hot::FromServer;
 use crate::{ProstMessage, v1};
 
-pub(crate) use write::{put_decimal, put_push};
+pub(crate) use write::{put_decimal, put_push, put_string};
 
 /// Text that is no message: always the sender's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(crate) fn put_serialized(message: &impl Serialize, out: &mut Vec<u8>) {
 }
 
 /// First without keeping track of where it is, which costs; once more if that is asked for by an error.
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
     if let Ok(message) = serde_json::from_str(text) {
         return Ok(message);
     }
@@ -127,7 +127,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
 }
 
 /// An error repeats what it does not expect, and that may be long.
-fn cut(mut text: String) -> String {
+pub(crate) fn cut(mut text: String) -> String {
     if text.len() > ERROR_BYTES_MAX {
         text.truncate(crate::char_boundary(&text, ERROR_BYTES_MAX));
         text.push('…');

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod close;
+pub mod datagram;
 mod error_code;
 mod fields;
 pub mod format;

@@ -100,7 +100,7 @@ fn put_number_field(name: &[u8], number: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends a string in quotes; what stands between two characters that must be escaped is copied as a whole.
-fn put_string(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn put_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
     let mut copied = 0;
