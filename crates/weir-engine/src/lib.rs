@@ -42,5 +42,5 @@ pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready};
 pub use settings::ShardSettings;
 pub use stats::{Cell, ConnectionLevel, DropRule, Durations, ShardStats};
-pub use sys::ThreadShare;
+pub use sys::{ThreadShare, datagrams};
 pub use time::{Nanos, TICK};

@@ -277,3 +277,22 @@ fn records_are_sealed_and_opened_without_allocating() {
     drop(std::hint::black_box(vec![1; 10]));
     assert!(ALLOCATED.with(|bytes| bytes.get()) > before, "the count counts");
 }
+
+#[test]
+fn a_call_by_datagram_is_read_and_answered_without_allocating() {
+    use weir_wire::datagram::{self, Answer, Request};
+    let json = br#"{"pt":"AAAAAAAAAAAAAAAAAAAAAA","count":7,"id":"x-1"}"#.as_slice();
+    let protobuf = [&[8, 5, 18, 22][..], &[b'A'; 22], &[24, 7]].concat();
+    let mut out = Vec::with_capacity(1024);
+    let before = ALLOCATED.with(|bytes| bytes.get());
+    for _ in 0..1000 {
+        for bytes in [json, &protobuf] {
+            out.clear();
+            let call = datagram::decode(bytes).unwrap();
+            let Request::Call { token, count } = &call.request else { panic!("a call") };
+            let answer = Answer::Call { token, count: *count };
+            assert!(answer.encode(call.form, &call.id, 3 * bytes.len(), &mut out));
+        }
+    }
+    assert_eq!(ALLOCATED.with(|bytes| bytes.get()), before);
+}

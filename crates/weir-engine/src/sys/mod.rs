@@ -1,6 +1,7 @@
 //! What is under a shard: epoll, sockets and the bell of the kernel, ciphers in C. The only place for unsafe code.
 
 pub(crate) mod aead;
+pub mod datagrams;
 mod epoll;
 mod thread;
 

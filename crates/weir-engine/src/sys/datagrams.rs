@@ -1,0 +1,188 @@
+//! UDP sockets, many datagrams a syscall: `recvmmsg` and `sendmmsg`.
+
+#![expect(unsafe_code, reason = "syscalls that no safe wrapper covers")]
+
+mod batch;
+mod peer;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
+};
+
+pub use batch::{Inbox, Outbox, Received, Sent};
+pub use peer::Peer;
+
+use crate::mailbox::Bell;
+
+/// Sockets on one address, among which the kernel shares out what comes: all of one sender's port to the same one.
+///
+/// Limits: nobody else's socket shares the address, not even that of a process of the same user.
+#[derive(Debug)]
+pub struct DatagramSocket {
+    fd: OwnedFd,
+    bell: Arc<OwnedFd>,
+}
+
+/// How a [`DatagramSocket`] is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct DatagramOptions {
+    /// `SO_RCVBUF` to ask for.
+    pub recv_buffer_bytes: usize,
+    /// `SO_SNDBUF` to ask for.
+    pub send_buffer_bytes: usize,
+    /// Whether a socket of IPv6 takes no IPv4.
+    pub only_v6: bool,
+}
+
+/// What the kernel holds of a socket at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramBuffers {
+    /// `SO_RCVBUF` as granted: twice of what was asked for, or of what `net.core.rmem_max` allows.
+    pub recv_bytes: usize,
+    /// `SO_SNDBUF` likewise, with `net.core.wmem_max`.
+    pub send_bytes: usize,
+}
+
+impl DatagramSocket {
+    /// Binds `count` sockets to the address; with port 0 all have the same free one.
+    ///
+    /// Errors: the kernel's; an address that is in use.
+    pub fn bind(
+        addr: SocketAddr,
+        count: usize,
+        options: &DatagramOptions,
+    ) -> io::Result<Vec<DatagramSocket>> {
+        // The first one is bound alone, which fails if anybody is there, and then lets the others join.
+        let first = DatagramSocket::open(addr, false, options)?;
+        let addr = first.local_addr()?;
+        if count > 1 {
+            sockopt::set_socket_reuseport(&first.fd, true)?;
+        }
+        let mut sockets = vec![first];
+        for _ in 1..count {
+            sockets.push(DatagramSocket::open(addr, true, options)?);
+        }
+        Ok(sockets)
+    }
+
+    fn open(
+        addr: SocketAddr,
+        is_shared: bool,
+        options: &DatagramOptions,
+    ) -> io::Result<DatagramSocket> {
+        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        if addr.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, options.only_v6)?;
+        }
+        sockopt::set_socket_reuseport(&fd, is_shared)?;
+        sockopt::set_socket_recv_buffer_size(&fd, options.recv_buffer_bytes)?;
+        sockopt::set_socket_send_buffer_size(&fd, options.send_buffer_bytes)?;
+        switch_on(&fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+        if addr.ip().is_unspecified() {
+            // Of many addresses the answer is to come from the one that was asked.
+            match addr {
+                SocketAddr::V4(_) => switch_on(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO)?,
+                SocketAddr::V6(_) => switch_on(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?,
+            }
+        }
+        bind(&fd, &addr)?;
+        let (bell, _) = super::bell()?;
+        Ok(DatagramSocket { fd, bell })
+    }
+
+    /// Where it is bound.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(getsockname(&self.fd)?)?)
+    }
+
+    /// What the kernel has granted.
+    pub fn buffers(&self) -> io::Result<DatagramBuffers> {
+        Ok(DatagramBuffers {
+            recv_bytes: sockopt::socket_recv_buffer_size(&self.fd)?,
+            send_bytes: sockopt::socket_send_buffer_size(&self.fd)?,
+        })
+    }
+
+    /// Bytes of the receive buffer that are taken, with what the kernel adds to each datagram.
+    ///
+    /// Cost: a syscall.
+    pub fn queued_bytes(&self) -> io::Result<usize> {
+        let mut info = [0_u32; MEMINFO_WORDS];
+        let mut bytes = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
+        // SAFETY: the kernel writes at most `bytes` bytes into the live array.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                info.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        if done == 0 { Ok(info[0] as usize) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// What ends a [`DatagramSocket::wait`] from any thread.
+    pub fn bell(&self) -> Bell {
+        let bell = Arc::clone(&self.bell);
+        Box::new(move || {
+            // A counter that is full has been ringing all along.
+            let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+        })
+    }
+
+    /// Waits for a datagram, for the bell, or for so long.
+    ///
+    /// Cost: a syscall, and one more if the bell has rung.
+    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+        ];
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[1].revents().is_empty() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&*self.bell, &mut count);
+        }
+        Ok(())
+    }
+
+    /// Waits until it takes datagrams to send, or for so long.
+    fn wait_for_room(&self, timeout: Duration) {
+        let timeout = Timespec::try_from(timeout).ok();
+        // Whether there is room now is shown by the next attempt.
+        let _ = poll(
+            &mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::OUT)],
+            timeout.as_ref(),
+        );
+    }
+}
+
+fn switch_on(fd: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let bytes = libc::socklen_t::try_from(size_of_val(&on)).unwrap_or(0);
+    // SAFETY: the kernel reads `bytes` bytes of a live integer.
+    let done =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const on).cast(), bytes) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `SK_MEMINFO_VARS`; the first word is `SK_MEMINFO_RMEM_ALLOC`.
+const MEMINFO_WORDS: usize = 9;
+
+#[cfg(test)]
+mod tests;
