@@ -86,6 +86,7 @@ start_weir() {
     choose_port; http=127.0.0.1:$PORT
     {
         echo "listen.tcp = [\"$tcp\"]"
+        echo "listen.udp = []"
         echo "listen.http = [\"$http\"]"
         echo "listen.admin = \"$admin\""
         echo "auth.anonymous = true"

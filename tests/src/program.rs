@@ -96,7 +96,7 @@ impl Server {
         std::fs::write(
             &path,
             format!(
-                "[listen]\ntcp = [\"{tcp}\"]\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
+                "[listen]\ntcp = [\"{tcp}\"]\nudp = []\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
                  {with_tls}{extra}"
             ),
         )?;

@@ -411,6 +411,7 @@ fn scratch_config(
     };
     set("listen", "tcp", vec![addr.to_string()].into());
     set("listen", "http", vec![http.to_string()].into());
+    set("listen", "udp", Value::Array(Vec::new()));
     set("listen", "admin", admin.to_string().into());
     set("auth", "anonymous", true.into());
     set("log", "level", "warn".into());

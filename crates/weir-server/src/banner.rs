@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use weir::{Actor, Config, Development, OpenFiles, Started, TopicClass};
+use weir::{Actor, Config, DatagramBuffers, Development, OpenFiles, Started, TopicClass};
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
     let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
@@ -12,6 +12,7 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
     let mut rows = vec![("devices (TCP)", list(&started.tcp))];
     rows.extend(tls(started));
     rows.extend(http(started));
+    rows.extend(udp(started));
     rows.extend(certificate(started));
     rows.extend([
         ("admin API", admin),
@@ -53,6 +54,16 @@ fn http(started: &Started) -> Vec<(&'static str, String)> {
     let rows = [("HTTP", &started.http), ("HTTPS", &started.https)];
     let there = rows.into_iter().filter(|(_, addrs)| !addrs.is_empty());
     there.map(|(name, addrs)| (name, list(addrs))).collect()
+}
+
+/// Where datagrams are answered, and what the kernel lets wait there.
+fn udp(started: &Started) -> Option<(&'static str, String)> {
+    let DatagramBuffers { recv_bytes, send_bytes } = started.udp_buffers?;
+    let addrs = list(&started.udp);
+    Some((
+        "datagrams (UDP)",
+        format!("{addrs}; {send_bytes} B to send, {recv_bytes} B to receive, as granted"),
+    ))
 }
 
 fn list(addrs: &[SocketAddr]) -> String {
@@ -230,6 +241,8 @@ mod tests {
             tls: vec![],
             http: vec![],
             https: vec![],
+            udp: vec![],
+            udp_buffers: None,
             development: None,
             admin: admin.map(|addr| addr.parse().unwrap()),
             resources: Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 8 << 30 },

@@ -69,7 +69,7 @@ struct Server {
 impl Server {
     fn start(variables: &[(&str, &str)]) -> Server {
         let mut command = weir(&["serve"], variables);
-        for key in ["WEIR_LISTEN_TCP", "WEIR_LISTEN_HTTP", "WEIR_LISTEN_ADMIN"] {
+        for key in ["WEIR_LISTEN_TCP", "WEIR_LISTEN_HTTP", "WEIR_LISTEN_UDP", "WEIR_LISTEN_ADMIN"] {
             command.env(key, "127.0.0.1:0");
         }
         let mut program = Program::start(command);
@@ -283,6 +283,7 @@ fn a_port_in_use_is_named_with_its_key() {
         let variables = [
             ("WEIR_LISTEN_TCP", "127.0.0.1:0"),
             ("WEIR_LISTEN_HTTP", "127.0.0.1:0"),
+            ("WEIR_LISTEN_UDP", "127.0.0.1:0"),
             ("WEIR_LISTEN_ADMIN", "127.0.0.1:0"),
             (variable, addr.as_str()),
         ];

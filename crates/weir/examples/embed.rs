@@ -10,6 +10,7 @@ use weir::{Config, ErrorCode, Gateway, Payload, Publication, Refusal, Target};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:7070".parse()?];
+    config.listen.udp = vec![];
     config.listen.admin = None;
     config.listen.http = vec![];
 

@@ -68,6 +68,7 @@ fn run(mut arguments: Vec<String>) -> Result<(), Failure> {
         ["serve", directory] => {
             let mut config = Config::default();
             config.listen.tcp = Vec::new();
+            config.listen.udp = vec![];
             config.listen.http = Vec::new();
             config.listen.tls = vec![listen];
             config.listen.admin = Some(admin);

@@ -5,6 +5,7 @@ mod classes;
 mod duration;
 mod http;
 mod tls;
+mod udp;
 mod validate;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
+pub use udp::UdpConfig;
 pub use validate::ConfigError;
 
 /// All that can be configured of a gateway.
@@ -49,6 +51,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Limits of HTTP, and whose pages may use the public API.
     pub http: HttpConfig,
+    /// Datagrams: activation, calls and small publishes.
+    pub udp: UdpConfig,
     /// A line for each request that comes by HTTP.
     pub access_log: AccessLogConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
@@ -67,6 +71,8 @@ pub struct ListenConfig {
     pub http: Vec<SocketAddr>,
     /// Where HTTP is spoken over TLS, likewise; by default nowhere.
     pub https: Vec<SocketAddr>,
+    /// Where datagrams are answered; `[::]` takes IPv4 too, none: nowhere.
+    pub udp: Vec<SocketAddr>,
     /// Where the admin API listens; none: it does not. In the file an empty string stands for none.
     #[serde(deserialize_with = "addr_or_empty")]
     pub admin: Option<SocketAddr>,
@@ -296,6 +302,7 @@ impl Default for ListenConfig {
             tls: Vec::new(),
             http: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))],
             https: Vec::new(),
+            udp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             proxy_networks: Vec::new(),
             accept_backlog: 4096,

@@ -13,6 +13,7 @@ use crate::handle::{PublishError, Target};
 use crate::http::counts::HttpCounts;
 use crate::router::SubscribeError;
 use crate::tls::counts::TlsCounts;
+use crate::udp::UdpCounts;
 pub(crate) use times::Times;
 
 /// Everything the front counts. Totals never fall; `unsettled` is a level.
@@ -42,6 +43,7 @@ pub struct Counters {
     pub(crate) settle_times: Times,
     pub(crate) tls: TlsCounts,
     pub(crate) http: HttpCounts,
+    pub(crate) udp: UdpCounts,
 }
 
 /// Why a connection could not be accepted.

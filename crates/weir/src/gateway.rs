@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
+use weir_engine::datagrams::DatagramBuffers;
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
 
 use crate::admission;
@@ -27,7 +28,7 @@ use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::tls::{Development, NoKey, SigningKeys, TlsError};
 use crate::workers::Workers;
-use crate::{admin, frames, lanes, tls};
+use crate::{admin, frames, lanes, tls, udp};
 
 /// A running gateway.
 ///
@@ -44,6 +45,8 @@ pub struct Gateway {
     desks: JoinSet<()>,
     /// The janitors: what sees to topics.
     services: JoinSet<()>,
+    /// There if datagrams are answered, until the shutdown.
+    udp: Option<udp::Running>,
     /// The admin API, and what ends it when it is told or dropped.
     admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     started: Started,
@@ -93,6 +96,10 @@ pub struct Started {
     pub http: Vec<SocketAddr>,
     /// Where HTTP is spoken over TLS, likewise.
     pub https: Vec<SocketAddr>,
+    /// Where datagrams are answered, likewise.
+    pub udp: Vec<SocketAddr>,
+    /// Buffer sizes of each of their sockets.
+    pub udp_buffers: Option<DatagramBuffers>,
     /// The certificate that is shown with TLS if none is configured.
     pub development: Option<Development>,
     /// Where the admin API listens.
@@ -157,6 +164,9 @@ pub enum StartError {
     /// The threads that take connections until they are settled.
     #[error("cannot start the threads that settle connections: {0}")]
     Settling(#[source] io::Error),
+    /// The threads that answer datagrams.
+    #[error("cannot start the threads that answer datagrams: {0}")]
+    Udp(#[source] io::Error),
 }
 
 impl Gateway {
@@ -190,6 +200,11 @@ impl Gateway {
         &self.started.https
     }
 
+    /// Where datagrams are answered.
+    pub fn udp_addrs(&self) -> &[SocketAddr] {
+        &self.started.udp
+    }
+
     /// Where the admin API listens.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.started.admin
@@ -213,6 +228,11 @@ impl Gateway {
         info!(connections = self.hub.devices.connection_count(), ?over, "draining");
         self.hub.draining.send_replace(true);
         while self.listeners.join_next().await.is_some() {}
+        if let Some(udp) = self.udp.take()
+            && spawn_blocking(|| udp.finish()).await.is_err()
+        {
+            warn!("the threads for datagrams did not end in order");
+        }
         if let Some(edge) = &self.edge {
             edge.drain();
         }
@@ -358,6 +378,7 @@ impl GatewayBuilder {
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
         let (listeners, buffers) = bind_all(&config, &settling)?;
+        let udp = udp::bind(&config, &resources)?;
         let counters = Arc::<Counters>::default();
         let tls = match &settling.tls {
             Some(workers) => {
@@ -377,6 +398,8 @@ impl GatewayBuilder {
             tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
             http: addrs(&listeners, Transport::Tcp, Spoken::Http),
             https: addrs(&listeners, Transport::Tls, Spoken::Http),
+            udp: udp.iter().map(|bound| bound.addr).collect(),
+            udp_buffers: udp.first().and_then(|bound| bound.buffers().ok()),
             development: tls.as_ref().and_then(|tls| tls.contexts().development().cloned()),
             admin: admin.as_ref().map(|(addr, _)| *addr),
             resources,
@@ -388,7 +411,10 @@ impl GatewayBuilder {
         };
         started.log(&config);
         let hub = Hub::new(*config, engine, on_publish, tls, access_log, counters, sockets_max);
-        Ok(launch(hub, settling, queues, listeners, admin, started))
+        let udp = udp::start(&hub, udp).map_err(StartError::Udp)?;
+        let mut gateway = launch(hub, settling, queues, listeners, admin, started);
+        gateway.udp = udp;
+        Ok(gateway)
     }
 }
 
@@ -400,6 +426,7 @@ impl Started {
             tls = ?self.tls,
             http = ?self.http,
             https = ?self.https,
+            udp = ?self.udp,
             admin = ?self.admin,
             shards = self.shards.len(),
             topic_classes = config.topic_classes.len(),
@@ -412,6 +439,9 @@ impl Started {
             recv_buffer_bytes = self.buffers.recv_bytes,
             "listening"
         );
+        if let Some(granted) = self.udp_buffers {
+            udp::log_buffers(granted, &config.udp);
+        }
         let budget_bytes = config.memory.budget_bytes;
         if budget_bytes > self.resources.memory_bytes {
             let memory_bytes = self.resources.memory_bytes;
@@ -572,7 +602,8 @@ fn launch(
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
     hub.set_listening();
-    Gateway { hub, _settling: settling, edge, listeners, desks, services, admin, started }
+    let udp = None;
+    Gateway { hub, _settling: settling, edge, listeners, desks, services, udp, admin, started }
 }
 
 /// Lets topics let go of what they have kept long enough.

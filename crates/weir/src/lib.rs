@@ -20,6 +20,7 @@ mod partial;
 mod patience;
 mod proxy;
 mod publish;
+mod rates;
 mod reports;
 mod rights;
 mod router;
@@ -29,6 +30,7 @@ mod sources;
 mod threads;
 mod tickets;
 mod tls;
+mod udp;
 mod web;
 mod workers;
 
@@ -36,7 +38,7 @@ pub use config::{
     AccessLogConfig, AccessLogFormat, Actor, AdminConfig, AuthConfig, CertificateConfig,
     ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig, DurationError, HttpConfig,
     LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
-    TlsConfig, TlsVersion, TokenConfig, TopicClass, parse_duration,
+    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, parse_duration,
 };
 pub use counters::{
     AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,
@@ -54,5 +56,6 @@ pub use listener::Buffers;
 pub use rustls;
 pub use threads::{OpenFiles, Resources, raise_open_files, schedule_front_thread};
 pub use tls::{Development, TlsError};
+pub use weir_engine::datagrams::DatagramBuffers;
 pub use weir_engine::{ConnId, Priority, SlowPolicy, Transport};
 pub use weir_wire::{CloseReason, ErrorCode};

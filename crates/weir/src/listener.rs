@@ -226,7 +226,7 @@ fn is_out_of_descriptors(kind: AcceptError) -> bool {
 }
 
 /// Whether a listener on the IPv6 wildcard takes IPv4 too: unless IPv4 has a listener of its own on that port.
-fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
+pub(crate) fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
     let is_rival = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
     addr.ip() == IpAddr::from([0u16; 8]) && !(addr.port() != 0 && listen.iter().any(is_rival))
 }

@@ -59,6 +59,11 @@ impl Resources {
         self.processors_granted()
     }
 
+    /// Threads for the datagrams of one address: as configured, or one for every processor.
+    pub(crate) fn udp_threads(&self, configured: usize) -> usize {
+        if configured == 0 { self.processors_granted() } else { configured }
+    }
+
     /// Threads for TLS handshakes: as configured, or one for every processor, as they only get what is left.
     pub(crate) fn handshake_threads(&self, configured: usize) -> usize {
         if configured == 0 { self.processors_granted() } else { configured }

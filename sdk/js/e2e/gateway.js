@@ -52,7 +52,7 @@ export class Gateway {
     this.url = `http://127.0.0.1:${http}`;
     this.admin = `http://127.0.0.1:${admin}`;
     const listen =
-      `[listen]\ntcp = ["127.0.0.1:${tcp}"]\nhttp = ["127.0.0.1:${http}"]\nadmin = "127.0.0.1:${admin}"\n`;
+      `[listen]\ntcp = ["127.0.0.1:${tcp}"]\nudp = []\nhttp = ["127.0.0.1:${http}"]\nadmin = "127.0.0.1:${admin}"\n`;
     writeFileSync(join(this.#directory, 'weir.toml'), listen + CONFIGURATION + extra);
   }
 

@@ -58,7 +58,7 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(http::KEYS)
+    KEYS.iter().chain(http::KEYS).chain(udp::KEYS)
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -114,6 +114,7 @@ pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("tcp", "Options of the devices' sockets."),
     ("tls", "Certificates, sessions and handshakes of `listen.tls` and `listen.https`."),
     ("http", "HTTP, on `listen.http` and `listen.https`."),
+    ("udp", "Datagrams, on `listen.udp`."),
     ("access_log", "A line for each request that comes by HTTP."),
     // Of what stands outside the sections.
     ("", "What holds for the topics whose names fit a pattern."),
@@ -150,6 +151,7 @@ macro_rules! key {
 
 // It uses the macro.
 mod http;
+mod udp;
 
 static KEYS: &[Key] = &[
     key!(
@@ -172,6 +174,11 @@ static KEYS: &[Key] = &[
         "",
         "Where HTTP is spoken over TLS, likewise, with the certificates of `[tls]`; ALPN says which version. By default \
          nowhere; 8443 is the usual port."
+    ),
+    key!(
+        listen.udp,
+        "",
+        "Where datagrams are answered, likewise; `[]`: nowhere. What is not on loopback needs `udp.cleartext`."
     ),
     key!(
         listen.admin,

@@ -220,20 +220,23 @@ const EXAMPLE_PREFACE: &str = "\
 ";
 
 /// What follows the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 7] = [
+const GUIDES: [(&str, &str); 8] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("limits", include_str!("guide/limits.md")),
     ("tls", include_str!("guide/tls.md")),
     ("http", include_str!("guide/http.md")),
+    ("udp", include_str!("guide/udp.md")),
     ("access_log", include_str!("guide/access_log.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 20] = [
+const UNITS: [(&str, &str); 25] = [
     ("sample", "requests"),
     ("bytes", "bytes"),
+    ("datagrams_per_source_per_second", "datagrams a second"),
+    ("datagrams_per_source", "datagrams"),
     ("connects_per_source_per_second", "connects a second"),
     ("connects_per_source", "connects"),
     ("publishes_per_second", "messages a second"),
@@ -252,6 +255,9 @@ const UNITS: [(&str, &str); 20] = [
     ("threads", "threads"),
     ("handshake_queue", "handshakes"),
     ("session_cache", "sessions"),
+    ("token_cache", "tokens"),
+    ("queue_max", "requests"),
+    ("duplicates", "answers"),
 ];
 
 /// Fits a terminal of 100 columns.

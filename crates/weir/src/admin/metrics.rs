@@ -6,6 +6,7 @@
 mod families;
 mod http;
 mod tls;
+mod udp;
 
 use std::fmt;
 
@@ -71,6 +72,7 @@ impl Collector for Gateway {
         self.memory(&mut families)?;
         self.tls(&mut families)?;
         self.http(&mut families)?;
+        self.udp(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;

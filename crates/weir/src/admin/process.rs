@@ -25,11 +25,54 @@ pub(super) fn resident_bytes() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Datagrams of the machine, or network namespace, that reached nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MachineUdp {
+    pub(super) unknown_port: u64,
+    pub(super) buffer_full: u64,
+}
+
+/// What the kernel counts of IPv4 and IPv6 together.
+pub(super) fn udp_of_machine() -> Option<MachineUdp> {
+    let v4 = machine_udp_v4(&fs::read_to_string("/proc/net/snmp").ok()?)?;
+    let v6 = fs::read_to_string("/proc/net/snmp6").unwrap_or_default();
+    let of_v6 = |name| {
+        let mut lines = v6.lines().filter_map(|line| line.split_once(char::is_whitespace));
+        let (_, count) = lines.find(|(found, _)| *found == name)?;
+        count.trim().parse::<u64>().ok()
+    };
+    Some(MachineUdp {
+        unknown_port: v4.unknown_port + of_v6("Udp6NoPorts").unwrap_or(0),
+        buffer_full: v4.buffer_full + of_v6("Udp6RcvbufErrors").unwrap_or(0),
+    })
+}
+
+/// From the two lines of `Udp:`, of which the first one has the names.
+fn machine_udp_v4(text: &str) -> Option<MachineUdp> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, counts) = (lines.next()?, lines.next()?);
+    let count = |name| {
+        let mut pairs = names.split_whitespace().zip(counts.split_whitespace());
+        pairs.find(|(found, _)| *found == name)?.1.parse().ok()
+    };
+    Some(MachineUdp { unknown_port: count("NoPorts")?, buffer_full: count("RcvbufErrors")? })
+}
+
 const FD_DIR: &str = "/proc/self/fd";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_that_reached_nobody_are_found_by_name() {
+        let text = "Tcp: NoPorts\nTcp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors\n\
+                    Udp: 9 7 2 8 5\n";
+        let expected = MachineUdp { unknown_port: 7, buffer_full: 5 };
+        assert_eq!(machine_udp_v4(text), Some(expected));
+        assert_eq!(machine_udp_v4("Udp: NoPorts\n"), None);
+        assert!(udp_of_machine().is_some());
+    }
 
     #[test]
     fn a_descriptor_more_is_counted() {

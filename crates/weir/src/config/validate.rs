@@ -5,6 +5,7 @@ mod classes;
 mod http;
 mod origins;
 mod tls;
+mod udp;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -52,6 +53,7 @@ impl Config {
         self.check_tcp()?;
         self.check_tls()?;
         self.check_http()?;
+        self.check_udp()?;
         self.check_origins()?;
         self.check_access_log()?;
         self.check_classes(self.retention_bytes(resources))

@@ -18,6 +18,7 @@ async fn credits_and_reports_never_wait_for_each_other() {
     let mut config = Config::default();
     let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
     config.listen.tcp = vec![free];
+    config.listen.udp = vec![];
     config.listen.admin = None;
     config.listen.http = vec![];
     config.threads.shards = 1;
@@ -72,6 +73,7 @@ fn subscribe_often(addr: SocketAddr, index: usize) {
 async fn a_gateway_whose_shard_has_ended_is_not_ready() {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+    config.listen.udp = vec![];
     config.listen.admin = None;
     config.listen.http = vec![];
     config.threads.shards = 1;
@@ -89,6 +91,7 @@ async fn a_gateway_whose_shard_has_ended_is_not_ready() {
 async fn a_shard_that_has_ended_keeps_nobody_waiting() {
     let mut config = Config::default();
     config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+    config.listen.udp = vec![];
     config.listen.admin = None;
     config.listen.http = vec![];
     config.threads.shards = 1;

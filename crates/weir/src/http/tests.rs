@@ -29,6 +29,7 @@ impl Rig {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::default();
         config.listen.tcp = vec![];
+        config.listen.udp = vec![];
         config.listen.http = vec![free];
         config.listen.admin = None;
         config.threads.pin = false;

@@ -20,6 +20,7 @@ pub(crate) fn config() -> Config {
     let mut config = Config::default();
     let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
     config.listen.tcp = vec![free];
+    config.listen.udp = vec![];
     config.listen.admin = None;
     config.listen.http = vec![];
     config.threads.shards = 2;

@@ -31,6 +31,7 @@ impl Server {
     pub(super) async fn start(mut config: Config) -> Self {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
+        config.listen.udp = vec![];
         config.listen.admin = Some(free);
         config.listen.http = vec![];
         config.threads.shards = 2;

@@ -519,3 +519,4 @@ fn a_budget_that_the_machine_decides_is_enough() {
 
 mod http;
 mod tls;
+mod udp;

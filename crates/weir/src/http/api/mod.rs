@@ -7,7 +7,6 @@ mod cors;
 mod history;
 mod openapi;
 mod publish;
-mod rates;
 
 use std::time::Duration;
 
@@ -23,13 +22,13 @@ use super::record::Asker;
 use crate::Handle;
 use crate::auth::Requester;
 use crate::config::Config;
+use crate::rates::Rates;
 use crate::web::body::{self, Room};
 use crate::web::head::bearer;
 use crate::web::problem::{Kind, Problem};
 use crate::web::query::{Query, segment};
 use crate::web::reply::{self, Reply};
 use cors::Cors;
-use rates::Rates;
 
 /// All that requests to the public API share.
 pub(crate) struct Api {
@@ -83,7 +82,7 @@ impl Api {
             handle,
             cors: Cors::new(&config.http.cors_origins),
             room: Room::new(config.http.body_bytes_max, config.http.body_timeout),
-            rates: Rates::new(&config.limits),
+            rates: Rates::new(config.limits.publishes_per_second, config.limits.publish_burst),
             router,
         }
     }

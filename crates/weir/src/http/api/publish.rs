@@ -3,12 +3,12 @@
 use weir_engine::Nanos;
 use weir_wire::ErrorCode;
 
-use super::rates::Sender;
 use super::{Api, RETRY_AFTER};
 use crate::auth::{Act, Requester};
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::http::Caller;
+use crate::rates::Sender;
 use crate::rights::Denied;
 use crate::web::problem::{Kind, Problem};
 use crate::web::publish::{self, Place};

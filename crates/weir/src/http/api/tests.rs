@@ -36,6 +36,7 @@ impl Stage {
     ) -> Stage {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
+        config.listen.udp = vec![];
         config.listen.http = vec![];
         config.listen.admin = None;
         config.threads.shards = 1;

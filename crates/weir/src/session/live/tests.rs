@@ -19,6 +19,7 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
 async fn start() -> (Gateway, Arc<Hub>) {
     let mut config = Config::default();
     config.listen.tcp = vec![FREE.parse().unwrap()];
+    config.listen.udp = vec![];
     config.listen.http = vec![];
     config.listen.admin = None;
     config.threads.pin = false;

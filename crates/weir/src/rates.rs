@@ -1,22 +1,20 @@
-//! How fast devices publish by requests.
+//! How fast somebody may do something, where no connection counts for him.
 //!
-//! A connection counts what it publishes; a request has none. So the device counts that its token or certificate names,
-//! or the source address where none does.
+//! Of a request the device counts that its token or certificate names, or the source address where none does.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use weir_engine::Nanos;
 
-use crate::config::LimitsConfig;
 use crate::router::{Bucket, Rate};
 use crate::sources::Source;
 
 /// Who is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Sender<'a> {
+pub(crate) enum Sender<'a> {
     Device(&'a str),
     Source(Option<Source>),
 }
@@ -26,7 +24,7 @@ pub(super) enum Sender<'a> {
 /// Shape: [`PLACES`] buckets of 16 bytes, and a sender has the one that its hash leads to, under a key drawn at the start.
 /// Limits: fixed, whoever comes. Two senders share a bucket once in [`PLACES`] pairs, and then the rate with it.
 /// Cost: one lock, which nothing waits under; no allocation.
-pub(super) struct Rates {
+pub(crate) struct Rates {
     /// `None`: as fast as they like.
     rate: Option<Rate>,
     hasher: RandomState,
@@ -34,24 +32,22 @@ pub(super) struct Rates {
 }
 
 impl<'a> Sender<'a> {
-    pub(super) fn new(device: Option<&'a str>, peer: Option<IpAddr>) -> Self {
+    pub(crate) fn new(device: Option<&'a str>, peer: Option<IpAddr>) -> Self {
         device.map_or_else(|| Sender::Source(peer.map(Source::of)), Sender::Device)
     }
 }
 
 impl Rates {
-    pub(super) fn new(limits: &LimitsConfig) -> Self {
-        let rate = (limits.publishes_per_second > 0).then_some(Rate {
-            per_second: limits.publishes_per_second,
-            burst: limits.publish_burst.max(1),
-        });
+    /// `per_second` 0: as fast as they like.
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        let rate = (per_second > 0).then_some(Rate { per_second, burst: burst.max(1) });
         let places = if rate.is_some() { PLACES } else { 0 };
         let buckets = (0..places).map(|_| Mutex::default()).collect();
         Self { rate, hasher: RandomState::new(), buckets }
     }
 
-    /// One message more, or how long it would have to wait.
-    pub(super) fn take(&self, sender: Sender<'_>, now: Nanos) -> Result<(), Duration> {
+    /// One more, or how long it would have to wait.
+    pub(crate) fn take(&self, sender: impl Hash, now: Nanos) -> Result<(), Duration> {
         let Some(rate) = self.rate else { return Ok(()) };
         #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
         let place = self.hasher.hash_one(sender) as usize % PLACES;
@@ -71,9 +67,7 @@ mod tests {
 
     #[test]
     fn each_sender_has_its_own_rate() {
-        let limits =
-            LimitsConfig { publishes_per_second: 10, publish_burst: 2, ..LimitsConfig::default() };
-        let rates = Rates::new(&limits);
+        let rates = Rates::new(10, 2);
         let now = Nanos(1_000_000_000);
         let peer = |last: u8| Some(IpAddr::from([192, 0, 2, last]));
         let senders = [
@@ -101,8 +95,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_nobody_waits() {
-        let limits = LimitsConfig { publishes_per_second: 0, ..LimitsConfig::default() };
-        let rates = Rates::new(&limits);
+        let rates = Rates::new(0, 2);
         for _ in 0..1000 {
             assert_eq!(rates.take(Sender::new(None, None), Nanos(1)), Ok(()));
         }

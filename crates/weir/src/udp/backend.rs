@@ -1,0 +1,276 @@
+//! What the threads ask the front: whose a token is, to activate, to publish.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_engine::Nanos;
+use weir_wire::{ErrorCode, v1};
+
+use crate::auth::{Act, Requester};
+use crate::config::LimitsConfig;
+use crate::counters::RefuseCause;
+use crate::events::{FromDevice, Refusal};
+use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::publish::check_fields;
+use crate::rates::{Rates, Sender};
+use crate::rights::Denied;
+
+/// What the front answers.
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + Send + 'a>>;
+
+/// The part of the front that datagrams need.
+///
+/// Limits: each answer has to come within some seconds; a thread has `udp.queue_max` of them outstanding at the most.
+pub(crate) trait Backend: Send + Sync {
+    /// Whether a token is somebody's; `None`: it is nobody's.
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>>;
+
+    /// Gives a device its token.
+    fn activate<'a>(
+        &'a self,
+        serial: &'a str,
+        key: &'a str,
+        source: IpAddr,
+    ) -> Answer<'a, Activated>;
+
+    /// Publishes for whom the token is of.
+    fn publish<'a>(
+        &'a self,
+        token: &'a str,
+        publish: &'a v1::Publish,
+        source: IpAddr,
+    ) -> Answer<'a, Option<Accepted>>;
+}
+
+/// A token that is somebody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Validity {
+    /// When it ends, if it does.
+    pub(crate) ends_in: Option<Duration>,
+}
+
+/// A device was activated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Activated {
+    /// Its token from now on.
+    pub(crate) token: String,
+    /// When that ends, in milliseconds since 1970.
+    pub(crate) expires_at_ms: u64,
+    /// Where to connect.
+    pub(crate) gateways: Arc<[String]>,
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// The word for programs; docs/udp.md lists them.
+    pub(crate) code: &'static str,
+    /// The field at fault, or nothing.
+    pub(crate) field: &'static str,
+    /// The sentence for people.
+    pub(crate) message: String,
+    /// When the same may work; such an answer is not remembered.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Refused {
+    /// The word for wrong credentials.
+    pub(crate) const UNAUTHORIZED: &str = "unauthorized";
+
+    /// The token is nobody's.
+    pub(crate) fn unauthorized() -> Refused {
+        Refused {
+            code: Refused::UNAUTHORIZED,
+            field: "pt",
+            message: "no valid token".to_owned(),
+            retry_after: None,
+        }
+    }
+
+    /// More wait than may.
+    pub(crate) fn busy(message: &str) -> Refused {
+        Refused {
+            code: ErrorCode::Busy.name(),
+            field: "",
+            message: message.to_owned(),
+            retry_after: Some(RETRY_AFTER),
+        }
+    }
+}
+
+/// The gateway: static tokens, and its router.
+pub(crate) struct Front {
+    handle: Handle,
+    rates: Rates,
+}
+
+impl Front {
+    pub(crate) fn new(handle: Handle) -> Front {
+        let LimitsConfig { publishes_per_second, publish_burst, .. } = handle.config().limits;
+        Front { handle, rates: Rates::new(publishes_per_second, publish_burst) }
+    }
+
+    fn publish_now(
+        &self,
+        token: &str,
+        publish: &v1::Publish,
+        source: IpAddr,
+    ) -> Result<Option<Accepted>, Refused> {
+        let hub = self.handle.hub();
+        let requester = hub.auth.identify(None, token).ok_or_else(Refused::unauthorized)?;
+        if !requester.is_service {
+            self.check_rate(Sender::new(requester.device.as_deref(), Some(source)))?;
+        }
+        if let Err(message) = check_fields(&publish.content_type, &publish.key) {
+            hub.counters().count_refused(RefuseCause::InvalidField);
+            return Err(refused(Refusal { code: ErrorCode::InvalidField, message }, None));
+        }
+        let publication = Publication {
+            target: Target::Topic(&publish.topic),
+            payload: match &publish.payload {
+                Some(v1::publish::Payload::Text(text)) => Payload::Text(text),
+                Some(v1::publish::Payload::Data(data)) => Payload::Data(data),
+                None => Payload::Text(""),
+            },
+            content_type: &publish.content_type,
+            key: &publish.key,
+            ttl: None,
+            sender: None,
+        };
+        match &hub.on_publish {
+            Some(_) => self.pass_on(&requester, &publication, &publish.topic),
+            None => self.to_topic(&requester, &publication, &publish.topic).map(Some),
+        }
+    }
+
+    fn check_rate(&self, sender: Sender<'_>) -> Result<(), Refused> {
+        self.rates.take(sender, Nanos::now()).map_err(|after| {
+            self.handle.counters().count_refused(RefuseCause::SenderRate);
+            let limit = self.handle.config().limits.publishes_per_second;
+            let message = format!(
+                "a device may publish {limit} messages a second (limits.publishes_per_second)"
+            );
+            refused(Refusal { code: ErrorCode::RateLimited, message }, Some(after))
+        })
+    }
+
+    /// The class of the topic decides, as for what comes on a connection.
+    fn to_topic(
+        &self,
+        requester: &Requester,
+        publication: &Publication<'_>,
+        topic: &str,
+    ) -> Result<Accepted, Refused> {
+        let hub = self.handle.hub();
+        let device = requester.device.as_deref();
+        let permitted = hub.permit(requester.grant, Act::Publish, topic, |pattern| {
+            device.is_some_and(|device| pattern.matches_for(topic, device))
+        });
+        if let Err(denied) = permitted {
+            let (cause, refusal) = match denied {
+                Denied::Name(error) => {
+                    (RefuseCause::TopicName, Refusal::from(PublishError::from(error)))
+                }
+                Denied::NotPermitted(message) => {
+                    (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
+                }
+            };
+            hub.counters().count_refused(cause);
+            return Err(refused(refusal, None));
+        }
+        self.handle.publish(publication).map_err(not_published)
+    }
+
+    /// The embedding program decides.
+    fn pass_on(
+        &self,
+        requester: &Requester,
+        publication: &Publication<'_>,
+        topic: &str,
+    ) -> Result<Option<Accepted>, Refused> {
+        let hub = self.handle.hub();
+        let limit = hub.config().limits.topic_bytes_max;
+        crate::router::validate_name(topic, limit)
+            .map_err(|error| refused(PublishError::from(error).into(), None))?;
+        let Some(on_publish) = &hub.on_publish else { return Ok(None) };
+        let event = FromDevice {
+            conn: None,
+            device: requester.device.as_deref().unwrap_or_default(),
+            topic,
+            payload: publication.payload,
+            content_type: publication.content_type,
+            key: publication.key,
+            ttl: None,
+            handle: &self.handle,
+        };
+        event.ask(on_publish).map_err(|refusal| {
+            let after = matches!(refusal.code, ErrorCode::Busy | ErrorCode::RateLimited);
+            refused(refusal, after.then_some(RETRY_AFTER))
+        })
+    }
+}
+
+impl Backend for Front {
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>> {
+        let is_valid = !token.is_empty() && self.handle.hub().auth.knows(token);
+        Box::pin(async move { Ok(is_valid.then_some(Validity { ends_in: None })) })
+    }
+
+    fn activate<'a>(
+        &'a self,
+        _serial: &'a str,
+        _key: &'a str,
+        _source: IpAddr,
+    ) -> Answer<'a, Activated> {
+        Box::pin(async {
+            Err(Refused {
+                code: ErrorCode::NotSupported.name(),
+                field: "",
+                message: "this gateway keeps no devices to be activated".to_owned(),
+                retry_after: None,
+            })
+        })
+    }
+
+    fn publish<'a>(
+        &'a self,
+        token: &'a str,
+        publish: &'a v1::Publish,
+        source: IpAddr,
+    ) -> Answer<'a, Option<Accepted>> {
+        Box::pin(async move { self.publish_now(token, publish, source) })
+    }
+}
+
+fn not_published(error: PublishError) -> Refused {
+    let after = match error {
+        PublishError::RateLimited { after, .. }
+        | PublishError::TickFull { after, .. }
+        | PublishError::TooManyTopics { after, .. }
+        | PublishError::Busy(after)
+        | PublishError::BudgetExhausted(after) => Some(after),
+        PublishError::TopicName(_)
+        | PublishError::TooLarge { .. }
+        | PublishError::TooLargeForTopic { .. } => None,
+    };
+    refused(error.into(), after)
+}
+
+fn refused(refusal: Refusal, retry_after: Option<Duration>) -> Refused {
+    let field = match refusal.code {
+        ErrorCode::TopicName | ErrorCode::TooManyTopics => "publish.topic",
+        ErrorCode::TooLarge | ErrorCode::InvalidField | ErrorCode::NotPermitted => "publish",
+        ErrorCode::UnknownKind
+        | ErrorCode::NotSupported
+        | ErrorCode::AlreadyGreeted
+        | ErrorCode::Busy
+        | ErrorCode::RateLimited => "",
+    };
+    Refused { code: refusal.code.name(), field, message: refusal.message, retry_after }
+}
+
+/// As elsewhere: what is full is so for a moment.
+const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,0 +1,120 @@
+//! What the front does for a thread, and how that hears of it.
+
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weir_engine::Bell;
+use weir_wire::v1;
+
+use super::Reply;
+use crate::handle::Accepted;
+use crate::udp::backend::{Activated, Backend, Refused, Validity};
+use crate::udp::duplicates::Key;
+
+/// Jobs that are done.
+///
+/// Limits: as many as the thread has given out.
+pub(super) struct Jobs {
+    done: Mutex<Vec<(Done, Outcome)>>,
+    /// Whether the bell has rung since the last look.
+    has_rung: AtomicBool,
+    bell: Bell,
+}
+
+/// What is to be done once the front has answered.
+pub(super) enum Done {
+    Check { token: Box<str> },
+    Ask { like: Key, reply: Reply<'static> },
+}
+
+/// What the front is asked for.
+pub(super) enum What {
+    Check { token: Box<str> },
+    Activate { serial: String, key: String },
+    Publish { token: String, publish: v1::Publish },
+}
+
+/// What the front answered.
+pub(super) enum Outcome {
+    Checked(Option<Validity>),
+    Activated(Activated),
+    Published(Option<Accepted>),
+    Refused(Refused),
+}
+
+/// A job that the front has. Dropped without an outcome, it was not done.
+pub(super) struct Ticket {
+    jobs: Arc<Jobs>,
+    done: Option<Done>,
+}
+
+impl Jobs {
+    pub(super) fn new(bell: Bell) -> Arc<Jobs> {
+        Arc::new(Jobs { done: Mutex::default(), has_rung: AtomicBool::new(false), bell })
+    }
+
+    /// Takes what is done.
+    pub(super) fn take(&self) -> Vec<(Done, Outcome)> {
+        // Before the look: what is put behind it rings again.
+        if !self.has_rung.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        mem::take(&mut *self.done.lock().expect("no panic happens under this lock"))
+    }
+
+    fn put(&self, done: Done, outcome: Outcome) {
+        self.done.lock().expect("no panic happens under this lock").push((done, outcome));
+        if !self.has_rung.swap(true, Ordering::AcqRel) {
+            (self.bell)();
+        }
+    }
+}
+
+impl Done {
+    /// Where the request comes from.
+    pub(super) fn source(&self) -> IpAddr {
+        match self {
+            // Whoever shows it: a token is looked up once for all of them.
+            Done::Check { .. } => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Done::Ask { reply, .. } => reply.peer.ip(),
+        }
+    }
+}
+
+impl What {
+    pub(super) async fn ask(&self, backend: &dyn Backend, source: IpAddr) -> Outcome {
+        let outcome = match self {
+            What::Check { token } => backend.check(token).await.map(Outcome::Checked),
+            What::Activate { serial, key } => {
+                backend.activate(serial, key, source).await.map(Outcome::Activated)
+            }
+            What::Publish { token, publish } => {
+                backend.publish(token, publish, source).await.map(Outcome::Published)
+            }
+        };
+        outcome.unwrap_or_else(Outcome::Refused)
+    }
+}
+
+impl Ticket {
+    pub(super) fn new(jobs: Arc<Jobs>, done: Done) -> Ticket {
+        Ticket { jobs, done: Some(done) }
+    }
+
+    pub(super) fn finish(mut self, outcome: Outcome) {
+        if let Some(done) = self.done.take() {
+            self.jobs.put(done, outcome);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            let refused = Refused::busy("the server did not manage to answer");
+            self.jobs.put(done, Outcome::Refused(refused));
+        }
+    }
+}
