@@ -3,6 +3,7 @@
 mod http;
 mod scenarios;
 mod tls;
+mod udp;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,12 +16,14 @@ use clap::{Args, Parser, Subcommand};
 use weir_wire::PING_BYTES_MAX;
 
 use crate::floor::Trigger;
+use crate::floor::udp::Style;
 use crate::payload::HEADER_BYTES;
 use crate::process::Cpus;
 
 pub(crate) use http::*;
 pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
+pub(crate) use udp::UdpArgs;
 
 /// Measures a Weir gateway, or what the machine can do at best.
 #[derive(Debug, Parser)]
@@ -56,6 +59,8 @@ pub(crate) enum Command {
     Storm(StormArgs),
     /// Requests over HTTP, beside bare responders and nginx.
     Http(HttpArgs),
+    /// Calls by datagrams, beside a bare echo in batches and one by one.
+    Udp(UdpArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Floor(FloorArgs),
@@ -72,6 +77,11 @@ pub(crate) enum Process {
     Exchange {
         #[arg(long, value_delimiter = ',')]
         script: Vec<usize>,
+    },
+    #[command(name = "udp-process", hide = true)]
+    Udp {
+        #[arg(long, value_enum)]
+        style: Style,
     },
     #[command(name = "memory-process", hide = true)]
     Memory,
@@ -254,6 +264,8 @@ mod tests {
             "weir-bench http --spawn w --pipeline 16 --requests 100000",
             "weir-bench http --spawn w --per-connection --tls --tls-key rsa --tls-resume 1 --tls-session-ids",
             "weir-bench http --connect 127.0.0.1:1 --pid 1 --path /",
+            "weir-bench udp --spawn w --calls 1000000 --json",
+            "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
             "weir-bench floor http-epoll --listen 127.0.0.1:1 --pin 0",
             "weir-bench floor http-hyper --h2 --certificate c --key k",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
@@ -274,6 +286,7 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-resume 1.1",
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
             "weir-bench http",
+            "weir-bench udp --spawn w --udp 127.0.0.1:1",
             "weir-bench http --connect 127.0.0.1:1",
             "weir-bench http --spawn w --h2 --pipeline 2",
             "weir-bench http --spawn w --streams 2",

@@ -7,6 +7,7 @@ pub(crate) mod exchange;
 pub(crate) mod http;
 pub(crate) mod hyper;
 pub(crate) mod memory;
+pub(crate) mod udp;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

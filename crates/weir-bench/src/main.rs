@@ -84,6 +84,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Http(args) => {
             present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
         }
+        Command::Udp(args) => {
+            present(args.run.json, Report::new("udp"), |report| scenario::udp::run(&args, report))
+        }
         Command::Floor(FloorArgs { server: Some(server), .. }) => {
             match server {
                 HttpFloor::HttpEpoll { server, answer } => {
@@ -115,6 +118,7 @@ fn serve(process: Process) -> Result<()> {
                 .context("cannot take standard input")?;
             Worker::new(input, std::io::stdout())?.run()
         }
+        Process::Udp { style } => floor::udp::run(style),
         Process::Exchange { script } => floor::exchange::run(script),
         Process::Memory => floor::memory::run(std::io::stdin(), std::io::stdout()),
         Process::Floor { trigger } => floor::run(trigger),

@@ -26,6 +26,11 @@ impl Cpus {
         (!first.is_empty()).then(|| (Cpus(first.to_vec()), Cpus(second.to_vec())))
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Runs `work` with the calling thread bound to these CPUs, so that what it starts inherits the binding.
     pub(crate) fn bind<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = sched_getaffinity(None).context("cannot read the CPU affinity")?;

@@ -1,6 +1,8 @@
 //! The system calls that rustix does not offer: the only unsafe code of the bench.
 #![expect(unsafe_code, reason = "calls into libc that no safe wrapper covers")]
 
+pub(crate) mod datagrams;
+
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -60,10 +62,19 @@ pub(crate) fn bind_address_only(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn set_option(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let bytes = libc::socklen_t::try_from(mem::size_of_val(&on)).unwrap_or(0);
-    // SAFETY: the pointer names `on`, which lives past the call, with its true length.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const on).cast(), bytes) })
+    set_option_to(fd, level, name, 1)
+}
+
+fn set_option_to(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let bytes = libc::socklen_t::try_from(mem::size_of_val(&value)).unwrap_or(0);
+    let value = (&raw const value).cast();
+    // SAFETY: the pointer names an argument, which lives past the call, with its true length.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, bytes) })
 }
 
 /// CPU time of a process, all its threads, living and ended, in nanoseconds.

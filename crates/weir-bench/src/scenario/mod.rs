@@ -15,6 +15,7 @@ pub(crate) mod room;
 mod sampler;
 pub(crate) mod stall;
 pub(crate) mod storm;
+pub(crate) mod udp;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

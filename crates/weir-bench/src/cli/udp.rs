@@ -1,0 +1,39 @@
+//! The options of calls by datagrams.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::{RunArgs, TargetArgs, share};
+
+#[derive(Debug, Args)]
+pub(crate) struct UdpArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Without --spawn: where the running server answers datagrams; it needs --token too.
+    #[arg(long, value_name = "ADDR", requires_all = ["addr", "token"])]
+    pub(crate) udp: Option<SocketAddr>,
+    /// Calls to each server in each round.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) calls: u64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Sockets that calls come from.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) sockets: u32,
+    /// Calls of each socket that are on their way at a time.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) window: u32,
+    /// With --spawn: devices, each with a token, that call in turn.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    pub(crate) devices: u32,
+    /// Afterwards: calls by the clock, so many a second [default: --share of what the server answered].
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) rate: Option<u32>,
+    /// Share of the server's calls a second that are made by the clock afterwards.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
+    pub(crate) share: f64,
+}

@@ -1,0 +1,311 @@
+//! Who calls: sockets, each with a window of calls on their way, or with calls by the clock.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::clock;
+use crate::floor::udp::BUFFER_BYTES;
+use crate::stats::Lags;
+use crate::sys::datagrams::{self, BATCH, Batch};
+
+/// The sockets of one run.
+pub(crate) struct Caller {
+    sockets: Vec<Socket>,
+    /// Requests but for their count, one for each device.
+    templates: Vec<Template>,
+    batch: Batch,
+    tally: Tally,
+}
+
+/// What became of calls.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    /// Answers that are not what was called, or come twice.
+    pub(crate) wrong: u64,
+    pub(crate) lags: Lags,
+    /// From the first call to the last answer.
+    pub(crate) time: Duration,
+}
+
+struct Template {
+    bytes: Vec<u8>,
+    count_at: usize,
+}
+
+struct Socket {
+    socket: UdpSocket,
+    /// Number of the next call.
+    next: u64,
+    on_their_way: usize,
+    /// When each call was sent, by its number; 0: it has been answered.
+    sent_at: Vec<u64>,
+    heard_at: u64,
+}
+
+impl Caller {
+    /// Connects sockets to a server that these tokens are valid at.
+    pub(crate) fn new(addr: SocketAddr, sockets: u32, tokens: &[String]) -> Result<Caller> {
+        let sockets = (0..sockets).map(|_| Socket::new(addr));
+        Ok(Caller {
+            sockets: sockets.collect::<Result<_>>()?,
+            templates: tokens.iter().map(|token| Template::new(token)).collect(),
+            batch: Batch::new(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Makes so many calls, with at most `window` of each socket on their way.
+    pub(crate) fn run(&mut self, calls: u64, window: usize) -> Result<Tally> {
+        self.begin();
+        let start = clock::monotonic_ns();
+        while self.tally.sent < calls || self.on_their_way() > 0 {
+            let mut moved = self.receive_all()?;
+            for index in 0..self.sockets.len() {
+                let socket = &self.sockets[index];
+                let room = window.saturating_sub(socket.on_their_way).min(BATCH);
+                // A batch at a time, but whatever there is when nothing else is on its way.
+                let left = usize::try_from(calls - self.tally.sent).unwrap_or(BATCH);
+                if room >= BATCH.min(window) / 2 || socket.on_their_way == 0 {
+                    moved |= self.send(index, room.min(left))? > 0;
+                }
+            }
+            if !moved {
+                self.wait(PATIENCE)?;
+                self.give_up();
+            }
+        }
+        Ok(self.end(start))
+    }
+
+    /// Makes so many calls by the clock, `rate` a second, and waits a while for the last answers.
+    pub(crate) fn run_at(&mut self, calls: u64, rate: u32) -> Result<Tally> {
+        self.begin();
+        let start = clock::monotonic_ns();
+        let (mut turn, mut ended) = (0, None);
+        while ended.is_none_or(|ended: u64| clock::monotonic_ns() < ended + GRACE_NS) {
+            let elapsed = u128::from(clock::monotonic_ns() - start);
+            let due = elapsed * u128::from(rate) / 1_000_000_000;
+            let due = u64::try_from(due).unwrap_or(u64::MAX).min(calls);
+            let mut left = due - self.tally.sent;
+            while left > 0 {
+                let some = usize::try_from(left).unwrap_or(BATCH).min(PACED_BATCH);
+                turn = (turn + 1) % self.sockets.len();
+                left -= (self.send(turn, some)? as u64).max(1).min(left);
+            }
+            self.receive_all()?;
+            match ended {
+                Some(_) if self.on_their_way() == 0 => break,
+                None if self.tally.sent >= calls => ended = Some(clock::monotonic_ns()),
+                Some(_) | None => self.wait(PACED_PAUSE)?,
+            }
+        }
+        self.sockets.iter_mut().for_each(|socket| socket.on_their_way = 0);
+        Ok(self.end(start))
+    }
+
+    fn begin(&mut self) {
+        self.tally = Tally::default();
+        for socket in &mut self.sockets {
+            socket.sent_at.fill(0);
+            socket.heard_at = clock::monotonic_ns();
+        }
+    }
+
+    fn end(&mut self, start: u64) -> Tally {
+        let last = self.sockets.iter().map(|socket| socket.heard_at).max().unwrap_or(start);
+        let mut tally = std::mem::take(&mut self.tally);
+        tally.time = Duration::from_nanos(last.saturating_sub(start));
+        tally
+    }
+
+    fn on_their_way(&self) -> usize {
+        self.sockets.iter().map(|socket| socket.on_their_way).sum()
+    }
+
+    fn send(&mut self, index: usize, count: usize) -> Result<usize> {
+        let socket = &mut self.sockets[index];
+        for place in 0..count {
+            let number = socket.next + place as u64;
+            let template = template_of(&self.templates, index, number);
+            let datagram = self.batch.set(place, &template.bytes);
+            let count_at = template.count_at;
+            write_count(&mut datagram[count_at..count_at + COUNT_DIGITS], number);
+        }
+        if count == 0 {
+            return Ok(0);
+        }
+        let now = clock::monotonic_ns();
+        let sent = self.batch.send(socket.socket.as_fd(), count).context("cannot send")?;
+        for number in socket.next..socket.next + sent as u64 {
+            socket.sent_at[place_of(number)] = now;
+        }
+        socket.next += sent as u64;
+        socket.on_their_way += sent;
+        self.tally.sent += sent as u64;
+        Ok(sent)
+    }
+
+    fn receive_all(&mut self) -> Result<bool> {
+        let mut any = false;
+        for index in 0..self.sockets.len() {
+            let received = self.batch.receive(self.sockets[index].socket.as_fd());
+            let received = received.context("cannot receive")?;
+            if received == 0 {
+                continue;
+            }
+            any = true;
+            let now = clock::monotonic_ns();
+            for place in 0..received {
+                self.hear(index, place, now);
+            }
+            self.sockets[index].heard_at = now;
+        }
+        Ok(any)
+    }
+
+    fn hear(&mut self, index: usize, place: usize, now: u64) {
+        let answer = self.batch.get(place);
+        let socket = &mut self.sockets[index];
+        let number = read_count(answer).filter(|number| {
+            let template = template_of(&self.templates, index, *number);
+            let (start, end) = (template.count_at, template.count_at + COUNT_DIGITS);
+            answer.len() == template.bytes.len()
+                && answer[..start] == template.bytes[..start]
+                && answer[end..] == template.bytes[end..]
+        });
+        let sent_at = number.map(|number| std::mem::take(&mut socket.sent_at[place_of(number)]));
+        match sent_at {
+            Some(sent_at @ 1..) => {
+                self.tally.lags.record(now.saturating_sub(sent_at));
+                self.tally.answered += 1;
+                socket.on_their_way = socket.on_their_way.saturating_sub(1);
+            }
+            Some(0) | None => self.tally.wrong += 1,
+        }
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<()> {
+        let fds = self.sockets.iter().map(|socket| PollFd::new(&socket.socket, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = fds.collect();
+        poll(&mut fds, Some(&clock::timespec(timeout))).context("cannot wait")?;
+        Ok(())
+    }
+
+    /// Calls of sockets that have been silent for long are lost.
+    fn give_up(&mut self) {
+        let now = clock::monotonic_ns();
+        for socket in &mut self.sockets {
+            if socket.on_their_way > 0 && now > socket.heard_at + LOST_AFTER_NS {
+                socket.on_their_way = 0;
+                socket.sent_at.fill(0);
+            }
+        }
+    }
+}
+
+impl Tally {
+    /// Calls without an answer.
+    pub(crate) fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.answered)
+    }
+}
+
+impl Template {
+    fn new(token: &str) -> Template {
+        let start = format!("{{\"pt\":\"{token}\",\"count\":");
+        let count_at = start.len();
+        Template { bytes: format!("{start}{COUNT_MIN}}}").into_bytes(), count_at }
+    }
+}
+
+impl Socket {
+    fn new(addr: SocketAddr) -> Result<Socket> {
+        let socket = UdpSocket::bind("127.0.0.1:0").context("cannot make a socket")?;
+        socket.connect(addr).context("cannot connect a socket")?;
+        datagrams::set_buffers(socket.as_fd(), BUFFER_BYTES).context("cannot set buffers")?;
+        let sent_at = vec![0; PLACES];
+        Ok(Socket { socket, next: 0, on_their_way: 0, sent_at, heard_at: 0 })
+    }
+}
+
+/// Devices call in turn, and each socket has its own share of the turns.
+fn template_of(templates: &[Template], socket: usize, number: u64) -> &Template {
+    let turn = usize::try_from(number).unwrap_or(0).wrapping_mul(31).wrapping_add(socket * 7919);
+    &templates[turn % templates.len()]
+}
+
+fn place_of(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(0) % PLACES
+}
+
+fn write_count(digits: &mut [u8], number: u64) {
+    let mut rest = COUNT_MIN + number % COUNT_MIN;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+    }
+}
+
+/// The count at the end of an answer: the number of its call.
+fn read_count(answer: &[u8]) -> Option<u64> {
+    let end = answer.len().checked_sub(1)?;
+    let digits = str::from_utf8(answer.get(end.checked_sub(COUNT_DIGITS)?..end)?).ok()?;
+    digits.parse::<u64>().ok()?.checked_sub(COUNT_MIN)
+}
+
+/// Counts have all the same number of digits.
+const COUNT_DIGITS: usize = 10;
+const COUNT_MIN: u64 = 1_000_000_000;
+/// Calls of one socket whose time is known: more than can be on their way.
+const PLACES: usize = 1 << 16;
+/// Longest wait in which nothing comes, before it is looked at what has been lost.
+const PATIENCE: Duration = Duration::from_millis(50);
+const LOST_AFTER_NS: u64 = 300_000_000;
+/// Of calls by the clock.
+const PACED_BATCH: usize = 16;
+const PACED_PAUSE: Duration = Duration::from_micros(100);
+const GRACE_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends back what comes, but for one datagram in so many, and one it falsifies.
+    fn serve(socket: &UdpSocket, calls: usize) {
+        let mut buf = [0; 2000];
+        for number in 0..calls {
+            let (bytes, peer) = socket.recv_from(&mut buf).unwrap();
+            if number == 5 {
+                continue;
+            }
+            if number == 6 {
+                buf[3] = b'x';
+            }
+            socket.send_to(&buf[..bytes], peer).unwrap();
+        }
+    }
+
+    #[test]
+    fn calls_are_counted_by_what_became_of_them() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let tokens = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let mut caller = Caller::new(server.local_addr().unwrap(), 2, &tokens).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&server, 100));
+            let tally = caller.run(100, 8).unwrap();
+            assert_eq!((tally.sent, tally.answered, tally.wrong), (100, 98, 1));
+            assert_eq!(tally.lags.count(), 98);
+        });
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&server, 100));
+            let tally = caller.run_at(100, 10_000).unwrap();
+            assert_eq!((tally.sent, tally.lost(), tally.wrong), (100, 2, 1));
+        });
+    }
+}
