@@ -1,5 +1,7 @@
 //! Datagrams at a gateway: calls, publishes, and what is told to who may not.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "this test needs a part of it only")]
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
