@@ -3,9 +3,11 @@
 //! A [`Store`] keeps [`Device`]s, and the tokens that they have been given. Every method takes a batch, as round trips
 //! and commits are what cost; what stands before a store gathers what concurrent requests ask for.
 
+mod batches;
 mod contract;
 mod records;
 
+pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
 pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,

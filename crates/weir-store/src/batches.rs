@@ -1,0 +1,207 @@
+//! Gathers what concurrent requests ask of a store, since round trips and commits are what cost.
+//!
+//! ```text
+//!  ask ──► queue ──(count or time, and a free place among those on their way)──► batch ──► store
+//!            ▲ refused when full              │
+//!            └── held: its device is in a batch that is on its way ◄──┘
+//! ```
+//!
+//! There is one lane for issues and one for checks. Nothing runs while nothing is asked: a batch is a task that ends with
+//! the store's answer, and starts those that it kept waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::contract::{Error, Store};
+use crate::records::{Hash, Holder, Issue, Issued, Millis, Proof, Refusal, Serial};
+
+mod lane;
+
+pub use lane::LaneCounts;
+use lane::{Lane, Sent};
+
+/// How a store is asked in batches.
+#[derive(Debug, Clone)]
+pub struct BatchLimits {
+    /// Items that may wait, for issues and for checks each: who comes then is told [`Error::Overloaded`] at once.
+    pub queue_max: usize,
+    /// Items of the largest batch, at most [`crate::BATCH_MAX`]; with 1 each request goes by itself.
+    pub batch_max: usize,
+    /// How long the first item waits for others to come; with zero it goes at once, and only what comes while no batch
+    /// may leave is gathered.
+    pub batch_wait: Duration,
+    /// Batches on their way at the same time, for issues and for checks each: 1 for a store with one writer, which loses
+    /// by more, several for one whose answer is a round trip away.
+    pub in_flight_max: usize,
+    /// How long an item may take, waiting included: then it is answered with [`Error::TimedOut`].
+    pub timeout: Duration,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        BatchLimits {
+            queue_max: 16_384,
+            batch_max: 512,
+            batch_wait: Duration::from_millis(1),
+            in_flight_max: 1,
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What has been asked in batches so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchCounts {
+    /// Of [`Batches::issue`].
+    pub issues: LaneCounts,
+    /// Of [`Batches::check`].
+    pub checks: LaneCounts,
+}
+
+/// A store that is asked for one thing at a time and answers in batches.
+///
+/// Everything but issues and checks is asked of [`Batches::store`] itself.
+pub struct Batches {
+    store: Arc<dyn Store>,
+    issues: Arc<Lane<Issues>>,
+    checks: Arc<Lane<Checks>>,
+}
+
+impl Batches {
+    /// Puts batches before a store.
+    pub fn new(store: Arc<dyn Store>, limits: &BatchLimits) -> Batches {
+        let issues = Lane::new(Issues(Arc::clone(&store)), limits);
+        let checks = Lane::new(Checks(Arc::clone(&store)), limits);
+        Batches { store, issues, checks }
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// [`Store::issue`] for one.
+    ///
+    /// Two for one device are never on their way in two batches, so that they do not work against each other, and the one
+    /// asked first comes first. What counts for that is what the proof names: one with the key and one with a token are
+    /// not known to be of one device, and the store sorts them out.
+    ///
+    /// # Errors
+    /// Those of the store; [`Error::Overloaded`] at once where too many wait; [`Error::TimedOut`] at the end of its time,
+    /// after which it may still be carried out if it was on its way.
+    pub async fn issue(&self, issue: Issue) -> Result<Result<Issued, Refusal>, Error> {
+        self.issues.ask(issue).await
+    }
+
+    /// [`Store::check`] for one. Those of one token that wait together are asked as one.
+    ///
+    /// # Errors
+    /// As those of [`Batches::issue`].
+    pub async fn check(&self, token: Hash, now: Millis) -> Result<Option<Holder>, Error> {
+        self.checks.ask((token, now)).await
+    }
+
+    /// What has been asked so far.
+    pub fn counts(&self) -> BatchCounts {
+        BatchCounts { issues: self.issues.counts(), checks: self.checks.counts() }
+    }
+}
+
+/// What a lane carries.
+trait Kind: Send + Sync + 'static {
+    /// One item.
+    type Ask: Clone + Send + 'static;
+    /// Its answer.
+    type Answer: Clone + Send + 'static;
+    /// What items have in common that must not, or need not, be asked side by side.
+    type Key: Clone + Eq + std::hash::Hash + Send + 'static;
+
+    /// The key of an item.
+    fn key(ask: &Self::Ask) -> Self::Key;
+
+    /// Whether items of one key in a batch are one item, answered once.
+    const JOINS: bool;
+
+    /// Whether an item waits while another of its key is on its way.
+    const HOLDS: bool;
+
+    /// Asks the store.
+    fn send(&self, asks: Vec<Self::Ask>) -> Sent<Self::Answer>;
+
+    /// Has an item ask for another one too; only where they join.
+    fn join(ask: &mut Self::Ask, other: &Self::Ask);
+
+    /// The answer for one of those that were asked as one.
+    fn share(ask: &Self::Ask, answer: Self::Answer) -> Self::Answer;
+}
+
+struct Issues(Arc<dyn Store>);
+
+/// Whose token it is to be, as far as the proof tells.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Whose {
+    Serial(Serial),
+    Token(Hash),
+}
+
+impl Kind for Issues {
+    type Ask = Issue;
+    type Answer = Result<Issued, Refusal>;
+    type Key = Whose;
+    const JOINS: bool = false;
+    const HOLDS: bool = true;
+
+    fn key(ask: &Issue) -> Whose {
+        match &ask.proof {
+            Proof::Key { serial, .. } => Whose::Serial(serial.clone()),
+            Proof::Token(token) => Whose::Token(*token),
+        }
+    }
+
+    fn send(&self, asks: Vec<Issue>) -> Sent<Self::Answer> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move { store.issue(asks).await })
+    }
+
+    fn join(_: &mut Issue, _: &Issue) {}
+
+    fn share(_: &Issue, answer: Self::Answer) -> Self::Answer {
+        answer
+    }
+}
+
+struct Checks(Arc<dyn Store>);
+
+impl Kind for Checks {
+    type Ask = (Hash, Millis);
+    type Answer = Option<Holder>;
+    type Key = Hash;
+    const JOINS: bool = true;
+    // A check must see what was answered before it began: it must not share what another one found earlier, but it may
+    // be on its way beside it.
+    const HOLDS: bool = false;
+
+    fn key((token, _): &Self::Ask) -> Hash {
+        *token
+    }
+
+    fn send(&self, asks: Vec<Self::Ask>) -> Sent<Self::Answer> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move {
+            // The earliest: whoever is later asks below whether it still holds.
+            let now = asks.iter().map(|(_, now)| *now).min().unwrap_or_default();
+            store.check(asks.into_iter().map(|(token, _)| token).collect(), now).await
+        })
+    }
+
+    fn join((_, now): &mut Self::Ask, (_, other): &Self::Ask) {
+        *now = (*now).min(*other);
+    }
+
+    fn share((_, now): &Self::Ask, answer: Self::Answer) -> Self::Answer {
+        answer.filter(|holder| *now < holder.expires)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! One lane of batches: a bounded queue, and the batches that leave it.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{BatchLimits, Kind};
+use crate::contract::{BATCH_MAX, Error};
+
+/// A batch on its way.
+pub(super) type Sent<T> = Pin<Box<dyn Future<Output = Result<Vec<T>, Error>> + Send>>;
+
+/// What has been asked in a lane so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LaneCounts {
+    /// Items asked, whatever became of them.
+    pub items: u64,
+    /// Those that were asked together with another one as one.
+    pub joined: u64,
+    /// Batches sent.
+    pub batches: u64,
+    /// Batches that the store did not answer.
+    pub failed: u64,
+    /// Items refused as too many waited.
+    pub refused: u64,
+    /// Items whose time ended.
+    pub timed_out: u64,
+    /// Items that wait now.
+    pub queued: usize,
+    /// The most that have waited.
+    pub queued_peak: usize,
+    /// Batches on their way now.
+    pub in_flight: usize,
+}
+
+/// See the module.
+pub(super) struct Lane<K: Kind> {
+    kind: K,
+    limits: BatchLimits,
+    state: Mutex<State<K>>,
+    items: AtomicU64,
+    joined: AtomicU64,
+    batches: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    timed_out: AtomicU64,
+}
+
+struct State<K: Kind> {
+    queue: VecDeque<Item<K>>,
+    /// Keys on their way, each with the items that wait for its return; only where items are held.
+    away: HashMap<K::Key, Vec<Item<K>>>,
+    /// Items in `queue` and in `away`.
+    queued: usize,
+    queued_peak: usize,
+    in_flight: usize,
+    /// Whether a task sleeps that will look again.
+    is_timed: bool,
+}
+
+struct Item<K: Kind> {
+    ask: K::Ask,
+    since: Instant,
+    answer: oneshot::Sender<Result<K::Answer, Error>>,
+}
+
+/// Items that are asked as one.
+struct Asked<K: Kind> {
+    ask: K::Ask,
+    items: Vec<Item<K>>,
+}
+
+impl<K: Kind> Lane<K> {
+    pub(super) fn new(kind: K, limits: &BatchLimits) -> Arc<Lane<K>> {
+        let mut limits = limits.clone();
+        limits.batch_max = limits.batch_max.clamp(1, BATCH_MAX);
+        limits.in_flight_max = limits.in_flight_max.max(1);
+        let state = State {
+            queue: VecDeque::new(),
+            away: HashMap::new(),
+            queued: 0,
+            queued_peak: 0,
+            in_flight: 0,
+            is_timed: false,
+        };
+        let zero = AtomicU64::default;
+        Arc::new(Lane {
+            kind,
+            limits,
+            state: Mutex::new(state),
+            items: zero(),
+            joined: zero(),
+            batches: zero(),
+            failed: zero(),
+            refused: zero(),
+            timed_out: zero(),
+        })
+    }
+
+    /// Queues one item and waits for its answer.
+    pub(super) async fn ask(self: &Arc<Self>, ask: K::Ask) -> Result<K::Answer, Error> {
+        self.items.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            if state.queued >= self.limits.queue_max {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(Error::Overloaded(state.queued));
+            }
+            state.queued += 1;
+            state.queued_peak = state.queued_peak.max(state.queued);
+            state.queue.push_back(Item { ask, since: Instant::now(), answer });
+            self.dispatch(&mut state);
+        }
+        match tokio::time::timeout(self.limits.timeout, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Error::Unavailable("it broke off".into())),
+            Err(_) => {
+                self.timed_out.fetch_add(1, Ordering::Relaxed);
+                Err(Error::TimedOut(millis(self.limits.timeout)))
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> LaneCounts {
+        let (queued, queued_peak, in_flight) = {
+            let state = self.lock();
+            (state.queued, state.queued_peak, state.in_flight)
+        };
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        LaneCounts {
+            items: read(&self.items),
+            joined: read(&self.joined),
+            batches: read(&self.batches),
+            failed: read(&self.failed),
+            refused: read(&self.refused),
+            timed_out: read(&self.timed_out),
+            queued,
+            queued_peak,
+            in_flight,
+        }
+    }
+
+    /// Sends what may leave now, or has somebody look again when the first item has waited long enough.
+    fn dispatch(self: &Arc<Self>, state: &mut State<K>) {
+        // None while a runtime ends: then nobody waits for answers either.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        while state.in_flight < self.limits.in_flight_max {
+            let Some(first) = state.queue.front() else {
+                return;
+            };
+            let is_alone = self.limits.batch_max == 1 || self.limits.batch_wait.is_zero();
+            let leaves = first.since + self.limits.batch_wait;
+            if !is_alone && state.queue.len() < self.limits.batch_max && Instant::now() < leaves {
+                if !state.is_timed {
+                    state.is_timed = true;
+                    runtime.spawn(Arc::clone(self).look_again(leaves));
+                }
+                return;
+            }
+            let batch = state.gather(self.limits.batch_max);
+            if !batch.is_empty() {
+                state.in_flight += 1;
+                runtime.spawn(Arc::clone(self).carry(batch));
+            }
+        }
+    }
+
+    async fn look_again(self: Arc<Self>, at: Instant) {
+        tokio::time::sleep_until(at).await;
+        let mut state = self.lock();
+        state.is_timed = false;
+        self.dispatch(&mut state);
+    }
+
+    /// Takes one batch to the store and back.
+    async fn carry(self: Arc<Self>, batch: Vec<Asked<K>>) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        let joined: usize = batch.iter().map(|asked| asked.items.len() - 1).sum();
+        self.joined.fetch_add(u64::try_from(joined).unwrap_or(0), Ordering::Relaxed);
+        let keys = batch.iter().filter(|_| K::HOLDS).map(|asked| K::key(&asked.ask)).collect();
+        let _way = Way { lane: Arc::clone(&self), keys };
+        let (asks, waiting): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|asked| (asked.ask, asked.items)).unzip();
+        match self.kind.send(asks).await {
+            Ok(answers) => {
+                // Where the store gives too few, those without one are told that it broke off.
+                for (items, answer) in waiting.into_iter().zip(answers) {
+                    for item in items {
+                        let share = K::share(&item.ask, answer.clone());
+                        let _ = item.answer.send(Ok(share));
+                    }
+                }
+            }
+            Err(error) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                for item in waiting.into_iter().flatten() {
+                    let _ = item.answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Kind> State<K> {
+    /// Takes the next batch out of the queue: at most `batch_max`, in their order, without those whose key is away.
+    fn gather(&mut self, batch_max: usize) -> Vec<Asked<K>> {
+        let mut batch: Vec<Asked<K>> = Vec::with_capacity(self.queue.len().min(batch_max));
+        let mut places: HashMap<K::Key, usize> = HashMap::new();
+        while let Some(item) = self.queue.pop_front() {
+            // Whoever asked has gone, or his time has ended.
+            if item.answer.is_closed() {
+                self.queued -= 1;
+                continue;
+            }
+            let key = K::key(&item.ask);
+            if let Some(held) = self.away.get_mut(&key) {
+                held.push(item);
+                continue;
+            }
+            if let Some(place) = places.get(&key).filter(|_| K::JOINS) {
+                self.queued -= 1;
+                K::join(&mut batch[*place].ask, &item.ask);
+                batch[*place].items.push(item);
+                continue;
+            }
+            if batch.len() == batch_max {
+                self.queue.push_front(item);
+                break;
+            }
+            self.queued -= 1;
+            places.insert(key, batch.len());
+            batch.push(Asked { ask: item.ask.clone(), items: vec![item] });
+        }
+        if K::HOLDS {
+            self.away.extend(places.into_keys().map(|key| (key, Vec::new())));
+        }
+        batch
+    }
+}
+
+/// A batch on its way: when it ends, in whatever way, its keys are free and the next one may leave.
+struct Way<K: Kind> {
+    lane: Arc<Lane<K>>,
+    keys: Vec<K::Key>,
+}
+
+impl<K: Kind> Drop for Way<K> {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.in_flight -= 1;
+        for key in &self.keys {
+            // Before all that came later, in their order.
+            for item in state.away.remove(key).into_iter().flatten().rev() {
+                state.queue.push_front(item);
+            }
+        }
+        self.lane.dispatch(&mut state);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

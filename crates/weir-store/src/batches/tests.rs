@@ -1,0 +1,330 @@
+//! Batches before a store that answers when it is told to.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::contract::Answer;
+use crate::records::{Device, DeviceEntry, Page, Put, Revoked};
+
+/// Answers a batch for each permit of its gate, and remembers what it was asked.
+struct Scripted {
+    gate: Semaphore,
+    fails: AtomicBool,
+    panics: AtomicBool,
+    answers_max: AtomicUsize,
+    asked: Mutex<Vec<Vec<String>>>,
+}
+
+impl Scripted {
+    fn new() -> Arc<Scripted> {
+        Arc::new(Scripted {
+            gate: Semaphore::new(0),
+            fails: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+            answers_max: AtomicUsize::new(usize::MAX),
+            asked: Mutex::default(),
+        })
+    }
+
+    fn asked(&self) -> Vec<Vec<String>> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    async fn pass(&self, asked: Vec<String>) -> Result<usize, Error> {
+        let count = asked.len().min(self.answers_max.load(Ordering::Relaxed));
+        self.asked.lock().unwrap().push(asked);
+        self.gate.acquire().await.unwrap().forget();
+        assert!(!self.panics.load(Ordering::Relaxed), "as the test wants it");
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(Error::Unavailable("as the test wants it".into()));
+        }
+        Ok(count)
+    }
+}
+
+impl Store for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn issue(&self, issues: Vec<Issue>) -> Answer<'_, Vec<Result<Issued, Refusal>>> {
+        Box::pin(async move {
+            let names: Vec<String> = issues.iter().map(name).collect();
+            let count = self.pass(names.clone()).await?;
+            let issued = |name: &String| {
+                let serial = Serial::new(name).unwrap();
+                Ok(Issued { serial, generation: 1, is_first: true })
+            };
+            Ok(names.iter().take(count).map(issued).collect())
+        })
+    }
+
+    fn check(&self, tokens: Vec<Hash>, now: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        Box::pin(async move {
+            let names = tokens.iter().map(|token| format!("{}@{now}", token.0[0])).collect();
+            let count = self.pass(names).await?;
+            let holder = Holder {
+                serial: Serial::new("a").unwrap(),
+                labels: BTreeMap::new(),
+                generation: 1,
+                expires: 100,
+            };
+            Ok(vec![Some(holder); count])
+        })
+    }
+
+    fn put(&self, _: Vec<DeviceEntry>, _: Millis) -> Answer<'_, Vec<Put>> {
+        unreachable!()
+    }
+
+    fn revoke(&self, _: Vec<Serial>) -> Answer<'_, Vec<Revoked>> {
+        unreachable!()
+    }
+
+    fn find(&self, _: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
+        unreachable!()
+    }
+
+    fn list(&self, _: Page) -> Answer<'_, Vec<Device>> {
+        unreachable!()
+    }
+
+    fn seen(&self, _: Vec<(Serial, Millis)>) -> Answer<'_, ()> {
+        unreachable!()
+    }
+
+    fn sweep(&self, _: Millis, _: usize) -> Answer<'_, usize> {
+        unreachable!()
+    }
+
+    fn count(&self) -> Answer<'_, u64> {
+        unreachable!()
+    }
+}
+
+fn name(issue: &Issue) -> String {
+    match &issue.proof {
+        Proof::Key { serial, .. } => format!("{serial}{}", issue.token.0[0]),
+        Proof::Token(token) => format!("token{}-{}", token.0[0], issue.token.0[0]),
+    }
+}
+
+fn issue(serial: &str, token: u8) -> Issue {
+    let proof = Proof::Key { serial: Serial::new(serial).unwrap(), key: Hash([0; 32]) };
+    Issue { proof, token: Hash([token; 32]), now: 1, expires: 100, grace_until: 2 }
+}
+
+fn at_once() -> BatchLimits {
+    BatchLimits {
+        batch_wait: Duration::ZERO,
+        timeout: Duration::from_secs(60),
+        ..BatchLimits::default()
+    }
+}
+
+struct Fixture {
+    store: Arc<Scripted>,
+    batches: Arc<Batches>,
+    asked: u64,
+}
+
+type Waiting<T> = tokio::task::JoinHandle<Result<T, Error>>;
+
+impl Fixture {
+    fn new(limits: &BatchLimits) -> Fixture {
+        let store = Scripted::new();
+        let batches = Arc::new(Batches::new(Arc::clone(&store) as Arc<dyn Store>, limits));
+        Fixture { store, batches, asked: 0 }
+    }
+
+    /// Asks, and waits until that has been taken in.
+    async fn issue(&mut self, issue: Issue) -> Waiting<Result<Issued, Refusal>> {
+        let batches = Arc::clone(&self.batches);
+        let waiting = tokio::spawn(async move { batches.issue(issue).await });
+        self.asked += 1;
+        let asked = self.asked;
+        self.until(move |counts| counts.issues.items == asked).await;
+        waiting
+    }
+
+    async fn check(&mut self, token: u8, now: Millis) -> Waiting<Option<Holder>> {
+        let batches = Arc::clone(&self.batches);
+        let waiting = tokio::spawn(async move { batches.check(Hash([token; 32]), now).await });
+        self.asked += 1;
+        let asked = self.asked;
+        self.until(move |counts| counts.checks.items == asked).await;
+        waiting
+    }
+
+    async fn until(&self, condition: impl Fn(BatchCounts) -> bool) {
+        while !condition(self.batches.counts()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn until_asked(&self, batches: usize) {
+        while self.store.asked().len() < batches {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn while_a_batch_is_on_its_way_the_next_one_gathers() {
+    let mut fixture = Fixture::new(&at_once());
+    let mut waiting = Vec::new();
+    for serial in ["a", "b", "c", "d"] {
+        waiting.push(fixture.issue(issue(serial, 1)).await);
+    }
+    fixture.store.gate.add_permits(2);
+    for (waiting, name) in waiting.into_iter().zip(["a1", "b1", "c1", "d1"]) {
+        assert_eq!(waiting.await.unwrap().unwrap().unwrap().serial.as_str(), name);
+    }
+    assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b1", "c1", "d1"]]);
+    fixture.until(|counts| counts.issues.in_flight == 0).await;
+    let expected = LaneCounts { items: 4, batches: 2, queued_peak: 3, ..LaneCounts::default() };
+    assert_eq!(fixture.batches.counts().issues, expected);
+}
+
+#[tokio::test]
+async fn count_or_time_ends_the_gathering() {
+    let for_ever = Duration::from_secs(3600);
+    let limits = BatchLimits { batch_max: 3, batch_wait: for_ever, ..at_once() };
+    let mut fixture = Fixture::new(&limits);
+    fixture.store.gate.add_permits(10);
+    let waiting = [
+        fixture.issue(issue("a", 1)).await,
+        fixture.issue(issue("b", 1)).await,
+        fixture.issue(issue("c", 1)).await,
+    ];
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(fixture.store.asked(), [vec!["a1", "b1", "c1"]]);
+
+    let limits = BatchLimits { batch_wait: Duration::from_millis(1), ..limits };
+    let mut fixture = Fixture::new(&limits);
+    fixture.store.gate.add_permits(1);
+    fixture.issue(issue("a", 1)).await.await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_of_one_is_no_batch() {
+    let limits = BatchLimits { batch_max: 1, batch_wait: Duration::from_secs(3600), ..at_once() };
+    let mut fixture = Fixture::new(&limits);
+    let waiting = [fixture.issue(issue("a", 1)).await, fixture.issue(issue("b", 1)).await];
+    fixture.store.gate.add_permits(2);
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b1"]]);
+}
+
+#[tokio::test]
+async fn one_too_many_is_refused_at_once() {
+    let mut fixture = Fixture::new(&BatchLimits { queue_max: 2, ..at_once() });
+    let mut waiting = Vec::new();
+    for serial in ["a", "b", "c"] {
+        waiting.push(fixture.issue(issue(serial, 1)).await);
+    }
+    // The first one is on its way and waits for nothing here.
+    assert_eq!(fixture.batches.issue(issue("d", 1)).await, Err(Error::Overloaded(2)));
+    fixture.store.gate.add_permits(2);
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(fixture.batches.counts().issues.refused, 1);
+    assert_eq!(fixture.batches.counts().issues.queued, 0);
+}
+
+#[tokio::test]
+async fn nobody_waits_longer_than_allowed_and_who_has_gone_is_not_served() {
+    let mut fixture =
+        Fixture::new(&BatchLimits { timeout: Duration::from_millis(20), ..at_once() });
+    let waiting = [fixture.issue(issue("a", 1)).await, fixture.issue(issue("b", 1)).await];
+    for waiting in waiting {
+        assert_eq!(waiting.await.unwrap(), Err(Error::TimedOut(20)));
+    }
+    fixture.store.gate.add_permits(2);
+    fixture.until(|counts| counts.issues.queued == 0 && counts.issues.in_flight == 0).await;
+    assert_eq!(fixture.store.asked(), [vec!["a1"]]);
+    assert_eq!(fixture.batches.counts().issues.timed_out, 2);
+    fixture.batches.issue(issue("c", 1)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn issues_for_one_device_are_never_on_their_way_side_by_side() {
+    let mut fixture = Fixture::new(&BatchLimits { in_flight_max: 3, ..at_once() });
+    let mut waiting = Vec::new();
+    for (serial, token) in [("a", 1), ("a", 2), ("b", 1), ("a", 3), ("b", 2), ("c", 1)] {
+        waiting.push(fixture.issue(issue(serial, token)).await);
+    }
+    let by_token = Issue { proof: Proof::Token(Hash([9; 32])), ..issue("x", 7) };
+    waiting.push(fixture.issue(by_token).await);
+    fixture.until_asked(3).await;
+    assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b1"], vec!["c1"]]);
+    // Held ones go before those that came later, and stay in their order.
+    fixture.store.gate.add_permits(10);
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap().unwrap();
+    }
+    let asked: Vec<String> = fixture.store.asked().into_iter().flatten().collect();
+    let of_a: Vec<&String> = asked.iter().filter(|name| name.starts_with('a')).collect();
+    assert_eq!(of_a, ["a1", "a2", "a3"]);
+    assert_eq!(fixture.batches.counts().issues.queued, 0);
+}
+
+#[tokio::test]
+async fn checks_of_one_token_are_asked_as_one_and_each_at_its_time() {
+    let mut fixture = Fixture::new(&at_once());
+    let first = fixture.check(1, 50).await;
+    let waiting = [
+        fixture.check(2, 60).await,
+        fixture.check(2, 100).await,
+        fixture.check(1, 99).await,
+        fixture.check(2, 55).await,
+    ];
+    fixture.store.gate.add_permits(2);
+    assert!(first.await.unwrap().unwrap().is_some());
+    let mut found = Vec::new();
+    for waiting in waiting {
+        found.push(waiting.await.unwrap().unwrap().is_some());
+    }
+    // The token ends at 100.
+    assert_eq!(found, [true, false, true, true]);
+    // What is on its way is not joined: it may not see what has been answered since.
+    assert_eq!(fixture.store.asked(), [vec!["1@50"], vec!["2@55", "1@55"]]);
+    assert_eq!(fixture.batches.counts().checks.joined, 2);
+}
+
+#[tokio::test]
+async fn whatever_the_store_does_everyone_is_told_and_the_next_one_is_served() {
+    let mut fixture = Fixture::new(&at_once());
+    let gate = |fixture: &Fixture| fixture.store.gate.add_permits(1);
+    let failed = |what: &str| Err(Error::Unavailable(what.to_owned()));
+
+    fixture.store.fails.store(true, Ordering::Relaxed);
+    gate(&fixture);
+    let answer = fixture.issue(issue("a", 1)).await.await.unwrap();
+    assert_eq!(answer, failed("as the test wants it"));
+
+    fixture.store.fails.store(false, Ordering::Relaxed);
+    fixture.store.panics.store(true, Ordering::Relaxed);
+    gate(&fixture);
+    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("it broke off"));
+
+    fixture.store.panics.store(false, Ordering::Relaxed);
+    fixture.store.answers_max.store(0, Ordering::Relaxed);
+    gate(&fixture);
+    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("it broke off"));
+
+    fixture.store.answers_max.store(usize::MAX, Ordering::Relaxed);
+    gate(&fixture);
+    fixture.issue(issue("a", 1)).await.await.unwrap().unwrap().unwrap();
+    fixture.until(|counts| counts.issues.in_flight == 0).await;
+    assert_eq!(fixture.batches.counts().issues.failed, 1);
+}
