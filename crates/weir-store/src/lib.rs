@@ -6,6 +6,7 @@
 mod batches;
 mod contract;
 mod records;
+mod secrets;
 
 pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
@@ -13,3 +14,4 @@ pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,
     Revoked, Serial, SerialError, State,
 };
+pub use secrets::{SECRET_BYTES, Secrets, SecretsError, Token};
