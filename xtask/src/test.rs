@@ -2,7 +2,7 @@
 //!
 //! Dependencies are built twice and no more: once as metadata (clippy, rustdoc), once as code (programs, tests). So
 //! programs and tests are built with one feature set, that of the tests, which differs from the shipped one only by
-//! `sim` of weir-engine; clippy looks at both sets.
+//! `sim` of weir-engine and `conformance` of weir-store; clippy looks at both sets.
 
 use std::path::Path;
 

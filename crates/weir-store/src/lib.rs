@@ -4,6 +4,8 @@
 //! and commits are what cost; what stands before a store gathers what concurrent requests ask for.
 
 mod batches;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod contract;
 mod records;
 mod secrets;

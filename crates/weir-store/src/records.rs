@@ -247,6 +247,22 @@ impl fmt::Debug for Hash {
 }
 
 impl Device {
+    /// What an import makes of a device that is not known.
+    pub fn new(entry: DeviceEntry, now: Millis) -> Device {
+        Device {
+            serial: entry.serial,
+            key: entry.key,
+            state: State::New,
+            labels: entry.labels,
+            created: now,
+            activated: None,
+            seen: None,
+            generation: 0,
+            token: None,
+            previous: None,
+        }
+    }
+
     /// Whether a token is valid at a time, and until when.
     pub fn admits(&self, token: &Hash, now: Millis) -> Option<Millis> {
         if self.state != State::Active {
