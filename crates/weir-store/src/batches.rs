@@ -93,7 +93,8 @@ impl Batches {
         self.issues.ask(issue).await
     }
 
-    /// [`Store::check`] for one. Those of one token that wait together are asked as one.
+    /// [`Store::check`] for one. Those of one token that wait together are asked as one; where it fails,
+    /// [`Store::recall`] answers those that it can.
     ///
     /// # Errors
     /// As those of [`Batches::issue`].
@@ -127,6 +128,9 @@ trait Kind: Send + Sync + 'static {
 
     /// Asks the store.
     fn send(&self, asks: Vec<Self::Ask>) -> Sent<Self::Answer>;
+
+    /// What can be said of items when that has failed.
+    fn rescue(&self, asks: Vec<Self::Ask>) -> Sent<Option<Self::Answer>>;
 
     /// Has an item ask for another one too; only where they join.
     fn join(ask: &mut Self::Ask, other: &Self::Ask);
@@ -163,6 +167,10 @@ impl Kind for Issues {
         Box::pin(async move { store.issue(asks).await })
     }
 
+    fn rescue(&self, _: Vec<Issue>) -> Sent<Option<Self::Answer>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     fn join(_: &mut Issue, _: &Issue) {}
 
     fn share(_: &Issue, answer: Self::Answer) -> Self::Answer {
@@ -188,9 +196,23 @@ impl Kind for Checks {
     fn send(&self, asks: Vec<Self::Ask>) -> Sent<Self::Answer> {
         let store = Arc::clone(&self.0);
         Box::pin(async move {
-            // The earliest: whoever is later asks below whether it still holds.
-            let now = asks.iter().map(|(_, now)| *now).min().unwrap_or_default();
+            let now = earliest(&asks);
             store.check(asks.into_iter().map(|(token, _)| token).collect(), now).await
+        })
+    }
+
+    fn rescue(&self, asks: Vec<Self::Ask>) -> Sent<Option<Self::Answer>> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move {
+            let now = earliest(&asks);
+            let tokens = asks.into_iter().map(|(token, _)| token).collect();
+            // Who is not known there is told of the failure, and not that he is nobody.
+            Ok(store
+                .recall(tokens, now)
+                .await?
+                .into_iter()
+                .map(|holder| holder.map(Some))
+                .collect())
         })
     }
 
@@ -201,6 +223,11 @@ impl Kind for Checks {
     fn share((_, now): &Self::Ask, answer: Self::Answer) -> Self::Answer {
         answer.filter(|holder| *now < holder.expires)
     }
+}
+
+/// The time to ask for several at: whoever is later asks himself whether it still holds.
+fn earliest(asks: &[(Hash, Millis)]) -> Millis {
+    asks.iter().map(|(_, now)| *now).min().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -194,16 +194,16 @@ impl<K: Kind> Lane<K> {
             Ok(answers) => {
                 // Where the store gives too few, those without one are told that it broke off.
                 for (items, answer) in waiting.into_iter().zip(answers) {
-                    for item in items {
-                        let share = K::share(&item.ask, answer.clone());
-                        let _ = item.answer.send(Ok(share));
-                    }
+                    answer_all::<K>(items, Ok(answer));
                 }
             }
             Err(error) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
+                let asks = waiting.iter().flatten().map(|item| item.ask.clone()).collect();
+                let mut rescued = self.kind.rescue(asks).await.unwrap_or_default().into_iter();
                 for item in waiting.into_iter().flatten() {
-                    let _ = item.answer.send(Err(error.clone()));
+                    let answer = rescued.next().flatten().ok_or_else(|| error.clone());
+                    answer_all::<K>(vec![item], answer);
                 }
             }
         }
@@ -248,6 +248,14 @@ impl<K: Kind> State<K> {
             self.away.extend(places.into_keys().map(|key| (key, Vec::new())));
         }
         batch
+    }
+}
+
+/// Tells those who were asked for as one.
+fn answer_all<K: Kind>(items: Vec<Item<K>>, answer: Result<K::Answer, Error>) {
+    for item in items {
+        let share = answer.clone().map(|answer| K::share(&item.ask, answer));
+        let _ = item.answer.send(share);
     }
 }
 

@@ -67,14 +67,15 @@ impl Store for Scripted {
         Box::pin(async move {
             let names = tokens.iter().map(|token| format!("{}@{now}", token.0[0])).collect();
             let count = self.pass(names).await?;
-            let holder = Holder {
-                serial: Serial::new("a").unwrap(),
-                labels: BTreeMap::new(),
-                generation: 1,
-                expires: 100,
-            };
-            Ok(vec![Some(holder); count])
+            Ok(vec![Some(holder()); count])
         })
+    }
+
+    /// Knows token 1.
+    fn recall(&self, tokens: Vec<Hash>, _: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        let known = |token: &Hash| (token.0[0] == 1).then(holder);
+        let known = tokens.iter().map(known).collect();
+        Box::pin(std::future::ready(Ok(known)))
     }
 
     fn put(&self, _: Vec<DeviceEntry>, _: Millis) -> Answer<'_, Vec<Put>> {
@@ -103,6 +104,15 @@ impl Store for Scripted {
 
     fn count(&self) -> Answer<'_, u64> {
         unreachable!()
+    }
+}
+
+fn holder() -> Holder {
+    Holder {
+        serial: Serial::new("a").unwrap(),
+        labels: BTreeMap::new(),
+        generation: 1,
+        expires: 100,
     }
 }
 
@@ -327,4 +337,25 @@ async fn whatever_the_store_does_everyone_is_told_and_the_next_one_is_served() {
     fixture.issue(issue("a", 1)).await.await.unwrap().unwrap().unwrap();
     fixture.until(|counts| counts.issues.in_flight == 0).await;
     assert_eq!(fixture.batches.counts().issues.failed, 1);
+}
+
+#[tokio::test]
+async fn a_check_that_fails_is_answered_from_memory_where_that_knows() {
+    let mut fixture = Fixture::new(&at_once());
+    fixture.store.fails.store(true, Ordering::Relaxed);
+    let first = fixture.check(1, 50).await;
+    let waiting = [
+        fixture.check(2, 50).await,
+        fixture.check(1, 50).await,
+        fixture.check(1, 100).await,
+        fixture.check(2, 50).await,
+    ];
+    fixture.store.gate.add_permits(2);
+    assert_eq!(first.await.unwrap(), Ok(Some(holder())));
+    let failed = Err(Error::Unavailable("as the test wants it".into()));
+    let expected = [failed.clone(), Ok(Some(holder())), Ok(None), failed];
+    for (waiting, expected) in waiting.into_iter().zip(expected) {
+        assert_eq!(waiting.await.unwrap(), expected);
+    }
+    assert_eq!(fixture.batches.counts().checks.failed, 2);
 }
