@@ -4,6 +4,7 @@
 //! and commits are what cost; what stands before a store gathers what concurrent requests ask for.
 
 mod batches;
+mod breaker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
@@ -11,6 +12,7 @@ mod records;
 mod secrets;
 
 pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
+pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
 pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,
