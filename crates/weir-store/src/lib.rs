@@ -8,12 +8,14 @@ mod breaker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
+mod mongodb;
 mod records;
 mod secrets;
 
 pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
+pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,
     Revoked, Serial, SerialError, State,

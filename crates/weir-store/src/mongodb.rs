@@ -1,0 +1,328 @@
+//! Devices and tokens in MongoDB: for several gateways with one memory.
+//!
+//! Two collections: `devices`, whose `_id` is the serial, and `tokens`, whose `_id` is the hash. The document of the
+//! device decides, and is replaced only if its generation is still the one that was read, so that no transaction is
+//! needed. A batch is one command with many statements for each kind of write. Nothing is used that MongoDB 5 does not
+//! have: no transactions, no change streams, no pipelines.
+//!
+//! All reads go to the primary. It has been tested against mongo-java-server 1.47, which speaks MongoDB's protocol and
+//! orders `_id` by UTF-16 where MongoDB orders by bytes, and not against MongoDB itself.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use mongodb::Client;
+use mongodb::bson::RawDocumentBuf;
+use mongodb::bson::raw::RawArrayBuf;
+use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria};
+use tokio::sync::OnceCell;
+
+use crate::contract::{Answer, Error, Store};
+use crate::records::{
+    Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Proof, Put, Refusal, Revoked,
+    Serial,
+};
+
+mod amend;
+mod commands;
+mod documents;
+
+use commands::Write;
+use documents::TokenRecord;
+
+/// Which MongoDB, and how it is used.
+#[derive(Debug, Clone)]
+pub struct MongoOptions {
+    /// Where it is: `mongodb://…` or `mongodb+srv://…`, with whatever credentials and TLS it asks for.
+    pub uri: String,
+    /// The database that holds both collections.
+    pub database: String,
+    /// When a write is answered: `majority`, or a number of members. With less than a majority an answered activation
+    /// can be lost with the primary.
+    pub write_concern: String,
+    /// Connections kept open, so that the first requests do not wait for them.
+    pub connections_min: u32,
+    /// Connections at most.
+    pub connections_max: u32,
+    /// How long any method may take.
+    pub timeout: Duration,
+}
+
+impl Default for MongoOptions {
+    fn default() -> Self {
+        MongoOptions {
+            uri: "mongodb://127.0.0.1:27017".into(),
+            database: "weir".into(),
+            write_concern: "majority".into(),
+            connections_min: 2,
+            connections_max: 16,
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What is wrong with [`MongoOptions`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MongoOptionsError(String);
+
+/// The store in MongoDB.
+///
+/// Limits: each method ends within [`MongoOptions::timeout`]. How many wait for a connection is for what stands before
+/// it to bound: the driver does not.
+pub struct Mongo {
+    database: mongodb::Database,
+    write_concern: mongodb::bson::RawBson,
+    timeout: Duration,
+    /// Set when the indexes are there.
+    prepared: OnceCell<()>,
+}
+
+impl Mongo {
+    /// Takes options; connections are made as they are needed, so that a gateway starts while its database is down.
+    ///
+    /// # Errors
+    /// The options make no sense, or the name in a `mongodb+srv://` URI is not to be found.
+    pub async fn new(options: &MongoOptions) -> Result<Mongo, MongoOptionsError> {
+        let wrong = |error: mongodb::error::Error| MongoOptionsError(error.to_string());
+        let mut client = ClientOptions::parse(&options.uri).await.map_err(wrong)?;
+        client.app_name = Some("weir".into());
+        client.connect_timeout = Some(options.timeout);
+        // Whoever finds nobody to ask learns it in time to say so.
+        client.server_selection_timeout = Some(options.timeout / 2);
+        client.min_pool_size = Some(options.connections_min.min(options.connections_max));
+        client.max_pool_size = Some(options.connections_max);
+        // Else two at a time, and a cold pool is slow when it is needed.
+        client.max_connecting = Some(options.connections_max);
+        client.selection_criteria =
+            Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
+        let client = Client::with_options(client).map_err(wrong)?;
+        Ok(Mongo {
+            database: client.database(&options.database),
+            write_concern: write_concern(&options.write_concern)?,
+            timeout: options.timeout,
+            prepared: OnceCell::new(),
+        })
+    }
+
+    /// Runs one method within its time.
+    fn bounded<'a, T: Send + 'a>(
+        &'a self,
+        method: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            match tokio::time::timeout(self.timeout, method).await {
+                Ok(result) => result,
+                Err(_) => Err(self.timed_out()),
+            }
+        })
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::TimedOut(u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The devices of these serials, as far as they are known.
+    async fn devices(
+        &self,
+        serials: impl IntoIterator<Item = &Serial>,
+    ) -> Result<HashMap<Serial, Device>, Error> {
+        let found = self.device_documents(serials).await?;
+        let devices = found.iter().map(|document| documents::device(document));
+        devices.map(|device| device.map(|device| (device.serial.clone(), device))).collect()
+    }
+
+    async fn device_documents(
+        &self,
+        serials: impl IntoIterator<Item = &Serial>,
+    ) -> Result<Vec<RawDocumentBuf>, Error> {
+        let serials: BTreeSet<&Serial> = serials.into_iter().collect();
+        let mut ids = RawArrayBuf::new();
+        for serial in &serials {
+            ids.push(serial.as_str());
+        }
+        self.by_ids("devices", ids, serials.len()).await
+    }
+
+    /// Whose these tokens are, whether they are valid or not.
+    async fn owners(
+        &self,
+        tokens: impl IntoIterator<Item = &Hash>,
+    ) -> Result<HashMap<Hash, Serial>, Error> {
+        let tokens: BTreeSet<&[u8; 32]> = tokens.into_iter().map(|token| &token.0).collect();
+        let mut ids = RawArrayBuf::new();
+        for token in &tokens {
+            ids.push(documents::binary(&Hash(**token)));
+        }
+        let found = self.by_ids("tokens", ids, tokens.len()).await?;
+        found.iter().map(|document| documents::owner(document)).collect()
+    }
+
+    async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {
+        self.prepare().await?;
+        let shown = issues.iter().filter_map(|issue| match &issue.proof {
+            Proof::Token(token) => Some(token),
+            Proof::Key { .. } => None,
+        });
+        let owners = self.owners(shown).await?;
+        let mut answers = vec![Err(Refusal::InvalidToken); issues.len()];
+        let mut items = Vec::with_capacity(issues.len());
+        for (place, issue) in issues.iter().enumerate() {
+            let serial = match &issue.proof {
+                Proof::Key { serial, .. } => Some(serial),
+                Proof::Token(token) => owners.get(token),
+            };
+            items.extend(serial.map(|serial| (serial.clone(), (place, issue))));
+        }
+        let issued = self.amend(&items, |serial, (_, issue), device| issued(serial, issue, device));
+        let mut tokens = Vec::with_capacity(items.len());
+        for ((_, (place, issue)), answer) in items.iter().zip(issued.await?) {
+            if let Ok(Issued { serial, generation, .. }) = &answer {
+                let (token, expires) = (issue.token, issue.expires);
+                tokens.push(documents::token(&TokenRecord {
+                    token,
+                    serial,
+                    expires,
+                    generation: *generation,
+                }));
+            }
+            answers[*place] = answer;
+        }
+        // Behind the devices, when the generation is certain: until this is answered nobody has the token.
+        self.write(Write::Insert, "tokens", tokens).await?;
+        Ok(answers)
+    }
+
+    async fn check_all(
+        &self,
+        tokens: Vec<Hash>,
+        now: Millis,
+    ) -> Result<Vec<Option<Holder>>, Error> {
+        let owners = self.owners(&tokens).await?;
+        let devices = self.devices(owners.values()).await?;
+        let holder = |token: &Hash| {
+            let device = devices.get(owners.get(token)?)?;
+            let expires = device.admits(token, now)?;
+            Some(Holder {
+                serial: device.serial.clone(),
+                labels: device.labels.clone(),
+                generation: device.generation,
+                expires,
+            })
+        };
+        Ok(tokens.iter().map(holder).collect())
+    }
+
+    async fn put_all(&self, entries: Vec<DeviceEntry>, now: Millis) -> Result<Vec<Put>, Error> {
+        self.prepare().await?;
+        let items: Vec<_> =
+            entries.into_iter().map(|entry| (entry.serial.clone(), entry)).collect();
+        self.amend(&items, |_, entry, device| match device {
+            Some(device) => {
+                let (put, device) = device.put(entry);
+                (put, Some(device))
+            }
+            None => (Put::Added, Some(Device::new(entry.clone(), now))),
+        })
+        .await
+    }
+
+    async fn revoke_all(&self, serials: Vec<Serial>) -> Result<Vec<Revoked>, Error> {
+        let items: Vec<_> = serials.into_iter().map(|serial| (serial, ())).collect();
+        self.amend(&items, |_, (), device| match device {
+            Some(device) => {
+                let (revoked, device) = device.revoke();
+                (revoked, Some(device))
+            }
+            None => (Revoked::Unknown, None),
+        })
+        .await
+    }
+}
+
+impl Store for Mongo {
+    fn name(&self) -> &'static str {
+        "mongodb"
+    }
+
+    fn put(&self, entries: Vec<DeviceEntry>, now: Millis) -> Answer<'_, Vec<Put>> {
+        self.bounded(self.put_all(entries, now))
+    }
+
+    fn issue(&self, issues: Vec<Issue>) -> Answer<'_, Vec<Result<Issued, Refusal>>> {
+        self.bounded(self.issue_all(issues))
+    }
+
+    fn check(&self, tokens: Vec<Hash>, now: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        self.bounded(self.check_all(tokens, now))
+    }
+
+    fn revoke(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Revoked>> {
+        self.bounded(self.revoke_all(serials))
+    }
+
+    fn find(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
+        self.bounded(async move {
+            let devices = self.devices(&serials).await?;
+            Ok(serials.iter().map(|serial| devices.get(serial).cloned()).collect())
+        })
+    }
+
+    fn list(&self, page: Page) -> Answer<'_, Vec<Device>> {
+        self.bounded(async move {
+            let found = self.page(page.after.as_ref(), page.limit).await?;
+            found.iter().map(|document| documents::device(document)).collect()
+        })
+    }
+
+    fn seen(&self, seen: Vec<(Serial, Millis)>) -> Answer<'_, ()> {
+        self.bounded(async move {
+            let statements = seen.iter().map(|(serial, at)| documents::seen(serial, *at)).collect();
+            self.write(Write::Update, "devices", statements).await?;
+            Ok(())
+        })
+    }
+
+    fn sweep(&self, now: Millis, limit: usize) -> Answer<'_, usize> {
+        self.bounded(self.sweep_tokens(now, limit))
+    }
+
+    fn count(&self) -> Answer<'_, u64> {
+        self.bounded(self.count_devices())
+    }
+}
+
+fn issued(
+    serial: &Serial,
+    issue: &Issue,
+    device: Option<&Device>,
+) -> (Result<Issued, Refusal>, Option<Device>) {
+    let Some(device) = device else {
+        let refusal = match issue.proof {
+            Proof::Key { .. } => Refusal::UnknownDevice,
+            Proof::Token(_) => Refusal::InvalidToken,
+        };
+        return (Err(refusal), None);
+    };
+    match device.issue(issue) {
+        Ok(changed) => {
+            let issued = Issued {
+                serial: serial.clone(),
+                generation: changed.generation,
+                is_first: device.activated.is_none(),
+            };
+            (Ok(issued), Some(changed))
+        }
+        Err(refusal) => (Err(refusal), None),
+    }
+}
+
+fn write_concern(text: &str) -> Result<mongodb::bson::RawBson, MongoOptionsError> {
+    match text.parse::<i32>() {
+        Ok(members @ 1..) => Ok(members.into()),
+        Err(_) if text == "majority" => Ok(text.into()),
+        Ok(_) | Err(_) => Err(MongoOptionsError(format!(
+            "the write concern is {text:?}; \"majority\" and numbers from 1 on are allowed"
+        ))),
+    }
+}

@@ -1,0 +1,102 @@
+//! Changes devices if they are still as they were read, else reads them again: what every change goes through.
+
+use std::collections::{HashMap, HashSet};
+
+use rand::RngExt as _;
+
+use super::commands::Write;
+use super::{Mongo, documents};
+use crate::contract::Error;
+use crate::records::{Device, Serial};
+
+/// A device as it was read, and as the items of a batch have made it.
+struct Amended {
+    before: Option<Device>,
+    after: Option<Device>,
+}
+
+impl Mongo {
+    /// Has each item, in their order, make of its device what `apply` says: an answer, and the device if it changes.
+    pub(super) async fn amend<I, R>(
+        &self,
+        items: &[(Serial, I)],
+        apply: impl Fn(&Serial, &I, Option<&Device>) -> (R, Option<Device>),
+    ) -> Result<Vec<R>, Error> {
+        let mut answers: Vec<Option<R>> = items.iter().map(|_| None).collect();
+        let mut pending: Vec<usize> = (0..items.len()).collect();
+        for _ in 0..ATTEMPTS_MAX {
+            let stored = self.devices(pending.iter().map(|place| &items[*place].0)).await?;
+            let mut devices: HashMap<&Serial, Amended> = HashMap::new();
+            for place in &pending {
+                let (serial, item) = &items[*place];
+                let device = devices.entry(serial).or_insert_with(|| {
+                    let before = stored.get(serial).cloned();
+                    Amended { after: before.clone(), before }
+                });
+                let (answer, changed) = apply(serial, item, device.after.as_ref());
+                answers[*place] = Some(answer);
+                device.after = changed.or(device.after.take());
+            }
+            let lost = self.store(devices.into_values().collect()).await?;
+            pending.retain(|place| lost.contains(&items[*place].0));
+            if pending.is_empty() {
+                return Ok(answers.into_iter().flatten().collect());
+            }
+        }
+        Err(Error::Unavailable(format!(
+            "others changed a device {ATTEMPTS_MAX} times while it was to be changed"
+        )))
+    }
+
+    /// Writes what has changed; those that others have changed meanwhile are given back.
+    async fn store(&self, devices: Vec<Amended>) -> Result<HashSet<Serial>, Error> {
+        // Written with each change, as the sum of matches does not say which of them it was.
+        let mark: i64 = rand::rng().random();
+        let (mut added, mut inserts) = (Vec::new(), Vec::new());
+        let (mut changed, mut updates) = (Vec::new(), Vec::new());
+        for device in devices {
+            match (device.before, device.after) {
+                (None, Some(after)) => {
+                    inserts.push(documents::inserted(&after));
+                    added.push(after.serial);
+                }
+                (Some(before), Some(after)) => {
+                    if let Some(update) = documents::changed(&before, &after, mark) {
+                        updates.push(update);
+                        changed.push(after);
+                    }
+                }
+                (_, None) => {}
+            }
+        }
+        let inserted = self.write(Write::Insert, "devices", inserts).await?;
+        let mut lost: HashSet<Serial> =
+            inserted.duplicates.into_iter().filter_map(|place| added.get(place).cloned()).collect();
+        let matched = self.write(Write::Update, "devices", updates).await?.matched;
+        if matched == changed.len() {
+            return Ok(lost);
+        }
+        let mut losers: HashMap<Serial, Device> =
+            changed.into_iter().map(|device| (device.serial.clone(), device)).collect();
+        if matched > 0 {
+            for document in self.device_documents(losers.keys()).await? {
+                let stored = documents::device(&document)?;
+                let ours = losers.get(&stored.serial).and_then(|ours| ours.token);
+                let is_ours = documents::mark(&document)? == Some(mark);
+                // Others have issued one more since then.
+                let was_ours = stored
+                    .previous
+                    .zip(ours)
+                    .is_some_and(|(previous, (token, _))| previous.token == token);
+                if is_ours || was_ours {
+                    losers.remove(&stored.serial);
+                }
+            }
+        }
+        lost.extend(losers.into_keys());
+        Ok(lost)
+    }
+}
+
+/// How often a change is tried: each time some other gateway was faster, so it takes as many of them to fail.
+const ATTEMPTS_MAX: usize = 64;

@@ -1,0 +1,232 @@
+//! The commands that MongoDB is given, and what it answers.
+
+use std::time::Duration;
+
+use mongodb::bson::raw::{RawArrayBuf, RawBson, cstr};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
+use mongodb::error::{Error as DriverError, ErrorKind};
+
+use super::{Mongo, documents};
+use crate::contract::Error;
+use crate::records::{Millis, Serial};
+
+/// What a command with many statements does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Write {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Documents that it found to change; with [`Write::Insert`], those that it added.
+    pub(super) matched: usize,
+    /// Places of the statements that would have added what is there already.
+    pub(super) duplicates: Vec<usize>,
+}
+
+impl Mongo {
+    /// Makes the indexes, once.
+    pub(super) async fn prepare(&self) -> Result<(), Error> {
+        let make = || async {
+            // Whatever ended is removed by the database itself; `sweep` is for those who want it sooner.
+            let ends = doc! { "key": { "expires": 1 }, "name": "expires", "expireAfterSeconds": 0 };
+            let command = doc! { "createIndexes": "tokens", "indexes": [ends] };
+            self.database.run_command(command).await.map_err(|error| self.error(&error))?;
+            Ok(())
+        };
+        self.prepared.get_or_try_init(make).await?;
+        Ok(())
+    }
+
+    /// Documents by their `_id`.
+    pub(super) async fn by_ids(
+        &self,
+        collection: &str,
+        ids: RawArrayBuf,
+        count: usize,
+    ) -> Result<Vec<RawDocumentBuf>, Error> {
+        let filter = rawdoc! { "_id": { "$in": ids } };
+        self.documents(collection, filter, count, false).await
+    }
+
+    /// Devices behind a serial, in their order.
+    pub(super) async fn page(
+        &self,
+        after: Option<&Serial>,
+        limit: usize,
+    ) -> Result<Vec<RawDocumentBuf>, Error> {
+        let mut filter = RawDocumentBuf::new();
+        if let Some(after) = after {
+            filter.append(cstr!("_id"), rawdoc! { "$gt": after.as_str() });
+        }
+        self.documents("devices", filter, limit, true).await
+    }
+
+    pub(super) async fn sweep_tokens(&self, now: Millis, limit: usize) -> Result<usize, Error> {
+        let filter = rawdoc! { "expires": { "$lte": documents::date(now) } };
+        let ended = self.documents("tokens", filter, limit, false).await?;
+        let mut statements = Vec::with_capacity(ended.len());
+        for token in &ended {
+            let (token, _) = documents::owner(token)?;
+            let id = documents::binary(&token);
+            statements.push(rawdoc! { "q": { "_id": id }, "limit": 1 });
+        }
+        Ok(self.write(Write::Delete, "tokens", statements).await?.matched)
+    }
+
+    pub(super) async fn count_devices(&self) -> Result<u64, Error> {
+        let command = doc! { "count": "devices" };
+        let answer =
+            self.database.run_command(command).await.map_err(|error| self.error(&error))?;
+        Ok(u64::try_from(number(&answer, "n")).unwrap_or(0))
+    }
+
+    async fn documents(
+        &self,
+        collection: &str,
+        filter: RawDocumentBuf,
+        limit: usize,
+        is_sorted: bool,
+    ) -> Result<Vec<RawDocumentBuf>, Error> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut command = rawdoc! { "find": collection, "filter": filter };
+        if is_sorted {
+            command.append(cstr!("sort"), rawdoc! { "_id": 1 });
+        }
+        command.append(cstr!("limit"), limit);
+        // All in one answer as far as it fits, and not 101 as a server has it.
+        command.append(cstr!("batchSize"), limit);
+        command.append(cstr!("maxTimeMS"), millis(self.timeout));
+        // A connection that broke while nobody used it fails the first who does.
+        match self.read(command.clone()).await {
+            Err(Error::Unavailable(_)) => self.read(command).await,
+            result => result,
+        }
+    }
+
+    async fn read(&self, command: RawDocumentBuf) -> Result<Vec<RawDocumentBuf>, Error> {
+        let cursor = self.database.run_raw_cursor_command(command).await;
+        let mut cursor = cursor.map_err(|error| self.error(&error))?;
+        let mut documents = Vec::new();
+        while cursor.advance().await.map_err(|error| self.error(&error))? {
+            documents.push(cursor.current().to_owned());
+        }
+        Ok(documents)
+    }
+
+    /// Runs statements, in as few commands as their size allows, each whether others failed or not.
+    pub(super) async fn write(
+        &self,
+        write: Write,
+        collection: &str,
+        statements: Vec<RawDocumentBuf>,
+    ) -> Result<Written, Error> {
+        let mut written = Written::default();
+        let (mut chunk, mut bytes, mut first) = (RawArrayBuf::new(), 0, 0);
+        let last = statements.len().wrapping_sub(1);
+        for (place, statement) in statements.into_iter().enumerate() {
+            bytes += statement.as_bytes().len();
+            chunk.push(statement);
+            if bytes >= COMMAND_BYTES || place == last {
+                let chunk = std::mem::replace(&mut chunk, RawArrayBuf::new());
+                self.write_chunk(write, collection, chunk, first, &mut written).await?;
+                (bytes, first) = (0, place + 1);
+            }
+        }
+        Ok(written)
+    }
+
+    async fn write_chunk(
+        &self,
+        write: Write,
+        collection: &str,
+        chunk: RawArrayBuf,
+        first: usize,
+        written: &mut Written,
+    ) -> Result<(), Error> {
+        let (name, list) = match write {
+            Write::Insert => (cstr!("insert"), cstr!("documents")),
+            Write::Update => (cstr!("update"), cstr!("updates")),
+            Write::Delete => (cstr!("delete"), cstr!("deletes")),
+        };
+        let mut concern = RawDocumentBuf::new();
+        concern.append(cstr!("w"), self.write_concern.clone());
+        concern.append(cstr!("wtimeout"), millis(self.timeout));
+        let mut command = RawDocumentBuf::new();
+        command.append(name, collection);
+        command.append(list, chunk);
+        command.append(cstr!("ordered"), false);
+        command.append(cstr!("writeConcern"), concern);
+        let answer = self.database.run_raw_command(command).await;
+        let answer = answer.map_err(|error| self.error(&error))?;
+        for error in answer.get_array("writeErrors").into_iter().flatten() {
+            let error = error.as_document().ok_or_else(strange)?;
+            if number(error, "code") != DUPLICATE_KEY || write != Write::Insert {
+                return Err(Error::Unavailable(complaint(error)));
+            }
+            let place = usize::try_from(number(error, "index")).map_err(|_| strange())?;
+            written.duplicates.push(first + place);
+        }
+        if let Ok(error) = answer.get_document("writeConcernError") {
+            return Err(Error::Unavailable(complaint(error)));
+        }
+        written.matched += usize::try_from(number(&answer, "n")).unwrap_or(0);
+        Ok(())
+    }
+
+    fn error(&self, error: &DriverError) -> Error {
+        let kind = error.kind.as_ref();
+        if let ErrorKind::Command(command) = kind
+            && command.code == MAX_TIME_EXPIRED
+        {
+            return self.timed_out();
+        }
+        let is_not_understood = matches!(
+            kind,
+            ErrorKind::Bson(_)
+                | ErrorKind::BsonDeserialization(_)
+                | ErrorKind::InvalidResponse { .. }
+        );
+        if is_not_understood {
+            return Error::Damaged(error.to_string());
+        }
+        Error::Unavailable(error.to_string())
+    }
+}
+
+/// A number in an answer: servers choose its type by themselves.
+fn number(document: &Document, name: &str) -> i64 {
+    match document.get(name) {
+        Some(Bson::Int32(number)) => i64::from(*number),
+        Some(Bson::Int64(number)) => *number,
+        _ => 0,
+    }
+}
+
+fn complaint(error: &Document) -> String {
+    let text = error.get_str("errmsg").unwrap_or("it does not say why");
+    format!("a write failed with code {}: {text}", number(error, "code"))
+}
+
+fn strange() -> Error {
+    Error::Damaged("MongoDB's answer to a write is not understood".into())
+}
+
+fn millis(duration: Duration) -> RawBson {
+    RawBson::Int64(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Statements in one command: a document may have 16 MiB, and one statement may follow that is as large as it may be.
+const COMMAND_BYTES: usize = 8 * 1024 * 1024;
+
+/// The code of an error: there is such an `_id` already.
+const DUPLICATE_KEY: i64 = 11_000;
+
+/// The code of an error: it took longer than `maxTimeMS`.
+const MAX_TIME_EXPIRED: i32 = 50;
