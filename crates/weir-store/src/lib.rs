@@ -5,6 +5,7 @@
 
 mod batches;
 mod breaker;
+mod cached;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
@@ -14,6 +15,7 @@ mod secrets;
 
 pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
+pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use records::{

@@ -1,0 +1,429 @@
+//! Redis before a store: a check that hits costs no trip to the store, and works while the store is down.
+//!
+//! Two kinds of entries, both short-lived:
+//! - `PREFIXt:HASH`: who holds a token, as the store answered, with the generation of its device then;
+//! - `PREFIXg:SERIAL`: the newest generation known of a device. It is only ever raised, and lives twice as long.
+//!
+//! An entry of the first kind counts only if none of the second kind is newer. Whatever ends tokens raises the second
+//! kind after the store has answered and before the caller is, so that a check that begins then finds no ended token;
+//! and a check that read the store before, and writes its entry after, writes one that does not count.
+//!
+//! What Redis could not be told is owed to it: until it has been told, nothing that it says is believed here. Other
+//! gateways may go by an entry until its short life ends if the one that ended a token cannot reach Redis.
+//!
+//! Limits: Redis must not evict entries of the second kind before those of the first (`maxmemory-policy noeviction` or
+//! `volatile-ttl`). Who can write to Redis can let himself in.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
+
+use crate::breaker::{BreakerCounts, BreakerLimits};
+use crate::contract::{Answer, Error, Store};
+use crate::records::{
+    Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
+};
+
+mod entry;
+mod link;
+
+use link::Link;
+
+/// Which Redis, and how it is used.
+#[derive(Debug, Clone)]
+pub struct CacheOptions {
+    /// Where it is: `redis://[[user]:password@]host[:port][/database]`.
+    pub redis: String,
+    /// What the names of all entries begin with.
+    pub prefix: String,
+    /// How long an entry lives: so long may labels be out of date, and tokens be accepted on the word of Redis alone
+    /// while the store is down.
+    pub ttl: Duration,
+    /// How long Redis may take, connecting included, until the store is asked instead.
+    pub timeout: Duration,
+    /// Commands on their way at most.
+    pub in_flight_max: usize,
+    /// When it is left alone as it fails.
+    pub breaker: BreakerLimits,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        CacheOptions {
+            redis: "redis://127.0.0.1:6379".into(),
+            prefix: "weir:".into(),
+            ttl: Duration::from_secs(30),
+            timeout: Duration::from_millis(200),
+            in_flight_max: 1024,
+            breaker: BreakerLimits::default(),
+        }
+    }
+}
+
+/// What is wrong with [`CacheOptions`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CacheOptionsError(String);
+
+/// What a cache has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Tokens found in it.
+    pub hits: u64,
+    /// Tokens that the store was asked for instead, for whatever reason.
+    pub misses: u64,
+    /// Those of the misses that were there, but older than what became of their device.
+    pub stale: u64,
+    /// Trips to Redis that failed.
+    pub errors: u64,
+    /// Devices whose generation Redis is still to be told.
+    pub owed: usize,
+    /// Its circuit.
+    pub breaker: BreakerCounts,
+}
+
+/// A store with Redis before it.
+pub struct Cached {
+    store: Arc<dyn Store>,
+    link: Link,
+    prefix: Vec<u8>,
+    ttl: Duration,
+    debt: Mutex<Debt>,
+    /// Held by who pays, so that it is not paid by all at once.
+    paying: tokio::sync::Mutex<()>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    stale: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// What Redis is still to be told.
+#[derive(Default)]
+struct Debt {
+    owed: HashMap<Serial, u64>,
+    /// It was too much to remember: until then no entry is believed, and afterwards none of them lives any more.
+    waits_until: Option<Instant>,
+}
+
+/// What Redis said of some tokens, and the connection that it said it through.
+struct Found {
+    holders: Vec<Option<Holder>>,
+    conn: Option<MultiplexedConnection>,
+}
+
+impl Cached {
+    /// Puts Redis before a store; it is connected to as it is needed, so that a gateway starts while it is down.
+    ///
+    /// # Errors
+    /// The options make no sense.
+    pub fn new(store: Arc<dyn Store>, options: &CacheOptions) -> Result<Cached, CacheOptionsError> {
+        let link = Link::new(options).map_err(|error| CacheOptionsError(error.to_string()))?;
+        Ok(Cached {
+            store,
+            link,
+            prefix: options.prefix.clone().into_bytes(),
+            ttl: options.ttl,
+            debt: Mutex::default(),
+            paying: tokio::sync::Mutex::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            stale: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+        })
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> CacheCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheCounts {
+            hits: read(&self.hits),
+            misses: read(&self.misses),
+            stale: read(&self.stale),
+            errors: read(&self.errors),
+            owed: self.debt().owed.len(),
+            breaker: self.link.breaker.counts(),
+        }
+    }
+
+    async fn check_all(
+        &self,
+        tokens: Vec<Hash>,
+        now: Millis,
+    ) -> Result<Vec<Option<Holder>>, Error> {
+        let Found { mut holders, conn } = self.look_up(&tokens, now).await;
+        let missing = holders.iter().zip(&tokens).filter(|(holder, _)| holder.is_none());
+        let missing: Vec<Hash> = missing.map(|(_, token)| *token).collect();
+        count(&self.misses, missing.len());
+        let hits = tokens.len() - missing.len();
+        if missing.is_empty() {
+            count(&self.hits, hits);
+            return Ok(holders);
+        }
+        let begun = Instant::now();
+        let answers = self.store.check(missing.clone(), now).await?;
+        if let Some(conn) = conn.filter(|_| begun.elapsed() < self.ttl / 2) {
+            self.fill(conn, &missing, &answers, now).await;
+        }
+        let gaps = holders.iter_mut().filter(|holder| holder.is_none());
+        for (gap, answer) in gaps.zip(answers) {
+            *gap = answer;
+        }
+        count(&self.hits, hits);
+        Ok(holders)
+    }
+
+    /// Asks Redis alone.
+    async fn look_up(&self, tokens: &[Hash], now: Millis) -> Found {
+        let nothing = || Found { holders: vec![None; tokens.len()], conn: None };
+        if tokens.is_empty() || !self.is_even().await {
+            return nothing();
+        }
+        match self.ask(tokens, now).await {
+            Ok((holders, conn)) => Found { holders, conn: Some(conn) },
+            Err(_) => {
+                count(&self.errors, 1);
+                nothing()
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        tokens: &[Hash],
+        now: Millis,
+    ) -> Result<(Vec<Option<Holder>>, MultiplexedConnection), Error> {
+        let mut ask = redis::cmd("MGET");
+        for token in tokens {
+            ask.arg(self.token_key(token));
+        }
+        let (entries, conn): (Vec<Option<Vec<u8>>>, _) = self.link.run(&ask).await?;
+        let decoded = entries.iter().map(|bytes| entry::decode(bytes.as_deref()?));
+        let mut holders: Vec<Option<Holder>> = decoded.collect();
+        holders.resize(tokens.len(), None);
+        if holders.iter().all(Option::is_none) {
+            return Ok((holders, conn));
+        }
+        let mut ask = redis::cmd("MGET");
+        for holder in holders.iter().flatten() {
+            ask.arg(self.generation_key(&holder.serial));
+        }
+        let newest: Vec<Option<u64>> = self.link.run_on(conn.clone(), &ask).await?;
+        let there = holders.iter_mut().filter(|holder| holder.is_some());
+        for (entry, newest) in there.zip(newest) {
+            let Some(holder) = entry else { continue };
+            if newest.is_some_and(|newest| holder.generation < newest) {
+                count(&self.stale, 1);
+                *entry = None;
+            } else if holder.expires <= now {
+                *entry = None;
+            }
+        }
+        Ok((holders, conn))
+    }
+
+    /// Remembers what the store answered. It goes through the connection of the look-up before it: a Redis that began
+    /// anew since then, and has forgotten generations, does not get it.
+    async fn fill(
+        &self,
+        conn: MultiplexedConnection,
+        tokens: &[Hash],
+        answers: &[Option<Holder>],
+        now: Millis,
+    ) {
+        let mut pipe = redis::pipe();
+        for (token, holder) in tokens.iter().zip(answers) {
+            let Some(holder) = holder else { continue };
+            let left = Duration::from_millis(holder.expires.saturating_sub(now));
+            let life = millis(left.min(self.ttl));
+            if life > 0 {
+                let set = pipe.cmd("SET").arg(self.token_key(token)).arg(entry::encode(holder));
+                set.arg("PX").arg(life).ignore();
+            }
+        }
+        if !pipe.is_empty() && self.link.run_on::<()>(conn, &pipe).await.is_err() {
+            count(&self.errors, 1);
+        }
+    }
+
+    /// Tells Redis what generations devices have now. Where that fails it is owed.
+    async fn raise(&self, raised: HashMap<Serial, u64>) {
+        if raised.is_empty() || self.tell(&raised).await.is_ok() {
+            return;
+        }
+        count(&self.errors, 1);
+        let mut debt = self.debt();
+        for (serial, generation) in raised {
+            let owed = debt.owed.entry(serial).or_default();
+            *owed = generation.max(*owed);
+        }
+        if debt.owed.len() > OWED_MAX {
+            debt.owed = HashMap::new();
+            debt.waits_until = Some(Instant::now() + self.ttl);
+        }
+    }
+
+    /// Whether nothing is owed any more, after an attempt to pay.
+    async fn is_even(&self) -> bool {
+        if self.has_no_debt() {
+            return true;
+        }
+        let Ok(_one) = self.paying.try_lock() else {
+            return false;
+        };
+        let owed = self.debt().owed.clone();
+        if !owed.is_empty() {
+            if self.tell(&owed).await.is_err() {
+                count(&self.errors, 1);
+                return false;
+            }
+            let mut debt = self.debt();
+            debt.owed.retain(|serial, now_owed| owed.get(serial) != Some(now_owed));
+        }
+        self.has_no_debt()
+    }
+
+    fn has_no_debt(&self) -> bool {
+        let mut debt = self.debt();
+        debt.waits_until = debt.waits_until.filter(|until| Instant::now() < *until);
+        debt.owed.is_empty() && debt.waits_until.is_none()
+    }
+
+    async fn tell(&self, raised: &HashMap<Serial, u64>) -> Result<(), Error> {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(RAISE).arg(raised.len());
+        for serial in raised.keys() {
+            eval.arg(self.generation_key(serial));
+        }
+        eval.arg(millis(self.ttl * 2));
+        for generation in raised.values() {
+            eval.arg(*generation);
+        }
+        self.link.run::<()>(&eval).await.map(|_| ())
+    }
+
+    async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {
+        let answers = self.store.issue(issues).await?;
+        let mut raised = HashMap::new();
+        // Before its first token a device has none that could be here.
+        for issued in answers.iter().flatten().filter(|issued| !issued.is_first) {
+            let newest = raised.entry(issued.serial.clone()).or_default();
+            *newest = issued.generation.max(*newest);
+        }
+        self.raise(raised).await;
+        Ok(answers)
+    }
+
+    async fn put_all(&self, entries: Vec<DeviceEntry>, now: Millis) -> Result<Vec<Put>, Error> {
+        let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
+        let answers = self.store.put(entries, now).await?;
+        let changed = serials.into_iter().zip(&answers).filter(|(_, put)| match put {
+            Put::Rekeyed | Put::Relabelled => true,
+            Put::Added | Put::Unchanged => false,
+        });
+        self.raise(changed.map(|(serial, _)| (serial, EVERY)).collect()).await;
+        Ok(answers)
+    }
+
+    async fn revoke_all(&self, serials: Vec<Serial>) -> Result<Vec<Revoked>, Error> {
+        let answers = self.store.revoke(serials.clone()).await?;
+        // Before, too: it may be asked again because the first attempt ended half-way.
+        let shut = serials.into_iter().zip(&answers).filter(|(_, revoked)| match revoked {
+            Revoked::Now | Revoked::Before => true,
+            Revoked::Unknown => false,
+        });
+        self.raise(shut.map(|(serial, _)| (serial, EVERY)).collect()).await;
+        Ok(answers)
+    }
+
+    fn token_key(&self, token: &Hash) -> Vec<u8> {
+        [&self.prefix, b"t:".as_slice(), &token.0].concat()
+    }
+
+    fn generation_key(&self, serial: &Serial) -> Vec<u8> {
+        [&self.prefix, b"g:".as_slice(), serial.as_str().as_bytes()].concat()
+    }
+
+    fn debt(&self) -> MutexGuard<'_, Debt> {
+        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for Cached {
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    fn put(&self, entries: Vec<DeviceEntry>, now: Millis) -> Answer<'_, Vec<Put>> {
+        Box::pin(self.put_all(entries, now))
+    }
+
+    fn issue(&self, issues: Vec<Issue>) -> Answer<'_, Vec<Result<Issued, Refusal>>> {
+        Box::pin(self.issue_all(issues))
+    }
+
+    fn check(&self, tokens: Vec<Hash>, now: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        Box::pin(self.check_all(tokens, now))
+    }
+
+    fn recall(&self, tokens: Vec<Hash>, now: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        Box::pin(async move {
+            let holders = self.look_up(&tokens, now).await.holders;
+            count(&self.hits, holders.iter().flatten().count());
+            Ok(holders)
+        })
+    }
+
+    fn revoke(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Revoked>> {
+        Box::pin(self.revoke_all(serials))
+    }
+
+    fn find(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
+        self.store.find(serials)
+    }
+
+    fn list(&self, page: Page) -> Answer<'_, Vec<Device>> {
+        self.store.list(page)
+    }
+
+    fn seen(&self, seen: Vec<(Serial, Millis)>) -> Answer<'_, ()> {
+        self.store.seen(seen)
+    }
+
+    fn sweep(&self, now: Millis, limit: usize) -> Answer<'_, usize> {
+        self.store.sweep(now, limit)
+    }
+
+    fn count(&self) -> Answer<'_, u64> {
+        self.store.count()
+    }
+}
+
+fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(u64::try_from(by).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Newer than every generation: no entry of the device counts. It is the largest whole number that is exact in Lua.
+const EVERY: u64 = 1 << 53;
+
+/// Devices that may be owed, at about 150 bytes each; beyond, Redis is not believed for the life of an entry.
+const OWED_MAX: usize = 65_536;
+
+/// Raises generations, and has them live on from now: keys are those of devices, arguments their life and the values.
+const RAISE: &str = "\
+for place, key in ipairs(KEYS) do
+  local known, new = redis.call('GET', key), ARGV[place + 1]
+  if known and tonumber(known) > tonumber(new) then
+    redis.call('PEXPIRE', key, ARGV[1])
+  else
+    redis.call('SET', key, new, 'PX', ARGV[1])
+  end
+end
+return redis.status_reply('OK')";
