@@ -4,18 +4,22 @@ pub mod http2;
 
 mod admin;
 mod authority;
+mod databases;
 mod device;
 mod events;
 mod forger;
 mod program;
+mod proxy;
 mod s_client;
 mod socket;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
+pub use databases::{Database, Redis};
 pub use device::Device;
 pub use events::{Event, Events};
 pub use forger::{Forger, Heard, framed, read_record};
 pub use program::{PATIENCE, Server, free_port, program, raise_open_files};
+pub use proxy::Proxy;
 pub use s_client::SClient;
 pub use socket::{Socket, Upgrade, close, masked};

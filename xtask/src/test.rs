@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use crate::docs;
+use crate::maven;
 use crate::process::{cargo, program, run as run_command, succeeds};
 use crate::python;
 use crate::rules::{self, Repository};
@@ -39,6 +40,7 @@ pub(crate) fn rules(root: &Path) -> anyhow::Result<()> {
 fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("tools", || tools(root))?;
     steps.run("Python packages", || python::install(root))?;
+    steps.run("database for tests", || maven::build(root))?;
     steps.run("house rules", || rules(root))?;
     steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
     steps.run("clippy, as tested", || {
@@ -76,7 +78,7 @@ fn tools(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Each with the words that ask for its version, and the package of Debian that has it.
-const TOOLS: [(&str, &str, &str); 10] = [
+const TOOLS: [(&str, &str, &str); 13] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -86,6 +88,9 @@ const TOOLS: [(&str, &str, &str); 10] = [
     ("npm", "--version", "npm"),
     ("chromium", "--version", "chromium"),
     ("h2load", "--version", "nghttp2-client"),
+    ("java", "--version", "openjdk-17-jdk-headless"),
+    ("mvn", "--version", "maven"),
+    ("redis-server", "--version", "redis-server"),
     // Asked for its version it tells it, and fails.
     ("which", "wrk", "wrk"),
 ];

@@ -11,7 +11,7 @@ use super::Finding;
 /// its own features on in tests.)
 const MAY_USE: [(&str, &[&str]); 9] = [
     ("weir-wire", &[]),
-    ("weir-store", &[]),
+    ("weir-store", &["weir-tests"]),
     ("weir-engine", &["weir-wire"]),
     ("weir", &["weir-engine", "weir-store", "weir-wire"]),
     ("weir-client", &["weir-wire"]),

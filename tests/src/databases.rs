@@ -1,0 +1,219 @@
+//! A real Redis, and a server of MongoDB's protocol, started as children on free ports.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::program::{PATIENCE, free_port, now, rest};
+
+/// A running Redis, which keeps nothing on disk; killed when dropped, and with this process.
+pub struct Redis {
+    child: Leashed,
+    /// Where it listens, before and after each restart.
+    pub addr: SocketAddr,
+    directory: TempDir,
+}
+
+/// A running server of MongoDB's protocol; killed when dropped, and with this process.
+pub struct Database {
+    child: Leashed,
+    /// Where it listens, before and after each restart.
+    pub addr: SocketAddr,
+    /// Where its file is, if it has one.
+    directory: Option<TempDir>,
+}
+
+/// A child that does not outlive this process, however that ends: tests share some, which nobody drops.
+struct Leashed {
+    child: Child,
+    /// Waits for the end of its input, which is that of this process, and kills the child.
+    leash: Child,
+}
+
+impl Leashed {
+    fn new(command: &mut Command) -> Result<Leashed> {
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = quiet.spawn()?;
+        let mut leash = Command::new("sh");
+        leash.args(["-c", "read _; kill -KILL \"$1\"", "sh", &child.id().to_string()]);
+        let leash = leash.stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        Ok(Leashed { child, leash })
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("a child has a pid")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Waits for its end, and lets the leash go before the number is another's.
+    fn wait(&mut self) -> Result<()> {
+        self.leash.kill()?;
+        self.leash.wait()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Leashed {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.wait();
+    }
+}
+
+impl Redis {
+    /// Starts one.
+    pub fn start() -> Result<Redis> {
+        // A port that was free a moment ago may be taken: then another is tried.
+        for _ in 0..5 {
+            let directory = tempfile::tempdir()?;
+            let addr = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+            let child = Self::spawn(addr, &directory)?;
+            let mut redis = Redis { child, addr, directory };
+            if redis.wait_until_ready()? {
+                return Ok(redis);
+            }
+        }
+        bail!("redis-server did not start")
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Kills it (SIGKILL): all that it held is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Starts it again, empty, where it was.
+    pub fn restart(&mut self) -> Result<()> {
+        self.child = Self::spawn(self.addr, &self.directory)?;
+        if !self.wait_until_ready()? {
+            bail!("redis-server did not start again");
+        }
+        Ok(())
+    }
+
+    /// Has it carry out one command that has no spaces in its words; what it answers, as it comes.
+    pub fn command(&self, line: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(self.addr)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(format!("{line}\r\n").as_bytes())?;
+        let mut answer = [0; 4096];
+        let bytes = stream.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..bytes]).into_owned())
+    }
+
+    fn spawn(addr: SocketAddr, directory: &TempDir) -> Result<Leashed> {
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(directory.path());
+        Leashed::new(&mut command)
+            .context("running redis-server, which `cargo xtask test` installs")
+    }
+
+    fn wait_until_ready(&mut self) -> Result<bool> {
+        let deadline = now() + PATIENCE;
+        while now() < deadline && !self.child.has_ended()? {
+            if self.command("PING").is_ok_and(|answer| answer.starts_with("+PONG")) {
+                return Ok(true);
+            }
+            rest();
+        }
+        Ok(false)
+    }
+}
+
+impl Database {
+    /// Starts one that keeps everything in memory.
+    pub fn start() -> Result<Database> {
+        Self::launch(|| Ok(None))
+    }
+
+    /// Starts one that keeps everything in a file, where a restart finds it.
+    pub fn start_with_file() -> Result<Database> {
+        Self::launch(|| Ok(Some(tempfile::tempdir()?)))
+    }
+
+    /// Its URI.
+    pub fn uri(&self) -> String {
+        format!("mongodb://{}", self.addr)
+    }
+
+    /// Ends it as an operator does (SIGTERM), and waits until what was answered is in the file.
+    pub fn stop(&mut self) -> Result<()> {
+        self.child.signal(Signal::TERM)?;
+        self.child.wait()
+    }
+
+    /// Starts it again where it was.
+    pub fn restart(&mut self) -> Result<()> {
+        self.child = Self::spawn(self.addr, self.directory.as_ref())?;
+        if !self.wait_until_ready()? {
+            bail!("the database did not start again");
+        }
+        Ok(())
+    }
+
+    fn launch(directory: impl Fn() -> Result<Option<TempDir>>) -> Result<Database> {
+        for _ in 0..5 {
+            let directory = directory()?;
+            let addr = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+            let child = Self::spawn(addr, directory.as_ref())?;
+            let mut database = Database { child, addr, directory };
+            if database.wait_until_ready()? {
+                return Ok(database);
+            }
+        }
+        bail!("the database did not start")
+    }
+
+    fn spawn(addr: SocketAddr, directory: Option<&TempDir>) -> Result<Leashed> {
+        let place = place()?;
+        let classes = format!("{0}/server.jar:{0}/libraries/*", place.display());
+        let mut command = Command::new("java");
+        command
+            // Small and quick to start: it serves one test.
+            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", &classes])
+            .args(["Main", &addr.port().to_string()])
+            .args(directory.map(|directory| directory.path().join("database")));
+        Leashed::new(&mut command).context("running java, which `cargo xtask test` installs")
+    }
+
+    fn wait_until_ready(&mut self) -> Result<bool> {
+        let deadline = now() + PATIENCE;
+        while now() < deadline && !self.child.has_ended()? {
+            if TcpStream::connect(self.addr).is_ok() {
+                return Ok(true);
+            }
+            rest();
+        }
+        Ok(false)
+    }
+}
+
+/// Where `cargo xtask test` has built it: beside the directory of the programs.
+fn place() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
+    let place = target.join("mongo");
+    if !place.join("built-from").exists() {
+        bail!("{} is not built: run `cargo xtask test`", place.display());
+    }
+    Ok(place)
+}

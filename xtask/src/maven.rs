@@ -1,0 +1,38 @@
+//! The server of MongoDB's protocol that tests start: built with Maven from `tests/mongo`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::process::{program, run};
+
+/// Builds it, unless it is there as the sources have it.
+pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
+    let mut wanted = String::new();
+    for source in SOURCES {
+        let path = root.join(source);
+        wanted +=
+            &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    }
+    let place = place(root);
+    let built = place.join("built-from");
+    if fs::read_to_string(&built).is_ok_and(|built| built == wanted) {
+        return Ok(());
+    }
+    // What is left of an older one would be loaded beside the new one.
+    let _ = fs::remove_dir_all(&place);
+    let mut maven = program(root, "mvn", "--quiet --batch-mode --file tests/mongo/pom.xml package");
+    run(maven.arg(format!("-Dweir.target={}", place.display())))?;
+    // Written last: what was broken off is begun again.
+    fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
+}
+
+/// Where tests look for it: beside the directory of the programs.
+fn place(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |target| root.join(target));
+    target.join("mongo")
+}
+
+const SOURCES: [&str; 2] = ["tests/mongo/pom.xml", "tests/mongo/src/main/java/Main.java"];
