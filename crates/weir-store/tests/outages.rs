@@ -1,0 +1,310 @@
+//! What happens while Redis or the database are away, and after: nothing that was answered is lost, nobody waits without
+//! end, and all comes back by itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_store::{
+    BatchLimits, Batches, BreakerLimits, CacheOptions, Cached, Circuit, DeviceEntry, Error,
+    Guarded, Hash, Issue, Millis, Mongo, MongoOptions, Proof, Put, Revoked, Serial, Store,
+};
+use weir_tests::{Database, Proxy, Redis};
+
+const NOW: Millis = 1_790_000_000_000;
+const DAY: Millis = 86_400_000;
+/// Longer than all pauses and timeouts below together: who waits longer waits without end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const BREAKER: BreakerLimits = BreakerLimits {
+    failures_max: 3,
+    pause_min: Duration::from_millis(20),
+    pause_max: Duration::from_millis(200),
+};
+
+/// A gateway's way to its devices.
+struct Way {
+    batches: Batches,
+    cached: Arc<Cached>,
+    guarded: Arc<Guarded>,
+    /// The same database for what is no part of the outage, with all the time of a slow machine.
+    patient: Mongo,
+}
+
+impl Way {
+    async fn new(uri: String, redis: String) -> Way {
+        let options = MongoOptions { uri, timeout: PATIENCE, ..MongoOptions::default() };
+        let patient = Mongo::new(&options).await.unwrap();
+        let options = MongoOptions { timeout: Duration::from_millis(1_500), ..options };
+        let mongo: Arc<dyn Store> = Arc::new(Mongo::new(&options).await.unwrap());
+        let guarded = Arc::new(Guarded::new(mongo, &BREAKER));
+        let options = CacheOptions { redis, breaker: BREAKER, ..CacheOptions::default() };
+        let cached = Cached::new(Arc::clone(&guarded) as Arc<dyn Store>, &options).unwrap();
+        let cached = Arc::new(cached);
+        let limits = BatchLimits {
+            batch_max: 16,
+            in_flight_max: 4,
+            timeout: Duration::from_secs(10),
+            ..BatchLimits::default()
+        };
+        let batches = Batches::new(Arc::clone(&cached) as Arc<dyn Store>, &limits);
+        Way { batches, cached, guarded, patient }
+    }
+
+    async fn import(&self, devices: u64) {
+        let entries = (0..devices).map(|number| DeviceEntry {
+            serial: serial(number),
+            key: hash(number, 0),
+            labels: BTreeMap::new(),
+        });
+        let puts = self.patient.put(entries.collect(), NOW).await.unwrap();
+        assert!(puts.iter().all(|put| *put == Put::Added));
+    }
+
+    /// Activates a device; whether that was answered.
+    async fn activate(&self, device: u64, token: u64) -> bool {
+        let proof = Proof::Key { serial: serial(device), key: hash(device, 0) };
+        let token = hash(device, token);
+        let issue = Issue { proof, token, now: NOW, expires: NOW + DAY, grace_until: NOW };
+        match within(self.batches.issue(issue)).await {
+            Ok(issued) => {
+                issued.expect("the key is right");
+                true
+            }
+            Err(Error::Unavailable(_) | Error::TimedOut(_)) => false,
+            Err(error @ (Error::Overloaded(_) | Error::Damaged(_))) => panic!("{error}"),
+        }
+    }
+
+    async fn check(&self, device: u64, token: u64) -> Result<bool, Error> {
+        let holder = within(self.batches.check(hash(device, token), NOW)).await?;
+        Ok(holder.inspect(|holder| assert_eq!(holder.serial, serial(device))).is_some())
+    }
+
+    /// Activates each device until that is answered, and has `event` happen when a third has been; the token of each.
+    async fn activate_all(
+        self: &Arc<Self>,
+        devices: u64,
+        event: impl Future<Output = ()>,
+    ) -> BTreeMap<u64, u64> {
+        let mut tasks = tokio::task::JoinSet::new();
+        for worker in 0..WORKERS {
+            let way = Arc::clone(self);
+            tasks.spawn(async move {
+                let mut tokens = Vec::new();
+                for device in (worker..devices).step_by(usize::try_from(WORKERS).unwrap()) {
+                    // Each attempt has a token of its own.
+                    let mut token = 1;
+                    while !way.activate(device, token).await {
+                        token += 1;
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    tokens.push((device, token));
+                }
+                tokens
+            });
+        }
+        until(|| self.batches.counts().issues.items > devices / 3).await;
+        event.await;
+        tasks.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// All that were answered are stored.
+    async fn are_there(&self, tokens: &BTreeMap<u64, u64>) {
+        let hashes = tokens.iter().map(|(device, token)| hash(*device, *token)).collect();
+        let holders = self.patient.check(hashes, NOW).await.unwrap();
+        let there: Vec<_> = holders.into_iter().flatten().map(|holder| holder.serial).collect();
+        let expected: Vec<_> = (0..DEVICES).map(serial).collect();
+        assert_eq!(there, expected);
+    }
+}
+
+const WORKERS: u64 = 32;
+const DEVICES: u64 = 2_000;
+
+fn serial(number: u64) -> Serial {
+    Serial::new(&format!("d{number:05}")).unwrap()
+}
+
+/// The hash of a device's key, which is number 0, or of one of its tokens.
+fn hash(device: u64, number: u64) -> Hash {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&device.to_be_bytes());
+    hash[8..16].copy_from_slice(&number.to_be_bytes());
+    Hash(hash)
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("nobody waits without end")
+}
+
+async fn until(mut condition: impl FnMut() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within(wait).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_killed_and_started_again_costs_no_activation() {
+    let (database, mut redis) = (Database::start().unwrap(), Redis::start().unwrap());
+    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    way.import(DEVICES).await;
+    let event = async {
+        // Something that goes through Redis while it dies.
+        assert_eq!(way.check(0, 9).await, Ok(false));
+        redis.kill().unwrap();
+        for _ in 0..5 {
+            assert_eq!(way.check(0, 9).await, Ok(false), "the database answers");
+        }
+        assert_eq!(way.cached.counts().breaker.circuit, Circuit::Open);
+        redis.restart().unwrap();
+    };
+    let tokens = way.activate_all(DEVICES, event).await;
+    way.are_there(&tokens).await;
+    // It comes back by itself.
+    let hits = way.cached.counts().hits;
+    let back = async {
+        while way.cached.counts().hits == hits {
+            assert_eq!(way.check(0, tokens[&0]).await, Ok(true));
+        }
+    };
+    within(back).await;
+    let counts = way.batches.counts();
+    assert_eq!((counts.issues.failed, counts.checks.failed), (0, 0), "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_stopped_and_started_again_has_all_that_was_answered() {
+    let (mut database, redis) = (Database::start_with_file().unwrap(), Redis::start().unwrap());
+    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    way.import(DEVICES).await;
+    let event = async {
+        database.stop().unwrap();
+        until(|| way.guarded.breaker().counts().circuit != Circuit::Closed).await;
+        database.restart().unwrap();
+    };
+    let tokens = way.activate_all(DEVICES, event).await;
+    assert!(tokens.values().any(|attempts| *attempts > 1), "the outage was noticed");
+    way.are_there(&tokens).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
+    for freezes in [false, true] {
+        let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
+        let proxy = Proxy::start(database.addr).unwrap();
+        let way = Arc::new(Way::new(format!("mongodb://{}", proxy.addr), redis.url()).await);
+        way.import(20).await;
+        for device in 0..20 {
+            assert!(way.activate(device, 1).await);
+        }
+        for device in 0..10 {
+            assert_eq!(way.check(device, 1).await, Ok(true));
+        }
+        if freezes {
+            proxy.freeze();
+        } else {
+            proxy.cut();
+        }
+        // Known and unknown ones in one batch: the unknown ones do not take the known ones with them.
+        let checks = (0..20).map(|device| way.check(device, 1));
+        for (device, result) in (0..).zip(join_all(checks).await) {
+            match result {
+                Ok(is_valid) => assert!(is_valid && device < 10, "{device}"),
+                Err(Error::Unavailable(_) | Error::TimedOut(_)) => {
+                    assert!(device >= 10, "{device}")
+                }
+                Err(error @ (Error::Overloaded(_) | Error::Damaged(_))) => panic!("{error}"),
+            }
+        }
+        assert!(!way.activate(0, 2).await);
+        until_circuit_is(&way, Circuit::Open).await;
+        proxy.heal();
+        let back = async { while !way.activate(0, 3).await {} };
+        within(back).await;
+        assert_eq!(way.check(0, 3).await, Ok(true));
+        assert_eq!(way.check(0, 1).await, Ok(false), "it was replaced without a time of grace");
+        assert_eq!(way.check(15, 1).await, Ok(true));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_that_redis_was_not_told_holds_nevertheless() {
+    let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
+    let proxy = Proxy::start(redis.addr).unwrap();
+    let way = Way::new(database.uri(), format!("redis://{}", proxy.addr)).await;
+    let other = Way::new(database.uri(), redis.url()).await;
+    way.import(2).await;
+    for device in 0..2 {
+        assert!(way.activate(device, 1).await);
+        for _ in 0..2 {
+            assert_eq!(way.check(device, 1).await, Ok(true));
+            assert_eq!(other.check(device, 1).await, Ok(true));
+        }
+    }
+    // What one gateway revokes, the other one knows at once.
+    assert_eq!(way.cached.revoke(vec![serial(1)]).await, Ok(vec![Revoked::Now]));
+    assert_eq!(other.check(1, 1).await, Ok(false));
+
+    proxy.cut();
+    assert_eq!(way.cached.revoke(vec![serial(0)]).await, Ok(vec![Revoked::Now]));
+    assert_eq!(way.cached.counts().owed, 1);
+    assert_eq!(way.check(0, 1).await, Ok(false), "the database answers");
+    proxy.heal();
+    let told = async {
+        while way.cached.counts().owed > 0 {
+            assert_eq!(way.check(0, 1).await, Ok(false));
+        }
+    };
+    within(told).await;
+    assert_eq!(way.check(0, 1).await, Ok(false));
+    assert_eq!(other.check(0, 1).await, Ok(false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_checks_is_few_trips_to_the_database() {
+    let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
+    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    way.import(DEVICES).await;
+    way.activate_all(DEVICES, async {}).await;
+    let limits = BatchLimits { timeout: PATIENCE, ..BatchLimits::default() };
+    let batches = Batches::new(Arc::clone(&way.cached) as Arc<dyn Store>, &limits);
+    let checks = (0..DEVICES * 5).map(|number| batches.check(hash(number % DEVICES, 1), NOW));
+    for (number, holder) in (0..).zip(join_all(checks).await) {
+        assert_eq!(holder.unwrap().unwrap().serial, serial(number % DEVICES));
+    }
+    let counts = batches.counts().checks;
+    assert_eq!(counts.items, DEVICES * 5);
+    assert!(counts.batches < 100, "{counts:?}");
+}
+
+async fn until_circuit_is(way: &Way, circuit: Circuit) {
+    let wait = async {
+        while way.guarded.breaker().counts().circuit != circuit {
+            let _ = way.activate(1, 2).await;
+        }
+    };
+    within(wait).await;
+}
+
+/// Runs all at once, in one task; their results in their order.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_ready = true;
+        for (future, result) in &mut waiting {
+            if result.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(value) => *result = Some(value),
+                    std::task::Poll::Pending => is_ready = false,
+                }
+            }
+        }
+        if is_ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    waiting.into_iter().filter_map(|(_, result)| result).collect()
+}

@@ -1,0 +1,55 @@
+//! What every store promises, kept by MongoDB, and by Redis before it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use weir_store::{CacheOptions, Cached, Mongo, MongoOptions, Store};
+use weir_tests::{Database, Redis};
+
+/// One for all tests of this program: each makes a database of its own in it.
+fn database() -> &'static Database {
+    static DATABASE: OnceLock<Database> = OnceLock::new();
+    DATABASE.get_or_init(|| Database::start().expect("a database"))
+}
+
+fn redis() -> &'static Redis {
+    static REDIS: OnceLock<Redis> = OnceLock::new();
+    REDIS.get_or_init(|| Redis::start().expect("Redis"))
+}
+
+/// A store in a database that nobody else uses.
+async fn mongo() -> Arc<dyn Store> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let options = MongoOptions {
+        uri: database().uri(),
+        database: format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+        timeout: Duration::from_secs(60),
+        ..MongoOptions::default()
+    };
+    Arc::new(Mongo::new(&options).await.expect("good options"))
+}
+
+/// The same, behind entries of Redis that nobody else uses.
+async fn cached() -> Arc<dyn Store> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let options = CacheOptions {
+        redis: redis().url(),
+        prefix: format!("test{}:", NUMBER.fetch_add(1, Ordering::Relaxed)),
+        timeout: Duration::from_secs(60),
+        ..CacheOptions::default()
+    };
+    Arc::new(Cached::new(mongo().await, &options).expect("good options"))
+}
+
+mod promises_of_mongodb {
+    use super::mongo;
+
+    weir_store::conformance!(mongo);
+}
+
+mod promises_of_the_cache {
+    use super::cached;
+
+    weir_store::conformance!(cached);
+}
