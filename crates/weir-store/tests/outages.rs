@@ -1,5 +1,6 @@
 //! What happens while Redis or the database are away, and after: nothing that was answered is lost, nobody waits without
 //! end, and all comes back by itself.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
