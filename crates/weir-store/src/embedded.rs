@@ -1,0 +1,189 @@
+//! The store that needs no server: one file of SQLite's.
+
+mod file;
+mod queue;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+pub use file::OpenError;
+
+use crate::contract::{Answer, BATCH_MAX, Error, Store};
+use crate::records::{
+    Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
+};
+use queue::{Queue, Task};
+use tables::Tables;
+
+/// Keeps devices in one file, without a server.
+///
+/// One thread writes: it takes whatever waits, carries it out in one transaction, and answers when that is on disk.
+/// Another one reads, from what has been committed.
+///
+/// # Limits
+/// At most `queue_max` items wait for each of the two; who comes then is told so at once. Nobody waits longer than
+/// `timeout`; what nobody waits for any more is not begun.
+///
+/// # Source
+/// docs/decisions/0005-embedded-store.md: why SQLite, and with these settings.
+pub struct Embedded {
+    timeout: Duration,
+    queue_max: usize,
+    // What has been asked is carried out when it ends, and in this order: the last connection that is closed moves the
+    // log into the file, and that is the writer's; then others may open it.
+    reads: Worker,
+    writes: Worker,
+    _lock: File,
+}
+
+/// What an [`Embedded`] store is made with.
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// Its file. Beside it lie `-wal`, `-shm` and `.lock`.
+    pub path: PathBuf,
+    /// Nobody waits longer for an answer.
+    pub timeout: Duration,
+    /// Items that may wait; a single batch may always, if nothing else does.
+    pub queue_max: usize,
+}
+
+/// A thread and what waits for it.
+struct Worker {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// Another process holds it, it cannot be written, it is damaged, or of another version.
+    ///
+    /// # Cost
+    /// Blocks: some milliseconds, and after a crash as long as reading the log takes, which has 64 MB at the most.
+    pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
+        let opened = file::open(&options.path)?;
+        let writes = Worker::start("store-writer", opened.writer, worker::write)?;
+        let reads = Worker::start("store-reader", opened.reader, worker::read)?;
+        let (timeout, queue_max) = (options.timeout, options.queue_max);
+        Ok(Embedded { timeout, queue_max, reads, writes, _lock: opened.lock })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        worker: &Worker,
+        items: usize,
+        run: impl FnMut(&Tables<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'static, T> {
+        if items > BATCH_MAX {
+            return Box::pin(async move { Err(Error::Overloaded(items)) });
+        }
+        let (reply, answer) = oneshot::channel();
+        let pushed = worker.queue.push(items, self.queue_max, Box::new(Task::new(run, reply)));
+        let timeout = self.timeout;
+        Box::pin(async move {
+            pushed?;
+            match tokio::time::timeout(timeout, answer).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(Error::Unavailable("it has been closed".to_owned())),
+                Err(_) => {
+                    let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                    Err(Error::TimedOut(ms))
+                }
+            }
+        })
+    }
+}
+
+impl Store for Embedded {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn put(&self, entries: Vec<DeviceEntry>, now: Millis) -> Answer<'_, Vec<Put>> {
+        self.ask(&self.writes, entries.len(), move |tables| {
+            entries.iter().map(|entry| tables.put(entry, now)).collect()
+        })
+    }
+
+    fn issue(&self, issues: Vec<Issue>) -> Answer<'_, Vec<Result<Issued, Refusal>>> {
+        self.ask(&self.writes, issues.len(), move |tables| {
+            issues.iter().map(|issue| tables.issue(issue)).collect()
+        })
+    }
+
+    fn check(&self, tokens: Vec<Hash>, now: Millis) -> Answer<'_, Vec<Option<Holder>>> {
+        self.ask(&self.reads, tokens.len(), move |tables| {
+            tokens.iter().map(|token| tables.check(token, now)).collect()
+        })
+    }
+
+    fn revoke(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Revoked>> {
+        self.ask(&self.writes, serials.len(), move |tables| {
+            serials.iter().map(|serial| tables.revoke(serial)).collect()
+        })
+    }
+
+    fn find(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
+        self.ask(&self.reads, serials.len(), move |tables| {
+            serials.iter().map(|serial| tables.find(serial)).collect()
+        })
+    }
+
+    fn list(&self, page: Page) -> Answer<'_, Vec<Device>> {
+        let limit = page.limit.min(BATCH_MAX);
+        self.ask(&self.reads, limit, move |tables| tables.list(page.after.as_ref(), limit))
+    }
+
+    fn seen(&self, seen: Vec<(Serial, Millis)>) -> Answer<'_, ()> {
+        self.ask(&self.writes, seen.len(), move |tables| {
+            seen.iter().try_for_each(|(serial, at)| tables.seen(serial, *at))
+        })
+    }
+
+    fn sweep(&self, now: Millis, limit: usize) -> Answer<'_, usize> {
+        let limit = limit.min(BATCH_MAX);
+        self.ask(&self.writes, limit, move |tables| tables.sweep(now, limit))
+    }
+
+    fn count(&self) -> Answer<'_, u64> {
+        self.ask(&self.reads, 1, |tables| tables.count())
+    }
+}
+
+impl Worker {
+    fn start(
+        name: &str,
+        conn: Connection,
+        run: fn(&Connection, &Queue),
+    ) -> Result<Worker, OpenError> {
+        let queue = Arc::new(Queue::default());
+        let shared = Arc::clone(&queue);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // However it ends, nobody waits for it afterwards.
+            let _closed = shared.close_at_end();
+            run(&conn, &shared);
+        });
+        Ok(Worker { queue, thread: Some(thread.map_err(OpenError::Thread)?) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Tests of the embedded store: the contract, files good and bad, and limits.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::conformance::Memory;
+
+/// An empty store whose files have no names any more: they go with it.
+async fn make() -> Arc<dyn Store> {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
+    // Both connections have all their files open.
+    assert_eq!(store.count().await, Ok(0));
+    Arc::new(store)
+}
+
+crate::conformance!(make);
+
+fn options(directory: &TempDir) -> EmbeddedOptions {
+    EmbeddedOptions {
+        path: directory.path().join("devices.db"),
+        timeout: Duration::from_secs(60),
+        queue_max: 100_000,
+    }
+}
+
+fn entry(number: u8) -> DeviceEntry {
+    let serial = Serial::new(&format!("d{number}")).unwrap();
+    DeviceEntry { serial, key: Hash([number; 32]), labels: [("a".into(), "b".into())].into() }
+}
+
+fn activation(number: u8, token: u8) -> Issue {
+    Issue {
+        proof: crate::Proof::Key { serial: entry(number).serial, key: entry(number).key },
+        token: Hash([token; 32]),
+        now: 1_000,
+        expires: 9_000,
+        grace_until: 2_000,
+    }
+}
+
+fn open_error(path: &Path) -> String {
+    let options = EmbeddedOptions { path: path.into(), timeout: Duration::ZERO, queue_max: 1 };
+    Embedded::open(options).err().expect("an error").to_string()
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_when_it_is_opened_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
+    store.put(vec![entry(1), entry(2)], 5).await.unwrap();
+    store.issue(vec![activation(1, 10), activation(1, 11)]).await.unwrap();
+    store.seen(vec![(entry(2).serial, 77)]).await.unwrap();
+    let page = Page { after: None, limit: 10 };
+    let (devices, count) = (store.list(page.clone()).await.unwrap(), store.count().await.unwrap());
+    drop(store);
+    assert!(!directory.path().join("devices.db-wal").exists(), "the log is in the file");
+    let mode = fs::metadata(directory.path().join("devices.db")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let store = Embedded::open(options(&directory)).unwrap();
+    assert_eq!(store.list(page).await.unwrap(), devices);
+    assert_eq!((store.count().await, count), (Ok(2), 2));
+    let holders = store.check(vec![Hash([10; 32]), Hash([11; 32])], 1_500).await.unwrap();
+    assert!(holders.iter().all(Option::is_some));
+}
+
+/// Does the same to this store and to the twin in memory, and compares all that both say.
+#[tokio::test]
+async fn it_does_what_its_twin_does() {
+    let (store, twin) = (make().await, Memory::new());
+    let mut state = 1_u64;
+    let mut chance = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u8::try_from((state >> 33) % below).unwrap()
+    };
+    for step in 0..600 {
+        let now = 1_000 + step * 10;
+        match chance(8) {
+            0 => {
+                let mut entry = entry(chance(12));
+                entry.key = Hash([chance(2); 32]);
+                entry.labels = [("n".into(), chance(2).to_string())].into();
+                let entries = vec![entry.clone(), entry];
+                assert_eq!(store.put(entries.clone(), now).await, twin.put(entries, now).await);
+            }
+            1 => {
+                let serials = vec![entry(chance(12)).serial];
+                assert_eq!(store.revoke(serials.clone()).await, twin.revoke(serials).await);
+            }
+            2 => {
+                let (sweep, limit) = (store.sweep(now, 1_000).await, twin.sweep(now, 1_000).await);
+                assert!(sweep.unwrap() <= limit.unwrap(), "only the twin keeps what is forgotten");
+            }
+            3..=7 => {
+                let wishes: Vec<Issue> = (0..4)
+                    .map(|_| {
+                        let mut wish = activation(chance(12), chance(250));
+                        match &mut wish.proof {
+                            crate::Proof::Key { key, .. } => *key = Hash([chance(2); 32]),
+                            crate::Proof::Token(_) => {}
+                        }
+                        if chance(2) == 0 {
+                            wish.proof = crate::Proof::Token(Hash([chance(250); 32]));
+                        }
+                        // Never used before.
+                        wish.token.0[1..9].copy_from_slice(&state_of(step, chance(250)));
+                        let expires = now + u64::from(chance(200));
+                        Issue { now, expires, grace_until: now + u64::from(chance(60)), ..wish }
+                    })
+                    .collect();
+                let answers = store.issue(wishes.clone()).await;
+                assert_eq!(answers, twin.issue(wishes).await);
+            }
+            _ => unreachable!("eight kinds"),
+        }
+        let page = Page { after: None, limit: 100 };
+        let devices = store.list(page.clone()).await.unwrap();
+        assert_eq!(devices, twin.list(page).await.unwrap());
+        let tokens: Vec<Hash> = devices.iter().flat_map(known_tokens).collect();
+        let check = store.check(tokens.clone(), now).await;
+        assert_eq!(check, twin.check(tokens, now).await, "step {step}");
+    }
+}
+
+fn state_of(step: u64, salt: u8) -> [u8; 8] {
+    (step * 256 + u64::from(salt)).to_be_bytes()
+}
+
+fn known_tokens(device: &Device) -> Vec<Hash> {
+    let current = device.token.map(|(token, _)| token);
+    current.into_iter().chain(device.previous.map(|previous| previous.token)).collect()
+}
+
+#[tokio::test]
+async fn rows_of_forgotten_tokens_go_at_once() {
+    let store = make().await;
+    store.put(vec![entry(1)], 5).await.unwrap();
+    for token in 0..100 {
+        store.issue(vec![activation(1, token)]).await.unwrap();
+    }
+    assert_eq!(store.sweep(9_000, 1_000).await, Ok(2), "those that the device knows");
+    store.issue(vec![activation(1, 200)]).await.unwrap();
+    store.revoke(vec![entry(1).serial]).await.unwrap();
+    assert_eq!(store.sweep(9_000, 1_000).await, Ok(0));
+}
+
+#[test]
+fn a_second_process_is_told_who_holds_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
+    let path = options(&directory).path;
+    let error = open_error(&path);
+    let expected = format!("devices.db: is held by process {}", std::process::id());
+    assert!(error.ends_with(&expected), "{error}");
+    fs::write(directory.path().join("devices.db.lock"), "nonsense").unwrap();
+    assert!(open_error(&path).ends_with("is held by another process"));
+    drop(store);
+    Embedded::open(options(&directory)).expect("it has been let go");
+}
+
+#[test]
+fn files_that_are_no_stores_of_this_version_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("devices.db");
+    let check = |expected: &str| {
+        let error = open_error(&path);
+        assert!(error.contains("devices.db: ") && error.contains(expected), "{error}");
+    };
+    fs::write(&path, "devSn,devKey\nadd,abc\n").unwrap();
+    check("is no store of devices");
+    fs::remove_file(&path).unwrap();
+
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch("CREATE TABLE other (a)").unwrap();
+    check("is no store of devices");
+    conn.execute_batch("DROP TABLE other").unwrap();
+    drop(conn);
+    fs::remove_file(&path).unwrap();
+
+    drop(Embedded::open(options(&directory)).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    check("has format 2; this version knows format 1");
+    fs::remove_file(&path).unwrap();
+
+    fs::create_dir(&path).unwrap();
+    check("is no store of devices");
+    let error = open_error(&directory.path().join("gone/devices.db"));
+    assert!(error.contains("cannot be opened for writing"), "{error}");
+}
+
+#[tokio::test]
+async fn damage_is_said_to_be_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("devices.db");
+    let store = Embedded::open(options(&directory)).unwrap();
+    store.put(vec![entry(1), entry(2)], 5).await.unwrap();
+    drop(store);
+    // A record that nobody wrote concerns nobody else, also when both are asked for at once.
+    let conn = Connection::open(&path).unwrap();
+    conn.execute("UPDATE devices SET state = 7 WHERE serial = 'd1'", []).unwrap();
+    drop(conn);
+    let store = Embedded::open(options(&directory)).unwrap();
+    let (bad, good) =
+        tokio::join!(store.find(vec![entry(1).serial]), store.find(vec![entry(2).serial]));
+    assert!(matches!(&bad, Err(Error::Damaged(text)) if text.contains("d1")), "{bad:?}");
+    assert!(matches!(good.as_deref(), Ok([Some(_)])), "{good:?}");
+    drop(store);
+
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    bytes[100..].fill(0x55);
+    fs::write(&path, &bytes).unwrap();
+    let error = open_error(&path);
+    assert!(error.contains("is damaged"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_a_late_answer_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = options(&directory).path;
+    let limits = EmbeddedOptions { timeout: Duration::from_millis(1), queue_max: 3, path };
+    let store = Embedded::open(limits).unwrap();
+    // Somebody else's transaction keeps the writer from beginning one.
+    let conn = Connection::open(directory.path().join("devices.db")).unwrap();
+    conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = store.put(vec![entry(0)], 5);
+    while store.writes.queue.len() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let waiting = store.put(vec![entry(1), entry(2)], 5);
+    let small = store.put(vec![entry(3)], 5);
+    let refused = store.put(vec![entry(4)], 5);
+    assert_eq!(refused.await, Err(Error::Overloaded(3)));
+    assert_eq!(begun.await, Err(Error::TimedOut(1)));
+    assert_eq!(waiting.await, Err(Error::TimedOut(1)));
+    drop(small);
+    conn.execute_batch("ROLLBACK").unwrap();
+    drop(conn);
+    drop(store);
+    let store = Embedded::open(options(&directory)).unwrap();
+    let page = Page { after: None, limit: 10 };
+    assert!(store.list(page).await.unwrap().len() <= 1, "what nobody waits for is not begun");
+}
+
+#[tokio::test]
+async fn batches_have_a_largest_size() {
+    let store = make().await;
+    let tokens = vec![Hash([1; 32]); BATCH_MAX + 1];
+    assert_eq!(store.check(tokens, 5).await, Err(Error::Overloaded(BATCH_MAX + 1)));
+    assert_eq!(store.list(Page { after: None, limit: usize::MAX }).await, Ok(Vec::new()));
+}
