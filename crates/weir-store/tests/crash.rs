@@ -1,6 +1,7 @@
 //! The embedded store after `kill -9`: what was answered is there, once, and the file opens again by itself.
 //!
 //! The test runs itself as the process that is killed, ten times on one file.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use weir_store::{
     Device, DeviceEntry, Embedded, EmbeddedOptions, Hash, Issue, Page, Proof, Serial, State, Store,
 };
@@ -51,25 +53,23 @@ async fn victim() {
     };
     let store = Arc::new(open(Path::new(&path)));
     let next = Arc::new(AtomicU64::new(first.parse().unwrap()));
-    let tasks: Vec<_> = (0..IN_FLIGHT)
-        .map(|_| {
-            let (store, next) = (Arc::clone(&store), Arc::clone(&next));
-            tokio::spawn(async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    store.put(vec![entry(number)], NOW).await.unwrap();
-                    store.issue(vec![activation(number)]).await.unwrap().remove(0).unwrap();
-                    let mut out = std::io::stdout().lock();
-                    writeln!(out, "answered {number}").unwrap();
-                    out.flush().unwrap();
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        // Until it is killed, or until nobody listens any more.
-        task.await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..IN_FLIGHT {
+        let (store, next) = (Arc::clone(&store), Arc::clone(&next));
+        tasks.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                store.put(vec![entry(number)], NOW).await.unwrap();
+                store.issue(vec![activation(number)]).await.unwrap().remove(0).unwrap();
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "answered {number}").unwrap();
+                out.flush().unwrap();
+            }
+        });
     }
+    // It goes on until it is killed: a task that ends has failed.
+    let ended = tasks.join_next().await;
+    panic!("{ended:?}");
 }
 
 fn start(path: &Path, first: u64) -> Child {

@@ -1,3 +1,5 @@
+//! Datagrams taken apart and written, well-formed and not.
+
 use std::borrow::Cow;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Datagrams over real sockets, in batches.
+
 use std::net::UdpSocket;
 
 use super::*;
