@@ -353,6 +353,8 @@ impl Client {
             Hear::Published(told) => Event::Published(told.into()),
             Hear::Error(told) => Event::Error(told.into()),
             Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),
+            // What it answers is not said by this client.
+            Hear::Refreshed(_) => return Ok(None),
             Hear::Goodbye(told) => {
                 self.ended = true;
                 Event::Goodbye(Goodbye::from(told))

@@ -37,6 +37,10 @@ pub enum CloseReason {
     Unauthorized,
     /// The device's permission was withdrawn.
     Revoked,
+    /// The credentials have ended, and no new ones came.
+    Expired,
+    /// What keeps the tokens could not be asked.
+    StoreUnavailable,
     /// An operator closed it.
     ClosedByOperator,
     /// A limit on connections was reached.
@@ -70,7 +74,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// Every reason, in the order of [`CloseReason::index`].
-    pub const ALL: [CloseReason; 22] = [
+    pub const ALL: [CloseReason; 24] = [
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
         CloseReason::KernelTimeout,
@@ -85,6 +89,8 @@ impl CloseReason {
         CloseReason::Replaced,
         CloseReason::Unauthorized,
         CloseReason::Revoked,
+        CloseReason::Expired,
+        CloseReason::StoreUnavailable,
         CloseReason::ClosedByOperator,
         CloseReason::TooManyConnections,
         CloseReason::RateLimited,
@@ -120,8 +126,10 @@ impl CloseReason {
             CloseReason::Internal => 4103,
             CloseReason::HelloTimeout => 4104,
             CloseReason::RateLimited => 4105,
+            CloseReason::StoreUnavailable => 4106,
             CloseReason::Unauthorized => 4200,
             CloseReason::Revoked => 4201,
+            CloseReason::Expired => 4202,
             CloseReason::Malformed => 4300,
             CloseReason::FrameTooLarge => 4301,
             CloseReason::FrameTimeout => 4302,
@@ -148,6 +156,8 @@ impl CloseReason {
             CloseReason::Replaced => "replaced",
             CloseReason::Unauthorized => "unauthorized",
             CloseReason::Revoked => "revoked",
+            CloseReason::Expired => "expired",
+            CloseReason::StoreUnavailable => "store_unavailable",
             CloseReason::ClosedByOperator => "closed_by_operator",
             CloseReason::TooManyConnections => "too_many_connections",
             CloseReason::RateLimited => "rate_limited",

@@ -42,6 +42,7 @@ proptest! {
             | Kind::Published(_)
             | Kind::Error(_)
             | Kind::Expiring(_)
+            | Kind::Refreshed(_)
             | Kind::Goodbye(_)) => {
                 let name = events.lines().find_map(|line| line.strip_prefix("event:"));
                 let message = v1::ServerMessage { kind: Some(kind.clone()) };
@@ -49,7 +50,9 @@ proptest! {
                 match (name, kind) {
                     (Some(name), _) => prop_assert_eq!(&data, &[twin[name].clone()]),
                     (None, kind) => {
-                        prop_assert!(matches!(kind, Kind::Pong(_) | Kind::Published(_)));
+                        let is_silent =
+                            matches!(kind, Kind::Pong(_) | Kind::Published(_) | Kind::Refreshed(_));
+                        prop_assert!(is_silent);
                         prop_assert_eq!(&events, "");
                     }
                 }
@@ -179,6 +182,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         1 => published,
         1 => error,
         1 => number().prop_map(|at| Kind::Expiring(v1::Expiring { expires_at_ms: at })),
+        1 => number().prop_map(|at| Kind::Refreshed(v1::Refreshed { expires_at_ms: at })),
         1 => goodbye,
     ]
 }

@@ -379,7 +379,8 @@ impl Counter {
                 | Kind::Batch(_)
                 | Kind::Unsubscribed(_)
                 | Kind::Published(_)
-                | Kind::Expiring(_),
+                | Kind::Expiring(_)
+                | Kind::Refreshed(_),
             )) => self.note(format!("an unexpected message: {other:?}")),
         }
         Ok(())

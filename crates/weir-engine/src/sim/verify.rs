@@ -238,6 +238,8 @@ impl Run {
             CloseReason::HelloTimeout
             | CloseReason::Unauthorized
             | CloseReason::Revoked
+            | CloseReason::Expired
+            | CloseReason::StoreUnavailable
             | CloseReason::TooManyConnections
             | CloseReason::RateLimited
             | CloseReason::TlsHandshake

@@ -110,8 +110,12 @@ impl<'o> Events<'o> {
             Kind::Goodbye(goodbye) => {
                 self.put_event("goodbye", goodbye, None, goodbye.retry_after_ms);
             }
-            // The hot kinds have been written before; there is nothing to publish with on such a connection.
-            Kind::Pong(_) | Kind::Push(_) | Kind::Batch(_) | Kind::Published(_) => {}
+            // The hot kinds have been written before; there is nothing to publish or refresh with on such a connection.
+            Kind::Pong(_)
+            | Kind::Push(_)
+            | Kind::Batch(_)
+            | Kind::Published(_)
+            | Kind::Refreshed(_) => {}
         }
     }
 

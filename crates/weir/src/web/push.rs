@@ -57,6 +57,7 @@ pub(crate) fn to_json(frame: &[u8]) -> Option<Box<RawValue>> {
         | Kind::Published(_)
         | Kind::Error(_)
         | Kind::Expiring(_)
+        | Kind::Refreshed(_)
         | Kind::Goodbye(_) => None,
     }
 }
