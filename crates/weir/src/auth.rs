@@ -1,33 +1,65 @@
-//! Who may connect, as which device, and with which rights: static tokens, or nobody's word on loopback.
+//! Who may connect, as which device, and with which rights: tokens of the configuration, tokens that have to be asked
+//! for, tokens that other backends sign, or nobody's word on loopback.
+//!
+//! ```text
+//!  token ─look─▶ Bearer ─admit─▶ Admission ─pin─▶ on its way to a shard
+//!          └ not known here: ask ─▶ Bearer
+//! ```
 
 mod grants;
+pub(crate) mod jwt;
 mod secrets;
+mod source;
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use weir_engine::Priority;
+use weir_store::Millis;
 use weir_wire::CloseReason;
 
-use crate::config::{Config, TokenConfig};
-pub(crate) use grants::{Act, Grant};
+use crate::config::{Actor, Config, TokenConfig};
+use crate::counters::{AuthKind, AuthOutcome, Counters};
+use crate::hub::unix_time;
+pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
+use jwt::Jwt;
 pub(crate) use secrets::Secrets;
+pub use source::TokenSource;
 
-/// Static tokens and the rule for those who have none.
+/// Tokens, and the rule for those who have none.
 ///
-/// Shape: tokens by their secret; what they permit stands once in a table, however many tokens permit the same.
-/// Limits: 65,536 different grants, which the number of tokens that can be configured keeps within.
+/// Shape: tokens of the configuration by their secret; what they permit stands once in a table, however many of them
+/// permit the same. Other tokens bring what they permit with them.
+/// Limits: 65,535 different grants of the configuration, which the number of tokens that can be configured keeps within.
 /// Cost: one look-up, whatever the number of tokens, and none of its time tells what a wrong token has in common with
-/// a right one.
+/// a right one. One that has to be asked for costs a task's wait, a signed one its verification.
 pub(crate) struct Authenticator {
-    holders: Secrets<Holder>,
+    holders: Secrets<u32>,
+    /// By place.
+    all_holders: Vec<Holder>,
     /// By number; the first one is that of devices without a token.
     grants: Vec<Grant>,
+    nobody: Grant,
     /// Device ids that a token is bound to.
     bound: HashSet<Box<str>>,
     /// Names of services, which no device may take.
     services: HashSet<Box<str>>,
     anonymous: bool,
     device_id_bytes_max: usize,
+    /// What `Hello` may take, and so the longest that anybody waits for a token.
+    patience: Duration,
+    labels: NamedLabels,
+    source: Option<Arc<dyn TokenSource>>,
+    jwt: Option<Arc<Jwt>>,
+    counters: Arc<Counters>,
+}
+
+/// The labels that classes name, and the grants that are made of them: no other label decides anything.
+pub(crate) struct NamedLabels {
+    named: HashSet<Box<str>>,
+    shared: SharedGrants,
 }
 
 /// What a token says of who shows it.
@@ -43,16 +75,55 @@ enum Who {
     Service(Box<str>),
 }
 
+/// Whom somebody is by the token that he shows, before he claims an id with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Bearer {
+    kind: BearerKind,
+    /// Of [`crate::devices::Devices::mark`], from before anybody was asked.
+    mark: u64,
+}
+
+#[derive(Debug, Clone)]
+enum BearerKind {
+    /// He shows none.
+    Nobody,
+    /// The place of a token of the configuration.
+    Configured(u32),
+    Mortal(Arc<Mortal>),
+}
+
+/// What a token says that ends: of an activated device, or a signed one.
+#[derive(Debug)]
+pub(crate) struct Mortal {
+    kind: AuthKind,
+    device: Box<str>,
+    priority: Priority,
+    grant: Arc<Grant>,
+    ends: Millis,
+}
+
+/// A token admits nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBearer {
+    /// It is not valid.
+    Unknown,
+    /// Nobody can say at the moment.
+    Unavailable,
+}
+
 /// A connection that is admitted.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Its device id.
     pub(crate) device: String,
-    /// Number of its grant.
-    pub(crate) grant: u16,
+    pub(crate) grant: GrantRef,
     pub(crate) priority: Priority,
     /// A backend's: limits that are meant for devices do not hold for it.
     pub(crate) is_service: bool,
+    /// When its credentials end, if they do.
+    pub(crate) ends: Option<Millis>,
+    /// What is revoked after this counts: see [`crate::devices::Devices::pin_since`].
+    pub(crate) mark: u64,
 }
 
 /// Whom a request is from: it claims no device id.
@@ -60,13 +131,17 @@ pub(crate) struct Admission {
 pub(crate) struct Requester {
     /// The one device that its token or certificate stands for, or the service's name.
     pub(crate) device: Option<String>,
-    /// Number of its grant.
-    pub(crate) grant: u16,
+    pub(crate) grant: GrantRef,
     pub(crate) is_service: bool,
 }
 
 impl Authenticator {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        source: Option<Arc<dyn TokenSource>>,
+        jwt: Option<Arc<Jwt>>,
+        counters: Arc<Counters>,
+    ) -> Self {
         let mut grants = vec![Grant::anonymous()];
         let mut known = std::collections::HashMap::from([(Grant::anonymous(), 0)]);
         let mut number = |grant: Grant| {
@@ -75,22 +150,28 @@ impl Authenticator {
                 u16::try_from(grants.len() - 1).expect("fewer tokens can be configured")
             })
         };
-        let mut holders = Secrets::new();
+        let (mut holders, mut all_holders) = (Secrets::new(), Vec::new());
+        let mut hold = |token: &str, holder| {
+            let place = u32::try_from(all_holders.len()).expect("fewer tokens can be configured");
+            holders.insert(token.as_bytes(), place);
+            all_holders.push(holder);
+        };
         let (tokens, services) = (&config.auth.tokens, &config.auth.services);
         for token in tokens {
             let grant = number(Grant::of_device(&token.labels));
             let holder = Holder { who: Who::of(token), priority: token.priority, grant };
-            holders.insert(token.token.as_bytes(), holder);
+            hold(&token.token, holder);
         }
         for service in services {
             let grant = number(Grant::of_service(&service.may));
             let who = Who::Service(service.name.as_str().into());
-            let holder = Holder { who, priority: Priority::Normal, grant };
-            holders.insert(service.token.as_bytes(), holder);
+            hold(&service.token, Holder { who, priority: Priority::Normal, grant });
         }
         Self {
             holders,
+            all_holders,
             grants,
+            nobody: Grant::anonymous().within(Vec::new()),
             bound: tokens
                 .iter()
                 .filter_map(|token| token.device.as_deref().map(Box::from))
@@ -98,6 +179,75 @@ impl Authenticator {
             services: services.iter().map(|service| service.name.as_str().into()).collect(),
             anonymous: config.admits_anonymous(),
             device_id_bytes_max: config.limits.device_id_bytes_max,
+            patience: config.connection.hello_timeout,
+            labels: NamedLabels::of(config),
+            source,
+            jwt,
+            counters,
+        }
+    }
+
+    /// Whom a token stands for, as far as that is known here; `None`: it is to be asked for.
+    ///
+    /// `mark` is that of the devices at this moment.
+    pub(crate) fn look(&self, token: &str, mark: u64) -> Option<Result<Bearer, NoBearer>> {
+        if token.is_empty() {
+            return Some(Ok(Bearer { kind: BearerKind::Nobody, mark }));
+        }
+        if let Some(bearer) = self.configured(token, mark) {
+            return Some(Ok(bearer));
+        }
+        if let Some(jwt) = self.jwt.as_ref().filter(|_| jwt::is_jwt(token)) {
+            let mortal = jwt.verify(token, unix_time(), &self.labels);
+            return Some(self.found(AuthKind::Jwt, mortal, mark));
+        }
+        match self.source {
+            Some(_) if source::is_token(token) => None,
+            Some(_) | None => Some(self.found(AuthKind::Token, None, mark)),
+        }
+    }
+
+    /// The same of the tokens of the configuration alone.
+    pub(crate) fn configured(&self, token: &str, mark: u64) -> Option<Bearer> {
+        let place = *self.holders.find(token.as_bytes())?;
+        Some(Bearer { kind: BearerKind::Configured(place), mark })
+    }
+
+    /// Asks for a token that [`Authenticator::look`] does not know; waits for as long as `Hello` may take.
+    pub(crate) async fn ask(&self, token: &str, mark: u64) -> Result<Bearer, NoBearer> {
+        let Some(source) = &self.source else { return Err(NoBearer::Unknown) };
+        match timeout(self.patience, source.check(token)).await {
+            Ok(Ok(holder)) => {
+                let mortal = holder.map(|holder| source::mortal(holder, &self.labels));
+                self.found(AuthKind::Device, mortal, mark)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a token cannot be checked");
+                self.counters.count_authentication(AuthKind::Device, AuthOutcome::Unavailable);
+                Err(NoBearer::Unavailable)
+            }
+            Err(_) => {
+                self.counters.count_authentication(AuthKind::Device, AuthOutcome::Unavailable);
+                Err(NoBearer::Unavailable)
+            }
+        }
+    }
+
+    /// Both, one after the other.
+    pub(crate) async fn find(&self, token: &str, mark: u64) -> Result<Bearer, NoBearer> {
+        match self.look(token, mark) {
+            Some(found) => found,
+            None => self.ask(token, mark).await,
+        }
+    }
+
+    fn found(&self, kind: AuthKind, mortal: Option<Mortal>, mark: u64) -> Result<Bearer, NoBearer> {
+        match mortal {
+            Some(mortal) => Ok(Bearer { kind: BearerKind::Mortal(Arc::new(mortal)), mark }),
+            None => {
+                self.counters.count_authentication(kind, AuthOutcome::Refused);
+                Err(NoBearer::Unknown)
+            }
         }
     }
 
@@ -110,30 +260,51 @@ impl Authenticator {
     ///
     /// `named`: the device that the connection's certificate names. No other may be claimed, and no token is needed;
     /// with one the token says what the device may do, and has to admit it.
-    pub(crate) fn authenticate(
+    pub(crate) fn admit(
         &self,
         named: Option<&str>,
         device: &str,
-        token: &str,
+        bearer: &Bearer,
+    ) -> Result<Admission, CloseReason> {
+        let admitted = self.check(named, device, bearer);
+        let outcome = match admitted {
+            Ok(_) => AuthOutcome::Accepted,
+            Err(_) => AuthOutcome::Refused,
+        };
+        self.counters.count_authentication(bearer.kind(named.is_some()), outcome);
+        admitted
+    }
+
+    fn check(
+        &self,
+        named: Option<&str>,
+        device: &str,
+        bearer: &Bearer,
     ) -> Result<Admission, CloseReason> {
         let device = match named {
             Some(named) if device.is_empty() || device == named => named,
             Some(_) => return Err(CloseReason::Unauthorized),
             None => device,
         };
-        if device.len() > self.device_id_bytes_max || device.contains(char::is_control) {
-            return Err(CloseReason::Malformed);
-        }
-        if token.is_empty() {
-            let device = match named {
-                Some(named) if !self.is_of_service(named) => named.to_owned(),
-                None if self.anonymous => self.claimed(device)?,
-                Some(_) | None => return Err(CloseReason::Unauthorized),
-            };
-            let priority = Priority::Normal;
-            return Ok(Admission { device, grant: 0, priority, is_service: false });
-        }
-        let holder = self.holders.find(token.as_bytes()).ok_or(CloseReason::Unauthorized)?;
+        self.check_id(device)?;
+        let mark = bearer.mark;
+        let admission = |device, grant, priority, is_service| {
+            let grant = GrantRef::Numbered(grant);
+            Ok(Admission { device, grant, priority, is_service, ends: None, mark })
+        };
+        let place = match &bearer.kind {
+            BearerKind::Nobody => {
+                let device = match named {
+                    Some(named) if !self.is_of_service(named) => named.to_owned(),
+                    None if self.anonymous => self.claimed(device)?,
+                    Some(_) | None => return Err(CloseReason::Unauthorized),
+                };
+                return admission(device, 0, Priority::Normal, false);
+            }
+            BearerKind::Mortal(mortal) => return self.check_mortal(device, mortal, mark),
+            BearerKind::Configured(place) => *place,
+        };
+        let holder = &self.all_holders[place as usize];
         let (device, is_service) = match &holder.who {
             Who::AnyDevice => (self.claimed(device)?, false),
             Who::Device(bound) if device.is_empty() || *device == **bound => {
@@ -143,37 +314,92 @@ impl Authenticator {
             Who::Service(name) if is_named(device, name) => (device.to_owned(), true),
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
-        Ok(Admission { device, grant: holder.grant, priority: holder.priority, is_service })
+        admission(device, holder.grant, holder.priority, is_service)
     }
 
-    /// Whom a request is from, by the rules of [`Authenticator::authenticate`]; `None`: it may not be.
+    fn check_mortal(
+        &self,
+        device: &str,
+        mortal: &Mortal,
+        mark: u64,
+    ) -> Result<Admission, CloseReason> {
+        self.check_id(&mortal.device)?;
+        let is_other = !device.is_empty() && *device != *mortal.device;
+        if is_other || self.is_of_service(&mortal.device) || mortal.ends <= now() {
+            return Err(CloseReason::Unauthorized);
+        }
+        Ok(Admission {
+            device: mortal.device.as_ref().to_owned(),
+            grant: GrantRef::Own(Arc::clone(&mortal.grant)),
+            priority: mortal.priority,
+            is_service: false,
+            ends: Some(mortal.ends),
+            mark,
+        })
+    }
+
+    /// Whom a request is from, by the rules of [`Authenticator::admit`]; `None`: it may not be.
     ///
     /// A token for any device names none, and neither does anonymous mode.
-    pub(crate) fn identify(&self, named: Option<&str>, token: &str) -> Option<Requester> {
-        if named.is_none() {
-            let nobody = |grant| Requester { device: None, grant, is_service: false };
-            if token.is_empty() {
-                return self.anonymous.then(|| nobody(0));
-            }
-            let holder = self.holders.find(token.as_bytes())?;
-            if matches!(holder.who, Who::AnyDevice) {
-                return Some(nobody(holder.grant));
-            }
+    pub(crate) fn identify(&self, named: Option<&str>, bearer: &Bearer) -> Option<Requester> {
+        if named.is_none()
+            && let Some(grant) = self.grant_of_any(bearer)
+        {
+            let outcome =
+                if grant.is_some() { AuthOutcome::Accepted } else { AuthOutcome::Refused };
+            self.counters.count_authentication(bearer.kind(false), outcome);
+            let grant = GrantRef::Numbered(grant?);
+            return Some(Requester { device: None, grant, is_service: false });
         }
-        let Admission { device, grant, is_service, .. } =
-            self.authenticate(named, "", token).ok()?;
+        let Admission { device, grant, is_service, .. } = self.admit(named, "", bearer).ok()?;
         Some(Requester { device: Some(device), grant, is_service })
     }
 
-    /// Whether somebody has this token.
-    pub(crate) fn knows(&self, token: &str) -> bool {
-        self.holders.find(token.as_bytes()).is_some()
+    /// The grant of somebody who may be any device; `None`: he may not, `Some(None)`: he would, if it were permitted.
+    fn grant_of_any(&self, bearer: &Bearer) -> Option<Option<u16>> {
+        match bearer.kind {
+            BearerKind::Nobody => Some(self.anonymous.then_some(0)),
+            BearerKind::Configured(place) => {
+                let holder = &self.all_holders[place as usize];
+                matches!(holder.who, Who::AnyDevice).then_some(Some(holder.grant))
+            }
+            BearerKind::Mortal(_) => None,
+        }
+    }
+
+    /// What somebody may do.
+    pub(crate) fn grant<'a>(&'a self, grant: &'a GrantRef) -> &'a Grant {
+        match grant {
+            GrantRef::Numbered(number) => self.numbered(*number),
+            GrantRef::Own(grant) => grant,
+        }
     }
 
     /// What a connection may do, by the number that it carries.
-    pub(crate) fn grant(&self, number: u16) -> &Grant {
+    pub(crate) fn numbered(&self, number: u16) -> &Grant {
         // Numbers come from here.
         self.grants.get(usize::from(number)).unwrap_or(&self.grants[0])
+    }
+
+    /// What somebody may do of whom nothing is known any more.
+    pub(crate) fn nobody(&self) -> &Grant {
+        &self.nobody
+    }
+
+    /// Has the keys of signed tokens read anew; `false`: there are none.
+    pub(crate) fn ask_reload(&self) -> bool {
+        self.jwt.as_ref().map(|jwt| jwt.ask_reload()).is_some()
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&Arc<Jwt>> {
+        self.jwt.as_ref()
+    }
+
+    fn check_id(&self, device: &str) -> Result<(), CloseReason> {
+        match device.len() > self.device_id_bytes_max || device.contains(char::is_control) {
+            true => Err(CloseReason::Malformed),
+            false => Ok(()),
+        }
     }
 
     /// An id that is free to be claimed.
@@ -197,10 +423,58 @@ impl Authenticator {
     }
 }
 
+impl Bearer {
+    /// As it is counted.
+    fn kind(&self, has_certificate: bool) -> AuthKind {
+        match &self.kind {
+            BearerKind::Nobody if has_certificate => AuthKind::Certificate,
+            BearerKind::Nobody => AuthKind::Anonymous,
+            BearerKind::Configured(_) => AuthKind::Token,
+            BearerKind::Mortal(mortal) => mortal.kind,
+        }
+    }
+}
+
+impl NamedLabels {
+    fn of(config: &Config) -> NamedLabels {
+        let actors =
+            config.topic_classes.iter().flat_map(|class| [&class.publish, &class.subscribe]);
+        let named = actors.flatten().filter_map(|actor| match actor {
+            Actor::Label(label) => Some(Box::from(label.as_str())),
+            Actor::Devices | Actor::Services => None,
+        });
+        NamedLabels { named: named.collect(), shared: SharedGrants::default() }
+    }
+
+    /// The grant of a device with these labels.
+    fn grant(&self, labels: impl Iterator<Item = String>) -> Grant {
+        let labels: Vec<String> = labels.filter(|label| self.named.contains(&**label)).collect();
+        Grant::of_device(&labels)
+    }
+
+    fn share(&self, grant: Grant) -> Arc<Grant> {
+        self.shared.share(grant)
+    }
+}
+
 impl Who {
     fn of(token: &TokenConfig) -> Who {
         token.device.as_deref().map_or(Who::AnyDevice, |device| Who::Device(device.into()))
     }
+}
+
+impl From<NoBearer> for CloseReason {
+    fn from(no_bearer: NoBearer) -> CloseReason {
+        match no_bearer {
+            NoBearer::Unknown => CloseReason::Unauthorized,
+            NoBearer::Unavailable => CloseReason::StoreUnavailable,
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> Millis {
+    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether an id is a service's name, or that and a slash and more.
@@ -208,157 +482,8 @@ fn is_named(id: &str, name: &str) -> bool {
     id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// In the note that a shard keeps of a connection: its grant is not numbered, but stands with when it ends.
+pub(crate) const OWN_GRANT: u16 = u16::MAX;
+
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{Right, ServiceConfig};
-
-    fn authenticator(anonymous: bool) -> Authenticator {
-        let token_of = |token: &str, device: Option<&str>| TokenConfig {
-            token: token.to_owned(),
-            device: device.map(str::to_owned),
-            ..TokenConfig::default()
-        };
-        let mut config = Config::default();
-        config.auth.anonymous = Some(anonymous);
-        let vip = TokenConfig {
-            priority: Priority::High,
-            labels: vec!["vip".to_owned(), "eu".to_owned()],
-            ..token_of("vip", None)
-        };
-        let same = TokenConfig {
-            labels: vec!["eu".to_owned(), "vip".to_owned()],
-            ..token_of("same", None)
-        };
-        config.auth.tokens = vec![token_of("any", None), token_of("one", Some("d1")), vip, same];
-        config.auth.services = vec![ServiceConfig {
-            token: "back".to_owned(),
-            name: "backend".to_owned(),
-            may: vec![Right::Subscribe],
-        }];
-        Authenticator::new(&config)
-    }
-
-    fn check(anonymous: bool, device: &str, token: &str, expected: Result<&str, CloseReason>) {
-        let answer = authenticator(anonymous).authenticate(None, device, token);
-        let answer = answer.map(|admission| admission.device);
-        assert_eq!(answer.as_deref(), expected.as_ref().map(|id| *id), "{device:?} with {token:?}");
-    }
-
-    #[test]
-    fn a_token_admits_what_it_permits() {
-        use CloseReason::{Malformed, Unauthorized};
-        for anonymous in [false, true] {
-            check(anonymous, "d1", "one", Ok("d1"));
-            check(anonymous, "", "one", Ok("d1"));
-            check(anonymous, "d2", "one", Err(Unauthorized));
-            check(anonymous, "d2", "any", Ok("d2"));
-            check(anonymous, "d1", "any", Err(Unauthorized));
-            check(anonymous, "d1", "vip", Err(Unauthorized));
-            check(anonymous, "", "any", Err(Malformed));
-            check(anonymous, "d2", "wrong", Err(Unauthorized));
-            check(anonymous, "d2", "an", Err(Unauthorized));
-            check(anonymous, "d2", "anyy", Err(Unauthorized));
-            check(anonymous, &"d".repeat(129), "any", Err(Malformed));
-            check(anonymous, "d\n", "any", Err(Malformed));
-        }
-    }
-
-    #[test]
-    fn without_a_token_anonymous_mode_decides() {
-        check(false, "d2", "", Err(CloseReason::Unauthorized));
-        check(true, "d2", "", Ok("d2"));
-        check(true, "", "", Err(CloseReason::Malformed));
-        check(true, "d1", "", Err(CloseReason::Unauthorized));
-    }
-
-    #[test]
-    fn a_service_goes_by_its_name_and_nobody_else_does() {
-        use CloseReason::Unauthorized;
-        check(false, "", "back", Ok("backend"));
-        check(false, "backend", "back", Ok("backend"));
-        check(false, "backend/2", "back", Ok("backend/2"));
-        for other in ["backend2", "back", "d1"] {
-            check(true, other, "back", Err(Unauthorized));
-        }
-        for taken in ["backend", "backend/2", "backend/2/3"] {
-            check(true, taken, "", Err(Unauthorized));
-            check(true, taken, "any", Err(Unauthorized));
-        }
-        for free in ["backend2", "a/backend"] {
-            check(true, free, "", Ok(free));
-            check(true, free, "any", Ok(free));
-        }
-    }
-
-    #[test]
-    fn a_certificate_names_the_device_and_a_token_has_to_agree() {
-        const REFUSED: Result<&str, CloseReason> = Err(CloseReason::Unauthorized);
-        for (named, device, token, expected) in [
-            ("d2", "", "", Ok("d2")),
-            ("d2", "d2", "", Ok("d2")),
-            ("d2", "d3", "", REFUSED),
-            // A token is bound to it, and a certificate is as good.
-            ("d1", "", "", Ok("d1")),
-            ("d1", "", "one", Ok("d1")),
-            ("d2", "", "one", REFUSED),
-            ("d2", "d1", "one", REFUSED),
-            ("d1", "", "any", REFUSED),
-            ("d2", "", "any", Ok("d2")),
-            ("d2", "", "wrong", REFUSED),
-            ("backend", "", "", REFUSED),
-            ("backend/2", "", "any", REFUSED),
-            ("backend", "", "back", Ok("backend")),
-            ("d2", "", "back", REFUSED),
-        ] {
-            for anonymous in [false, true] {
-                let answer = authenticator(anonymous).authenticate(Some(named), device, token);
-                let answer = answer.map(|admission| admission.device);
-                assert_eq!(
-                    answer.as_deref(),
-                    expected.as_ref().map(|id| *id),
-                    "{named:?} claims {device:?} with {token:?}"
-                );
-            }
-        }
-        let auth = authenticator(false);
-        let labelled = auth.authenticate(Some("d2"), "", "vip").unwrap();
-        assert_eq!(labelled.priority, Priority::High);
-        let unlabelled = auth.authenticate(Some("d2"), "", "").unwrap();
-        assert_eq!((unlabelled.grant, unlabelled.is_service), (0, false));
-    }
-
-    #[test]
-    fn a_request_is_from_whom_its_token_stands_for() {
-        for (anonymous, named, token, expected) in [
-            (false, None, "", None),
-            (true, None, "", Some((None, false))),
-            (true, None, "wrong", None),
-            (false, None, "any", Some((None, false))),
-            (false, None, "one", Some((Some("d1"), false))),
-            (false, None, "back", Some((Some("backend"), true))),
-            (false, Some("d2"), "", Some((Some("d2"), false))),
-            (false, Some("d2"), "any", Some((Some("d2"), false))),
-            (false, Some("d2"), "one", None),
-            (true, Some("d2"), "wrong", None),
-        ] {
-            let requester = authenticator(anonymous).identify(named, token);
-            let given = requester.as_ref().map(|who| (who.device.as_deref(), who.is_service));
-            assert_eq!(given, expected, "{named:?} with {token:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_permitted_stands_once() {
-        let auth = authenticator(true);
-        let admitted = |device: &str, token: &str| auth.authenticate(None, device, token).unwrap();
-        let (vip, same) = (admitted("a", "vip"), admitted("b", "same"));
-        assert_eq!((vip.priority, same.priority), (Priority::High, Priority::Normal));
-        assert_eq!(vip.grant, same.grant);
-        assert_eq!(admitted("a", "any").grant, admitted("a", "").grant);
-        let service = admitted("", "back");
-        assert_eq!((service.is_service, vip.is_service), (true, false));
-        assert_eq!(auth.grants.len(), 3);
-        assert_eq!(*auth.grant(service.grant), Grant::of_service(&[Right::Subscribe]));
-    }
-}
+mod tests;

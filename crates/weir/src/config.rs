@@ -4,6 +4,7 @@ mod access_log;
 mod classes;
 mod duration;
 mod http;
+mod jwt;
 mod tls;
 mod udp;
 mod validate;
@@ -19,9 +20,11 @@ pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
+pub use jwt::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use udp::UdpConfig;
 pub use validate::ConfigError;
+pub(crate) use validate::is_pattern;
 
 /// All that can be configured of a gateway.
 ///
@@ -84,7 +87,7 @@ pub struct ListenConfig {
 }
 
 /// Section `[auth]`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
     /// Whether devices without a token are admitted; absent: if all listeners but the admin API's are on loopback.
@@ -93,6 +96,11 @@ pub struct AuthConfig {
     pub tokens: Vec<TokenConfig>,
     /// Tokens of backend services.
     pub services: Vec<ServiceConfig>,
+    /// Tokens that other backends issue.
+    pub jwt: JwtConfig,
+    /// How long before its credentials end a connection is told.
+    #[serde(with = "duration")]
+    pub expiring_notice: Duration,
 }
 
 /// One of `[[auth.tokens]]`.
@@ -306,6 +314,18 @@ impl Default for ListenConfig {
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             proxy_networks: Vec::new(),
             accept_backlog: 4096,
+        }
+    }
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self {
+            anonymous: None,
+            tokens: Vec::new(),
+            services: Vec::new(),
+            jwt: JwtConfig::default(),
+            expiring_notice: Duration::from_secs(60),
         }
     }
 }

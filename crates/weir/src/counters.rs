@@ -1,5 +1,6 @@
 //! What the front counts; the shards count for themselves.
 
+mod auth;
 mod times;
 
 use std::io;
@@ -14,6 +15,7 @@ use crate::http::counts::HttpCounts;
 use crate::router::SubscribeError;
 use crate::tls::counts::TlsCounts;
 use crate::udp::UdpCounts;
+pub use auth::{AuthKind, AuthOutcome, RefreshOutcome};
 pub(crate) use times::Times;
 
 /// Everything the front counts. Totals never fall; `unsettled` is a level.
@@ -38,6 +40,9 @@ pub struct Counters {
     encoded: [AtomicU64; Format::COUNT],
     expired: AtomicU64,
     connect_refused: [AtomicU64; ConnectRefuseCause::ALL.len()],
+    authentications: [[AtomicU64; AuthOutcome::ALL.len()]; AuthKind::ALL.len()],
+    refreshes: [AtomicU64; RefreshOutcome::ALL.len()],
+    expiring_told: AtomicU64,
     log_lines_dropped: AtomicU64,
     /// From accept to the shard's answer.
     pub(crate) settle_times: Times,
@@ -230,6 +235,21 @@ impl Counters {
         self.connect_refused[cause as usize].load(Ordering::Relaxed)
     }
 
+    /// Credentials looked at, of connections, of requests and to prolong a connection.
+    pub fn authentications(&self, kind: AuthKind, outcome: AuthOutcome) -> u64 {
+        self.authentications[kind as usize][outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// `Refresh` of connections.
+    pub fn refreshes(&self, outcome: RefreshOutcome) -> u64 {
+        self.refreshes[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Connections that were told that their credentials end.
+    pub fn expiring_told(&self) -> u64 {
+        self.expiring_told.load(Ordering::Relaxed)
+    }
+
     /// Log lines dropped, as far as somebody tells.
     pub fn log_lines_dropped(&self) -> u64 {
         self.log_lines_dropped.load(Ordering::Relaxed)
@@ -291,6 +311,18 @@ impl Counters {
 
     pub(crate) fn count_connect_refused(&self, cause: ConnectRefuseCause) {
         self.connect_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_authentication(&self, kind: AuthKind, outcome: AuthOutcome) {
+        self.authentications[kind as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_refresh(&self, outcome: RefreshOutcome) {
+        self.refreshes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_expiring_told(&self) {
+        self.expiring_told.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more unsettled connection, unless there are `max` already.

@@ -1,8 +1,12 @@
 //! Where the reports of one shard are carried out, in order, as credits allow.
 
+mod refresh;
+mod terms;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
 use tokio::task::coop;
 use tracing::debug;
 use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
@@ -11,7 +15,7 @@ use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, 
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
-use crate::auth::Act;
+use crate::auth::{Act, Grant, OWN_GRANT, now};
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::Revoked;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
@@ -23,6 +27,10 @@ use crate::reports::{Room, cost};
 use crate::rights::Denied;
 use crate::router::{Pattern, SubscribeError, left, validate_name};
 use crate::tickets::Pending;
+pub(crate) use refresh::Found;
+use refresh::Refreshes;
+pub(crate) use terms::Term;
+use terms::Terms;
 
 /// The jobs that one shard's reports have led to.
 ///
@@ -35,6 +43,8 @@ pub(crate) struct Desk {
     room: Arc<Room>,
     handle: Handle,
     jobs: VecDeque<Job>,
+    terms: Terms,
+    refreshes: Refreshes,
 }
 
 enum Job {
@@ -103,9 +113,16 @@ struct Asker {
 struct Starved(Job);
 
 impl Desk {
-    pub(crate) fn new(hub: Arc<Hub>, shard: usize, room: Arc<Room>) -> Self {
+    /// With it comes what is found out for it: see [`Desk::take_found`].
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        shard: usize,
+        room: Arc<Room>,
+    ) -> (Self, mpsc::Receiver<Found>) {
         let handle = Handle::new(Arc::clone(&hub));
-        Self { hub, shard, room, handle, jobs: VecDeque::new() }
+        let terms = Terms::new(hub.config().auth.expiring_notice);
+        let (refreshes, found) = Refreshes::new();
+        (Self { hub, shard, room, handle, jobs: VecDeque::new(), terms, refreshes }, found)
     }
 
     /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
@@ -140,12 +157,18 @@ impl Desk {
 
     /// Carries out jobs until none is left, or the first has no credit: then `false`.
     pub(crate) async fn work(&mut self) -> bool {
-        while let Some(job) = self.jobs.pop_front() {
-            if let Err(Starved(job)) = self.carry_out(job) {
-                self.jobs.push_front(job);
-                return false;
+        loop {
+            let is_more = self.look_at_terms();
+            while let Some(job) = self.jobs.pop_front() {
+                if let Err(Starved(job)) = self.carry_out(job) {
+                    self.jobs.push_front(job);
+                    return false;
+                }
+                coop::consume_budget().await;
             }
-            coop::consume_budget().await;
+            if !is_more {
+                break;
+            }
         }
         // After a burst the memory is given back.
         if self.jobs.capacity() > JOBS_KEPT {
@@ -167,6 +190,7 @@ impl Desk {
             }
             Job::Closed { conn, device, origin, reason, topics } => {
                 debug!(%conn, %reason, "connection closed");
+                self.terms.remove(conn);
                 if let Some(device) = self.hub.devices.remove(device, conn) {
                     self.hub.events.tell(conn, &device, EventKind::Disconnected(reason));
                 }
@@ -226,7 +250,7 @@ impl Desk {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, .. } = *pending;
+        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, .. } = *pending;
         unsettled.settle();
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
@@ -236,6 +260,9 @@ impl Desk {
         let welcome = || credit.push(Command::Welcome(conn, welcome));
         match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
+                if let Some(term) = term {
+                    self.terms.enter(conn, term, now());
+                }
                 self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);
                 if let Some(replaced) = replaced {
@@ -296,11 +323,7 @@ impl Desk {
         match kind {
             Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => self.leave_topic(asker, topic),
-            Some(Kind::Refresh(_)) => {
-                let message = "credentials do not expire yet, so there is nothing to refresh";
-                let message = message.to_owned();
-                self.answer(conn, frames::error(ErrorCode::NotSupported, message, "", 0));
-            }
+            Some(Kind::Refresh(refresh)) => self.refresh(asker, refresh.token),
             Some(Kind::Hello(_)) => {
                 let message = "hello was said already".to_owned();
                 self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
@@ -355,7 +378,16 @@ impl Desk {
             let fits = |device: &str| pattern.matches_for(topic, device);
             self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
         };
-        self.hub.permit(asker.origin.grant, act, topic, is_own).map(|_| ())
+        self.hub.permit(self.grant(asker), act, topic, is_own).map(|_| ())
+    }
+
+    /// What whoever asks may do.
+    fn grant(&self, asker: Asker) -> &Grant {
+        let auth = &self.hub.auth;
+        match asker.origin.grant {
+            OWN_GRANT => self.terms.grant(asker.conn).map_or(auth.nobody(), |own| auth.grant(own)),
+            number => auth.numbered(number),
+        }
     }
 
     fn subscribe(

@@ -4,15 +4,19 @@
 //! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
 //! still there when the connection wants to enter.
 
+mod revocations;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hashbrown::HashTable;
 use weir_engine::{ConnId, DeviceRef};
+use weir_wire::CloseReason;
 
 use crate::slab::Slab;
+use revocations::Revocations;
 
 /// All devices.
 ///
@@ -26,6 +30,8 @@ pub(crate) struct Devices {
     connections_per_device_max: usize,
     /// Handles in all records.
     connections: AtomicUsize,
+    /// Revocations so far.
+    revoked: AtomicU64,
 }
 
 /// Keeps a device's record, and remembers the generation at which its permission was established.
@@ -45,6 +51,7 @@ struct Stripe {
     records: Slab<Record>,
     /// Device ids of connections that were taken out of their record and have not ended yet.
     leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
+    revocations: Revocations,
 }
 
 struct Record {
@@ -72,16 +79,29 @@ impl Devices {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             connections_per_device_max,
             connections: AtomicUsize::new(0),
+            revoked: AtomicU64::new(0),
         })
     }
 
-    /// Finds or makes the device's record and keeps it until the pin is dropped.
+    /// A moment, for [`Devices::pin_since`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.revoked.load(Ordering::SeqCst)
+    }
+
+    /// Finds or makes the device's record and keeps it until the pin is dropped; not if the device was revoked since the
+    /// mark was taken, nor if nobody can tell that any more.
     ///
-    /// Whoever authenticates by waiting for somebody takes the pin before asking: what is revoked meanwhile counts.
-    pub(crate) fn pin(self: &Arc<Self>, id: &str) -> Pin {
+    /// Whoever authenticates takes the mark first, before anybody is asked, and the pin when it is known who it is: so
+    /// what is revoked meanwhile counts.
+    pub(crate) fn pin_since(self: &Arc<Self>, id: &str, mark: u64) -> Result<Pin, CloseReason> {
         let hash = self.hasher.hash_one(id);
         let stripe_index = stripe_of(hash);
         let mut stripe = self.lock(stripe_index);
+        match stripe.revocations.has_since(mark, hash) {
+            Some(false) => {}
+            Some(true) => return Err(CloseReason::Revoked),
+            None => return Err(CloseReason::StoreUnavailable),
+        }
         let slot = match stripe.find(hash, id) {
             Some(slot) => slot,
             None => stripe.insert(hash, id, &self.hasher),
@@ -89,7 +109,7 @@ impl Devices {
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.pins += 1;
         let device = device_ref(stripe_index, slot);
-        Pin { devices: Arc::clone(self), device, generation: record.generation }
+        Ok(Pin { devices: Arc::clone(self), device, generation: record.generation })
     }
 
     /// Enters a connection into its device's record, and answers with the oldest one if that has to go: it may be
@@ -143,10 +163,14 @@ impl Devices {
     }
 
     /// Ends what the device was permitted: connections on their way can no longer enter, and those that have are
-    /// taken out and returned to be closed. `None`: the device is unknown.
+    /// taken out and returned to be closed. `None`: no connection of the device is known.
+    ///
+    /// Who keeps its tokens has to have shut it out first.
     pub(crate) fn revoke(&self, id: &str) -> Option<Vec<ConnId>> {
         let hash = self.hasher.hash_one(id);
         let mut stripe = self.lock(stripe_of(hash));
+        let number = self.revoked.fetch_add(1, Ordering::SeqCst) + 1;
+        stripe.revocations.note(number, hash);
         let slot = stripe.find(hash, id)?;
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.generation = record.generation.wrapping_add(1);
@@ -198,6 +222,11 @@ impl Devices {
         let stripe = self.lock(stripe);
         let record = stripe.records.get(slot)?;
         record.conns.as_slice().contains(&conn).then(|| look(&record.id))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pin(self: &Arc<Self>, id: &str) -> Pin {
+        self.pin_since(id, u64::MAX).expect("nothing is revoked in the future")
     }
 
     /// Number of records.

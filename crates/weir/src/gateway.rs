@@ -16,13 +16,15 @@ use weir_engine::datagrams::DatagramBuffers;
 use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
 
 use crate::admission;
+use crate::auth::jwt::{self, Jwt, JwtKeyError};
+use crate::auth::{Authenticator, TokenSource};
 use crate::config::{CertificateConfig, Config, ConfigError};
 use crate::counters::Counters;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::http::access::{AccessLog, AccessLogError};
 use crate::http::{self, Edge};
-use crate::hub::Hub;
+use crate::hub::{Doorkeepers, Hub};
 use crate::listener::{self, Buffers, Door, Listener, Spoken};
 use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
@@ -126,6 +128,7 @@ pub struct GatewayBuilder {
     on_publish: Option<OnPublish>,
     allocated_bytes: Option<fn() -> u64>,
     signing_keys: Option<Box<SigningKeys>>,
+    tokens: Option<Arc<dyn TokenSource>>,
     depths: Depths,
 }
 
@@ -155,6 +158,9 @@ pub enum StartError {
     /// A file that `[tls]` names.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A file of a key in `[auth.jwt]`.
+    #[error(transparent)]
+    Jwt(#[from] JwtKeyError),
     /// The file of the access log.
     #[error(transparent)]
     AccessLog(#[from] AccessLogError),
@@ -364,6 +370,15 @@ impl GatewayBuilder {
         self
     }
 
+    /// Has tokens that the configuration does not know looked up there: those of activated devices.
+    ///
+    /// It is asked for what could be such a token, of 22 characters, and nobody waits for it longer than `Hello` may take;
+    /// how many wait, [`crate::LimitsConfig`] bounds. What it fails with has the device come back later.
+    pub fn tokens(mut self, tokens: Arc<dyn TokenSource>) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
@@ -371,7 +386,8 @@ impl GatewayBuilder {
         self.config.validate()?;
         // What is held meanwhile makes the future large: nothing more than was given.
         let admin = bind_admin(self.config.listen.admin).await?;
-        let GatewayBuilder { config, on_publish, allocated_bytes, signing_keys, depths } = self;
+        let GatewayBuilder { config, on_publish, allocated_bytes, signing_keys, tokens, depths } =
+            self;
         let open_files = raise_open_files();
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
@@ -386,6 +402,8 @@ impl GatewayBuilder {
             }
             None => None,
         };
+        let jwt = Jwt::new(&config)?;
+        let auth = Authenticator::new(&config, tokens, jwt, Arc::clone(&counters));
         // Front and settling threads record.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
@@ -410,7 +428,8 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let hub = Hub::new(*config, engine, on_publish, tls, access_log, counters, sockets_max);
+        let doors = Doorkeepers { tls, auth };
+        let hub = Hub::new(*config, engine, on_publish, doors, access_log, counters, sockets_max);
         let udp = udp::start(&hub, udp).map_err(StartError::Udp)?;
         let mut gateway = launch(hub, settling, queues, listeners, admin, started);
         gateway.udp = udp;
@@ -593,6 +612,9 @@ fn launch(
     services.spawn(admission::tidy(Arc::clone(&hub)));
     if let Some(tls) = &hub.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
+    }
+    if let Some(jwt) = hub.auth.jwt() {
+        services.spawn(jwt::watch(Arc::clone(jwt)));
     }
     let admin = admin.map(|(_, listener)| {
         let config = hub.config().admin.clone();

@@ -132,10 +132,11 @@ impl Handle {
         self.hub.counters()
     }
 
-    /// Has the files that `[tls]` names read now; the log tells what came of it. They are looked at every
-    /// `tls.reload_interval` anyway. `false`: nothing listens with TLS.
+    /// Has the files that `[tls]` names read now, and the keys of `[auth.jwt]`; the log tells what came of it. They are
+    /// looked at every `reload_interval` anyway. `false`: nothing listens with TLS, and no key is configured.
     pub fn reload_certificates(&self) -> bool {
-        self.tls().map(Contexts::ask_reload).is_some()
+        let has_keys = self.hub.auth.ask_reload();
+        self.tls().map(Contexts::ask_reload).is_some() || has_keys
     }
 
     /// Has the file of the access log opened anew, once it has been renamed; the log tells what came of it. `false`:

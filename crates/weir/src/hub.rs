@@ -51,17 +51,24 @@ pub(crate) struct Hub {
     failed: AtomicBool,
 }
 
+/// Who lets connections in.
+pub(crate) struct Doorkeepers {
+    pub(crate) tls: Option<tls::Service>,
+    pub(crate) auth: Authenticator,
+}
+
 impl Hub {
     /// `sockets_max`: sockets of devices that there are descriptors for.
     pub(crate) fn new(
         config: Config,
         engine: Engine,
         on_publish: Option<OnPublish>,
-        tls: Option<tls::Service>,
+        doorkeepers: Doorkeepers,
         access_log: AccessLog,
         counters: Arc<Counters>,
         sockets_max: usize,
     ) -> Arc<Hub> {
+        let Doorkeepers { tls, auth } = doorkeepers;
         let shards = engine.shard_count();
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
@@ -70,7 +77,7 @@ impl Hub {
         Arc::new(Hub {
             router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
             devices: Devices::new(limits.connections_per_device_max),
-            auth: Authenticator::new(&config),
+            auth,
             events: Arc::default(),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),
             admission: Admission::new(&config, Arc::clone(&counters), sockets_max),

@@ -34,15 +34,18 @@ mod udp;
 mod web;
 mod workers;
 
+pub use auth::TokenSource;
+pub use auth::jwt::JwtKeyError;
 pub use config::{
     AccessLogConfig, AccessLogFormat, Actor, AdminConfig, AuthConfig, CertificateConfig,
     ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig, DurationError, HttpConfig,
-    LimitsConfig, ListenConfig, MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig,
-    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, parse_duration,
+    JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, Right,
+    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
+    UdpConfig, parse_duration,
 };
 pub use counters::{
-    AcceptError, ConnectRefuseCause, Counters, PublishTarget, RefuseCause, ResumeOutcome,
-    SubscribeRefuseCause,
+    AcceptError, AuthKind, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget,
+    RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
 pub use events::{Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};

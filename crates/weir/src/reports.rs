@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
-use tokio::time::timeout;
+use tokio::time::sleep;
 use tracing::error;
 use weir_engine::{Front, Report};
 
@@ -163,20 +163,31 @@ pub(crate) fn cost(report: &Report) -> usize {
 pub(crate) async fn run(hub: Arc<Hub>, shard: usize, mut reports: Reports) {
     let room = Arc::clone(&reports.room);
     let _watch = Watch { hub: Arc::clone(&hub), shard };
-    let mut desk = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
+    let (mut desk, mut found) = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {
         let is_starved = !desk.work().await;
-        let receiving = reports.receive(&mut batch);
-        let received =
-            if is_starved { timeout(pause, receiving).await } else { Ok(receiving.await) };
+        let wait = if is_starved { Some(pause) } else { desk.until_next_look() };
+        let received = tokio::select! {
+            biased;
+            received = reports.receive(&mut batch) => received,
+            // The desk has a sender, so there is always somebody who may.
+            Some(found) = found.recv() => {
+                desk.take_found(found);
+                true
+            }
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
+        };
         pause = if is_starved { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
-        if received == Ok(false) {
+        if !received {
             return;
         }
         for report in batch.drain(..) {
             desk.take(report);
+        }
+        while let Ok(found) = found.try_recv() {
+            desk.take_found(found);
         }
         if room.take_awaited() {
             hub.lane(shard).nudge();

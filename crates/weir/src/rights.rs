@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::auth::Act;
+use crate::auth::{Act, Grant};
 use crate::handle::TopicNameError;
 use crate::hub::Hub;
 use crate::router::{Class, Pattern, validate_name};
@@ -17,11 +17,11 @@ pub(crate) enum Denied {
 impl Hub {
     /// The class of the topic, if it permits the act to who has this grant.
     ///
-    /// `is_own` tells whether `{device}` of the class's pattern stands for the device that asks; it is asked only if that
-    /// decides.
+    /// `is_own` tells whether a pattern fits the topic with `{device}` standing for the device that asks; it is asked only
+    /// if that decides.
     pub(crate) fn permit(
         &self,
-        grant: u16,
+        grant: &Grant,
         act: Act,
         topic: &str,
         is_own: impl Fn(&Pattern) -> bool,
@@ -33,8 +33,14 @@ impl Hub {
             Act::Publish => &class.publish,
         };
         // Where no device is named it is everybody's.
-        let is_own = || !class.pattern.as_str().contains("{device}") || is_own(&class.pattern);
-        let grant = self.auth.grant(grant);
+        let covers = |pattern: &Pattern| match pattern.has_device() {
+            true => is_own(pattern),
+            false => pattern.matches(topic),
+        };
+        if !grant.covers(covers) {
+            return Err(Denied::NotPermitted(act.not_covered(topic)));
+        }
+        let is_own = || !class.pattern.has_device() || is_own(&class.pattern);
         if grant.permits(act, actors, is_own) {
             return Ok(class);
         }

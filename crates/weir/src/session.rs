@@ -27,13 +27,17 @@ use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::Origin;
 use weir_engine::tls::Alert;
+use weir_store::Millis;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
-use crate::admission::{Admission, Unsettled};
+use crate::admission::{self, Unsettled};
+use crate::auth::{Admission, Bearer, GrantRef, OWN_GRANT};
 use crate::config::LimitsConfig;
 use crate::counters::ConnectRefuseCause;
+use crate::desk::Term;
+use crate::devices::Pin;
 use crate::hub::Hub;
 use crate::lanes::credit;
 use crate::listener::{Farewell, Spoken};
@@ -116,11 +120,24 @@ pub(crate) fn turn_away(
 /// What `Hello` was, and what came behind it.
 struct Greeting {
     hello: Hello,
+    shown: Shown,
+    /// The time that is left for a token to be looked up.
+    patience: Patience,
     /// The device that its certificate names.
     identity: Option<String>,
     read_ahead: Vec<u8>,
     format: Format,
     positions: Option<Vec<(u64, u64)>>,
+}
+
+/// What is known of who it is.
+pub(crate) enum Shown {
+    /// The token of `Hello` tells.
+    Token,
+    /// The request that it came by had a token.
+    Bearer(Bearer),
+    /// All of it.
+    Admitted(Box<Admission>),
 }
 
 /// Why a connection is not heard to the end of its `Hello`.
@@ -171,8 +188,16 @@ async fn greet(
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 let read_ahead = partial.bytes[taken..].to_vec();
-                let (format, positions) = (Format::Stream, None);
-                return Ok(Greeting { hello, identity, read_ahead, format, positions });
+                let (format, positions, shown) = (Format::Stream, None, Shown::Token);
+                return Ok(Greeting {
+                    hello,
+                    shown,
+                    patience,
+                    identity,
+                    read_ahead,
+                    format,
+                    positions,
+                });
             }
             Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
             Err(
@@ -257,20 +282,19 @@ async fn settle(
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { mut hello, identity, read_ahead, format, positions } = greeting;
+    let Greeting { mut hello, shown, patience, identity, read_ahead, format, positions } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
-    let (device, token) = (&hello.device_id, &hello.token);
-    let admission = match hub.auth.authenticate(identity.as_deref(), device, token) {
-        Ok(admission) => admission,
+    let admitted = admit(hub, shown, identity.as_deref(), &hello, &patience).await;
+    let (admission, pin) = match admitted {
+        Ok(admitted) => admitted,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
     // Not kept while the lane is full: a token may be as long as a frame.
     drop(hello);
     hub.formats.add(format);
-    // From here on a revocation of the device reaches this connection too.
-    let pin = hub.devices.pin(&admission.device);
-    let shard = match Admission::settle(hub) {
+    let (grant, term) = carried(&admission);
+    let shard = match admission::Admission::settle(hub) {
         Ok(shard) => shard,
         Err(cause) => {
             let reason = unsettled.refuse(cause);
@@ -300,7 +324,8 @@ async fn settle(
         pin,
         heartbeat,
         priority: admission.priority,
-        origin: Origin { source: unsettled.source(), grant: admission.grant, format },
+        origin: Origin { source: unsettled.source(), grant, format },
+        term,
         positions,
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
@@ -326,6 +351,61 @@ async fn settle(
         }
     }
     Ok(())
+}
+
+/// Who it is. Only a token that is not known here is waited for, and not for longer than `Hello` may take.
+///
+/// From the pin on a revocation of the device reaches this connection too; one since its token was looked at does here.
+async fn admit(
+    hub: &Hub,
+    shown: Shown,
+    named: Option<&str>,
+    hello: &Hello,
+    patience: &Patience,
+) -> Result<(Admission, Pin), CloseReason> {
+    let admit = |bearer: &Bearer| hub.auth.admit(named, &hello.device_id, bearer);
+    let admission = match shown {
+        Shown::Admitted(admission) => *admission,
+        Shown::Bearer(bearer) => admit(&bearer)?,
+        Shown::Token => {
+            let mark = hub.devices.mark();
+            admit(&match hub.auth.look(&hello.token, mark) {
+                Some(found) => found?,
+                None => ask(hub, &hello.token, mark, patience).await?,
+            })?
+        }
+    };
+    let pin = hub.devices.pin_since(&admission.device, admission.mark)?;
+    Ok((admission, pin))
+}
+
+async fn ask(
+    hub: &Hub,
+    token: &str,
+    mark: u64,
+    patience: &Patience,
+) -> Result<Bearer, CloseReason> {
+    let mut draining = hub.draining.subscribe();
+    tokio::select! {
+        asked = patience.within(hub.auth.ask(token, mark)) => match asked {
+            Ok(asked) => Ok(asked?),
+            // Its time is over, but it was we who let it wait.
+            Err(_) => Err(CloseReason::StoreUnavailable),
+        },
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
+    }
+}
+
+/// What the shard carries of what somebody may do, and what stands on the front if that ends.
+fn carried(admission: &Admission) -> (u16, Option<Term>) {
+    match (&admission.grant, admission.ends) {
+        (GrantRef::Numbered(number), None) => (*number, None),
+        (grant, ends) => {
+            let term = Term { ends: ends.unwrap_or(Millis::MAX), grant: grant.clone() };
+            (OWN_GRANT, Some(term))
+        }
+    }
 }
 
 fn offered(parts: Parts, mut read_ahead: Vec<u8>) -> io::Result<Offer> {

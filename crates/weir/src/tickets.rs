@@ -10,6 +10,7 @@ use weir_engine::{Adoption, Command, Credit, Mailbox, Origin, Priority, TlsAdopt
 use weir_wire::v1::Subscribe;
 
 use crate::admission::Unsettled;
+use crate::desk::Term;
 use crate::devices::Pin;
 
 /// What one shard was offered and has not answered yet.
@@ -38,6 +39,8 @@ pub(crate) struct Pending {
     pub(crate) origin: Origin,
     /// Whether `limits.publishes_per_second` holds for it.
     pub(crate) publish_limited: bool,
+    /// If its credentials end.
+    pub(crate) term: Option<Term>,
     /// For a reader of events.
     pub(crate) positions: Option<Vec<(u64, u64)>>,
     /// Whether it replaces the oldest of its device's connections when they are too many.

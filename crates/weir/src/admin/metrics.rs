@@ -3,6 +3,7 @@
 //! Nothing is registered but one collector: the cells stay with those who write them. `_total` and the unit at the
 //! end of a name are the encoder's.
 
+mod auth;
 mod families;
 mod http;
 mod tls;
@@ -67,6 +68,7 @@ impl Collector for Gateway {
         let mut families = Families::new(encoder);
         self.connections(&mut families)?;
         self.front(&mut families)?;
+        self.auth(&mut families)?;
         self.events(&mut families)?;
         self.traffic(&mut families)?;
         self.memory(&mut families)?;

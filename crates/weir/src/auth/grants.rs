@@ -1,8 +1,13 @@
 //! What those who hold a token may do with topics.
 
 use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, Weak};
+
+use hashbrown::HashTable;
 
 use crate::config::{Actor, Right};
+use crate::router::Pattern;
 
 /// What a token permits, and so the connections that were admitted with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -11,6 +16,35 @@ pub(crate) struct Grant {
     labels: Box<[Box<str>]>,
     /// A service's rights, sorted; `None`: a device.
     service: Option<Box<[Right]>>,
+    /// The only topics that it is good for; `None`: all that classes permit.
+    topics: Option<Box<[Pattern]>>,
+}
+
+/// Which grant it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GrantRef {
+    /// One of the configuration.
+    Numbered(u16),
+    /// One that came at run time; it lives as long as somebody has it.
+    Own(Arc<Grant>),
+}
+
+/// Grants that came at run time: alike ones once.
+///
+/// Shape: a table of weak references, swept whenever it has doubled.
+/// Limits: what holds them bounds them, which is connections and requests on their way.
+#[derive(Default)]
+pub(crate) struct SharedGrants {
+    hasher: RandomState,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// With the hashes: who looks for a place needs them when the grant has gone.
+    grants: HashTable<(u64, Weak<Grant>)>,
+    /// Entries at which those whose grant has gone are taken out.
+    sweep_at: usize,
 }
 
 /// Something that is done with a topic.
@@ -30,17 +64,28 @@ impl Grant {
         let mut labels: Vec<Box<str>> = labels.iter().map(|label| label.as_str().into()).collect();
         labels.sort_unstable();
         labels.dedup();
-        Grant { labels: labels.into(), service: None }
+        Grant { labels: labels.into(), service: None, topics: None }
+    }
+
+    /// The same for these topics only.
+    pub(crate) fn within(self, topics: Vec<Pattern>) -> Grant {
+        Grant { topics: Some(topics.into()), ..self }
     }
 
     pub(crate) fn of_service(may: &[Right]) -> Grant {
         let may = Right::ALL.into_iter().filter(|right| may.contains(right)).collect();
-        Grant { labels: Box::default(), service: Some(may) }
+        Grant { labels: Box::default(), service: Some(may), topics: None }
     }
 
     /// Whether it is a service's with this right.
     pub(crate) fn has(&self, right: Right) -> bool {
         self.service.as_ref().is_some_and(|may| may.contains(&right))
+    }
+
+    /// Whether it is good for a topic, whatever the class of that says; `fits` tells whether a pattern does, for the
+    /// device that asks.
+    pub(crate) fn covers(&self, fits: impl Fn(&Pattern) -> bool) -> bool {
+        self.topics.as_deref().is_none_or(|topics| topics.iter().any(fits))
     }
 
     /// Whether it permits an act that a topic's class allows to `actors`.
@@ -86,6 +131,27 @@ impl Grant {
     }
 }
 
+impl SharedGrants {
+    /// The grant that is like this one, if somebody has such a one, and this one otherwise.
+    pub(crate) fn share(&self, grant: Grant) -> Arc<Grant> {
+        let hash = self.hasher.hash_one(&grant);
+        let mut table = self.table.lock().expect("no panic happens under the grants' lock");
+        let Table { grants, sweep_at } = &mut *table;
+        let mut same = grants.iter_hash(hash).filter_map(|(_, known)| known.upgrade());
+        if let Some(known) = same.find(|known| **known == grant) {
+            return known;
+        }
+        if grants.len() >= *sweep_at {
+            grants.retain(|(_, known)| known.strong_count() > 0);
+            *sweep_at = (2 * grants.len()).max(SWEEP_AT_MIN);
+            grants.shrink_to(*sweep_at, |(hash, _)| *hash);
+        }
+        let grant = Arc::new(grant);
+        grants.insert_unique(hash, (hash, Arc::downgrade(&grant)), |(hash, _)| *hash);
+        grant
+    }
+}
+
 impl Act {
     /// The right that a service needs for it.
     const fn right(self) -> Right {
@@ -95,14 +161,43 @@ impl Act {
         }
     }
 
+    /// Why an act is not permitted whose topic the token is not good for.
+    pub(crate) fn not_covered(self, topic: &str) -> String {
+        let verb = self.verb();
+        format!("{verb} to {topic:?} is not permitted: it is none of the topics of the token")
+    }
+
     const fn verb(self) -> &'static str {
         self.right().name()
     }
 }
 
+/// Entries of the table before it is swept for the first time.
+const SWEEP_AT_MIN: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn alike_grants_are_kept_once_and_let_go_of() {
+        let shared = SharedGrants::default();
+        let grant = |number: usize| {
+            Grant::of_device(&[format!("l{number}")]).within(vec![Pattern::new("a/*")])
+        };
+        let first = shared.share(grant(1));
+        assert!(Arc::ptr_eq(&first, &shared.share(grant(1))));
+        let plain = shared.share(Grant::of_device(&["l1".to_owned()]));
+        assert!(!Arc::ptr_eq(&first, &plain));
+        for number in 0..100_000 {
+            drop(shared.share(grant(number)));
+        }
+        let table = shared.table.lock().unwrap();
+        assert!(table.grants.len() <= SWEEP_AT_MIN && table.grants.capacity() < 4 * SWEEP_AT_MIN);
+        assert!(first.covers(|pattern| pattern.matches("a/b")));
+        assert!(!first.covers(|pattern| pattern.matches("b")));
+        assert!(plain.covers(|_| false));
+    }
 
     fn actors(words: &[&str]) -> Vec<Actor> {
         words.iter().map(|word| Actor::parse(word).unwrap()).collect()

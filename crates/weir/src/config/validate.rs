@@ -3,6 +3,7 @@
 mod auth;
 mod classes;
 mod http;
+mod jwt;
 mod origins;
 mod tls;
 mod udp;
@@ -16,6 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::{AccessLogConfig, Config, ConnectionConfig};
 use crate::Resources;
 use crate::admin::is_host;
+pub(crate) use classes::is_pattern;
 
 /// A value that is not allowed: the operator's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +44,7 @@ impl Config {
     pub(super) fn validate_for(&self, resources: &Resources) -> Result<(), ConfigError> {
         self.check_listen()?;
         self.check_auth()?;
+        self.check_jwt()?;
         self.check_admin()?;
         self.check_threads(resources.processors.len())?;
         self.check_memory(resources)?;

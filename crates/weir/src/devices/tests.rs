@@ -134,3 +134,15 @@ fn nothing_is_pushed_before_welcome() {
         })
         .unwrap();
 }
+
+#[test]
+fn who_was_revoked_while_somebody_was_asked_is_not_let_in() {
+    let devices = Devices::new(1);
+    // Whose token it is becomes known later than the revocation; no record is there.
+    let (early, others) = (devices.mark(), "other");
+    assert_eq!(devices.revoke("d"), None);
+    assert_eq!(devices.pin_since("d", early).err(), Some(CloseReason::Revoked));
+    assert!(devices.pin_since(others, early).is_ok());
+    assert!(devices.pin_since("d", devices.mark()).is_ok());
+    assert_eq!(devices.device_count(), 0);
+}

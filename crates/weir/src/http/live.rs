@@ -19,6 +19,7 @@ use super::Edge;
 use super::closing::close;
 use super::guest::Guest;
 use crate::admission::Seat;
+use crate::auth::{Bearer, NoBearer};
 use crate::session;
 use crate::tls::stream::Stream;
 use crate::web::head::bearer;
@@ -47,7 +48,7 @@ pub(crate) struct Taken {
 }
 
 impl Wish {
-    /// What a request asks for, if it may.
+    /// What a request asks for, but for its token: see [`Wish::admit`].
     ///
     /// `allowed`: the origin of the page that asks, if it is another one that may.
     pub(super) fn of(
@@ -56,14 +57,48 @@ impl Wish {
         path: Path,
         allowed: Option<HeaderValue>,
     ) -> Result<Wish, Problem> {
-        let (edge, caller) = (&guest.edge, &guest.caller);
+        let edge = &guest.edge;
         match path {
             Path::Connect if head.version != Version::HTTP_11 => Err(Problem::new(
                 Kind::UpgradeRequired,
                 "a WebSocket is opened by an upgrade of HTTP/1.1, not over HTTP/2",
             )),
-            Path::Connect => SocketWish::of(edge, caller, head).map(Wish::Socket),
-            Path::Events => EventsWish::of(edge, caller, head, allowed).map(Wish::Events),
+            Path::Connect => SocketWish::of(edge, head).map(Wish::Socket),
+            Path::Events => EventsWish::of(edge, head, allowed).map(Wish::Events),
+        }
+    }
+
+    /// Has what its token stands for checked; without a wait where that is known here.
+    pub(super) fn admit(self, guest: &Guest) -> Admitting {
+        let hub = &guest.edge.hub;
+        match hub.auth.look(self.token(), hub.devices.mark()) {
+            Some(found) => Admitting::Done(self.admitted(guest, found)),
+            None => Admitting::Asks(self),
+        }
+    }
+
+    /// The same where its token has to be asked for.
+    pub(super) async fn ask(self, guest: &Guest) -> Result<Wish, Problem> {
+        let hub = &guest.edge.hub;
+        let found = hub.auth.ask(self.token(), hub.devices.mark()).await;
+        self.admitted(guest, found)
+    }
+
+    fn admitted(self, guest: &Guest, found: Result<Bearer, NoBearer>) -> Result<Wish, Problem> {
+        let bearer = found.map_err(|no_bearer| match no_bearer {
+            NoBearer::Unknown => unknown_token(),
+            NoBearer::Unavailable => Problem::store_unavailable(),
+        })?;
+        match self {
+            Wish::Socket(wish) => Ok(Wish::Socket(wish.admitted(bearer))),
+            Wish::Events(wish) => wish.admitted(guest, &bearer).map(Wish::Events),
+        }
+    }
+
+    fn token(&self) -> &str {
+        match self {
+            Wish::Socket(wish) => wish.token(),
+            Wish::Events(wish) => wish.token(),
         }
     }
 
@@ -79,9 +114,16 @@ impl Wish {
     pub(super) fn device(&self) -> Option<&str> {
         match self {
             Wish::Socket(_) => None,
-            Wish::Events(wish) => Some(wish.device()),
+            Wish::Events(wish) => wish.device(),
         }
     }
+}
+
+/// Whether a wish may be.
+pub(super) enum Admitting {
+    Done(Result<Wish, Problem>),
+    /// Its token has to be asked for.
+    Asks(Wish),
 }
 
 /// Which of the two a path is for.
@@ -111,15 +153,18 @@ pub(super) async fn go_on(taken: Taken) {
     let identity = guest.caller.identity.clone();
     let live = match wish {
         Wish::Socket(wish) => wish.into_live(identity, read_ahead),
-        Wish::Events(wish) => wish.into_live(&guest.edge, identity),
+        Wish::Events(wish) => match wish.into_live(&guest.edge, identity) {
+            Some(live) => live,
+            None => return,
+        },
     };
     session::run_live(hub, stream, unsettled, live).await;
 }
 
-/// The token of a request, from its header or, where that is permitted, from its query.
+/// The token of a request, from its header or, where that is permitted, from its query; empty if there is none.
 ///
-/// Errors: 401 for one that nobody has.
-fn token(edge: &Edge, headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Problem> {
+/// Errors: 401 for what is none.
+fn token(headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Problem> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let token = match (shown.next(), shown.next(), from_query) {
         (None, _, None) => return Ok(String::new()),
@@ -129,10 +174,7 @@ fn token(edge: &Edge, headers: &HeaderMap, from_query: Option<&str>) -> Result<S
         }
         (Some(_), ..) => None,
     };
-    match token {
-        Some(token) if edge.hub.auth.knows(token) => Ok(token.to_owned()),
-        Some(_) | None => Err(unknown_token()),
-    }
+    token.map(str::to_owned).ok_or_else(unknown_token)
 }
 
 fn unknown_token() -> Problem {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
@@ -18,7 +18,7 @@ use super::access::ids::{Ids, Wanted};
 use super::body::{Answer, Asking, Turn};
 use super::counts::Dialect;
 use super::guest::{Guest, Order};
-use super::live::{Path, Relayed, Wish, relay};
+use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
 use crate::web::problem::{Kind, Problem};
 
@@ -36,6 +36,8 @@ pub(super) struct Service {
 pub(super) enum Answering {
     Ready(Option<Response<Answer>>),
     Slow(Pin<Box<dyn Future<Output = Response<Answer>> + Send>>),
+    /// It has to be found out whether there is to be one: without one it is never.
+    Deciding(Pin<Box<dyn Future<Output = Option<Response<Answer>>> + Send>>),
     /// Never: the connection is to be taken from HTTP.
     Parked,
 }
@@ -143,34 +145,49 @@ impl Service {
         let (turn, guest) = (Turn::of(&self.guest), Arc::clone(&self.guest));
         let has_body = !request.body().is_end_stream();
         let noted = asked.began.map(|began| Noted::of(began, &request));
-        let (mut head, _body) = request.into_parts();
+        let (head, _body) = request.into_parts();
         let (wish, allowed) = match guest.edge.api.check_origin(&head.headers, &head.uri) {
             Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
             Ok(allowed) => (Wish::of(&guest, &head, path, allowed.clone()), allowed),
             Err(problem) => (Err(problem), None),
         };
-        match wish {
-            Ok(wish) if head.version == Version::HTTP_11 => {
+        let is_h1 = head.version == Version::HTTP_11;
+        let wish = match is_h1 || head.version == Version::HTTP_2 {
+            true => wish,
+            false => {
+                wish.and(Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1 or HTTP/2")))
+            }
+        };
+        match wish.map(|wish| wish.admit(&guest)) {
+            Ok(Admitting::Done(Ok(wish))) if is_h1 => {
                 drop(turn);
-                let status = StatusCode::from_u16(wish.status()).unwrap_or_default();
-                guest.edge.counters.http.count_request(Dialect::Http1, status);
-                if let Some(noted) = noted {
-                    let outcome =
-                        Outcome { status: wish.status(), bytes: 0, device: wish.device() };
-                    noted.record(&guest, head.version, &asked.ids, &outcome);
-                }
-                head.extensions.insert(wish);
-                guest.park(Request::from_parts(head, ()));
+                asked.park(&guest, noted.as_deref(), head, wish);
                 Answering::Parked
             }
-            Ok(Wish::Events(wish)) if head.version == Version::HTTP_2 => {
-                asked.later((turn, noted), allowed, async move { relay(&guest, wish).await })
+            Ok(Admitting::Asks(wish)) if is_h1 => {
+                let span = asked.ids.span();
+                let deciding = async move {
+                    match wish.ask(&guest).await {
+                        Ok(wish) => {
+                            drop(turn);
+                            asked.park(&guest, noted.as_deref(), head, wish);
+                            None
+                        }
+                        Err(problem) => Some(asked.refused((turn, noted), allowed, problem)),
+                    }
+                };
+                Answering::Deciding(Box::pin(deciding.instrument(span)))
             }
-            Ok(_) => {
-                let problem = Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1 or HTTP/2");
+            Ok(Admitting::Done(Ok(wish))) => {
+                asked.later((turn, noted), allowed, async move { relayed(&guest, wish).await })
+            }
+            Ok(Admitting::Asks(wish)) => asked.later((turn, noted), allowed, async move {
+                let wish = wish.ask(&guest).await?;
+                relayed(&guest, wish).await
+            }),
+            Ok(Admitting::Done(Err(problem))) | Err(problem) => {
                 asked.later((turn, noted), allowed, async move { Err(problem) })
             }
-            Err(problem) => asked.later((turn, noted), allowed, async move { Err(problem) }),
         }
     }
 }
@@ -189,12 +206,20 @@ impl Future for Answering {
     type Output = Result<Response<Answer>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
+        let this = self.get_mut();
+        match this {
             Answering::Ready(answer) => match answer.take() {
                 Some(answer) => Poll::Ready(Ok(answer)),
                 None => Poll::Pending,
             },
             Answering::Slow(answer) => answer.as_mut().poll(cx).map(Ok),
+            Answering::Deciding(decision) => match ready!(decision.as_mut().poll(cx)) {
+                Some(answer) => Poll::Ready(Ok(answer)),
+                None => {
+                    *this = Answering::Parked;
+                    Poll::Pending
+                }
+            },
             Answering::Parked => Poll::Pending,
         }
     }
@@ -255,18 +280,41 @@ impl Asked {
     ) -> Answering {
         let span = self.ids.span();
         let answering = async move {
-            let guest = Arc::clone(turn.guest());
-            let answer = match relayed.await {
-                Ok(response) => response.map(|relayed| Answer::relayed(relayed, turn)),
-                Err(problem) => {
-                    let mut reply = problem.into_response();
-                    guest.edge.api.mark_origin(reply.headers_mut(), allowed);
-                    Answer::of(reply, turn)
+            match relayed.await {
+                Ok(response) => {
+                    let guest = Arc::clone(turn.guest());
+                    let answer = response.map(|relayed| Answer::relayed(relayed, turn));
+                    self.answered(&guest, noted.as_deref(), answer)
                 }
-            };
-            self.answered(&guest, noted.as_deref(), answer)
+                Err(problem) => self.refused((turn, noted), allowed, problem),
+            }
         };
         Answering::Slow(Box::pin(answering.instrument(span)))
+    }
+
+    /// Leaves the request, and what it has come to, for whoever takes the connection.
+    fn park(self, guest: &Guest, noted: Option<&Noted>, mut head: Parts, wish: Wish) {
+        let status = StatusCode::from_u16(wish.status()).unwrap_or_default();
+        guest.edge.counters.http.count_request(Dialect::Http1, status);
+        if let Some(noted) = noted {
+            let outcome = Outcome { status: wish.status(), bytes: 0, device: wish.device() };
+            noted.record(guest, head.version, &self.ids, &outcome);
+        }
+        head.extensions.insert(wish);
+        guest.park(Request::from_parts(head, ()));
+    }
+
+    /// Answers with the problem that is in the way.
+    fn refused(
+        self,
+        (turn, noted): (Turn, Option<Box<Noted>>),
+        allowed: Option<HeaderValue>,
+        problem: Problem,
+    ) -> Response<Answer> {
+        let guest = Arc::clone(turn.guest());
+        let mut reply = problem.into_response();
+        guest.edge.api.mark_origin(reply.headers_mut(), allowed);
+        self.answered(&guest, noted.as_deref(), Answer::of(reply, turn))
     }
 
     /// What every answer passes, with what is known of its request: it is counted here.
@@ -290,6 +338,15 @@ impl Asked {
         }
         self.ids.answer(answer.headers_mut());
         answer
+    }
+}
+
+/// Has a shard feed a stream, over HTTP/2.
+async fn relayed(guest: &Guest, wish: Wish) -> Result<Response<Relayed>, Problem> {
+    match wish {
+        Wish::Events(wish) => relay(guest, wish).await,
+        // Refused before, with what is said of upgrades.
+        Wish::Socket(_) => Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1")),
     }
 }
 

@@ -151,7 +151,7 @@ impl Class {
 /// Shape: `*` stands for any characters, none included; `{device}` for a device id, which has at least one. All else
 /// stands for itself.
 /// Cost: a look runs through the name once, but for literals that occur several times behind a `*`; no allocation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     text: Box<str>,
     /// `{device}` as a gap.
@@ -163,17 +163,31 @@ pub(crate) struct Pattern {
 }
 
 /// Literals that stand side by side, behind a gap or not.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Segment {
     /// Bytes of the gap before, at the least; `None`: no gap.
     gap: Option<usize>,
     pieces: Vec<Piece>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Piece {
     Literal(Box<[u8]>),
     Device,
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
+
+impl std::hash::Hash for Pattern {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
 }
 
 impl Pattern {
@@ -222,6 +236,11 @@ impl Pattern {
     pub(crate) fn matches_for(&self, name: &str, device: &str) -> bool {
         !device.contains(&*self.separators)
             && fits(&self.somebody, name.as_bytes(), device.as_bytes())
+    }
+
+    /// Whether it names a device.
+    pub(crate) fn has_device(&self) -> bool {
+        self.text.contains(DEVICE)
     }
 
     /// As it was written.

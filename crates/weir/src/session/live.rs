@@ -9,8 +9,9 @@ use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
 use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, json};
 
-use super::{Greeting, read_more, say_goodbye, settle};
+use super::{Greeting, Shown, read_more, say_goodbye, settle};
 use crate::admission::Unsettled;
+use crate::auth::{Admission, Bearer};
 use crate::frames;
 use crate::hub::Hub;
 use crate::partial::{Partial, reason_of};
@@ -33,10 +34,10 @@ pub(crate) struct Live {
 
 /// Who it is.
 pub(crate) enum Hail {
-    /// As the request has said.
-    Is(Hello),
-    /// As its first message says; `token` is that of the request, if it had one.
-    Comes { token: String },
+    /// As the request has said, and as it has been found.
+    Is(Hello, Box<Admission>),
+    /// As its first message says; the token of the request, if it had one, counts where that one shows none.
+    Comes(Option<Bearer>),
 }
 
 /// Why it is not heard to the end of its `Hello`.
@@ -131,18 +132,19 @@ async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, No
     let Live { head, read_ahead, identity, format, positions, hail } = live;
     let patience = Patience::of(hub.config().connection.hello_timeout);
     say(stream, &head, &patience).await.map_err(|reason| NotHailed::of(format, reason))?;
-    let (hello, read_ahead) = match hail {
-        Hail::Is(hello) => (hello, read_ahead),
-        Hail::Comes { token } => {
+    let (hello, read_ahead, shown) = match hail {
+        Hail::Is(hello, admission) => (hello, read_ahead, Shown::Admitted(admission)),
+        Hail::Comes(bearer) => {
             let heard = hear_hello(hub, stream, format, read_ahead, &patience).await?;
-            let (mut hello, read_ahead) = heard;
-            if hello.token.is_empty() {
-                hello.token = token;
-            }
-            (hello, read_ahead)
+            let (hello, read_ahead) = heard;
+            let shown = match bearer.filter(|_| hello.token.is_empty()) {
+                Some(bearer) => Shown::Bearer(bearer),
+                None => Shown::Token,
+            };
+            (hello, read_ahead, shown)
         }
     };
-    Ok(Greeting { hello, identity, read_ahead, format, positions })
+    Ok(Greeting { hello, shown, patience, identity, read_ahead, format, positions })
 }
 
 async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(), CloseReason> {

@@ -19,7 +19,7 @@ use super::config::{Parts, has_aes, provider};
 use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
-use super::reload::{self, Stamps};
+use super::reload::{self, Stamps, Watched};
 use super::signing::SigningKeys;
 use super::tickets::{self, Mortal, Ticketer};
 use crate::config::{Config, TlsConfig};
@@ -27,7 +27,7 @@ use crate::listener::Spoken;
 
 /// What handshakes are made with.
 ///
-/// Shape: the contexts in use, replaced as a whole by [`Contexts::reload`]; connections keep what they began with.
+/// Shape: the contexts in use, replaced as a whole by [`Watched::reload`]; connections keep what they began with.
 /// Cost: [`Contexts::current`] takes a reference and no lock.
 pub(crate) struct Contexts {
     config: TlsConfig,
@@ -144,7 +144,7 @@ impl Contexts {
     /// Reads all files again, and takes what they make for the handshakes that begin from now on.
     ///
     /// Errors: the first file that cannot be used; everything stays as it is then.
-    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+    fn read_again(&self) -> Result<(), TlsError> {
         let before = self.current.load();
         let read = Context::read(
             &self.config,
@@ -212,13 +212,22 @@ impl Contexts {
     pub(super) fn reload_interval(&self) -> Duration {
         self.config.reload_interval
     }
+}
 
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+impl Watched for Contexts {
+    const WHAT: &'static str = "certificates";
+    type Error = TlsError;
+
+    fn stamps_at_start(&self) -> &Stamps {
+        &self.stamps_at_start
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
         files(&self.config)
     }
 
-    pub(super) fn stamps_at_start(&self) -> &Stamps {
-        &self.stamps_at_start
+    fn reload(&self) -> Result<(), TlsError> {
+        self.read_again()
     }
 }
 

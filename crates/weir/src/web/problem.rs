@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     BudgetExhausted,
     /// Too many request bodies at once.
     TooManyRequests,
+    /// What keeps the tokens does not answer.
+    StoreUnavailable,
     /// A shard does not answer.
     ShardSilent,
     /// Not listening yet, or draining.
@@ -121,6 +123,11 @@ impl Kind {
             Kind::TooManyRequests => {
                 ("too-many-requests", "Too many requests at once", StatusCode::SERVICE_UNAVAILABLE)
             }
+            Kind::StoreUnavailable => (
+                "store-unavailable",
+                "The token cannot be checked at the moment",
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
             Kind::ShardSilent => {
                 ("shard-silent", "A shard does not answer", StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -195,6 +202,12 @@ impl Problem {
     /// A refusal that passes.
     pub(crate) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
+    }
+
+    /// 503: nobody can say whether a token is valid.
+    pub(crate) fn store_unavailable() -> Self {
+        let detail = "what keeps the tokens does not answer; try again";
+        Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
     }
 
     /// A message was refused that stood at this place.
@@ -288,6 +301,9 @@ pub(crate) struct Document<'a> {
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// A store that has gone is tried again about as often.
+const STORE_RETRY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

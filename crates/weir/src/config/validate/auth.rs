@@ -57,7 +57,9 @@ impl Config {
             let depends_on = &["listen.proxy_networks"];
             return Err(ConfigError { depends_on, ..error("auth.anonymous", "(absent)", allowed) });
         }
-        let nobody = self.auth.tokens.is_empty() && self.auth.services.is_empty();
+        let nobody = self.auth.tokens.is_empty()
+            && self.auth.services.is_empty()
+            && self.auth.jwt.keys.is_empty();
         // Certificates admit devices too, but only where they are shown.
         let by_certificate = self.tls.client_identity != ClientIdentity::None
             && self.listen.has_tls()
@@ -237,8 +239,8 @@ pub(super) fn quoted(text: &str) -> String {
 pub(super) const ONCE: &str = "each word once, and this one stands before it";
 /// How the tokens of `weir.toml` begin.
 const PLACEHOLDER: &str = "REPLACE-";
-/// A grant is named by 16 bits, and one is that of anonymous devices.
-const TOKENS_MAX: usize = 65_535;
+/// A grant is named by 16 bits; one is that of anonymous devices, and one stands for those that come at run time.
+const TOKENS_MAX: usize = 65_534;
 /// A label is a word.
 const LABEL_BYTES_MAX: usize = 64;
 /// Each is compared with those of a class.

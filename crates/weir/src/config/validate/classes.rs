@@ -17,7 +17,9 @@ impl Config {
             let allowed = format!("at most {CLASSES_MAX}: a new topic's name is compared with all");
             return Err(error("topic_classes", format_args!("({count} classes)"), allowed));
         }
-        let labels = self.labels();
+        // Whoever issues tokens, or imports devices, may know others.
+        let labels = self.auth.jwt.keys.is_empty().then(|| self.labels());
+        let labels = labels.as_ref();
         let mut patterns: Vec<Vec<Part>> = Vec::with_capacity(count);
         for (index, class) in self.topic_classes.iter().enumerate() {
             let path = format!("topic_classes[{index}]");
@@ -32,58 +34,17 @@ impl Config {
             )?;
             // Without a burst not even the first would get through.
             within(&format!("{path}.publish_burst"), class.publish_burst, 1..=RATE_MAX)?;
-            check_actors(&format!("{path}.publish"), &class.publish, &labels)?;
-            check_actors(&format!("{path}.subscribe"), &class.subscribe, &labels)?;
+            check_actors(&format!("{path}.publish"), &class.publish, labels)?;
+            check_actors(&format!("{path}.subscribe"), &class.subscribe, labels)?;
         }
         Ok(())
     }
 
     fn check_pattern(&self, path: &str, pattern: &str) -> Result<Vec<Part>, ConfigError> {
-        let refuse = |allowed: &str| {
+        parts_of(pattern, self.limits.topic_bytes_max).map_err(|allowed| {
             let error = error(&format!("{path}.pattern"), format_args!("{pattern:?}"), allowed);
-            Err(ConfigError { depends_on: &["limits.topic_bytes_max"], ..error })
-        };
-        let limit = self.limits.topic_bytes_max;
-        if pattern.is_empty() || pattern.len() > limit {
-            return refuse(&format!("1 to {limit} bytes (limits.topic_bytes_max)"));
-        }
-        if pattern.contains(char::is_control) {
-            return refuse("a pattern without control characters");
-        }
-        if pattern.contains(['+', '#']) {
-            return refuse(
-                "a pattern without + and #, which no topic name may hold; * stands for any characters",
-            );
-        }
-        let parts = parts(pattern);
-        if parts.iter().any(|part| matches!(part, Part::Literal('{' | '}'))) {
-            return refuse("a pattern with braces in {device} only");
-        }
-        if parts.iter().filter(|part| **part == Part::Device).count() > 1 {
-            return refuse("{device} at most once");
-        }
-        let is_any = |part: &Part| *part == Part::Any;
-        let mut sides = parts.split(|part| *part == Part::Device);
-        if let (Some(before), Some(behind)) = (sides.next(), sides.next())
-            && before.iter().any(is_any)
-            && behind.iter().any(is_any)
-        {
-            return refuse(
-                "{device} with * on one side of it only, or whose id it is would not be certain",
-            );
-        }
-        for pair in parts.windows(2) {
-            match pair {
-                [Part::Any, Part::Any] => return refuse("one * where two stand side by side"),
-                [Part::Any, Part::Device] | [Part::Device, Part::Any] => {
-                    return refuse(
-                        "{device} with something between it and *, or whose id it is would not be certain",
-                    );
-                }
-                _ => {}
-            }
-        }
-        Ok(parts)
+            ConfigError { depends_on: &["limits.topic_bytes_max"], ..error }
+        })
     }
 
     /// The first pattern that fits counts: each class needs names that no earlier one takes.
@@ -184,7 +145,12 @@ fn large_frame(key: &str, value: usize, allowed: String) -> ConfigError {
     ConfigError { depends_on, ..error(key, value, allowed) }
 }
 
-fn check_actors(key: &str, actors: &[Actor], labels: &HashSet<&str>) -> Result<(), ConfigError> {
+/// `labels`: all that there can be, but those of imported devices, which are written `COLUMN=VALUE`.
+fn check_actors(
+    key: &str,
+    actors: &[Actor],
+    labels: Option<&HashSet<&str>>,
+) -> Result<(), ConfigError> {
     for (index, actor) in actors.iter().enumerate() {
         let key = format!("{key}[{index}]");
         let value = format!("\"{actor}\"");
@@ -192,8 +158,10 @@ fn check_actors(key: &str, actors: &[Actor], labels: &HashSet<&str>) -> Result<(
             return Err(error(&key, value, ONCE));
         }
         match actor {
-            Actor::Label(label) if !labels.contains(label.as_str()) => {
-                return Err(error(&key, value, known(labels)));
+            Actor::Label(label) if !label.contains('=') => {
+                if let Some(labels) = labels.filter(|labels| !labels.contains(label.as_str())) {
+                    return Err(error(&key, value, known(labels)));
+                }
             }
             Actor::Label(_) | Actor::Devices | Actor::Services => {}
         }
@@ -210,6 +178,56 @@ fn known(labels: &HashSet<&str>) -> String {
     let more = if labels.len() > LABELS_SHOWN_MAX { ", …" } else { "" };
     labels.truncate(LABELS_SHOWN_MAX);
     format!("a label that a token of auth.tokens carries: {}{more}", labels.join(", "))
+}
+
+/// Whether a pattern can be one: of a class, or of a token's topics.
+pub(crate) fn is_pattern(pattern: &str, bytes_max: usize) -> bool {
+    parts_of(pattern, bytes_max).is_ok()
+}
+
+/// The parts of a pattern, or what is allowed instead.
+fn parts_of(pattern: &str, bytes_max: usize) -> Result<Vec<Part>, String> {
+    let refuse = |allowed: &str| Err(allowed.to_owned());
+    if pattern.is_empty() || pattern.len() > bytes_max {
+        return Err(format!("1 to {bytes_max} bytes (limits.topic_bytes_max)"));
+    }
+    if pattern.contains(char::is_control) {
+        return refuse("a pattern without control characters");
+    }
+    if pattern.contains(['+', '#']) {
+        return refuse(
+            "a pattern without + and #, which no topic name may hold; * stands for any characters",
+        );
+    }
+    let parts = parts(pattern);
+    if parts.iter().any(|part| matches!(part, Part::Literal('{' | '}'))) {
+        return refuse("a pattern with braces in {device} only");
+    }
+    if parts.iter().filter(|part| **part == Part::Device).count() > 1 {
+        return refuse("{device} at most once");
+    }
+    let is_any = |part: &Part| *part == Part::Any;
+    let mut sides = parts.split(|part| *part == Part::Device);
+    if let (Some(before), Some(behind)) = (sides.next(), sides.next())
+        && before.iter().any(is_any)
+        && behind.iter().any(is_any)
+    {
+        return refuse(
+            "{device} with * on one side of it only, or whose id it is would not be certain",
+        );
+    }
+    for pair in parts.windows(2) {
+        match pair {
+            [Part::Any, Part::Any] => return refuse("one * where two stand side by side"),
+            [Part::Any, Part::Device] | [Part::Device, Part::Any] => {
+                return refuse(
+                    "{device} with something between it and *, or whose id it is would not be certain",
+                );
+            }
+            _ => {}
+        }
+    }
+    Ok(parts)
 }
 
 /// A piece of a pattern.

@@ -518,5 +518,6 @@ fn a_budget_that_the_machine_decides_is_enough() {
 }
 
 mod http;
+mod jwt;
 mod tls;
 mod udp;

@@ -72,7 +72,9 @@ impl Api {
         let is_own = |pattern: &crate::router::Pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         };
-        match self.handle.hub().permit(requester.grant, Act::Subscribe, topic, is_own) {
+        let hub = self.handle.hub();
+        let grant = hub.auth.grant(&requester.grant);
+        match hub.permit(grant, Act::Subscribe, topic, is_own) {
             Ok(class) if class.history => Ok(()),
             Ok(class) => {
                 let pattern = class.pattern.as_str();

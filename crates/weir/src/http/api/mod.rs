@@ -20,7 +20,7 @@ use hyper::body::Body;
 use super::Caller;
 use super::record::Asker;
 use crate::Handle;
-use crate::auth::Requester;
+use crate::auth::{NoBearer, Requester};
 use crate::config::Config;
 use crate::rates::Rates;
 use crate::web::body::{self, Room};
@@ -144,7 +144,7 @@ impl Api {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
             Route::Publish => {
-                let requester = self.requester(caller, &head.headers)?;
+                let requester = self.requester(caller, &head.headers).await?;
                 let published = async {
                     Query::parse(head.uri.query(), &[])?;
                     body::check_json(&head.headers)?;
@@ -154,7 +154,7 @@ impl Api {
                 Ok(named(published.await, requester))
             }
             Route::History => {
-                let requester = self.requester(caller, &head.headers)?;
+                let requester = self.requester(caller, &head.headers).await?;
                 let topic = segment(found.params.get("topic").unwrap_or_default(), "topic");
                 let read =
                     topic.and_then(|topic| self.history(&requester, &topic, head.uri.query()));
@@ -164,7 +164,7 @@ impl Api {
     }
 
     /// Whom a request is from.
-    fn requester(&self, caller: &Caller, headers: &HeaderMap) -> Result<Requester, Problem> {
+    async fn requester(&self, caller: &Caller, headers: &HeaderMap) -> Result<Requester, Problem> {
         let mut shown = headers.get_all(AUTHORIZATION).iter();
         let token = match (shown.next(), shown.next()) {
             (None, _) => Some(""),
@@ -173,8 +173,16 @@ impl Api {
             }
             (Some(_), Some(_)) => None,
         };
-        let auth = &self.handle.hub().auth;
-        let identified = token.and_then(|token| auth.identify(caller.identity.as_deref(), token));
+        let hub = self.handle.hub();
+        let bearer = match token {
+            Some(token) => match hub.auth.find(token, hub.devices.mark()).await {
+                Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
+                found => found.ok(),
+            },
+            None => None,
+        };
+        let named = caller.identity.as_deref();
+        let identified = bearer.and_then(|bearer| hub.auth.identify(named, &bearer));
         identified.ok_or_else(|| match token {
             Some("") => Problem::unauthorized(
                 "Bearer realm=\"weir\"",

@@ -48,6 +48,7 @@ fn connect() -> Operation {
             Kind::Unauthorized,
             Kind::ForeignOrigin,
             Kind::UpgradeRequired,
+            Kind::StoreUnavailable,
         ])
 }
 
@@ -67,6 +68,7 @@ fn sse() -> Operation {
             Kind::ForeignOrigin,
             Kind::Busy,
             Kind::BudgetExhausted,
+            Kind::StoreUnavailable,
         ])
 }
 
@@ -92,6 +94,7 @@ fn publish() -> Operation {
             Kind::TooManyTopics,
             Kind::TooManyRequests,
             Kind::Busy,
+            Kind::StoreUnavailable,
         ])
 }
 
@@ -110,6 +113,7 @@ fn history() -> Operation {
             Kind::ForeignOrigin,
             Kind::NotFound,
             Kind::BudgetExhausted,
+            Kind::StoreUnavailable,
         ])
 }
 

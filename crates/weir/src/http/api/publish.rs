@@ -59,7 +59,8 @@ impl Api {
             return self.pass_on(on_publish, requester, topic, publication, place);
         }
         let device = requester.device.as_deref();
-        let permitted = hub.permit(requester.grant, Act::Publish, topic, |pattern| {
+        let grant = hub.auth.grant(&requester.grant);
+        let permitted = hub.permit(grant, Act::Publish, topic, |pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         });
         if let Err(denied) = permitted {
@@ -110,7 +111,7 @@ impl Api {
         field: &str,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        if self.handle.hub().auth.grant(requester.grant).has(Right::Publish) {
+        if self.handle.hub().auth.grant(&requester.grant).has(Right::Publish) {
             return self.accept(publication, place);
         }
         self.handle.counters().count_refused(RefuseCause::NotPermitted);

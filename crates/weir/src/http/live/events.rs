@@ -10,7 +10,9 @@ use weir_wire::format::{self, Format};
 use weir_wire::v1::{Hello, Position, Subscribe};
 
 use super::{query_token, token};
-use crate::http::{Caller, Edge};
+use crate::auth::{Admission, Bearer};
+use crate::http::Edge;
+use crate::http::guest::Guest;
 use crate::session::{Hail, Live};
 use crate::web::problem::{Kind, Problem};
 use crate::web::query::Query;
@@ -19,7 +21,8 @@ use crate::web::query::Query;
 #[derive(Clone)]
 pub(crate) struct EventsWish {
     hello: Hello,
-    device: String,
+    /// Who it is, once that is known.
+    admission: Option<Box<Admission>>,
     /// Positions from `Last-Event-ID`; `None`: there was none.
     last: Option<Vec<Position>>,
     /// Of the answer.
@@ -41,7 +44,6 @@ const POSITION_BYTES_MAX: usize = 38;
 impl EventsWish {
     pub(super) fn of(
         edge: &Edge,
-        caller: &Caller,
         head: &Parts,
         allowed: Option<HeaderValue>,
     ) -> Result<EventsWish, Problem> {
@@ -66,24 +68,37 @@ impl EventsWish {
             }
         };
         let from_query = query_token(edge, query.value("access_token"))?;
-        let token = token(edge, &head.headers, from_query)?;
+        let token = token(&head.headers, from_query)?;
         let device_id = query.value("device").unwrap_or_default().to_owned();
-        let device = check_device(edge, caller, &device_id, &token)?;
         let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
         let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
-        Ok(EventsWish { hello, device, last, headers })
+        Ok(EventsWish { hello, admission: None, last, headers })
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.hello.token
+    }
+
+    /// Says before the connection is moved what would end it there.
+    pub(super) fn admitted(self, guest: &Guest, bearer: &Bearer) -> Result<EventsWish, Problem> {
+        let named = guest.caller.identity.as_deref();
+        let admitted = guest.edge.hub.auth.admit(named, &self.hello.device_id, bearer);
+        let admission = admitted.map_err(|reason| refused(reason, &self.hello.token))?;
+        Ok(EventsWish { admission: Some(Box::new(admission)), ..self })
     }
 
     /// The device that it is for, as the request or its token says.
-    pub(super) fn device(&self) -> &str {
-        &self.device
+    pub(super) fn device(&self) -> Option<&str> {
+        self.admission.as_ref().map(|admission| &*admission.device)
     }
 
     /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
-    pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Live {
+    ///
+    /// `None`: it was not admitted.
+    pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Option<Live> {
         let mut head = String::from("HTTP/1.1 200 OK\r\nConnection: close\r\n");
         for (name, value) in &self.headers {
             head.push_str(name.as_str());
@@ -92,12 +107,14 @@ impl EventsWish {
             head.push_str("\r\n");
         }
         head.push_str("\r\n");
-        Live { head: head.into_bytes(), ..self.into_events(edge, identity) }
+        Some(Live { head: head.into_bytes(), ..self.into_events(edge, identity)? })
     }
 
     /// The same without a head.
-    pub(super) fn into_events(self, edge: &Edge, identity: Option<String>) -> Live {
-        let EventsWish { mut hello, last, .. } = self;
+    pub(super) fn into_events(self, edge: &Edge, identity: Option<String>) -> Option<Live> {
+        let EventsWish { mut hello, admission, last, .. } = self;
+        debug_assert!(admission.is_some(), "it is moved when it has been admitted");
+        let admission = admission?;
         if let Some(last) = last {
             for subscribe in &mut hello.topics {
                 subscribe.position = Some(position_of(edge, &subscribe.topic, &last));
@@ -107,14 +124,14 @@ impl EventsWish {
         let asked = hello.topics.iter().filter_map(|subscribe| subscribe.position);
         let asked = asked.filter(|position| position.epoch != 0);
         let asked = asked.map(|Position { epoch, offset }| (epoch, offset)).collect();
-        Live {
+        Some(Live {
             head: Vec::new(),
             read_ahead: Vec::new(),
             identity,
             format: Format::Sse,
             positions: (hello.topics.len() > 1).then_some(asked),
-            hail: Hail::Is(hello),
-        }
+            hail: Hail::Is(hello, admission),
+        })
     }
 
     /// Over HTTP/2: the head of the answer.
@@ -137,29 +154,21 @@ fn headers() -> HeaderMap {
     headers
 }
 
-/// Says before the connection is moved what would end it there.
-///
-/// Answers with the device that it is.
-fn check_device(
-    edge: &Edge,
-    caller: &Caller,
-    device: &str,
-    token: &str,
-) -> Result<String, Problem> {
-    match edge.hub.auth.authenticate(caller.identity.as_deref(), device, token) {
-        Ok(admission) => Ok(admission.device),
-        Err(CloseReason::Malformed) => Err(Problem::field(
+/// Why it may not be.
+fn refused(reason: CloseReason, token: &str) -> Problem {
+    if reason == CloseReason::Malformed {
+        return Problem::field(
             "device",
             "a device has to be named, with no control characters and within limits.device_id_bytes_max, unless the token is of one",
-        )),
-        Err(_) if token.is_empty() => Err(Problem::unauthorized(
+        );
+    }
+    if token.is_empty() {
+        return Problem::unauthorized(
             "Bearer realm=\"weir\"",
             "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
-        )),
-        Err(_) => {
-            Err(Problem::new(Kind::Forbidden, "the token does not admit this device").at("device"))
-        }
+        );
     }
+    Problem::new(Kind::Forbidden, "the token does not admit this device").at("device")
 }
 
 /// The positions that the client has come to. A header counts before the parameter, which is for clients whose first

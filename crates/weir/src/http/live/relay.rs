@@ -81,7 +81,9 @@ pub(crate) async fn relay(
             busy("there is no place for one more connection")
         })?;
     let response = wish.response(());
-    let live = wish.into_events(&guest.edge, guest.caller.identity.clone());
+    let live = wish
+        .into_events(&guest.edge, guest.caller.identity.clone())
+        .ok_or_else(|| busy("it was not admitted"))?;
     let to = TcpStream::from_std(std::net::TcpStream::from(to))
         .map_err(|_| busy("the runtime takes no more sockets"))?;
     session::run_paired(hub, Stream::plain(to), unsettled, live).await;

@@ -11,7 +11,8 @@ use http::request::Parts;
 use weir_wire::format::Format;
 
 use super::{query_token, token, unknown_token};
-use crate::http::{Caller, Edge};
+use crate::auth::Bearer;
+use crate::http::Edge;
 use crate::session::{Hail, Live};
 use crate::web::problem::{Kind, Problem};
 use crate::web::query::Query;
@@ -25,6 +26,8 @@ pub(crate) struct SocketWish {
     format: Format,
     /// Empty: it is in `Hello`, if at all.
     token: String,
+    /// What the token stands for, once that is known.
+    bearer: Option<Bearer>,
 }
 
 impl std::fmt::Debug for SocketWish {
@@ -40,7 +43,7 @@ const PROTOCOLS: [(&str, Format); 2] =
 const TOKEN_PROTOCOL: &str = "weir.token.";
 
 impl SocketWish {
-    pub(super) fn of(edge: &Edge, caller: &Caller, head: &Parts) -> Result<SocketWish, Problem> {
+    pub(super) fn of(edge: &Edge, head: &Parts) -> Result<SocketWish, Problem> {
         let headers = &head.headers;
         if !has_word(headers, &CONNECTION, "upgrade") || !has_word(headers, &UPGRADE, "websocket") {
             let detail =
@@ -73,21 +76,29 @@ impl SocketWish {
             let detail = "Sec-WebSocket-Protocol has to name weir.v1.protobuf or weir.v1.json";
             return Err(Problem::field("Sec-WebSocket-Protocol", detail));
         };
-        let mut token = token(edge, headers, from_query)?;
+        let mut token = token(headers, from_query)?;
         if let Some(encoded) = offered().find_map(|name| name.strip_prefix(TOKEN_PROTOCOL)) {
             let decoded = URL_SAFE_NO_PAD.decode(encoded).ok();
             let shown = decoded.and_then(|token| String::from_utf8(token).ok());
             let is_alone = token.is_empty();
-            token = shown
-                .filter(|token| is_alone && edge.hub.auth.knows(token))
-                .ok_or_else(unknown_token)?;
+            token =
+                shown.filter(|token| is_alone && !token.is_empty()).ok_or_else(unknown_token)?;
         }
-        tracing::debug!(peer = ?caller.peer, protocol, "a WebSocket is opened");
-        Ok(SocketWish { accept: accept(key), protocol, format, token })
+        Ok(SocketWish { accept: accept(key), protocol, format, token, bearer: None })
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub(super) fn admitted(self, bearer: Bearer) -> SocketWish {
+        let bearer = (!self.token.is_empty()).then_some(bearer);
+        SocketWish { token: String::new(), bearer, ..self }
     }
 
     pub(super) fn into_live(self, identity: Option<String>, read_ahead: Vec<u8>) -> Live {
-        let SocketWish { accept, protocol, format, token } = self;
+        let SocketWish { accept, protocol, format, bearer, .. } = self;
+        tracing::debug!(protocol, "a WebSocket is opened");
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
@@ -98,7 +109,7 @@ impl SocketWish {
             identity,
             format,
             positions: None,
-            hail: Hail::Comes { token },
+            hail: Hail::Comes(bearer),
         }
     }
 }

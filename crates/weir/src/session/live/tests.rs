@@ -50,7 +50,7 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
             identity: None,
             format: Format::WsJson,
             positions: None,
-            hail: Hail::Comes { token: String::new() },
+            hail: Hail::Comes(None),
         };
         let running = {
             let hub = Arc::clone(&hub);

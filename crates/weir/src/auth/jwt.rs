@@ -1,0 +1,226 @@
+//! Tokens that other backends issue and sign (RFC 7519): checked against keys of the configuration, and nothing else.
+//!
+//! What a token says of itself decides nothing but which key is tried: the algorithm is the key's, and so is the key.
+
+mod keys;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jsonwebtoken::{decode, decode_header};
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::{debug, warn};
+use weir_engine::Priority;
+
+use super::{Mortal, NamedLabels};
+use crate::config::{Config, JwtConfig, is_pattern};
+use crate::counters::AuthKind;
+use crate::router::Pattern;
+use crate::tls::{Stamps, Watch, Watched, stamps};
+pub use keys::JwtKeyError;
+use keys::Key;
+
+/// What checks signed tokens.
+///
+/// Limits: `auth.jwt.token_bytes_max` of a token; [`TOPICS_MAX`] patterns and [`LABELS_MAX`] labels in it.
+/// Cost: one verification, some microseconds with HS256 to a hundred with ES256, and one of each key without a `kid`.
+pub(crate) struct Jwt {
+    config: JwtConfig,
+    topic_bytes_max: usize,
+    keys: ArcSwap<Vec<Key>>,
+    stamps_at_start: Stamps,
+    reload_asked: Notify,
+}
+
+type Claims = Map<String, Value>;
+
+impl Config {
+    /// Reads the files of the keys of `[auth.jwt]` as a start does.
+    ///
+    /// Errors: the first file that cannot be used.
+    pub fn check_jwt_keys(&self) -> Result<(), JwtKeyError> {
+        keys::read(&self.auth.jwt).map(drop)
+    }
+}
+
+impl Jwt {
+    /// Reads the keys; `None`: none is configured.
+    ///
+    /// Errors: the first file that cannot be used.
+    pub(crate) fn new(config: &Config) -> Result<Option<Arc<Jwt>>, JwtKeyError> {
+        let jwt = &config.auth.jwt;
+        if jwt.keys.is_empty() {
+            return Ok(None);
+        }
+        let stamps_at_start = stamps(&files(jwt));
+        let keys = keys::read(jwt)?;
+        Ok(Some(Arc::new(Jwt {
+            topic_bytes_max: config.limits.topic_bytes_max,
+            keys: ArcSwap::from_pointee(keys),
+            stamps_at_start,
+            reload_asked: Notify::new(),
+            config: jwt.clone(),
+        })))
+    }
+
+    /// What a token says, if it holds at this time; the log tells, to those who ask it, why not.
+    pub(super) fn verify(
+        &self,
+        token: &str,
+        now: Duration,
+        labels: &NamedLabels,
+    ) -> Option<Mortal> {
+        let verified = self.claims(token).and_then(|claims| self.mortal(&claims, now, labels));
+        verified.inspect_err(|why| debug!(why, "a signed token is refused")).ok()
+    }
+
+    pub(super) fn ask_reload(&self) {
+        self.reload_asked.notify_one();
+    }
+
+    fn claims(&self, token: &str) -> Result<Claims, String> {
+        let limit = self.config.token_bytes_max;
+        if token.len() > limit {
+            return Err(format!("{} bytes are over {limit} (token_bytes_max)", token.len()));
+        }
+        let header = decode_header(token).map_err(|error| error.to_string())?;
+        if header.crit.is_some() {
+            return Err("it demands extensions (crit)".to_owned());
+        }
+        let mut why = "no key is for it".to_owned();
+        for key in self.keys.load().iter().filter(|key| key.may_be(header.kid.as_deref())) {
+            match decode::<Claims>(token, &key.decoding, &key.validation) {
+                Ok(data) => return Ok(data.claims),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+
+    fn mortal(
+        &self,
+        claims: &Claims,
+        now: Duration,
+        labels: &NamedLabels,
+    ) -> Result<Mortal, String> {
+        let config = &self.config;
+        let exp = claims.get("exp").and_then(seconds).ok_or("exp is no time")?;
+        let ends = (exp + config.leeway).as_millis();
+        let ends = u64::try_from(ends).unwrap_or(u64::MAX);
+        if u128::from(ends) <= now.as_millis() {
+            return Err("it has ended".to_owned());
+        }
+        let device = text(claims, &config.device_claim)?
+            .filter(|device| !device.is_empty())
+            .ok_or_else(|| format!("{} names no device", config.device_claim))?;
+        let priority = match text(claims, &config.priority_claim)? {
+            None => Priority::Normal,
+            Some(name) => Priority::ALL
+                .into_iter()
+                .find(|priority| priority.name() == name)
+                .ok_or_else(|| format!("{} is no priority", config.priority_claim))?,
+        };
+        let own = texts(claims, &config.labels_claim, LABELS_MAX)?.unwrap_or_default();
+        let mut grant = labels.grant(own.into_iter().map(str::to_owned));
+        if let Some(topics) = texts(claims, &config.topics_claim, TOPICS_MAX)? {
+            if !topics.iter().all(|topic| is_pattern(topic, self.topic_bytes_max)) {
+                return Err(format!("{} holds what is no pattern", config.topics_claim));
+            }
+            grant = grant.within(topics.into_iter().map(Pattern::new).collect());
+        }
+        let (kind, grant) = (AuthKind::Jwt, labels.share(grant));
+        Ok(Mortal { kind, device: device.into(), priority, grant, ends })
+    }
+}
+
+impl Watched for Jwt {
+    const WHAT: &'static str = "keys of signed tokens";
+    type Error = JwtKeyError;
+
+    fn stamps_at_start(&self) -> &Stamps {
+        &self.stamps_at_start
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.config)
+    }
+
+    fn reload(&self) -> Result<(), JwtKeyError> {
+        self.keys.store(Arc::new(keys::read(&self.config)?));
+        Ok(())
+    }
+}
+
+/// Looks at the files every `auth.jwt.reload_interval`, by the rules that hold for certificates.
+pub(crate) async fn watch(jwt: Arc<Jwt>) {
+    let mut watch = Watch::new(&*jwt);
+    loop {
+        let is_asked = tokio::select! {
+            () = sleep(jwt.config.reload_interval) => false,
+            () = jwt.reload_asked.notified() => true,
+        };
+        let looked = Arc::clone(&jwt);
+        let look = spawn_blocking(move || {
+            watch.look(&*looked, is_asked);
+            watch
+        });
+        let Ok(returned) = look.await else {
+            warn!("keys of signed tokens are no longer reloaded: looking at them has panicked");
+            return;
+        };
+        watch = returned;
+    }
+}
+
+/// Whether a token has the form of a signed one: three parts.
+pub(super) fn is_jwt(token: &str) -> bool {
+    token.bytes().filter(|byte| *byte == b'.').count() == 2
+}
+
+fn files(config: &JwtConfig) -> Vec<PathBuf> {
+    config.keys.iter().map(|key| key.file.clone()).collect()
+}
+
+/// A time as such tokens have it, in seconds, which need not be whole.
+fn seconds(value: &Value) -> Option<Duration> {
+    match value.as_u64() {
+        // Some thousand years, so that sums fit.
+        Some(seconds) => Some(Duration::from_secs(seconds.min(1 << 40))),
+        None => Duration::try_from_secs_f64(value.as_f64()?.min(1e12)).ok(),
+    }
+}
+
+fn text<'a>(claims: &'a Claims, name: &str) -> Result<Option<&'a str>, String> {
+    match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            Err(format!("{name} is no text"))
+        }
+    }
+}
+
+fn texts<'a>(claims: &'a Claims, name: &str, max: usize) -> Result<Option<Vec<&'a str>>, String> {
+    let Some(value) = claims.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
+    let items = value.as_array().ok_or_else(|| format!("{name} is no list"))?;
+    if items.len() > max {
+        return Err(format!("{name} has {} elements, more than {max}", items.len()));
+    }
+    let texts: Option<Vec<_>> = items.iter().map(Value::as_str).collect();
+    texts.map(Some).ok_or_else(|| format!("{name} holds what is no text"))
+}
+
+/// Patterns that a topic's name is compared with on every act.
+const TOPICS_MAX: usize = 16;
+/// As many as a token of the configuration may have.
+const LABELS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod vectors;

@@ -1,0 +1,148 @@
+//! The keys of signed tokens: each read from its file, for one algorithm.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::rsa;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, UnparsedPublicKey};
+use jsonwebtoken::crypto::aws_lc;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use zeroize::Zeroizing;
+
+use crate::config::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
+
+/// One key, and what it is used for.
+pub(super) struct Key {
+    kid: Option<Box<str>>,
+    pub(super) decoding: DecodingKey,
+    /// Its one algorithm, and what its tokens have to claim.
+    pub(super) validation: Validation,
+}
+
+/// A file of `[auth.jwt]` that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("auth.jwt.keys[{index}].file = {file:?}: {why}")]
+pub struct JwtKeyError {
+    /// Place in the list.
+    pub index: usize,
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Key {
+    /// Whether a token that calls its key like this may be signed by it.
+    pub(super) fn may_be(&self, kid: Option<&str>) -> bool {
+        self.kid.as_deref().is_none_or(|own| Some(own) == kid)
+    }
+}
+
+/// Reads all keys.
+///
+/// Errors: the first file that cannot be used.
+pub(super) fn read(config: &JwtConfig) -> Result<Vec<Key>, JwtKeyError> {
+    // Both that is there already and that is this one are fine: nothing else brings another.
+    let _ = aws_lc::DEFAULT_PROVIDER.install_default();
+    let read = |(index, key): (usize, &JwtKeyConfig)| {
+        let decoding = read_key(key).map_err(|why| {
+            let file = key.file.clone();
+            JwtKeyError { index, file, why }
+        })?;
+        let kid = key.kid.as_deref().map(Box::from);
+        Ok(Key { kid, decoding, validation: validation(config, key.algorithm) })
+    };
+    config.keys.iter().enumerate().map(read).collect()
+}
+
+fn validation(config: &JwtConfig, algorithm: JwtAlgorithm) -> Validation {
+    let mut validation = Validation::new(match algorithm {
+        JwtAlgorithm::Hs256 => Algorithm::HS256,
+        JwtAlgorithm::Rs256 => Algorithm::RS256,
+        JwtAlgorithm::Es256 => Algorithm::ES256,
+        JwtAlgorithm::EdDsa => Algorithm::EdDSA,
+    });
+    validation.leeway = config.leeway.as_secs();
+    validation.validate_nbf = true;
+    let mut required = vec!["exp"];
+    if !config.issuer.is_empty() {
+        validation.set_issuer(&[&config.issuer]);
+        required.push("iss");
+    }
+    // Without one a token that is for somebody is not for us.
+    if !config.audience.is_empty() {
+        validation.set_audience(&[&config.audience]);
+        required.push("aud");
+    }
+    validation.set_required_spec_claims(&required);
+    validation
+}
+
+fn read_key(key: &JwtKeyConfig) -> Result<DecodingKey, String> {
+    let bytes = read_file(&key.file).map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(format!("has more than {FILE_BYTES_MAX} bytes, so it is no key"));
+    }
+    let not_pem = |kind: &str| {
+        format!(
+            "holds no {kind} public key in PEM (BEGIN PUBLIC KEY), as {} needs",
+            key.algorithm.name()
+        )
+    };
+    match key.algorithm {
+        JwtAlgorithm::Hs256 => {
+            let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+            let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+            if secret.len() < SECRET_BYTES_MIN {
+                let bytes = secret.len();
+                return Err(format!(
+                    "holds a secret of {bytes} bytes; HS256 needs {SECRET_BYTES_MIN} at least (openssl rand -hex 32)"
+                ));
+            }
+            Ok(DecodingKey::from_secret(secret))
+        }
+        JwtAlgorithm::Rs256 => {
+            let decoding = DecodingKey::from_rsa_pem(&bytes).map_err(|_| not_pem("RSA"))?;
+            let der = decoding.try_get_as_bytes().map_err(|_| not_pem("RSA"))?;
+            let public = rsa::PublicKey::from_der(der).map_err(|_| not_pem("RSA"))?;
+            let bits = 8 * public.modulus_len();
+            if !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) {
+                return Err(format!(
+                    "holds an RSA key of {bits} bits; allowed are {RSA_BITS_MIN} to {RSA_BITS_MAX}"
+                ));
+            }
+            Ok(decoding)
+        }
+        JwtAlgorithm::Es256 => {
+            let decoding = DecodingKey::from_ec_pem(&bytes).map_err(|_| not_pem("P-256"))?;
+            let point = decoding.try_get_as_bytes().map_err(|_| not_pem("P-256"))?;
+            let parsed = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).parse();
+            parsed.map_err(|_| not_pem("P-256"))?;
+            Ok(decoding)
+        }
+        JwtAlgorithm::EdDsa => {
+            let decoding = DecodingKey::from_ed_pem(&bytes).map_err(|_| not_pem("Ed25519"))?;
+            let point = decoding.try_get_as_bytes().map_err(|_| not_pem("Ed25519"))?;
+            UnparsedPublicKey::new(&ED25519, point).parse().map_err(|_| not_pem("Ed25519"))?;
+            Ok(decoding)
+        }
+    }
+}
+
+/// At most one byte more than a key may have.
+fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 1));
+    let mut file = File::open(path)?.take(FILE_BYTES_MAX as u64 + 1);
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The longest key, with room for what people write round it.
+const FILE_BYTES_MAX: usize = 64 * 1024;
+/// As long as the hash (RFC 7518 section 3.2).
+const SECRET_BYTES_MIN: usize = 32;
+/// RFC 7518 section 3.3.
+const RSA_BITS_MIN: usize = 2048;
+/// Longer ones take too long to verify.
+const RSA_BITS_MAX: usize = 8192;

@@ -1,0 +1,41 @@
+//! Tokens that somebody else keeps.
+
+use weir_store::{Answer, Holder};
+
+use super::{Mortal, NamedLabels};
+use crate::counters::AuthKind;
+
+/// Knows which tokens of activated devices are valid: a store, with what stands before it.
+///
+/// Limits: what it answers late is not waited for, beyond the time that `Hello` has.
+pub trait TokenSource: Send + Sync + 'static {
+    /// Who holds this token now; `None`: nobody.
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>>;
+}
+
+impl<S: TokenSource + ?Sized> TokenSource for std::sync::Arc<S> {
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>> {
+        (**self).check(token)
+    }
+}
+
+/// Whether it could be a token: whatever is not nobody is asked for.
+pub(super) fn is_token(token: &str) -> bool {
+    let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    token.len() == TOKEN_CHARS && token.bytes().all(is_base64url)
+}
+
+/// What a holder's token says.
+pub(super) fn mortal(holder: Holder, labels: &NamedLabels) -> Mortal {
+    let words = holder.labels.iter().map(|(name, value)| format!("{name}={value}"));
+    Mortal {
+        kind: AuthKind::Device,
+        device: holder.serial.as_str().into(),
+        priority: weir_engine::Priority::Normal,
+        grant: labels.share(labels.grant(words)),
+        ends: holder.expires,
+    }
+}
+
+/// 128 random bits in base64url.
+const TOKEN_CHARS: usize = 22;

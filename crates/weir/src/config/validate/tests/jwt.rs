@@ -1,0 +1,78 @@
+//! Tests of `[auth.jwt]`.
+
+use super::*;
+
+/// A section with these members, and what is said of it.
+fn check_jwt(cases: &[(&str, &str)]) {
+    for (members, expected) in cases {
+        assert_eq!(
+            said(&format!(r#"{{"auth": {{"jwt": {{{members}}}}}}}"#)),
+            *expected,
+            "{members}"
+        );
+    }
+}
+
+fn key(members: &str) -> String {
+    format!(r#"{{"algorithm": "ES256", {members}}}"#)
+}
+
+#[test]
+fn keys_and_claims() {
+    let named = key(r#""file": "a.pem", "kid": "a""#);
+    let plain = key(r#""file": "a.pem""#);
+    let list = |keys: &[&str]| format!(r#""keys": [{}]"#, keys.join(","));
+    check_jwt(&[
+        (&list(&[&plain, &plain, &named]), ""),
+        (
+            &list(&[&named, &plain, &named]),
+            "auth.jwt.keys[2].kid = \"a\": allowed is a name of its own: auth.jwt.keys[0] has this one",
+        ),
+        (
+            &list(&[&key(r#""file": "a.pem", "kid": """#)]),
+            "auth.jwt.keys[0].kid = \"\": allowed is 1 to 1024 bytes without control characters, or absent",
+        ),
+        (
+            &list(&[&key(r#""file": """#)]),
+            "auth.jwt.keys[0].file = \"\": allowed is the path of a file with the key",
+        ),
+        (
+            &list(&[&*plain; 17]),
+            "auth.jwt.keys = (17 keys): allowed is at most 16: a token without a kid may have all tried",
+        ),
+        (
+            r#""device_claim": """#,
+            "auth.jwt.device_claim = \"\": allowed is 1 to 128 bytes without control characters",
+        ),
+        (
+            r#""labels_claim": "sub""#,
+            "auth.jwt.labels_claim = \"sub\": allowed is a claim of its own, and auth.jwt.device_claim has this one",
+        ),
+        (
+            r#""issuer": "a\n""#,
+            "auth.jwt.issuer = \"a\\n\": allowed is empty, or at most 1024 bytes without control characters",
+        ),
+        (r#""token_bytes_max": 511"#, "auth.jwt.token_bytes_max = 511: allowed is 512 to 65536"),
+        (r#""leeway": "301s""#, "auth.jwt.leeway = 301s: allowed is 0ns to 300s (5 minutes)"),
+        (
+            r#""reload_interval": "999ms""#,
+            "auth.jwt.reload_interval = 999ms: allowed is 1s to 86400s",
+        ),
+    ]);
+}
+
+#[test]
+fn who_issues_tokens_may_know_other_labels() {
+    let class = r#""topic_classes": [{"pattern": "a", "subscribe": ["label:LABEL"]}]"#;
+    let with =
+        |label: &str, auth: &str| said(&format!("{{{}{auth}}}", class.replace("LABEL", label)));
+    let keys = format!(r#", "auth": {{"jwt": {{"keys": [{}]}}}}"#, key(r#""file": "a.pem""#));
+    assert!(with("vip", "").contains("none of auth.tokens has labels"));
+    assert_eq!(with("vip", &keys), "");
+    // A column of imported devices.
+    assert_eq!(with("role=driver", ""), "");
+    assert_eq!(
+        said(r#"{"auth": {"expiring_notice": "25h"}}"#),
+        "auth.expiring_notice = 90000s: allowed is 0ns to 86400s (a day)"
+    );
+}

@@ -1,0 +1,101 @@
+//! Kinds and ends of authentications.
+
+/// What somebody shows to say who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthKind {
+    /// Nothing.
+    Anonymous,
+    /// A client certificate, and no token.
+    Certificate,
+    /// A token of the configuration, or one that could be nothing else.
+    Token,
+    /// A token of an activated device.
+    Device,
+    /// A signed token.
+    Jwt,
+}
+
+/// How an authentication ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthOutcome {
+    /// It may.
+    Accepted,
+    /// It may not.
+    Refused,
+    /// What keeps the tokens could not be asked.
+    Unavailable,
+}
+
+/// How a `Refresh` ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefreshOutcome {
+    /// The new token holds.
+    Prolonged,
+    /// It is not valid, or not of this device.
+    Refused,
+    /// What keeps the tokens could not be asked.
+    Unavailable,
+    /// Another one was under way, or too many were, or it came too soon.
+    Busy,
+    /// The credentials of the connection do not end.
+    Needless,
+}
+
+impl AuthKind {
+    /// Every kind.
+    pub const ALL: [AuthKind; 5] = [
+        AuthKind::Anonymous,
+        AuthKind::Certificate,
+        AuthKind::Token,
+        AuthKind::Device,
+        AuthKind::Jwt,
+    ];
+
+    /// The kind as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AuthKind::Anonymous => "anonymous",
+            AuthKind::Certificate => "certificate",
+            AuthKind::Token => "token",
+            AuthKind::Device => "device",
+            AuthKind::Jwt => "jwt",
+        }
+    }
+}
+
+impl AuthOutcome {
+    /// Every outcome.
+    pub const ALL: [AuthOutcome; 3] =
+        [AuthOutcome::Accepted, AuthOutcome::Refused, AuthOutcome::Unavailable];
+
+    /// The outcome as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AuthOutcome::Accepted => "accepted",
+            AuthOutcome::Refused => "refused",
+            AuthOutcome::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl RefreshOutcome {
+    /// Every outcome.
+    pub const ALL: [RefreshOutcome; 5] = [
+        RefreshOutcome::Prolonged,
+        RefreshOutcome::Refused,
+        RefreshOutcome::Unavailable,
+        RefreshOutcome::Busy,
+        RefreshOutcome::Needless,
+    ];
+
+    /// The outcome as a metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefreshOutcome::Prolonged => "prolonged",
+            RefreshOutcome::Refused => "refused",
+            RefreshOutcome::Unavailable => "unavailable",
+            RefreshOutcome::Busy => "busy",
+            RefreshOutcome::Needless => "needless",
+        }
+    }
+}

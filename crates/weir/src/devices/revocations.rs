@@ -1,0 +1,62 @@
+//! Which devices were revoked lately: for those who are asked about before it is known who they are.
+
+use std::collections::VecDeque;
+
+/// The latest revocations among the devices of one lock.
+///
+/// Shape: 16 bytes each, numbered over all locks in the order in which they were made.
+/// Limits: [`KEPT`]; of earlier ones nothing can be said.
+#[derive(Default)]
+pub(super) struct Revocations {
+    /// Number, and the hash of the device's id.
+    latest: VecDeque<(u64, u64)>,
+    /// The number of the last one that was let go of.
+    forgotten: u64,
+}
+
+impl Revocations {
+    pub(super) fn note(&mut self, number: u64, hash: u64) {
+        if self.latest.len() == KEPT
+            && let Some((oldest, _)) = self.latest.pop_front()
+        {
+            self.forgotten = oldest;
+        }
+        self.latest.push_back((number, hash));
+    }
+
+    /// Whether a device was revoked by one that is numbered above `mark`; `None`: nobody can tell any more.
+    pub(super) fn has_since(&self, mark: u64, hash: u64) -> Option<bool> {
+        let mut since = self.latest.iter().rev().take_while(|(number, _)| *number > mark);
+        if since.any(|(_, revoked)| *revoked == hash) {
+            return Some(true);
+        }
+        (self.forgotten <= mark).then_some(false)
+    }
+}
+
+/// With 64 locks, revocations while one token is looked up: a second and more of the fastest.
+const KEPT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_revoked_is_known_for_a_while_and_doubted_afterwards() {
+        let mut revocations = Revocations::default();
+        assert_eq!(revocations.has_since(0, 7), Some(false));
+        revocations.note(3, 7);
+        revocations.note(5, 8);
+        for (mark, hash, expected) in
+            [(0, 7, true), (2, 7, true), (3, 7, false), (4, 8, true), (5, 8, false), (0, 9, false)]
+        {
+            assert_eq!(revocations.has_since(mark, hash), Some(expected), "{hash} since {mark}");
+        }
+        for number in 0..KEPT as u64 {
+            revocations.note(10 + number, 1);
+        }
+        assert_eq!(revocations.has_since(4, 9), None, "it may have been forgotten");
+        assert_eq!(revocations.has_since(4, 1), Some(true));
+        assert_eq!(revocations.has_since(5, 9), Some(false));
+    }
+}

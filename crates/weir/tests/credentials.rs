@@ -1,0 +1,370 @@
+//! Credentials that have to be asked for, that end, and that are withdrawn meanwhile.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "it serves other tests too")]
+mod common;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use common::{Hears, Peer, Says, config, eventually, hello, start_with};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use weir::{
+    Actor, AuthKind, AuthOutcome, CloseReason, Config, Gateway, RefreshOutcome, TokenConfig,
+    TokenSource, TopicClass,
+};
+use weir_store::{Answer, Error, Holder, Serial};
+use weir_wire::v1::{Refresh, Subscribe};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Tokens in memory, in place of a store.
+struct Tokens {
+    holders: Mutex<HashMap<String, Holder>>,
+    asked: AtomicUsize,
+    /// A permit for each question that may be answered.
+    gate: Semaphore,
+    is_down: std::sync::atomic::AtomicBool,
+}
+
+impl Tokens {
+    fn new() -> Arc<Tokens> {
+        Arc::new(Tokens {
+            holders: Mutex::default(),
+            asked: AtomicUsize::new(0),
+            gate: Semaphore::new(1_000),
+            is_down: false.into(),
+        })
+    }
+
+    /// A token of a device that holds for so long.
+    fn add(&self, token: &str, device: &str, holds: Duration) {
+        let labels = BTreeMap::from([("role".to_owned(), "driver".to_owned())]);
+        let serial = Serial::new(device).unwrap();
+        let expires = now_ms() + u64::try_from(holds.as_millis()).unwrap();
+        let holder = Holder { serial, labels, generation: 1, expires };
+        self.holders.lock().unwrap().insert(name(token), holder);
+    }
+
+    fn remove(&self, token: &str) {
+        self.holders.lock().unwrap().remove(&name(token));
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl TokenSource for Tokens {
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>> {
+        Box::pin(async move {
+            // Read before the gate: the answer may be old when it comes.
+            let holder = self.holders.lock().unwrap().get(token).cloned();
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.gate.acquire().await.unwrap().forget();
+            if self.is_down.load(Ordering::SeqCst) {
+                return Err(Error::Unavailable("it is down".to_owned()));
+            }
+            Ok(holder)
+        })
+    }
+}
+
+fn now_ms() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "credentials end by the wall clock")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+/// A token of the right form.
+fn name(token: &str) -> String {
+    format!("{token:-<22}")
+}
+
+async fn start(tokens: &Arc<Tokens>, config: Config) -> Gateway {
+    start_with(Gateway::builder().config(config).tokens(Arc::clone(tokens) as _)).await
+}
+
+/// Without anonymous devices, with one label and HTTP.
+fn strict() -> Config {
+    let mut config = config();
+    config.auth.anonymous = Some(false);
+    config.auth.tokens = vec![TokenConfig { token: "static".to_owned(), ..TokenConfig::default() }];
+    config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
+    config.topic_classes = vec![TopicClass {
+        pattern: "road/*".to_owned(),
+        subscribe: vec![Actor::parse("label:role=driver").unwrap()],
+        ..TopicClass::default()
+    }];
+    config
+}
+
+async fn says_hello(gateway: &Gateway, device: &str, token: &str) -> Peer {
+    let mut peer = Peer::connect(gateway).await;
+    peer.say(hello(device, token, &[])).await;
+    peer
+}
+
+fn refresh(token: &str) -> Says {
+    Says::Refresh(Refresh { token: name(token) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_asked_for_admits_its_device_alone() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    let gateway = start(&tokens, strict()).await;
+    for device in ["", "van-7"] {
+        let mut peer = says_hello(&gateway, device, &name("one")).await;
+        peer.welcome().await;
+        // Its columns are labels.
+        let topic = "road/1".to_owned();
+        peer.say(Says::Subscribe(Subscribe { topic, position: None })).await;
+        assert_eq!(peer.subscribed().await.0, "road/1");
+    }
+    for (device, token) in [("van-8", name("one")), ("", name("two")), ("van-7", name("two"))] {
+        let mut peer = says_hello(&gateway, device, &token).await;
+        peer.expect_goodbye(CloseReason::Unauthorized).await;
+    }
+    // What could be no token is not asked for, and neither is one of the configuration.
+    let asked = tokens.asked();
+    for token in ["x".repeat(21), "x".repeat(23), "x".repeat(21) + "=", "a.b.c".to_owned()] {
+        let mut peer = says_hello(&gateway, "", &token).await;
+        peer.expect_goodbye(CloseReason::Unauthorized).await;
+    }
+    says_hello(&gateway, "van-9", "static").await.welcome().await;
+    assert_eq!(tokens.asked(), asked);
+    let handle = gateway.handle();
+    let count = |outcome| handle.counters().authentications(AuthKind::Device, outcome);
+    assert_eq!((count(AuthOutcome::Accepted), count(AuthOutcome::Refused)), (2, 3));
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_be_checked_is_told_to_come_back() {
+    let tokens = Tokens::new();
+    tokens.is_down.store(true, Ordering::SeqCst);
+    let mut config = strict();
+    config.connection.hello_timeout = Duration::from_millis(300);
+    let gateway = start(&tokens, config).await;
+    let mut peer = says_hello(&gateway, "", &name("one")).await;
+    match peer.hear().await {
+        Some(Hears::Goodbye(goodbye)) => {
+            assert_eq!((goodbye.code, &*goodbye.reason), (4106, "store_unavailable"));
+            assert!(goodbye.retry_after_ms > 0);
+        }
+        other => panic!("{other:?}"),
+    }
+    for request in
+        ["GET /v1/sse?topic=a", "GET /v1/topics/a/history", "POST /v1/publish", "GET /v1/connect"]
+    {
+        let answer = ask(&gateway, request, &name("one")).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{request}: {answer}");
+        assert!(answer.to_lowercase().contains("\r\nretry-after: 2\r\n"), "{answer}");
+        assert!(answer.contains("urn:problem-type:weir:store-unavailable"), "{answer}");
+    }
+    // One that never answers is not waited for beyond the time of `Hello`.
+    tokens.is_down.store(false, Ordering::SeqCst);
+    tokens.gate.forget_permits(usize::MAX);
+    let mut peer = says_hello(&gateway, "", &name("one")).await;
+    peer.expect_goodbye(CloseReason::StoreUnavailable).await;
+    let answer = ask(&gateway, "GET /v1/sse?topic=a", &name("one")).await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    gateway.shutdown().await;
+}
+
+/// What an HTTP/1.1 request with a token is answered with, to the end or to as much as there is of it.
+async fn ask(gateway: &Gateway, request: &str, token: &str) -> String {
+    let mut stream = open(gateway, request, token).await;
+    // Nothing more is asked, so the answer is the last one.
+    stream.shutdown().await.unwrap();
+    let mut heard = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut heard)).await.unwrap().unwrap();
+    String::from_utf8(heard).unwrap()
+}
+
+async fn open(gateway: &Gateway, request: &str, token: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).await.unwrap();
+    let upgrade = match request.ends_with("/v1/connect") {
+        true => {
+            "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: weir.v1.json\r\n"
+        }
+        false => "Connection: close\r\nContent-Type: application/json\r\nContent-Length: 0\r\n",
+    };
+    let said =
+        format!("{request} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n{upgrade}\r\n");
+    stream.write_all(said.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads until a text has come.
+async fn hear(stream: &mut TcpStream, text: &str) -> String {
+    let mut heard = Vec::new();
+    let reading = async {
+        loop {
+            let so_far = String::from_utf8_lossy(&heard).into_owned();
+            if so_far.contains(text) {
+                return so_far;
+            }
+            assert!(stream.read_buf(&mut heard).await.unwrap() > 0, "no {text} in {so_far}");
+        }
+    };
+    timeout(PATIENCE, reading).await.expect(text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_in_takes_such_tokens() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    let gateway = start(&tokens, strict()).await;
+    let request = "GET /v1/sse?topic=road%2F1";
+    let mut events = open(&gateway, request, &name("one")).await;
+    hear(&mut events, "event:subscribed").await;
+    // One question a stream: what is known is not asked again.
+    assert_eq!(tokens.asked(), 1);
+    let mut socket = open(&gateway, "GET /v1/connect", &name("one")).await;
+    hear(&mut socket, "HTTP/1.1 101 ").await;
+    let answer = ask(&gateway, "GET /v1/topics/road%2F1/history", &name("one")).await;
+    assert!(answer.contains("have no history"), "{answer}");
+    for token in ["two", "one?"] {
+        for request in [request, "GET /v1/connect", "POST /v1/publish"] {
+            let answer = ask(&gateway, request, &name(token)).await;
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{request}: {answer}");
+        }
+    }
+    let answer = ask(&gateway, "GET /v1/sse?device=van-8", &name("one")).await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_revoked_while_it_is_asked_for_does_not_survive() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    tokens.gate.forget_permits(usize::MAX);
+    let gateway = start(&tokens, strict()).await;
+    // By its token alone, by the id it claims too, and by HTTP.
+    let mut unnamed = says_hello(&gateway, "", &name("one")).await;
+    let mut named = says_hello(&gateway, "van-7", &name("one")).await;
+    let mut events = open(&gateway, "GET /v1/sse", &name("one")).await;
+    eventually(|| tokens.asked() == 3, "all have asked").await;
+    // The store first, then the gateway: the answers that are on their way say otherwise.
+    tokens.remove("one");
+    gateway.handle().revoke("van-7").await.unwrap();
+    tokens.gate.add_permits(1_000);
+    unnamed.expect_goodbye(CloseReason::Revoked).await;
+    named.expect_goodbye(CloseReason::Revoked).await;
+    hear(&mut events, "\"reason\":\"revoked\"").await;
+    says_hello(&gateway, "", &name("one")).await.expect_goodbye(CloseReason::Unauthorized).await;
+    assert_eq!(gateway.handle().gauges().devices, 0);
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_told_prolonged_and_ended() {
+    let tokens = Tokens::new();
+    let gateway = start(&tokens, strict()).await;
+    tokens.add("short", "van-7", Duration::from_secs(8));
+    let mut peer = says_hello(&gateway, "", &name("short")).await;
+    peer.welcome().await;
+    let Some(Hears::Expiring(expiring)) = peer.hear().await else { panic!("it is told") };
+    assert!((1..=8_000).contains(&expiring.expires_at_ms.saturating_sub(now_ms())));
+    tokens.add("next", "van-7", Duration::from_secs(9));
+    peer.say(refresh("next")).await;
+    let Some(Hears::Refreshed(refreshed)) = peer.hear().await else { panic!("it is prolonged") };
+    assert!(refreshed.expires_at_ms > expiring.expires_at_ms);
+    let Some(Hears::Expiring(expiring)) = peer.hear().await else { panic!("it is told again") };
+    assert_eq!(expiring.expires_at_ms, refreshed.expires_at_ms);
+    peer.expect_goodbye(CloseReason::Expired).await;
+    assert!(now_ms() >= expiring.expires_at_ms);
+    let handle = gateway.handle();
+    assert_eq!(handle.counters().refreshes(RefreshOutcome::Prolonged), 1);
+    assert_eq!(handle.counters().expiring_told(), 2);
+    let closed = "weir_connections_closed_total{reason=\"expired\"} 1\n";
+    eventually(|| handle.metrics().contains(closed), "the end is counted").await;
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_with_what_does_not_admit_the_device_changes_nothing() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    tokens.add("other", "van-8", Duration::from_secs(3600));
+    let gateway = start(&tokens, strict()).await;
+    let mut peer = says_hello(&gateway, "", &name("one")).await;
+    peer.welcome().await;
+    for token in ["other", "unknown"] {
+        loop {
+            peer.say(refresh(token)).await;
+            let error = peer.error().await;
+            // Once a second.
+            if error.code != "rate_limited" {
+                assert_eq!((error.code.as_str(), error.request), ("not_permitted", 0), "{error:?}");
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let handle = gateway.handle();
+    assert_eq!(handle.counters().refreshes(RefreshOutcome::Refused), 2);
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_events_is_told_and_ended() {
+    let tokens = Tokens::new();
+    let gateway = start(&tokens, strict()).await;
+    tokens.add("short", "van-7", Duration::from_secs(6));
+    let mut events = open(&gateway, "GET /v1/sse?topic=road%2F1", &name("short")).await;
+    let heard = hear(&mut events, "event:goodbye").await;
+    let at = |text: &str| heard.find(text).unwrap_or_else(|| panic!("no {text} in {heard}"));
+    assert!(at("event:subscribed") < at("event:expiring"), "{heard}");
+    assert!(heard.contains("\"reason\":\"expired\""), "{heard}");
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refresh_of_what_does_not_end_is_refused_and_of_one_in_doubt_put_off() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    let gateway = start(&tokens, strict()).await;
+    let mut peer = says_hello(&gateway, "van-9", "static").await;
+    peer.welcome().await;
+    peer.say(refresh("one")).await;
+    assert_eq!(peer.error().await.code, "not_supported");
+    let mut peer = says_hello(&gateway, "", &name("one")).await;
+    peer.welcome().await;
+    tokens.is_down.store(true, Ordering::SeqCst);
+    tokens.gate.forget_permits(usize::MAX);
+    peer.say(refresh("one")).await;
+    eventually(|| tokens.asked() == 2, "it is asked for").await;
+    // The desk does not wait with it.
+    peer.say(refresh("one")).await;
+    let error = peer.error().await;
+    assert_eq!((error.code.as_str(), error.request), ("busy", 0));
+    let topic = "road/1".to_owned();
+    peer.say(Says::Subscribe(Subscribe { topic, position: None })).await;
+    assert_eq!(peer.subscribed().await.0, "road/1");
+    tokens.gate.add_permits(1_000);
+    let error = peer.error().await;
+    assert_eq!(error.code, "busy", "{error:?}");
+    // A token that does not end prolongs it for good.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    peer.say(Says::Refresh(Refresh { token: "static".to_owned() })).await;
+    let Some(Hears::Refreshed(refreshed)) = peer.hear().await else { panic!("it is prolonged") };
+    assert_eq!(refreshed.expires_at_ms, 0);
+    gateway.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nobody_is_to_be_asked_an_unknown_token_is_none() {
+    let gateway = common::start(strict()).await;
+    says_hello(&gateway, "d", &name("one")).await.expect_goodbye(CloseReason::Unauthorized).await;
+    gateway.shutdown().await;
+}
