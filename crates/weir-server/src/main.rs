@@ -42,6 +42,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(ConfigCommand::Check { file }) => {
             let config = load(file)?.gateway;
             config.check_files().map_err(|error| config::Refused::file(&error))?;
+            config.check_jwt_keys().map_err(|error| config::Refused::file(&error))?;
             say(banner::checked(&config))?;
         }
         Command::Config(ConfigCommand::Reference { markdown, toml }) => {

@@ -66,7 +66,9 @@ async fn serve(
 fn reload(handle: &Handle) {
     // Both are to be asked.
     if !(handle.reload_certificates() | handle.reopen_access_log()) {
-        info!("SIGHUP: nothing to reload, as nothing listens with TLS and there is no access log");
+        info!(
+            "SIGHUP: nothing to reload: nothing listens with TLS, [auth.jwt] has no keys, and there is no access log"
+        );
     }
 }
 

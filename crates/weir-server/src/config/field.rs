@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 use weir::{
-    AccessLogFormat, Actor, ClientAuth, ClientIdentity, IpNet, Priority, Right, SlowPolicy,
-    TlsVersion,
+    AccessLogFormat, Actor, ClientAuth, ClientIdentity, IpNet, JwtAlgorithm, Priority, Right,
+    SlowPolicy, TlsVersion,
 };
 
 use super::LogFormat;
@@ -310,6 +310,19 @@ impl Word for TlsVersion {
 
     fn find(word: &str) -> Option<TlsVersion> {
         TlsVersion::ALL.into_iter().find(|version| version.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for JwtAlgorithm {
+    const KIND: &'static str = "\"HS256\", \"RS256\", \"ES256\" or \"EdDSA\"";
+    const WORDS: &'static [&'static str] = &["HS256", "RS256", "ES256", "EdDSA"];
+
+    fn find(word: &str) -> Option<JwtAlgorithm> {
+        JwtAlgorithm::ALL.into_iter().find(|algorithm| algorithm.name() == word)
     }
 
     fn word(&self) -> &'static str {

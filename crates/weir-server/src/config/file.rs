@@ -114,6 +114,10 @@ impl Reader<'_> {
     fn handle_section(&mut self, section: &str, table: &DeTable<'_>) {
         for (name, value) in in_order(table) {
             let path = format!("{section}.{}", name.get_ref());
+            if let (true, Some(table)) = (keys::is_section(&path), value.get_ref().as_table()) {
+                self.handle_section(&path, table);
+                continue;
+            }
             if let Some(key) = keys::find(&path) {
                 self.handle_value(key, name.span(), value);
                 continue;

@@ -58,7 +58,7 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(http::KEYS).chain(udp::KEYS)
+    KEYS.iter().chain(jwt::KEYS).chain(http::KEYS).chain(udp::KEYS)
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -106,6 +106,7 @@ pub(super) fn may_be_secret(path: &str) -> bool {
 pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("listen", "Where the gateway listens."),
     ("auth", "Who may connect, as a device or as a service of yours."),
+    ("auth.jwt", "Tokens that other backends issue and sign (JWT, RFC 7519)."),
     ("admin", "Who may use the admin API: publishing, lists, metrics."),
     ("threads", "Threads and processors."),
     ("memory", "Memory for what waits to be sent, and for what is kept for those who come back."),
@@ -149,8 +150,9 @@ macro_rules! key {
     };
 }
 
-// It uses the macro.
+// They use the macro.
 mod http;
+mod jwt;
 mod udp;
 
 static KEYS: &[Key] = &[
@@ -203,6 +205,12 @@ static KEYS: &[Key] = &[
         "true only while all that listens, but the admin API, is on loopback",
         "Whether devices without a token are admitted. Absent: yes if all that listens, but the admin API, is on \
          loopback; with `listen.proxy_networks` it is to be said. A wrong token is refused either way."
+    ),
+    key!(
+        auth.expiring_notice,
+        "0s to 1d",
+        "How long before its credentials end a connection is told, so that it can refresh them; half of what is left when \
+         it begins, if that is less. Long enough for a device to get a new token with a few attempts."
     ),
     key!(
         secret auth.tokens,

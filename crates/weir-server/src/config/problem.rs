@@ -51,7 +51,7 @@ impl Refused {
     }
 
     /// A file that the configuration names; said as a start says it.
-    pub(crate) fn file(error: &weir::TlsError) -> Refused {
+    pub(crate) fn file(error: &impl fmt::Display) -> Refused {
         Refused { problems: vec![Problem::new(Place::Default, error)] }
     }
 }

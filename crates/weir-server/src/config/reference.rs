@@ -223,6 +223,7 @@ const EXAMPLE_PREFACE: &str = "\
 const GUIDES: [(&str, &str); 8] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
+    ("auth.jwt", include_str!("guide/jwt.md")),
     ("limits", include_str!("guide/limits.md")),
     ("tls", include_str!("guide/tls.md")),
     ("http", include_str!("guide/http.md")),

@@ -1,7 +1,7 @@
 //! Lists of tables, such as `[[auth.tokens]]`: what each table's members can be.
 
 use toml::de::DeValue;
-use weir::{CertificateConfig, ServiceConfig, TokenConfig, TopicClass};
+use weir::{CertificateConfig, JwtKeyConfig, ServiceConfig, TokenConfig, TopicClass};
 
 use super::field::{At, Field, Value};
 use super::keys::phrase;
@@ -183,6 +183,14 @@ impl Row for CertificateConfig {
     }
 }
 
+impl Row for JwtKeyConfig {
+    const KIND: &'static str = "tables [[auth.jwt.keys]], each with an algorithm and a file";
+
+    fn members() -> &'static [MemberOf<JwtKeyConfig>] {
+        JWT_KEY
+    }
+}
+
 impl Row for TopicClass {
     const KIND: &'static str = "tables [[topic_classes]], each with a pattern";
 
@@ -253,6 +261,28 @@ static CERTIFICATE: &[MemberOf<CertificateConfig>] = &[
         "\"/etc/weir/gate.example.key\"",
         "PEM file of its private key, without a passphrase: ECDSA, Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1. It may be \
          the same file."
+    ),
+];
+
+static JWT_KEY: &[MemberOf<JwtKeyConfig>] = &[
+    member!(
+        needed JwtKeyConfig.algorithm,
+        "",
+        "\"ES256\"",
+        "The only algorithm that it is used with, whatever a token says of itself."
+    ),
+    member!(
+        needed JwtKeyConfig.file,
+        "not empty",
+        "\"/etc/weir/issuer.pem\"",
+        "PEM file of the public key (`BEGIN PUBLIC KEY`): RSA of 2048 to 8192 bits for RS256, P-256 for ES256, Ed25519 for \
+         EdDSA. For HS256 the secret itself, 32 bytes at least."
+    ),
+    member!(
+        JwtKeyConfig.kid,
+        "1 to 1024 bytes, no two alike",
+        "\"2026-11\"",
+        "The name that tokens call it by (`kid`). Absent: any token may be signed with it."
     ),
 ];
 

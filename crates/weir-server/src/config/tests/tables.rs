@@ -513,3 +513,29 @@ fn the_ranges_of_members_are_those_that_are_checked() {
     }
     assert_eq!(checked, 4);
 }
+
+#[test]
+fn a_section_within_another_is_read_and_refused() {
+    let text = "[auth]\nanonymous = false\nexpiring_notice = \"2m\"\n\n[auth.jwt]\nissuer = \"i\"\nleeway = \"5s\"\n\n\
+                [[auth.jwt.keys]]\nkid = \"a\"\nalgorithm = \"EdDSA\"\nfile = \"a.pem\"\n";
+    let settings = load(text, &[("WEIR_AUTH_JWT_AUDIENCE", "weir")]).unwrap();
+    let jwt = &settings.gateway.auth.jwt;
+    assert_eq!((jwt.issuer.as_str(), jwt.audience.as_str()), ("i", "weir"));
+    assert_eq!((jwt.leeway, jwt.keys.len()), (Duration::from_secs(5), 1));
+    assert_eq!(jwt.keys[0].algorithm, weir::JwtAlgorithm::EdDsa);
+    assert_eq!(deserialized(text).auth.jwt.keys, jwt.keys);
+    assert_said(&[
+        (
+            "[auth.jwt]\nissuers = \"i\"\n",
+            "f.toml:2:1: auth.jwt.issuers = (hidden): no such key; did you mean auth.jwt.issuer?",
+        ),
+        (
+            "[[auth.jwt.keys]]\nalgorithm = \"RS512\"\nfile = \"a\"\n",
+            "f.toml:2:13: auth.jwt.keys[0].algorithm = \"RS512\": allowed is \"HS256\", \"RS256\", \"ES256\" or \"EdDSA\"",
+        ),
+        (
+            "[[auth.jwt.keys]]\nalgorithm = \"RS256\"\n",
+            "f.toml:1:1: auth.jwt.keys[0].file = (absent): it is needed; allowed is a path, not empty",
+        ),
+    ]);
+}
