@@ -1,21 +1,18 @@
 //! The body of `POST /v1/publish`: JSON to messages, and what became of them to JSON.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use http::StatusCode;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
-use super::problem::{Document, Kind, Problem};
+use super::json::{Object, Text, parse};
+use super::problem::{Document, Problem};
 use super::reply::{self, Reply};
 use crate::{Accepted, Payload, Publication, Target};
 
@@ -71,15 +68,6 @@ pub(crate) struct Many<'a> {
 struct Form {
     messages: Option<IgnoredAny>,
 }
-
-/// A JSON object. What is derived for a struct alone would take an array too, as its members in their order.
-#[derive(Debug)]
-struct Object<T>(T);
-
-/// A string that is copied only if it holds escapes.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// What became of a message.
 #[derive(Debug, Serialize, ToSchema)]
@@ -238,26 +226,6 @@ impl Message<'_> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        struct Members<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
-            type Value = T;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<T, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(members))
-            }
-        }
-
-        input.deserialize_map(Members(PhantomData)).map(Self)
-    }
-}
-
 impl From<Option<Accepted>> for Published {
     fn from(accepted: Option<Accepted>) -> Self {
         Self {
@@ -275,26 +243,6 @@ fn short<'a>(field: &'static str, value: Option<&'a Text<'_>>) -> Result<&'a str
     }
     let bytes = value.len();
     Err((field, format!("{field} of {bytes} bytes is over the limit of {NAME_BYTES_MAX}")))
-}
-
-/// Parses a JSON object; an error names the field by its path, where it is known.
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    let mut input = serde_json::Deserializer::from_slice(body);
-    let Object(value) = serde_path_to_error::deserialize(&mut input).map_err(|error| {
-        let path = error.path();
-        // A body that is cut off has a path that ends in nothing known.
-        let is_known = path.iter().next().is_some()
-            && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
-        let field = is_known.then(|| path.to_string());
-        let detail = error.into_inner().to_string();
-        match field {
-            Some(field) => Problem::field(field, detail),
-            None => Problem::new(Kind::InvalidRequest, detail),
-        }
-    })?;
-    let end = input.end();
-    end.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
-    Ok(value)
 }
 
 /// Stops at the first message too many, before more memory is taken.

@@ -1,0 +1,61 @@
+//! JSON objects in requests, and what is wrong with them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_path_to_error::Segment;
+
+use super::problem::{Kind, Problem};
+
+/// A JSON object. What is derived for a struct alone would take an array too, as its members in their order.
+#[derive(Debug)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+/// A string that is copied only if it holds escapes.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members))
+            }
+        }
+
+        input.deserialize_map(Members(PhantomData)).map(Self)
+    }
+}
+
+/// Parses a JSON object; an error names the field by its path, where it is known.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let mut input = serde_json::Deserializer::from_slice(body);
+    let Object(value) = serde_path_to_error::deserialize(&mut input).map_err(|error| {
+        let path = error.path();
+        // A body that is cut off has a path that ends in nothing known.
+        let is_known = path.iter().next().is_some()
+            && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
+        let field = is_known.then(|| path.to_string());
+        let detail = error.into_inner().to_string();
+        match field {
+            Some(field) => Problem::field(field, detail),
+            None => Problem::new(Kind::InvalidRequest, detail),
+        }
+    })?;
+    let end = input.end();
+    end.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
+    Ok(value)
+}
