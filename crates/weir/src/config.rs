@@ -1,6 +1,7 @@
 //! What can be configured: plain sections with defaults. `validate` checks them before anything starts.
 
 mod access_log;
+mod activation;
 mod classes;
 mod duration;
 mod http;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Deserializer};
 use weir_engine::Priority;
 
 pub use access_log::{AccessLogConfig, AccessLogFormat};
+pub use activation::ActivationConfig;
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
@@ -58,6 +60,8 @@ pub struct Config {
     pub udp: UdpConfig,
     /// A line for each request that comes by HTTP.
     pub access_log: AccessLogConfig,
+    /// How devices get their tokens, where a store of devices was given ([`crate::GatewayBuilder::devices`]).
+    pub activation: ActivationConfig,
     /// What holds for the topics whose names fit a pattern; the first that fits counts.
     pub topic_classes: Vec<TopicClass>,
 }

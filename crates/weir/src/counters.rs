@@ -10,6 +10,7 @@ use weir_engine::Transport;
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
+use crate::activation::ActivationCounts;
 use crate::handle::{PublishError, Target};
 use crate::http::counts::HttpCounts;
 use crate::router::SubscribeError;
@@ -49,6 +50,7 @@ pub struct Counters {
     pub(crate) tls: TlsCounts,
     pub(crate) http: HttpCounts,
     pub(crate) udp: UdpCounts,
+    pub(crate) activation: ActivationCounts,
 }
 
 /// Why a connection could not be accepted.

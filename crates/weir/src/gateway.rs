@@ -20,6 +20,7 @@ use crate::auth::jwt::{self, Jwt, JwtKeyError};
 use crate::auth::{Authenticator, TokenSource};
 use crate::config::{CertificateConfig, Config, ConfigError};
 use crate::counters::Counters;
+use crate::device_store::DeviceStore;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::handle::{Accepted, Handle};
 use crate::http::access::{AccessLog, AccessLogError};
@@ -30,7 +31,7 @@ use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources, raise_open_files};
 use crate::tls::{Development, NoKey, SigningKeys, TlsError};
 use crate::workers::Workers;
-use crate::{admin, frames, lanes, tls, udp};
+use crate::{activation, admin, frames, lanes, tls, udp};
 
 /// A running gateway.
 ///
@@ -129,6 +130,7 @@ pub struct GatewayBuilder {
     allocated_bytes: Option<fn() -> u64>,
     signing_keys: Option<Box<SigningKeys>>,
     tokens: Option<Arc<dyn TokenSource>>,
+    device_store: Option<Arc<DeviceStore>>,
     depths: Depths,
 }
 
@@ -379,6 +381,13 @@ impl GatewayBuilder {
         self
     }
 
+    /// Has devices kept in this store: they activate there (`[activation]`), and the admin API imports, lists and revokes
+    /// them.
+    pub fn devices(mut self, device_store: Arc<DeviceStore>) -> Self {
+        self.device_store = Some(device_store);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: a configuration that cannot be, an address in use, no threads.
@@ -386,8 +395,15 @@ impl GatewayBuilder {
         self.config.validate()?;
         // What is held meanwhile makes the future large: nothing more than was given.
         let admin = bind_admin(self.config.listen.admin).await?;
-        let GatewayBuilder { config, on_publish, allocated_bytes, signing_keys, tokens, depths } =
-            self;
+        let GatewayBuilder {
+            config,
+            on_publish,
+            allocated_bytes,
+            signing_keys,
+            tokens,
+            device_store,
+            depths,
+        } = self;
         let open_files = raise_open_files();
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
@@ -428,7 +444,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let doors = Doorkeepers { tls, auth };
+        let doors = Doorkeepers { tls, auth, device_store };
         let hub = Hub::new(*config, engine, on_publish, doors, access_log, counters, sockets_max);
         let udp = udp::start(&hub, udp).map_err(StartError::Udp)?;
         let mut gateway = launch(hub, settling, queues, listeners, admin, started);
@@ -610,6 +626,7 @@ fn launch(
         services.spawn(async move { hub.router.run_ticks(ticker).await });
     }
     services.spawn(admission::tidy(Arc::clone(&hub)));
+    services.spawn(activation::tidy(Arc::clone(&hub)));
     if let Some(tls) = &hub.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }

@@ -8,6 +8,7 @@ use weir_engine::{ConnId, ConnectionInfo, Engine};
 use crate::admission::Admission;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::device_store::DeviceStore;
 use crate::events::{EventCounts, EventFilter, Events};
 use crate::http::access::AccessLog;
 use crate::hub::Hub;
@@ -91,6 +92,11 @@ impl Handle {
     /// Errors: a shard that does not take it; as soon as it does, the connections are closed nevertheless.
     pub async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
         self.hub.revoke(id).await
+    }
+
+    /// Where devices are kept, if anywhere.
+    pub fn device_store(&self) -> Option<&Arc<DeviceStore>> {
+        self.hub.device_store.as_ref()
     }
 
     /// Topics whose name begins with `prefix` and stands behind `after`, at most `limit`, by name.

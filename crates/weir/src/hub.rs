@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 use weir_engine::{Engine, Mailbox};
 
+use crate::activation::Activator;
 use crate::admission::Admission;
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::device_store::DeviceStore;
 use crate::devices::Devices;
 use crate::events::{Bus, OnPublish};
 use crate::handle::{Gauges, TopicInfo};
@@ -37,6 +39,10 @@ pub(crate) struct Hub {
     /// There if a listener speaks TLS.
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
+    /// There if devices are kept.
+    pub(crate) device_store: Option<Arc<DeviceStore>>,
+    /// There if they may activate here.
+    pub(crate) activator: Option<Activator>,
     /// Becomes true once: nothing new is accepted.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
@@ -51,10 +57,11 @@ pub(crate) struct Hub {
     failed: AtomicBool,
 }
 
-/// Who lets connections in.
+/// Who lets connections and devices in.
 pub(crate) struct Doorkeepers {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) auth: Authenticator,
+    pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
 impl Hub {
@@ -68,7 +75,11 @@ impl Hub {
         counters: Arc<Counters>,
         sockets_max: usize,
     ) -> Arc<Hub> {
-        let Doorkeepers { tls, auth } = doorkeepers;
+        let Doorkeepers { tls, auth, device_store } = doorkeepers;
+        let activator =
+            device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
+                Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
+            });
         let shards = engine.shard_count();
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
@@ -86,6 +97,8 @@ impl Hub {
             formats: SharedFormats::default(),
             tls,
             access_log,
+            device_store,
+            activator,
             draining: watch::Sender::new(false),
             drained: Semaphore::new(0),
             engine,
@@ -160,6 +173,11 @@ impl Hub {
 pub(crate) fn unix_time() -> Duration {
     #[expect(clippy::disallowed_methods, reason = "wall time is told to devices and made ids of")]
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The same in milliseconds, as stores of devices count.
+pub fn unix_millis() -> weir_store::Millis {
+    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// 42 bits of milliseconds last until the year 2109.

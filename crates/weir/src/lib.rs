@@ -1,11 +1,13 @@
 //! The Weir gateway as a library.
 
+mod activation;
 mod admin;
 mod admission;
 mod auth;
 mod config;
 mod counters;
 mod desk;
+mod device_store;
 mod devices;
 mod events;
 mod frames;
@@ -13,6 +15,7 @@ mod gateway;
 mod handle;
 mod http;
 mod hub;
+mod import;
 mod inspect;
 mod lanes;
 mod listener;
@@ -37,7 +40,7 @@ mod workers;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use config::{
-    AccessLogConfig, AccessLogFormat, Actor, AdminConfig, AuthConfig, CertificateConfig,
+    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig, CertificateConfig,
     ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig, DurationError, HttpConfig,
     JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, Right,
     ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
@@ -47,6 +50,7 @@ pub use counters::{
     AcceptError, AuthKind, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget,
     RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
+pub use device_store::{DeviceStore, StoredDevice};
 pub use events::{Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, Refusal};
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use handle::{
@@ -54,6 +58,8 @@ pub use handle::{
     PublishError, Retained, ShardSilent, Target, TopicInfo, TopicNameError,
 };
 pub use http::access::AccessLogError;
+pub use hub::unix_millis;
+pub use import::{BadRow, Row, RowFormat, Rows, RowsError};
 pub use ipnet::IpNet;
 pub use listener::Buffers;
 pub use rustls;

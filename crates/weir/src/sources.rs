@@ -101,6 +101,47 @@ impl Sources {
         }
     }
 
+    /// A table of failures instead of connects: of each source `per_minute` are forgiven in a minute, and `burst` may
+    /// come at once. See [`Sources::wait`] and [`Sources::strike`].
+    pub(crate) fn of_failures(per_minute: u32, burst: u32) -> Self {
+        let interval = 60 * SECOND / u64::from(per_minute.max(1));
+        let burst = interval.saturating_mul(u64::from(burst.max(1)));
+        Self {
+            hasher: RandomState::new(),
+            rules: Rules { connections_max: u32::MAX, interval, burst },
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// How long a source has to wait until its bucket has one again; `None`: not at all.
+    pub(crate) fn wait(&self, source: Source, now: Duration) -> Option<Duration> {
+        let hash = self.hasher.hash_one(source);
+        let stripe = self.lock(stripe_of(hash));
+        let entry = stripe.entries.get(stripe.find(hash, source)?)?;
+        let has_one_at = (entry.full_at + self.rules.interval).saturating_sub(self.rules.burst);
+        let wait = has_one_at.saturating_sub(nanoseconds(now));
+        (wait > 0).then(|| Duration::from_nanos(wait))
+    }
+
+    /// Takes one from a source's bucket, on credit if it is empty: those who are asked about at the same time find it
+    /// as it was before any of them, so what they use beyond it is paid back afterwards, up to [`DEBT_MAX`].
+    pub(crate) fn strike(&self, source: Source, now: Duration) {
+        let hash = self.hasher.hash_one(source);
+        let mut stripe = self.lock(stripe_of(hash));
+        let slot = match stripe.find(hash, source) {
+            Some(slot) => slot,
+            None => stripe.insert(hash, source, &self.hasher),
+        };
+        let now = nanoseconds(now);
+        if let Some(entry) = stripe.entries.get_mut(slot) {
+            let full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
+            entry.full_at = full_at.min(now + self.rules.burst + DEBT_MAX);
+        }
+        if stripe.recent > RECENT_MAX {
+            stripe.forget_one(&self.hasher);
+        }
+    }
+
     /// Whether `limits` ask for a table at all.
     pub(crate) fn are_limited(limits: &LimitsConfig) -> bool {
         limits.connections_per_source_max > 0 || limits.connects_per_source_per_second > 0
@@ -287,6 +328,9 @@ fn stripe_of(hash: u64) -> usize {
 }
 
 const SECOND: u64 = 1_000_000_000;
+/// Long enough that a crowd of attempts at once gains little, and short enough that those who share the address with a
+/// stranger are not kept out for long.
+const DEBT_MAX: u64 = 600 * SECOND;
 /// Enough that the listeners and the shards' desks seldom meet.
 const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 4;

@@ -1,8 +1,6 @@
 //! `GET /v1/events`: what happens to connections, as server-sent events.
 
-use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,17 +8,18 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use http_body_util::Either;
-use hyper::body::{Body, Frame};
+use hyper::body::Frame;
 use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::Stream;
 use crate::web::problem::{Kind, Problem, millis};
 use crate::web::query::Query;
 use crate::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
 /// A body that goes on until the reader leaves, falls behind, or the server ends.
-pub(crate) struct Stream {
+pub(crate) struct EventStream {
     events: Events,
     /// Shows both ends that the other is still there; the first one opens the stream.
     heartbeat: Interval,
@@ -50,13 +49,13 @@ pub(super) fn stream(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
     };
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let stream = Stream { events, heartbeat, is_over: false };
+    let stream = EventStream { events, heartbeat, is_over: false };
     let mut response = reply::empty(StatusCode::OK);
     let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     // So that the end of the stream shows as the end.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    *response.body_mut() = Either::Right(stream);
+    *response.body_mut() = Either::Right(Stream::Events(stream));
     Ok(response)
 }
 
@@ -83,15 +82,9 @@ fn filter(query: Option<&str>) -> Result<EventFilter, Problem> {
     Ok(EventFilter { kinds, device: text("device"), topic: text("topic"), sample })
 }
 
-impl Body for Stream {
-    type Data = Bytes;
-    type Error = Infallible;
-
+impl EventStream {
     /// Several events in one piece, if they are there: one write for all.
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -114,7 +107,7 @@ impl Body for Stream {
             }
         }
         match (text.is_empty(), self.is_over) {
-            (false, _) => Poll::Ready(Some(Ok(Frame::data(text.into())))),
+            (false, _) => Poll::Ready(Some(Frame::data(text.into()))),
             (true, true) => Poll::Ready(None),
             (true, false) => Poll::Pending,
         }

@@ -6,6 +6,7 @@
 mod auth;
 mod families;
 mod http;
+mod store;
 mod tls;
 mod udp;
 
@@ -75,6 +76,7 @@ impl Collector for Gateway {
         self.tls(&mut families)?;
         self.http(&mut families)?;
         self.udp(&mut families)?;
+        self.devices(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;

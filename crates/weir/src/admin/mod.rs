@@ -8,7 +8,9 @@ mod guard;
 mod metrics;
 mod openapi;
 mod process;
+mod roster;
 mod routes;
+mod stream;
 mod views;
 
 use std::convert::Infallible;
@@ -31,10 +33,10 @@ use crate::web::problem::{Kind, Problem};
 use crate::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
-pub(crate) use events::Stream as EventStream;
 pub(crate) use guard::is_host;
 pub(crate) use process::open_fds;
 use routes::Routes;
+pub(crate) use stream::Stream;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
 ///

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 
+use super::roster::{ImportedView, StoredPageView};
 use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
 use crate::web::openapi::{Description, Operation, limit, text, text_like};
 use crate::web::problem::Kind;
@@ -25,6 +26,9 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/connections/{id}", connection())
         .operation(HttpMethod::Delete, "/v1/connections/{id}", close())
         .operation(get.clone(), "/v1/topics", topics())
+        .operation(get.clone(), "/v1/devices", devices())
+        .operation(HttpMethod::Post, "/v1/devices", import())
+        .operation(get.clone(), "/v1/devices/export", export())
         .operation(get.clone(), "/v1/devices/{id}", device())
         .operation(HttpMethod::Post, "/v1/devices/{id}/revoke", revoke())
         .operation(get.clone(), "/healthz", health())
@@ -88,11 +92,41 @@ fn topics() -> Operation {
         .answers::<TopicsView>("A page")
 }
 
+fn devices() -> Operation {
+    guarded(
+        "devices",
+        "List the devices that are kept, in the order of the bytes of their serial numbers",
+    )
+    .query("limit", "How many to list at most", limit())
+    .query("after", "Only those behind this one: `next_after` of the page before", text())
+    .answers::<StoredPageView>("A page")
+    .refuses(&[Kind::NotFound, Kind::StoreUnavailable])
+}
+
+fn import() -> Operation {
+    guarded("importDevices", "Import devices")
+        .description(
+            "Rows of CSV under a header with `devSn` and `devKey`, or a JSON object with these members a line; each further \
+             column or member is a label. A bad row is skipped. What is known already stays as it is, but for a key or \
+             labels that have changed: so a request may be repeated.",
+        )
+        .body_text(&["text/csv", "application/x-ndjson"])
+        .answers::<ImportedView>("What became of the rows")
+        .refuses(&BODY)
+        .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
+}
+
+fn export() -> Operation {
+    guarded("exportDevices", "All devices that are kept, without keys and tokens")
+        .answers_text("application/x-ndjson", "A line for each, as in a page of the list")
+        .refuses(&[Kind::NotFound])
+}
+
 fn device() -> Operation {
     guarded("device", "Look at a device")
         .segment("id", DEVICE, device_id())
         .answers::<DeviceView<'_>>("The device")
-        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+        .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
 }
 
 fn revoke() -> Operation {
@@ -100,9 +134,12 @@ fn revoke() -> Operation {
     guarded("revoke", "End what a device was permitted")
         .segment("id", DEVICE, device_id())
         .body(nothing.into(), Required::False)
-        .answers_nothing(204, "Its connections are told to close, with `revoked`")
+        .answers_nothing(
+            204,
+            "If it is kept, it is shut out for good; its connections are told to close, with `revoked`",
+        )
         .refuses(&BODY)
-        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+        .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
 }
 
 fn health() -> Operation {
@@ -159,5 +196,5 @@ const BODY: [Kind; 4] =
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
 
 const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`; that of a service is \
-                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`. See \
+                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events` and `/v1/devices/export`. See \
                      docs/admin-api.md.";

@@ -10,7 +10,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{self, Metrics};
-use super::{events, openapi, views};
+use super::{events, openapi, roster, views};
 use crate::web::body::{self, Room};
 use crate::web::problem::{Kind, Problem};
 use crate::web::publish;
@@ -35,6 +35,8 @@ pub(super) enum Route {
     Connections,
     Connection,
     Topics,
+    Devices,
+    Export,
     Device,
     Revoke,
     Health,
@@ -44,12 +46,14 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 11] = [
+    pub(super) const ALL: [(&'static str, Route); 13] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
         ("/v1/connections/{id}", Route::Connection),
         ("/v1/topics", Route::Topics),
+        ("/v1/devices", Route::Devices),
+        ("/v1/devices/export", Route::Export),
         ("/v1/devices/{id}", Route::Device),
         ("/v1/devices/{id}/revoke", Route::Revoke),
         ("/healthz", Route::Health),
@@ -62,7 +66,8 @@ impl Route {
     pub(super) const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
-            Route::Events => "GET",
+            Route::Events | Route::Export => "GET",
+            Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
             Route::Connections
             | Route::Topics
@@ -82,6 +87,8 @@ impl Route {
             Route::Connections
             | Route::Connection
             | Route::Topics
+            | Route::Devices
+            | Route::Export
             | Route::Device
             | Route::Revoke
             | Route::Health
@@ -161,6 +168,11 @@ impl Routes {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         Query::parse(head.uri.query(), &[])?;
+        if route == Route::Devices {
+            let format = roster::format(&head.headers)?;
+            let body = self.room.read(&head.headers, body).await?;
+            return roster::import(&self.handle, format, &body.bytes).await;
+        }
         body::check_json(&head.headers)?;
         if route == Route::Publish {
             body::check_length(&head.headers)?;
@@ -177,7 +189,7 @@ impl Routes {
     }
 
     async fn look(&self, route: Route, id: &str, query: Option<&str>) -> Result<Reply, Problem> {
-        if !matches!(route, Route::Connections | Route::Topics | Route::Events) {
+        if !matches!(route, Route::Connections | Route::Topics | Route::Devices | Route::Events) {
             Query::parse(query, &[])?;
         }
         match route {
@@ -185,6 +197,8 @@ impl Routes {
             Route::Connections => views::connections(&self.handle, query).await,
             Route::Connection => views::connection(&self.handle, id).await,
             Route::Topics => views::topics(&self.handle, query),
+            Route::Devices => roster::list(&self.handle, query).await,
+            Route::Export => roster::export(&self.handle),
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Ready => self.ready(),

@@ -1,6 +1,7 @@
 //! The admin API as its users see it: a running gateway, real sockets, requests as text.
 
 mod device;
+mod devices;
 mod http;
 mod openmetrics;
 mod tls;

@@ -4,6 +4,8 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::roster;
+use crate::device_store::StoredDevice;
 use crate::web::problem::{Kind, Problem, millis};
 use crate::web::query::{self, Query};
 use crate::web::reply::{self, Reply};
@@ -71,12 +73,15 @@ pub(super) struct TopicsView {
     next_cursor: Option<String>,
 }
 
-/// A device that is connected, or connecting.
+/// A device that is connected, connecting, or kept.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Device)]
 pub(super) struct DeviceView<'a> {
     device: &'a str,
     connections: Vec<ConnectionView>,
+    /// What is kept of it; `null` if nothing is.
+    #[schema(required)]
+    stored: Option<StoredDevice>,
 }
 
 /// `GET /v1/connections`.
@@ -136,9 +141,12 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
 /// `GET /v1/devices/{id}`.
 pub(super) async fn device(handle: &Handle, id: &str) -> Result<Reply, Problem> {
     let id = &query::segment(id, "id")?;
-    let Some(connections) = handle.device(id).await? else { return Err(no_device(id)) };
-    let connections = connections.into_iter().map(ConnectionView::from).collect();
-    Ok(reply::json(StatusCode::OK, &DeviceView { device: id, connections }))
+    let (connections, stored) = (handle.device(id).await?, roster::find(handle, id).await?);
+    if connections.is_none() && stored.is_none() {
+        return Err(no_device(id));
+    }
+    let connections = connections.into_iter().flatten().map(ConnectionView::from).collect();
+    Ok(reply::json(StatusCode::OK, &DeviceView { device: id, connections, stored }))
 }
 
 /// `POST /v1/devices/{id}/revoke`; its body is empty, or an empty object.
@@ -149,7 +157,9 @@ pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Rep
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;
-    if handle.revoke(id).await? {
+    // First where it is kept: whoever is let in afterwards has been checked against that.
+    let is_kept = roster::revoke(handle, id).await?;
+    if handle.revoke(id).await? || is_kept {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
     Err(no_device(id))

@@ -1,5 +1,6 @@
 //! What values are allowed, and why.
 
+mod activation;
 mod auth;
 mod classes;
 mod http;
@@ -59,6 +60,7 @@ impl Config {
         self.check_udp()?;
         self.check_origins()?;
         self.check_access_log()?;
+        self.check_activation()?;
         self.check_classes(self.retention_bytes(resources))
     }
 

@@ -10,7 +10,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::guest::Guest;
 use super::live::Relayed;
-use crate::admin::EventStream;
+use crate::admin;
 use crate::web::reply::Reply;
 
 /// A request's body that shows when something of it comes.
@@ -37,7 +37,7 @@ pub(crate) enum Answer {
 
 /// A stream, and as long as it goes on, our turn.
 pub(crate) struct Going {
-    stream: EventStream,
+    stream: admin::Stream,
     _turn: Turn,
 }
 
@@ -105,7 +105,7 @@ impl Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = std::convert::Infallible;
+    type Error = std::io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,

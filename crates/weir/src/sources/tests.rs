@@ -180,3 +180,34 @@ proptest! {
         prop_assert!((0..STRIPES).all(|index| sources.lock(index).recent == 0));
     }
 }
+
+#[test]
+fn failures_are_forgiven_with_time_and_paid_for_when_they_come_at_once() {
+    let failures = Sources::of_failures(6, 3);
+    let (guesser, other) = (Source::V4(1), Source::V4(2));
+    let at = Duration::from_secs;
+    for _ in 0..3 {
+        assert_eq!(failures.wait(guesser, at(100)), None);
+        failures.strike(guesser, at(100));
+    }
+    assert_eq!(failures.wait(guesser, at(100)), Some(at(10)));
+    assert_eq!(failures.wait(other, at(100)), None);
+    assert_eq!(failures.wait(guesser, at(110)), None);
+    // As many at once as nobody was asked about: the debt has an end.
+    for _ in 0..10_000 {
+        failures.strike(guesser, at(110));
+    }
+    assert_eq!(failures.wait(guesser, at(110)), Some(at(10 + 600)));
+    assert_eq!(failures.wait(guesser, at(110 + 610)), None);
+    failures.sweep(at(10_000));
+    assert_eq!(failures.count(), 0);
+}
+
+#[test]
+fn a_crowd_of_sources_that_fail_takes_bounded_room() {
+    let failures = Sources::of_failures(10, 20);
+    for source in 0..200_000 {
+        failures.strike(Source::V4(source), Duration::from_secs(1));
+    }
+    assert!(failures.count() <= STRIPES * RECENT_MAX, "{}", failures.count());
+}

@@ -135,6 +135,22 @@ impl Operation {
         self.body(either(one, other), Required::True)
     }
 
+    /// A JSON body.
+    pub(crate) fn takes<T: ToSchema>(mut self) -> Self {
+        let schema = add::<T>(&mut self.schemas);
+        self.body(schema.into(), Required::True)
+    }
+
+    /// A body of text of one of these media types.
+    pub(crate) fn body_text(self, content_types: &[&str]) -> Self {
+        let mut body = RequestBodyBuilder::new().required(Some(Required::True));
+        for content_type in content_types {
+            let content = ContentBuilder::new().schema(Some(text())).build();
+            body = body.content(*content_type, content);
+        }
+        Self { builder: self.builder.request_body(Some(body.build())), ..self }
+    }
+
     pub(crate) fn body(self, schema: RefOr<Schema>, required: Required) -> Self {
         let content = ContentBuilder::new().schema(Some(schema)).build();
         let body = RequestBodyBuilder::new()

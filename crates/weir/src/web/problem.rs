@@ -54,7 +54,9 @@ pub(crate) enum Kind {
     BudgetExhausted,
     /// Too many request bodies at once.
     TooManyRequests,
-    /// What keeps the tokens does not answer.
+    /// Too many attempts from an address have failed.
+    TooManyFailures,
+    /// What keeps devices and tokens does not answer.
     StoreUnavailable,
     /// A shard does not answer.
     ShardSilent,
@@ -65,6 +67,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// The end of its `type`, its title and its status.
     pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
+        const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
         match self {
             Kind::InvalidRequest => {
                 ("invalid-request", "The request is invalid", StatusCode::BAD_REQUEST)
@@ -94,7 +97,7 @@ impl Kind {
             Kind::TooLarge => ("too-large", "Too large", StatusCode::PAYLOAD_TOO_LARGE),
             Kind::UnsupportedMediaType => (
                 "unsupported-media-type",
-                "The body must be application/json",
+                "The body is of another media type",
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ),
             Kind::UnknownHost => (
@@ -107,31 +110,26 @@ impl Kind {
                 "No more messages are taken at the moment",
                 StatusCode::TOO_MANY_REQUESTS,
             ),
-            Kind::TickFull => {
-                ("tick-full", "The topic's tick is full", StatusCode::SERVICE_UNAVAILABLE)
-            }
-            Kind::TooManyTopics => {
-                ("too-many-topics", "Too many topics exist", StatusCode::SERVICE_UNAVAILABLE)
-            }
-            Kind::MailboxFull => {
-                ("mailbox-full", "A mailbox is full", StatusCode::SERVICE_UNAVAILABLE)
-            }
-            Kind::Busy => ("busy", "The server is busy", StatusCode::SERVICE_UNAVAILABLE),
+            Kind::TickFull => ("tick-full", "The topic's tick is full", UNAVAILABLE),
+            Kind::TooManyTopics => ("too-many-topics", "Too many topics exist", UNAVAILABLE),
+            Kind::MailboxFull => ("mailbox-full", "A mailbox is full", UNAVAILABLE),
+            Kind::Busy => ("busy", "The server is busy", UNAVAILABLE),
             Kind::BudgetExhausted => {
-                ("budget-exhausted", "The byte budget is used up", StatusCode::SERVICE_UNAVAILABLE)
+                ("budget-exhausted", "The byte budget is used up", UNAVAILABLE)
             }
             Kind::TooManyRequests => {
-                ("too-many-requests", "Too many requests at once", StatusCode::SERVICE_UNAVAILABLE)
+                ("too-many-requests", "Too many requests at once", UNAVAILABLE)
             }
-            Kind::StoreUnavailable => (
-                "store-unavailable",
-                "The token cannot be checked at the moment",
-                StatusCode::SERVICE_UNAVAILABLE,
+            Kind::TooManyFailures => (
+                "too-many-failures",
+                "Too many attempts from this address have failed",
+                StatusCode::TOO_MANY_REQUESTS,
             ),
-            Kind::ShardSilent => {
-                ("shard-silent", "A shard does not answer", StatusCode::SERVICE_UNAVAILABLE)
+            Kind::StoreUnavailable => {
+                ("store-unavailable", "The store of devices does not answer", UNAVAILABLE)
             }
-            Kind::NotReady => ("not-ready", "Not ready", StatusCode::SERVICE_UNAVAILABLE),
+            Kind::ShardSilent => ("shard-silent", "A shard does not answer", UNAVAILABLE),
+            Kind::NotReady => ("not-ready", "Not ready", UNAVAILABLE),
         }
     }
 }
@@ -204,10 +202,15 @@ impl Problem {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
     }
 
-    /// 503: nobody can say whether a token is valid.
+    /// 503: devices and tokens cannot be asked for.
     pub(crate) fn store_unavailable() -> Self {
-        let detail = "what keeps the tokens does not answer; try again";
+        let detail = "what keeps devices and tokens does not answer; try again";
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
+    }
+
+    /// 404: there is no store.
+    pub(crate) fn no_store() -> Self {
+        Self::new(Kind::NotFound, "this gateway keeps no devices (store.kind)")
     }
 
     /// A message was refused that stood at this place.

@@ -6,10 +6,10 @@ use http::{Response, StatusCode};
 use http_body_util::{Either, Full};
 use serde::Serialize;
 
-use crate::admin::EventStream;
+use crate::admin::Stream;
 
 /// What every route answers with.
-pub(crate) type Reply = Response<Either<Full<Bytes>, EventStream>>;
+pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// A JSON document.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {

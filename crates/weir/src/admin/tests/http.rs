@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_engine::Urgent;
 
-use crate::{Config, Gateway};
+use crate::{Config, Gateway, GatewayBuilder};
 
 /// A gateway on free ports of loopback.
 pub(super) struct Server {
@@ -28,7 +28,14 @@ pub(super) struct Kept {
 }
 
 impl Server {
-    pub(super) async fn start(mut config: Config) -> Self {
+    pub(super) async fn start(config: Config) -> Self {
+        Self::start_with(config, |builder| builder).await
+    }
+
+    pub(super) async fn start_with(
+        mut config: Config,
+        embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+    ) -> Self {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
         config.listen.udp = vec![];
@@ -37,7 +44,8 @@ impl Server {
         config.threads.shards = 2;
         config.threads.pin = false;
         config.memory.budget_bytes = 16 << 20;
-        let gateway = Gateway::builder().config(config).start().await.unwrap();
+        let builder = embed(Gateway::builder().config(config));
+        let gateway = Box::pin(builder.start()).await.unwrap();
         Self { gateway }
     }
 

@@ -3,6 +3,7 @@
 //! Whom a request is from is its bearer token's to say, or its certificate's; what that one may do are the classes', as
 //! on a connection.
 
+mod activation;
 mod cors;
 mod history;
 mod openapi;
@@ -35,6 +36,8 @@ pub(crate) struct Api {
     handle: Handle,
     cors: Cors,
     room: Room,
+    /// Of activations, which strangers send.
+    small_room: Room,
     rates: Rates,
     router: matchit::Router<Route>,
 }
@@ -48,24 +51,29 @@ enum Route {
     Live,
     Publish,
     History,
+    Activate,
+    Refresh,
     OpenApi,
 }
 
 impl Route {
-    const ALL: [(&'static str, Route); 7] = [
+    const ALL: [(&'static str, Route); 10] = [
         ("/", Route::Hello),
         ("/rest/hello", Route::Hello),
         ("/v1/connect", Route::Live),
         ("/v1/sse", Route::Live),
         ("/v1/publish", Route::Publish),
         ("/v1/topics/{topic}/history", Route::History),
+        ("/auth/gw/active", Route::Activate),
+        ("/v1/devices/activate", Route::Activate),
+        ("/v1/devices/token/refresh", Route::Refresh),
         ("/openapi.json", Route::OpenApi),
     ];
 
     /// The methods that it knows, as `Allow` lists them.
     const fn methods(self) -> &'static str {
         match self {
-            Route::Publish => "POST, OPTIONS",
+            Route::Publish | Route::Activate | Route::Refresh => "POST, OPTIONS",
             Route::Live => "GET, OPTIONS",
             Route::Hello | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
         }
@@ -82,6 +90,7 @@ impl Api {
             handle,
             cors: Cors::new(&config.http.cors_origins),
             room: Room::new(config.http.body_bytes_max, config.http.body_timeout),
+            small_room: Room::new(activation::BODY_BYTES_MAX, config.http.body_timeout),
             rates: Rates::new(config.limits.publishes_per_second, config.limits.publish_burst),
             router,
         }
@@ -143,6 +152,15 @@ impl Api {
                 Query::parse(head.uri.query(), &[])?;
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
+            Route::Activate => {
+                Query::parse(head.uri.query(), &[])?;
+                let body = self.small_room.read(&head.headers, body).await?;
+                self.activate(caller, &body.bytes).await
+            }
+            Route::Refresh => {
+                Query::parse(head.uri.query(), &[])?;
+                self.refresh(caller, shown_token(&head.headers)).await
+            }
             Route::Publish => {
                 let requester = self.requester(caller, &head.headers).await?;
                 let published = async {
@@ -165,14 +183,7 @@ impl Api {
 
     /// Whom a request is from.
     async fn requester(&self, caller: &Caller, headers: &HeaderMap) -> Result<Requester, Problem> {
-        let mut shown = headers.get_all(AUTHORIZATION).iter();
-        let token = match (shown.next(), shown.next()) {
-            (None, _) => Some(""),
-            (Some(value), None) => {
-                bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
-            }
-            (Some(_), Some(_)) => None,
-        };
+        let token = shown_token(headers);
         let hub = self.handle.hub();
         let bearer = match token {
             Some(token) => match hub.auth.find(token, hub.devices.mark()).await {
@@ -193,6 +204,18 @@ impl Api {
                 "the token is not one of a device or a service, or not of the device that the certificate names",
             ),
         })
+    }
+}
+
+/// The token of the one header that shows it; empty without one, `None` where it is none.
+fn shown_token(headers: &HeaderMap) -> Option<&str> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    match (shown.next(), shown.next()) {
+        (None, _) => Some(""),
+        (Some(value), None) => {
+            bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
+        }
+        (Some(_), Some(_)) => None,
     }
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use utoipa::openapi::HttpMethod;
 use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder};
 
+use super::activation::{ActivatedView, Activation};
 use super::history::HistoryView;
 use crate::web::openapi::{Description, Operation, limit, text, text_like};
 use crate::web::problem::Kind;
@@ -25,6 +26,9 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/sse", sse())
         .operation(HttpMethod::Post, "/v1/publish", publish())
         .operation(get.clone(), "/v1/topics/{topic}/history", history())
+        .operation(HttpMethod::Post, "/auth/gw/active", activate("activateByOldPath"))
+        .operation(HttpMethod::Post, "/v1/devices/activate", activate("activate"))
+        .operation(HttpMethod::Post, "/v1/devices/token/refresh", refresh())
         .operation(get, "/openapi.json", description())
         .write("Weir: the public API", ABOUT)
 }
@@ -113,6 +117,41 @@ fn history() -> Operation {
             Kind::ForeignOrigin,
             Kind::NotFound,
             Kind::BudgetExhausted,
+            Kind::StoreUnavailable,
+        ])
+}
+
+fn activate(id: &str) -> Operation {
+    Operation::open(id, "Get a token for a device, by its serial number and its key")
+        .description(
+            "Each time it is a new one; the one before is valid for `activation.grace` longer. Members that are not known \
+             are ignored, and so is the media type. An unknown serial number and a wrong key are one answer.",
+        )
+        .takes::<Activation<'_>>()
+        .answers::<ActivatedView<'_>>("The token")
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::ForeignOrigin,
+            Kind::NotFound,
+            Kind::BodyTimeout,
+            Kind::TooLarge,
+            Kind::TooManyFailures,
+            Kind::StoreUnavailable,
+            Kind::TooManyRequests,
+        ])
+}
+
+fn refresh() -> Operation {
+    Operation::new("refresh", "Exchange a device's token for a new one")
+        .description("The old one is valid for `activation.grace` longer. What stands in the body is not read.")
+        .answers::<ActivatedView<'_>>("The token")
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::ForeignOrigin,
+            Kind::NotFound,
+            Kind::TooManyFailures,
             Kind::StoreUnavailable,
         ])
 }

@@ -1,5 +1,7 @@
 //! The public API as its users see it: requests to a running gateway's API, without the sockets between.
 
+mod activation;
+
 use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, Request};

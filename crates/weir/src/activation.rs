@@ -1,0 +1,228 @@
+//! Activation: a device shows its serial number and its key, and gets a token.
+//!
+//! ```text
+//!  source over its failures? ─▶ fields possible? ─▶ hash, new token ─▶ store, in a batch ─▶ token
+//!          429                       400                                 401      503
+//! ```
+//!
+//! Who shows what is wrong learns nothing of what it was: an unknown serial number, a wrong key and a device that is shut
+//! out are one refusal, for which the same was computed and asked. What it was the operator's counters tell.
+
+mod counts;
+mod tidy;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_engine::Nanos;
+use weir_store::{Error, Issue, Millis, Proof, Refusal, Serial, Token};
+
+use crate::config::ActivationConfig;
+use crate::counters::Counters;
+use crate::device_store::DeviceStore;
+use crate::hub::unix_time;
+use crate::import::{check_key, check_serial};
+use crate::sources::{Source, Sources};
+
+pub(crate) use counts::{ActivationCounts, ActivationOutcome};
+pub(crate) use tidy::tidy;
+
+/// Gives devices their tokens.
+///
+/// Limits: failures by source address (`activation.failures_per_source_*`), never by serial number, or a stranger could
+/// lock a device out; what waits for the store, by [`DeviceStore`].
+/// Cost: two hashes, 16 random bytes, and a part of a batch.
+pub(crate) struct Activator {
+    devices: Arc<DeviceStore>,
+    counters: Arc<Counters>,
+    /// `None`: as many as like.
+    failures: Option<Sources>,
+    gateways: Arc<[String]>,
+    token_ttl: Millis,
+    grace: Millis,
+    /// When the log was last told that the store fails, in seconds since 1970.
+    told: AtomicU64,
+}
+
+/// A device has a new token.
+#[derive(Debug)]
+pub(crate) struct Activated {
+    pub(crate) serial: Serial,
+    pub(crate) token: Token,
+    /// When that ends.
+    pub(crate) expires_at: Millis,
+    /// Where to connect, as configured.
+    pub(crate) gateways: Arc<[String]>,
+}
+
+/// No token is given.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A field cannot be what it should.
+    Field {
+        /// Its name, as it was asked.
+        field: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// These are nobody's credentials.
+    Unauthorized,
+    /// Too many have failed from there.
+    Limited(Duration),
+    /// The store does not answer.
+    Unavailable(Duration),
+}
+
+impl Activator {
+    pub(crate) fn new(
+        config: &ActivationConfig,
+        devices: Arc<DeviceStore>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let (per_minute, burst) =
+            (config.failures_per_source_per_minute, config.failures_per_source_burst);
+        Self {
+            devices,
+            counters,
+            failures: (per_minute > 0).then(|| Sources::of_failures(per_minute, burst)),
+            gateways: config.gateways.clone().into(),
+            token_ttl: millis(config.token_ttl),
+            grace: millis(config.grace),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Gives a token to who shows the key of a device.
+    pub(crate) async fn activate(
+        &self,
+        source: Option<IpAddr>,
+        serial: &str,
+        key: &str,
+    ) -> Result<Activated, Refused> {
+        let counts = &self.counters.activation;
+        let source = source_of(source);
+        self.check_source(source)?;
+        let impossible = |field, detail| {
+            counts.count(ActivationOutcome::Invalid);
+            Refused::Field { field, detail }
+        };
+        let serial = check_serial(serial).map_err(|detail| impossible("devSn", detail))?;
+        check_key(key).map_err(|detail| impossible("devKey", detail))?;
+        let key = self.devices.secrets().key_hash(&serial, key);
+        match self.issue(Proof::Key { serial, key }).await? {
+            Ok((activated, is_first)) => {
+                counts.count(if is_first {
+                    ActivationOutcome::First
+                } else {
+                    ActivationOutcome::Again
+                });
+                Ok(activated)
+            }
+            Err(refusal) => {
+                counts.count(ActivationOutcome::of(refusal));
+                self.strike(source);
+                Err(Refused::Unauthorized)
+            }
+        }
+    }
+
+    /// Gives a new token for one that is valid.
+    pub(crate) async fn refresh(
+        &self,
+        source: Option<IpAddr>,
+        token: &str,
+    ) -> Result<Activated, Refused> {
+        let counts = &self.counters.activation;
+        let source = source_of(source);
+        self.check_source(source)?;
+        let issued = match self.devices.secrets().token_hash(token) {
+            Some(hash) => self.issue(Proof::Token(hash)).await?,
+            None => Err(Refusal::InvalidToken),
+        };
+        if let Ok((activated, _)) = issued {
+            counts.count(ActivationOutcome::Refreshed);
+            return Ok(activated);
+        }
+        counts.count(ActivationOutcome::InvalidToken);
+        self.strike(source);
+        Err(Refused::Unauthorized)
+    }
+
+    /// Has the store issue a token; with it whether it is the device's first.
+    async fn issue(&self, proof: Proof) -> Result<Result<(Activated, bool), Refusal>, Refused> {
+        let (token, hash) =
+            self.devices.secrets().new_token().map_err(|error| self.fail(&error))?;
+        let now = millis(unix_time());
+        let expires = now.saturating_add(self.token_ttl);
+        let grace_until = now.saturating_add(self.grace);
+        let issue = Issue { proof, token: hash, now, expires, grace_until };
+        let issued = self.devices.batches().issue(issue).await;
+        let issued = issued.map_err(|error| self.unavailable(&error))?;
+        Ok(issued.map(|issued| {
+            let gateways = Arc::clone(&self.gateways);
+            let activated =
+                Activated { serial: issued.serial, token, expires_at: expires, gateways };
+            (activated, issued.is_first)
+        }))
+    }
+
+    fn check_source(&self, source: Source) -> Result<(), Refused> {
+        let Some(wait) = self.failures.as_ref().and_then(|failures| failures.wait(source, now()))
+        else {
+            return Ok(());
+        };
+        self.counters.activation.count(ActivationOutcome::Limited);
+        Err(Refused::Limited(wait))
+    }
+
+    fn strike(&self, source: Source) {
+        if let Some(failures) = &self.failures {
+            failures.strike(source, now());
+        }
+    }
+
+    fn unavailable(&self, error: &Error) -> Refused {
+        match error {
+            // It works as fast as it can, and says so by a metric.
+            Error::Overloaded(_) => {
+                self.counters.activation.count(ActivationOutcome::Unavailable);
+                Refused::Unavailable(RETRY_AFTER)
+            }
+            Error::Unavailable(_) | Error::TimedOut(_) | Error::Damaged(_) => self.fail(error),
+        }
+    }
+
+    /// Has the log told, but not for every request.
+    fn fail(&self, error: &dyn std::error::Error) -> Refused {
+        self.counters.activation.count(ActivationOutcome::Unavailable);
+        let (now, told) = (unix_time().as_secs(), self.told.load(Ordering::Relaxed));
+        let is_due = now >= told.saturating_add(TELL_SECONDS);
+        let order = Ordering::Relaxed;
+        if is_due && self.told.compare_exchange(told, now, order, order).is_ok() {
+            tracing::error!(%error, "devices cannot be activated");
+        }
+        Refused::Unavailable(RETRY_AFTER)
+    }
+}
+
+/// All whose address is not known are one source.
+fn source_of(addr: Option<IpAddr>) -> Source {
+    Source::of(addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(Nanos::now().0)
+}
+
+fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A store that is there again is noticed about as soon.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+const TELL_SECONDS: u64 = 10;
+
+#[cfg(test)]
+mod tests;

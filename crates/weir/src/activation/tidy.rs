@@ -1,0 +1,46 @@
+//! What is done now and then: forgetting sources, and removing records of tokens that have ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::{Activator, millis, now};
+use crate::hub::{Hub, unix_time};
+
+/// Tidies up until it is dropped.
+pub(crate) async fn tidy(hub: Arc<Hub>) {
+    let Some(activator) = &hub.activator else { return };
+    let mut is_told = false;
+    loop {
+        sleep(TIDY_INTERVAL).await;
+        if let Some(failures) = &activator.failures {
+            failures.sweep(now());
+        }
+        match activator.sweep().await {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!(%error, "records of tokens that have ended cannot be removed now");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Activator {
+    /// Removes records in small parts, so that requests find their turn between them.
+    async fn sweep(&self) -> Result<(), weir_store::Error> {
+        let store = self.devices.store();
+        while store.sweep(millis(unix_time()), SWEEP_MAX).await? == SWEEP_MAX {
+            sleep(SWEEP_PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// Some milliseconds of the store's writer.
+const SWEEP_MAX: usize = 500;
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);

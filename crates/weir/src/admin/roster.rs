@@ -1,0 +1,285 @@
+//! Devices that are kept: listing, importing, exporting, revoking.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http_body_util::Either;
+use hyper::body::Frame;
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
+
+use super::Stream;
+use crate::Handle;
+use crate::device_store::{DeviceStore, StoredDevice};
+use crate::hub::unix_time;
+use crate::import::{BadRow, Row, RowFormat, Rows, RowsError};
+use crate::web::problem::{Kind, Problem, millis};
+use crate::web::query::Query;
+use crate::web::reply::{self, Reply};
+
+/// A page of devices.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StoredDevices)]
+pub(super) struct StoredPageView {
+    devices: Vec<StoredDevice>,
+    /// `after` of the next page; `null` on the last one.
+    #[schema(required)]
+    next_after: Option<String>,
+}
+
+/// What an import did.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = Imported)]
+pub(super) struct ImportedView {
+    /// Rows that were read, bad ones too.
+    rows: u64,
+    added: u64,
+    unchanged: u64,
+    /// Those whose labels were replaced.
+    relabelled: u64,
+    /// Those whose key was replaced; their tokens have ended.
+    rekeyed: u64,
+    /// Rows that were skipped.
+    bad: u64,
+    /// Devices whose keys are so short that they may be guessed.
+    short_keys: u64,
+    /// What is wrong with bad rows: with the first 100 of them.
+    errors: Vec<BadRowView>,
+}
+
+/// What is wrong with a row.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BadRow)]
+pub(super) struct BadRowView {
+    /// The first line of the body is 1.
+    line: u64,
+    /// The column or member at fault; empty: the row as a whole.
+    field: String,
+    detail: String,
+}
+
+/// All devices as lines of JSON, a page at a time as the reader takes them.
+pub(crate) struct Export {
+    devices: Arc<DeviceStore>,
+    after: Option<Serial>,
+    /// The page that is asked for.
+    asked: Option<AskedPage>,
+    is_over: bool,
+}
+
+type AskedPage = Pin<Box<dyn Future<Output = Result<Vec<Device>, weir_store::Error>> + Send>>;
+
+/// `GET /v1/devices`.
+pub(super) async fn list(handle: &Handle, query: Option<&str>) -> Result<Reply, Problem> {
+    let query = Query::parse(query, &["limit", "after"])?;
+    let limit = query.limit()?;
+    let after = query.value("after").map(|after| serial("after", after)).transpose()?;
+    let store = store(handle)?.store();
+    let page = store.list(Page { after, limit: limit + 1 }).await;
+    let mut devices = page.map_err(|error| unanswered(&error))?;
+    let more = devices.len() > limit;
+    devices.truncate(limit);
+    let last = devices.last().filter(|_| more);
+    let next_after = last.map(|last| last.serial.to_string());
+    let devices = devices.into_iter().map(StoredDevice::from).collect();
+    Ok(reply::json(StatusCode::OK, &StoredPageView { devices, next_after }))
+}
+
+/// What is kept of a device; nothing if nothing is, or it could not be.
+pub(super) async fn find(handle: &Handle, id: &str) -> Result<Option<StoredDevice>, Problem> {
+    let (Some(devices), Ok(serial)) = (handle.device_store(), Serial::new(id)) else {
+        return Ok(None);
+    };
+    let found = devices.store().find(vec![serial]).await.map_err(|error| unanswered(&error))?;
+    Ok(found.into_iter().flatten().next().map(StoredDevice::from))
+}
+
+/// Shuts a device out; whether it is known.
+pub(super) async fn revoke(handle: &Handle, id: &str) -> Result<bool, Problem> {
+    let (Some(devices), Ok(serial)) = (handle.device_store(), Serial::new(id)) else {
+        return Ok(false);
+    };
+    let revoked = devices.store().revoke(vec![serial]).await;
+    let revoked = revoked.map_err(|error| unanswered(&error))?;
+    Ok(revoked.first().is_some_and(|revoked| match revoked {
+        Revoked::Now | Revoked::Before => true,
+        Revoked::Unknown => false,
+    }))
+}
+
+/// `POST /v1/devices`.
+pub(super) async fn import(
+    handle: &Handle,
+    format: RowFormat,
+    body: &[u8],
+) -> Result<Reply, Problem> {
+    let devices = store(handle)?;
+    let mut imported = ImportedView::default();
+    let mut rows = Rows::new(body, format).map_err(|error| unreadable(&error))?;
+    let mut entries = Vec::new();
+    loop {
+        let next = rows.next_row().map_err(|error| unreadable(&error))?;
+        let is_over = next.is_none();
+        match next {
+            Some(row) => imported.take(row, devices, &mut entries),
+            None if entries.is_empty() => break,
+            None => {}
+        }
+        if entries.len() == BATCH_MAX || (is_over && !entries.is_empty()) {
+            imported.put(handle, devices, std::mem::take(&mut entries)).await?;
+        }
+        if imported.rows.is_multiple_of(ROWS_AT_A_TIME) {
+            tokio::task::yield_now().await;
+        }
+        if is_over {
+            break;
+        }
+    }
+    Ok(reply::json(StatusCode::OK, &imported))
+}
+
+/// How the rows of a body are written.
+pub(super) fn format(headers: &HeaderMap) -> Result<RowFormat, Problem> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let essence = match (types.next().map(HeaderValue::to_str), types.next()) {
+        (Some(Ok(value)), None) => value.split(';').next().unwrap_or_default().trim(),
+        _ => "",
+    };
+    let formats = [RowFormat::Csv, RowFormat::JsonLines];
+    let found =
+        formats.into_iter().find(|format| essence.eq_ignore_ascii_case(format.media_type()));
+    found.ok_or_else(|| {
+        let detail = "devices come as \"Content-Type: text/csv\" or \"application/x-ndjson\"";
+        Problem::new(Kind::UnsupportedMediaType, detail).at_header("Content-Type")
+    })
+}
+
+/// `GET /v1/devices/export`.
+pub(super) fn export(handle: &Handle) -> Result<Reply, Problem> {
+    let devices = Arc::clone(store(handle)?);
+    let export = Export { devices, after: None, asked: None, is_over: false };
+    let mut reply = reply::empty(StatusCode::OK);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(RowFormat::JsonLines.media_type()));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    *reply.body_mut() = Either::Right(Stream::Export(export));
+    Ok(reply)
+}
+
+impl ImportedView {
+    fn take(
+        &mut self,
+        row: Result<Row, BadRow>,
+        devices: &DeviceStore,
+        entries: &mut Vec<DeviceEntry>,
+    ) {
+        self.rows += 1;
+        match row {
+            Ok(row) => {
+                self.short_keys += u64::from(row.has_short_key());
+                entries.push(row.entry(devices.secrets()));
+            }
+            Err(BadRow { line, field, detail }) => {
+                self.bad += 1;
+                if self.errors.len() < ERRORS_MAX {
+                    self.errors.push(BadRowView { line, field, detail });
+                }
+            }
+        }
+    }
+
+    async fn put(
+        &mut self,
+        handle: &Handle,
+        devices: &DeviceStore,
+        entries: Vec<DeviceEntry>,
+    ) -> Result<(), Problem> {
+        let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
+        let puts = devices.store().put(entries, millis(unix_time())).await;
+        let puts = puts.map_err(|error| unanswered(&error))?;
+        for (put, serial) in puts.into_iter().zip(serials) {
+            match put {
+                Put::Added => self.added += 1,
+                Put::Unchanged => self.unchanged += 1,
+                Put::Relabelled => self.relabelled += 1,
+                Put::Rekeyed => {
+                    self.rekeyed += 1;
+                    // Who is connected by a token of the old key is not whom the new one was made for.
+                    handle.revoke(serial.as_str()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Export {
+    /// The next lines.
+    ///
+    /// # Errors
+    /// The store does not answer: then the body ends without its end, so that nobody takes it for all there is.
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, weir_store::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let asked = self.asked.get_or_insert_with(|| {
+            let (devices, after) = (Arc::clone(&self.devices), self.after.clone());
+            Box::pin(ask(devices, Page { after, limit: PAGE_MAX }))
+        });
+        let page = ready!(asked.as_mut().poll(cx));
+        self.asked = None;
+        let devices = match page {
+            Ok(devices) => devices,
+            Err(error) => {
+                self.is_over = true;
+                return Poll::Ready(Some(Err(error)));
+            }
+        };
+        self.is_over = devices.len() < PAGE_MAX;
+        let Some(last) = devices.last() else { return Poll::Ready(None) };
+        self.after = Some(last.serial.clone());
+        let mut lines = Vec::new();
+        for device in devices {
+            // A view has texts and numbers only.
+            let _ = serde_json::to_writer(&mut lines, &StoredDevice::from(device));
+            lines.push(b'\n');
+        }
+        Poll::Ready(Some(Ok(Frame::data(lines.into()))))
+    }
+}
+
+async fn ask(devices: Arc<DeviceStore>, page: Page) -> Result<Vec<Device>, weir_store::Error> {
+    devices.store().list(page).await
+}
+
+fn store(handle: &Handle) -> Result<&Arc<DeviceStore>, Problem> {
+    handle.device_store().ok_or_else(Problem::no_store)
+}
+
+fn serial(field: &str, text: &str) -> Result<Serial, Problem> {
+    Serial::new(text).map_err(|error| Problem::field(field, format!("{field} {error}")))
+}
+
+fn unanswered(error: &weir_store::Error) -> Problem {
+    tracing::warn!(%error, "the store of devices does not answer the admin API");
+    Problem::store_unavailable()
+}
+
+fn unreadable(error: &RowsError) -> Problem {
+    Problem::new(Kind::InvalidRequest, error.to_string())
+}
+
+/// Enough to see what is wrong with a file.
+const ERRORS_MAX: usize = 100;
+/// Between them other work of the thread has its turn.
+const ROWS_AT_A_TIME: u64 = 512;
+/// Some 200 KB of lines.
+const PAGE_MAX: usize = 1000;

@@ -1,0 +1,113 @@
+//! The store of devices as the gateway uses it: in batches, and with the secrets that keys and tokens are hashed by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_store::{
+    BatchCounts, BatchLimits, Batches, Breaker, BreakerCounts, CacheCounts, Cached, Device,
+    Secrets, State, Store,
+};
+
+/// A store of devices, what gathers requests before it, and the secrets that belong to it.
+///
+/// Whoever starts a gateway opens the store and gives it over by [`crate::GatewayBuilder::devices`].
+pub struct DeviceStore {
+    batches: Batches,
+    secrets: Secrets,
+    breaker: Option<Arc<Breaker>>,
+    cache: Option<Arc<Cached>>,
+}
+
+/// A device as it is kept; hashes of keys and tokens are never shown.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StoredDevice {
+    /// Its serial number.
+    pub device: String,
+    /// `new`, `active` or `revoked`.
+    pub state: &'static str,
+    /// What was imported with it, by name.
+    pub labels: BTreeMap<String, String>,
+    /// When it was imported first, in milliseconds since 1970; so are the others.
+    pub created_ms: u64,
+    /// When it was activated first.
+    #[schema(required)]
+    pub activated_ms: Option<u64>,
+    /// When it was connected last, as far as that is known.
+    #[schema(required)]
+    pub seen_ms: Option<u64>,
+    /// When its token ends.
+    #[schema(required)]
+    pub token_expires_ms: Option<u64>,
+    /// Counts what changed which tokens are valid.
+    pub generation: u64,
+}
+
+impl DeviceStore {
+    /// Puts batches before a store. `secrets` are those that all in it was hashed with.
+    pub fn new(store: Arc<dyn Store>, limits: &BatchLimits, secrets: Secrets) -> Self {
+        let batches = Batches::new(store, limits);
+        Self { batches, secrets, breaker: None, cache: None }
+    }
+
+    /// Has the metrics show what a circuit breaker before the store does.
+    pub fn breaker(mut self, breaker: Arc<Breaker>) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// Has them show what a cache before it does.
+    pub fn cache(mut self, cache: Arc<Cached>) -> Self {
+        self.cache = Some(cache);
+        self
+    }
+
+    /// The store itself, for all but issues and checks.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.batches.store()
+    }
+
+    /// What keys and tokens are hashed by.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// What has been asked in batches so far.
+    pub fn counts(&self) -> BatchCounts {
+        self.batches.counts()
+    }
+
+    pub(crate) fn circuits(&self) -> impl Iterator<Item = (&'static str, BreakerCounts)> {
+        let store = self.breaker.as_ref().map(|breaker| ("store", breaker.counts()));
+        let cache = self.cache_counts().map(|cache| ("cache", cache.breaker));
+        store.into_iter().chain(cache)
+    }
+
+    pub(crate) fn cache_counts(&self) -> Option<CacheCounts> {
+        self.cache.as_ref().map(|cache| cache.counts())
+    }
+
+    pub(crate) fn batches(&self) -> &Batches {
+        &self.batches
+    }
+}
+
+impl From<Device> for StoredDevice {
+    fn from(device: Device) -> Self {
+        Self {
+            device: device.serial.to_string(),
+            state: match device.state {
+                State::New => "new",
+                State::Active => "active",
+                State::Revoked => "revoked",
+            },
+            labels: device.labels,
+            created_ms: device.created,
+            activated_ms: device.activated,
+            seen_ms: device.seen,
+            token_expires_ms: device.token.map(|(_, expires)| expires),
+            generation: device.generation,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `POST /auth/gw/active`, `POST /v1/devices/activate`, `POST /v1/devices/token/refresh`: devices get their tokens.
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Api, Asker};
+use crate::activation::{Activated, Activator, Refused};
+use crate::http::Caller;
+use crate::web::json::{Text, parse};
+use crate::web::problem::{Kind, Problem};
+use crate::web::reply::{self, Reply};
+
+/// What a device shows.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct Activation<'a> {
+    /// Its serial number.
+    #[serde(borrow, rename = "devSn")]
+    #[schema(value_type = String, required, min_length = 1, max_length = 128)]
+    serial: Option<Text<'a>>,
+    /// Its key.
+    #[serde(borrow, rename = "devKey")]
+    #[schema(value_type = String, required, min_length = 1, max_length = 256)]
+    key: Option<Text<'a>>,
+}
+
+/// A token.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Activated)]
+pub(super) struct ActivatedView<'a> {
+    /// What the device connects with from now on.
+    #[schema(pattern = "^[A-Za-z0-9_-]{22}$")]
+    pt: &'a str,
+    /// When that ends, in milliseconds since 1970.
+    #[serde(rename = "expiresAt")]
+    expires_at: u64,
+    /// Where to connect (`activation.gateways`).
+    gateways: &'a [String],
+}
+
+impl Api {
+    pub(super) async fn activate(&self, caller: &Caller, body: &[u8]) -> Result<Reply, Problem> {
+        let activator = self.activator()?;
+        let wanted = parse::<Activation<'_>>(body)?;
+        let missing = |field: &str| Problem::field(field, format!("{field} is missing"));
+        let serial = wanted.serial.as_ref().ok_or_else(|| missing("devSn"))?;
+        let key = wanted.key.as_ref().ok_or_else(|| missing("devKey"))?;
+        let activated = activator.activate(caller.peer, &serial.0, &key.0).await;
+        activated.map(answer).map_err(|refused| {
+            problem(refused, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
+        })
+    }
+
+    pub(super) async fn refresh(
+        &self,
+        caller: &Caller,
+        token: Option<&str>,
+    ) -> Result<Reply, Problem> {
+        let activator = self.activator()?;
+        if token == Some("") {
+            let detail =
+                "send one header \"Authorization: Bearer TOKEN\" with the token to be exchanged";
+            return Err(Problem::unauthorized("Bearer realm=\"weir\"", detail));
+        }
+        // What is no bearer token is nobody's token.
+        let activated = activator.refresh(caller.peer, token.unwrap_or_default()).await;
+        activated.map(answer).map_err(|refused| {
+            problem(refused, || {
+                let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
+                Problem::unauthorized(challenge, "the token is not that of an activated device")
+            })
+        })
+    }
+
+    fn activator(&self) -> Result<&Activator, Problem> {
+        let detail = "this gateway activates no devices (store.kind, activation.enabled)";
+        let activator = self.handle.hub().activator.as_ref();
+        activator.ok_or_else(|| Problem::new(Kind::NotFound, detail))
+    }
+}
+
+fn answer(activated: Activated) -> Reply {
+    let view = ActivatedView {
+        pt: activated.token.as_str(),
+        expires_at: activated.expires_at,
+        gateways: &activated.gateways,
+    };
+    let mut reply = reply::json(StatusCode::OK, &view);
+    reply.extensions_mut().insert(Asker(activated.serial.as_str().into()));
+    reply
+}
+
+fn problem(refused: Refused, unauthorized: impl FnOnce() -> Problem) -> Problem {
+    match refused {
+        Refused::Field { field, detail } => Problem::field(field, detail),
+        Refused::Unauthorized => unauthorized(),
+        Refused::Limited(after) => {
+            let detail = format!(
+                "too many attempts from this address have failed (activation.failures_per_source_per_minute); try again \
+                 in {} s",
+                after.as_secs() + 1
+            );
+            Problem::retry(Kind::TooManyFailures, after, detail)
+        }
+        Refused::Unavailable(after) => {
+            let detail = "what keeps devices and tokens does not answer; try again";
+            Problem::retry(Kind::StoreUnavailable, after, detail)
+        }
+    }
+}
+
+/// How a device shows who it is here; there is no registered name for it.
+const BY_KEY: &str = "DeviceKey realm=\"weir\"";
+/// Two fields, and whatever else a device sends with them.
+pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;
