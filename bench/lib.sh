@@ -93,7 +93,10 @@ start_weir() {
         echo "log.level = \"warn\""
         echo "${lines//\{https\}/$https}"
     } >"$directory/weir.toml"
-    (cd "$directory" && on_server "$WEIR" serve --config weir.toml) >"$directory/log" 2>&1 &
+    # By default all would share a file of devices. Versions without a store know nothing of the variable.
+    (cd "$directory" || exit
+     [[ $lines == *store.kind* ]] || export WEIR_STORE_KIND=none
+     on_server "$WEIR" serve --config weir.toml) >"$directory/log" 2>&1 &
     STARTED+=($!)
     wait_for_port $! "$directory/log"
     declare -g "${name}_PID=$!" "${name}_HTTP=$http" "${name}_HTTPS=$https" "${name}_ADMIN=$admin"

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -93,11 +93,13 @@ impl Server {
         let (with_http, with_https) = (list(http), list(https));
         // Some tests say more about it themselves.
         let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
+        // By default all would share a file.
+        let store = if extra.contains("[store]") { "" } else { "\n[store]\nkind = \"none\"\n" };
         std::fs::write(
             &path,
             format!(
                 "[listen]\ntcp = [\"{tcp}\"]\nudp = []\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
-                 {with_tls}{extra}"
+                 {with_tls}{extra}{store}"
             ),
         )?;
         let log = std::fs::File::create(directory.path().join("log"))?;
@@ -140,6 +142,16 @@ impl Server {
     /// What it wrote to its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Where it runs: relative paths in its configuration begin there.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> PathBuf {
+        self.directory.path().join("weir.toml")
     }
 
     fn complaint(&mut self) -> String {

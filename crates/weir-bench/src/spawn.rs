@@ -255,7 +255,11 @@ impl Server {
         let file = directory.join("weir.toml");
         fs::write(&file, config.to_string())
             .with_context(|| format!("cannot write {}", file.display()))?;
-        let command = serve(&program, &directory);
+        let mut command = serve(&program, &directory);
+        if !config.contains_key("store") {
+            // By default all would share a file. Versions without a store know nothing of the variable.
+            command.env("WEIR_STORE_KIND", "none");
+        }
         Server::launch(command, program, directory, cpus)
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 /// Holds connections to devices and pushes to them.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Connect as a device and print what arrives, one line a message.
     Subscribe(SubscribeArgs),
+    /// Import, list and revoke the devices that may activate.
+    Devices(DevicesArgs),
     /// Check a configuration, or explain its keys.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -104,6 +106,91 @@ pub(crate) struct SubscribeArgs {
     pub(crate) count: Option<u64>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
+    #[command(subcommand)]
+    pub(crate) command: DevicesCommand,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Where the devices are.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Configuration file (or in WEIR_CONFIG) whose [store] keeps the devices; where a gateway holds the embedded store,
+    /// its admin API is asked.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Address of the admin API of a gateway, which is asked in any case.
+    #[arg(long, value_name = "ADDR", global = true)]
+    pub(crate) admin: Option<String>,
+    /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines).
+    #[arg(long, global = true)]
+    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DevicesCommand {
+    /// Import devices. What is known stays as it is, but for a key or labels that have changed: so a file may be imported
+    /// again, whole or from a line on.
+    Import(ImportArgs),
+    /// Print all devices, one JSON object a line.
+    Export,
+    /// Print devices in the order of their serial numbers, one a line.
+    List {
+        /// Begin behind this one.
+        #[arg(long, value_name = "SERIAL")]
+        after: Option<String>,
+        /// Print so many at most.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+    },
+    /// Print what is known of a device.
+    Show {
+        /// Its serial number.
+        serial: String,
+    },
+    /// Shut devices out; a gateway that is asked closes their connections too.
+    Revoke {
+        /// Their serial numbers.
+        #[arg(required = true)]
+        serials: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// CSV with the header devSn,devKey, or a JSON object with these members a line; further columns or members become
+    /// labels. "-" is standard input.
+    pub(crate) file: PathBuf,
+    /// How it is written [default: as the name of the file says].
+    #[arg(long)]
+    pub(crate) format: Option<ImportFormat>,
+    /// Skip what stands before this line.
+    #[arg(long, value_name = "LINE", default_value_t = 1)]
+    pub(crate) from_line: u64,
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImportFormat {
+    /// Rows under a header.
+    Csv,
+    /// An object a line.
+    Json,
+}
+
+impl From<ImportFormat> for weir::RowFormat {
+    fn from(format: ImportFormat) -> weir::RowFormat {
+        match format {
+            ImportFormat::Csv => weir::RowFormat::Csv,
+            ImportFormat::Json => weir::RowFormat::JsonLines,
+        }
+    }
 }
 
 /// How a command speaks TLS.

@@ -6,6 +6,7 @@ mod file;
 mod keys;
 mod problem;
 mod reference;
+mod store;
 mod tables;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use std::path::Path;
 pub(crate) use env::CONFIG_VARIABLE;
 pub(crate) use problem::Refused;
 pub(crate) use reference::{example, markdown, text};
+pub(crate) use store::{CacheSettings, StoreKind, StoreSettings};
 
 use file::Places;
 use problem::{Place, Problem};
@@ -22,6 +24,10 @@ use problem::{Place, Problem};
 pub(crate) struct Settings {
     /// What the gateway itself takes.
     pub(crate) gateway: weir::Config,
+    /// Section `[store]`.
+    pub(crate) store: StoreSettings,
+    /// Section `[cache]`.
+    pub(crate) cache: CacheSettings,
     /// Section `[log]`.
     pub(crate) log: LogSettings,
 }
@@ -73,6 +79,7 @@ impl Settings {
 
     fn validate(&self) -> Result<(), weir::ConfigError> {
         self.gateway.validate()?;
+        self.store.validate(&self.cache)?;
         self.log.validate()
     }
 }

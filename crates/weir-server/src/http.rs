@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -23,19 +23,30 @@ pub(crate) struct Admin<'a> {
     pub(crate) token: Option<&'a str>,
 }
 
-/// Posts JSON and reads the answer, all within [`REQUEST_TIMEOUT`].
-pub(crate) async fn post_json(
+/// The body of a request.
+pub(crate) struct Body {
+    /// Its media type.
+    pub(crate) kind: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Sends a request and reads the answer, all within [`REQUEST_TIMEOUT`].
+pub(crate) async fn request(
     to: Admin<'_>,
+    method: Method,
     path: &str,
-    body: Vec<u8>,
+    body: Option<Body>,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
     let addr = to.addr;
-    let mut request =
-        Request::post(path).header(HOST, addr).header(CONTENT_TYPE, "application/json");
+    let mut request = Request::builder().method(method).uri(path).header(HOST, addr);
     if let Some(token) = to.token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
-    let request = request.body(Full::new(Bytes::from(body))).context("not a valid request")?;
+    if let Some(body) = &body {
+        request = request.header(CONTENT_TYPE, body.kind);
+    }
+    let bytes = body.map(|body| body.bytes).unwrap_or_default();
+    let request = request.body(Full::new(Bytes::from(bytes))).context("not a valid request")?;
     match timeout(REQUEST_TIMEOUT, exchange(to, request)).await {
         Ok(answer) => answer,
         Err(_elapsed) => bail!("no answer from {addr} within {REQUEST_TIMEOUT:?}"),
@@ -86,5 +97,5 @@ async fn exchange_over(
 /// The server answers from memory; only a machine in trouble takes longer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer to a publish has some hundred bytes.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// A page of devices with as many labels as may be.
+const ANSWER_BYTES_MAX: usize = 16 << 20;

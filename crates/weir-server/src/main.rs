@@ -3,10 +3,12 @@
 mod banner;
 mod cli;
 mod config;
+mod devices;
 mod http;
 mod log;
 mod publish;
 mod serve;
+mod store;
 mod subscribe;
 mod sys;
 mod tls;
@@ -39,6 +41,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => return serve::run(load(args.config)?),
         Command::Publish(args) => block_on(publish::run(args))?,
         Command::Subscribe(args) => block_on(subscribe::run(args))?,
+        Command::Devices(args) => block_on(devices::run(args))?,
         Command::Config(ConfigCommand::Check { file }) => {
             let config = load(file)?.gateway;
             config.check_files().map_err(|error| config::Refused::file(&error))?;

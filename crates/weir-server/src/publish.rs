@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use ::http::Method;
 use anyhow::{Context, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -65,7 +66,8 @@ pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
     let token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
     let tls = crate::tls::options(&args.tls, &args.admin)?;
     let to = http::Admin { addr: &args.admin, tls: tls.as_ref(), token: token.as_deref() };
-    let (status, answer) = http::post_json(to, "/v1/publish", body).await?;
+    let body = http::Body { kind: "application/json", bytes: body };
+    let (status, answer) = http::request(to, Method::POST, "/v1/publish", Some(body)).await?;
     if !status.is_success() {
         bail!("refused with {status}{}", reason(&answer));
     }
@@ -80,7 +82,8 @@ pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
     say(format_args!("queued for {connections} connection{plural}: id {id}{offset}"))
 }
 
-fn reason(answer: &[u8]) -> String {
+/// What a problem document says.
+pub(crate) fn reason(answer: &[u8]) -> String {
     match serde_json::from_slice::<Problem>(answer) {
         Ok(Problem { title, detail: None }) => format!(": {title}"),
         Ok(Problem { title, detail: Some(detail) }) => format!(": {title}: {detail}"),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 use tracing::{info, warn};
@@ -12,6 +12,7 @@ use weir::{Gateway, Handle, Resources};
 
 use crate::config::Settings;
 use crate::log::Log;
+use crate::store::{self, Opened};
 use crate::{banner, say, sys};
 
 /// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
@@ -39,8 +40,15 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that an early signal finds somebody.
     let mut signals = Signals::catch()?;
+    let devices = Box::pin(store::open(&settings)).await?;
     let config = settings.gateway;
-    let builder = Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
+    let mut builder =
+        Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
+    match devices {
+        Opened::Store(devices) => builder = builder.devices(devices),
+        Opened::Nothing => {}
+        Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
+    }
     let gateway = builder.start().await;
     // Its message names the cause already; as a source it would be named twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;

@@ -8,6 +8,9 @@ import { tmpdir } from 'node:os';
 import { extname, join } from 'node:path';
 
 const CONFIGURATION = `
+[store]
+kind = "none"
+
 [connection]
 drain_timeout = "1s"
 

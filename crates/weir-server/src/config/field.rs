@@ -11,6 +11,7 @@ use weir::{
 };
 
 use super::LogFormat;
+use super::store::StoreKind;
 use super::tables::Member;
 
 /// A value of an `Owner`, whatever its type: of the settings, or of a table in a list.
@@ -271,6 +272,19 @@ impl Word for AccessLogFormat {
 
     fn find(word: &str) -> Option<AccessLogFormat> {
         AccessLogFormat::ALL.into_iter().find(|format| format.name() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Word for StoreKind {
+    const KIND: &'static str = "\"embedded\", \"mongodb\" or \"none\"";
+    const WORDS: &'static [&'static str] = &["embedded", "mongodb", "none"];
+
+    fn find(word: &str) -> Option<StoreKind> {
+        StoreKind::ALL.into_iter().find(|kind| kind.name() == word)
     }
 
     fn word(&self) -> &'static str {

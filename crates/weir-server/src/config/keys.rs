@@ -58,7 +58,7 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(jwt::KEYS).chain(http::KEYS).chain(udp::KEYS)
+    KEYS.iter().chain(jwt::KEYS).chain(http::KEYS).chain(udp::KEYS).chain(store::KEYS)
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -98,8 +98,10 @@ pub(super) fn is_section(name: &str) -> bool {
 
 /// Whether a value that stands at this path, be it a key or a typing error, must not be shown.
 pub(super) fn may_be_secret(path: &str) -> bool {
-    let section = path.split_once('.').map_or(path, |(section, _)| section);
-    path.contains("token") || all().any(|key| key.is_secret && key.section == section)
+    let is_within = |section: &str| {
+        path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    path.contains("token") || all().any(|key| key.is_secret && is_within(key.section))
 }
 
 /// The sections in the order of the reference, each with its subject; the one without a name is all outside them.
@@ -117,6 +119,10 @@ pub(super) static SECTIONS: &[(&str, &str)] = &[
     ("http", "HTTP, on `listen.http` and `listen.https`."),
     ("udp", "Datagrams, on `listen.udp`."),
     ("access_log", "A line for each request that comes by HTTP."),
+    ("store", "Where devices and their tokens are kept."),
+    ("store.mongodb", "MongoDB, where devices are kept there."),
+    ("cache", "A Redis before the store."),
+    ("activation", "How devices get their tokens."),
     // Of what stands outside the sections.
     ("", "What holds for the topics whose names fit a pattern."),
     ("log", "Log lines; they go to standard error."),
@@ -128,6 +134,9 @@ macro_rules! key {
     };
     (secret $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
         key!(@ gateway.$section, stringify!($section), $name, $allowed, $meaning, true)
+    };
+    (secret_program $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
+        key!(@ $section, stringify!($section), $name, $allowed, $meaning, true)
     };
     (program $section:ident.$name:ident, $allowed:expr, $meaning:expr) => {
         key!(@ $section, stringify!($section), $name, $allowed, $meaning, false)
@@ -153,6 +162,7 @@ macro_rules! key {
 // They use the macro.
 mod http;
 mod jwt;
+mod store;
 mod udp;
 
 static KEYS: &[Key] = &[

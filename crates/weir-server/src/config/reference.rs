@@ -220,7 +220,7 @@ const EXAMPLE_PREFACE: &str = "\
 ";
 
 /// What follows the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 8] = [
+const GUIDES: [(&str, &str); 10] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("auth.jwt", include_str!("guide/jwt.md")),
@@ -229,11 +229,12 @@ const GUIDES: [(&str, &str); 8] = [
     ("http", include_str!("guide/http.md")),
     ("udp", include_str!("guide/udp.md")),
     ("access_log", include_str!("guide/access_log.md")),
+    ("store", include_str!("guide/store.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 25] = [
+const UNITS: [(&str, &str); 28] = [
     ("sample", "requests"),
     ("bytes", "bytes"),
     ("datagrams_per_source_per_second", "datagrams a second"),
@@ -254,6 +255,9 @@ const UNITS: [(&str, &str); 25] = [
     ("shards", "threads"),
     ("front", "threads"),
     ("threads", "threads"),
+    ("failures_per_source_per_minute", "failures a minute"),
+    ("failures_per_source_burst", "failures"),
+    ("batch_max", "requests"),
     ("handshake_queue", "handshakes"),
     ("session_cache", "sessions"),
     ("token_cache", "tokens"),

@@ -1,0 +1,104 @@
+//! `weir devices`: importing, listing and revoking devices, in the store itself or through a gateway that holds it.
+
+mod access;
+mod import;
+mod progress;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use weir_store::Serial;
+
+use crate::cli::{DevicesArgs, DevicesCommand, StoreArgs};
+use crate::{complain, say};
+use access::Access;
+
+pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
+    let StoreArgs { admin: asked, .. } = &args.store;
+    let by_admin = asked.is_some();
+    match args.command {
+        DevicesCommand::Import(command) => import::run(&args.store, command).await,
+        DevicesCommand::Export => {
+            let access = Access::open(&args.store).await?;
+            each(&access, None, usize::MAX, |device| say(device)).await
+        }
+        DevicesCommand::List { after, limit } => {
+            let access = Access::open(&args.store).await?;
+            each(&access, after, limit, |device| say(line(device))).await
+        }
+        DevicesCommand::Show { serial } => {
+            let access = Access::open(&args.store).await?;
+            match access.show(&serial).await? {
+                Some(device) => say(format_args!("{device:#}")),
+                None => bail!("there is no device {serial:?}"),
+            }
+        }
+        DevicesCommand::Revoke { serials } => {
+            let access = Access::open(&args.store).await?;
+            let unknown = revoke(&access, &serials).await?;
+            if access.is_shared() && !by_admin {
+                complain(
+                    "live connections stay until their gateways are told: use --admin for each",
+                );
+            }
+            if unknown > 0 {
+                bail!("{unknown} of {} are not known", serials.len());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Has something done with each device behind `after`, at most `limit`.
+async fn each(
+    access: &Access,
+    mut after: Option<String>,
+    limit: usize,
+    mut with: impl FnMut(&Value) -> Result<()>,
+) -> Result<()> {
+    let mut left = limit;
+    while left > 0 {
+        let page = access.list(after.as_deref(), left.min(PAGE_MAX)).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last["device"].as_str().context("a device has a name")?.to_owned());
+        for device in &page {
+            with(device)?;
+        }
+        if page.len() < left.min(PAGE_MAX) {
+            break;
+        }
+        left -= page.len();
+    }
+    Ok(())
+}
+
+/// Shuts devices out; how many are not known.
+async fn revoke(access: &Access, serials: &[String]) -> Result<usize> {
+    let mut unknown = 0;
+    for serial in serials {
+        if access.revoke(serial).await? {
+            say(format_args!("revoked {serial}"))?;
+        } else {
+            complain(format_args!("there is no device {serial:?}"));
+            unknown += 1;
+        }
+    }
+    Ok(unknown)
+}
+
+/// A device for people.
+fn line(device: &Value) -> String {
+    let text = |name: &str| device[name].as_str().unwrap_or_default();
+    let mut line = format!("{}\t{}", text("device"), text("state"));
+    for (name, value) in device["labels"].as_object().into_iter().flatten() {
+        line.push_str(&format!("\t{name}={}", value.as_str().unwrap_or_default()));
+    }
+    line
+}
+
+/// A serial number from the command line.
+fn serial(text: &str) -> Result<Serial> {
+    Serial::new(text).map_err(|error| anyhow::anyhow!("serial number {text:?} {error}"))
+}
+
+/// As many as the admin API gives at once.
+const PAGE_MAX: usize = 1000;

@@ -1,0 +1,127 @@
+//! Opening the store that the configuration names, with what stands before it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use weir::DeviceStore;
+use weir_store::{
+    BatchLimits, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Guarded, Mongo,
+    MongoOptions, OpenError, Secrets, Store,
+};
+
+use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
+
+/// What keeps devices.
+pub(crate) enum Opened {
+    /// Nothing does.
+    Nothing,
+    Store(Arc<DeviceStore>),
+    /// Another process holds the file.
+    Held(String),
+}
+
+/// Opens the store as a gateway does.
+pub(crate) async fn open(settings: &Settings) -> Result<Opened> {
+    open_with(&settings.store, &settings.cache, settings.store.timeout).await
+}
+
+/// Opens the store for a command, which can wait longer.
+pub(crate) async fn open_patiently(settings: &Settings) -> Result<Opened> {
+    // Redis is told of what a command ends too.
+    open_with(&settings.store, &settings.cache, COMMAND_TIMEOUT).await
+}
+
+async fn open_with(
+    settings: &StoreSettings,
+    cache: &CacheSettings,
+    timeout: Duration,
+) -> Result<Opened> {
+    let in_flight_max = match settings.kind {
+        StoreKind::None => return Ok(Opened::Nothing),
+        // It has one writer.
+        StoreKind::Embedded => 1,
+        StoreKind::Mongodb => MONGODB_BATCHES_MAX,
+    };
+    let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
+        StoreKind::None | StoreKind::Embedded => match embedded(settings, timeout)? {
+            Ok(store) => (Arc::new(store), None),
+            Err(held) => return Ok(Opened::Held(held)),
+        },
+        StoreKind::Mongodb => {
+            let guarded = mongodb(settings, timeout).await?;
+            let breaker = Arc::clone(guarded.breaker());
+            (Arc::new(guarded), Some(breaker))
+        }
+    };
+    let secrets = Secrets::load_or_create(&settings.hash_key()?).context("store.hash_key")?;
+    let limits = BatchLimits {
+        queue_max: settings.queue_max,
+        batch_max: settings.batch_max,
+        batch_wait: settings.batch_wait,
+        in_flight_max,
+        timeout,
+    };
+    let cached = redis(cache, &store)?;
+    let store = cached.as_ref().map_or(store, |cached| Arc::clone(cached) as Arc<dyn Store>);
+    let mut devices = DeviceStore::new(store, &limits, secrets);
+    if let Some(breaker) = breaker {
+        devices = devices.breaker(breaker);
+    }
+    if let Some(cached) = cached {
+        devices = devices.cache(cached);
+    }
+    Ok(Opened::Store(Arc::new(devices)))
+}
+
+/// The embedded store, or who holds it.
+fn embedded(
+    settings: &StoreSettings,
+    timeout: Duration,
+) -> Result<std::result::Result<Embedded, String>> {
+    let path = settings.path()?;
+    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("store.path: cannot make {}", directory.display()))?;
+    }
+    let queue_max = settings.queue_max;
+    match Embedded::open(EmbeddedOptions { path, timeout, queue_max }) {
+        Ok(store) => Ok(Ok(store)),
+        Err(error @ OpenError::Held { .. }) => Ok(Err(error.to_string())),
+        Err(error) => Err(error).context("store.path"),
+    }
+}
+
+async fn mongodb(settings: &StoreSettings, timeout: Duration) -> Result<Guarded> {
+    let mongodb = &settings.mongodb;
+    let options = MongoOptions {
+        uri: mongodb.uri.clone(),
+        database: mongodb.database.clone(),
+        write_concern: mongodb.write_concern.clone(),
+        connections_max: mongodb.connections_max,
+        timeout,
+        ..MongoOptions::default()
+    };
+    let store = Mongo::new(&options).await.context("[store.mongodb]")?;
+    Ok(Guarded::new(Arc::new(store), &BreakerLimits::default()))
+}
+
+fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<Cached>>> {
+    if settings.redis.is_empty() {
+        return Ok(None);
+    }
+    let options = CacheOptions {
+        redis: settings.redis.clone(),
+        prefix: settings.prefix.clone(),
+        ttl: settings.ttl,
+        timeout: settings.timeout,
+        ..CacheOptions::default()
+    };
+    let cached = Cached::new(Arc::clone(store), &options).context("cache.redis")?;
+    Ok(Some(Arc::new(cached)))
+}
+
+/// Somebody watches it, and would rather wait.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// A round trip is what a batch takes: meanwhile others can go.
+const MONGODB_BATCHES_MAX: usize = 8;
