@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use mongodb::Client;
 use mongodb::bson::RawDocumentBuf;
-use mongodb::bson::raw::RawArrayBuf;
 use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria};
 use tokio::sync::OnceCell;
 
@@ -137,11 +136,8 @@ impl Mongo {
         serials: impl IntoIterator<Item = &Serial>,
     ) -> Result<Vec<RawDocumentBuf>, Error> {
         let serials: BTreeSet<&Serial> = serials.into_iter().collect();
-        let mut ids = RawArrayBuf::new();
-        for serial in &serials {
-            ids.push(serial.as_str());
-        }
-        self.by_ids("devices", ids, serials.len()).await
+        let ids = serials.into_iter().map(|serial| serial.as_str().into()).collect();
+        self.by_ids("devices", ids).await
     }
 
     /// Whose these tokens are, whether they are valid or not.
@@ -150,11 +146,8 @@ impl Mongo {
         tokens: impl IntoIterator<Item = &Hash>,
     ) -> Result<HashMap<Hash, Serial>, Error> {
         let tokens: BTreeSet<&[u8; 32]> = tokens.into_iter().map(|token| &token.0).collect();
-        let mut ids = RawArrayBuf::new();
-        for token in &tokens {
-            ids.push(documents::binary(&Hash(**token)));
-        }
-        let found = self.by_ids("tokens", ids, tokens.len()).await?;
+        let ids = tokens.into_iter().map(|token| documents::binary(&Hash(*token)).into()).collect();
+        let found = self.by_ids("tokens", ids).await?;
         found.iter().map(|document| documents::owner(document)).collect()
     }
 
@@ -164,7 +157,7 @@ impl Mongo {
             Proof::Token(token) => Some(token),
             Proof::Key { .. } => None,
         });
-        let owners = self.owners(shown).await?;
+        let mut owners = self.owners(shown).await?;
         let mut answers = vec![Err(Refusal::InvalidToken); issues.len()];
         let mut items = Vec::with_capacity(issues.len());
         for (place, issue) in issues.iter().enumerate() {
@@ -172,7 +165,11 @@ impl Mongo {
                 Proof::Key { serial, .. } => Some(serial),
                 Proof::Token(token) => owners.get(token),
             };
-            items.extend(serial.map(|serial| (serial.clone(), (place, issue))));
+            if let Some(serial) = serial.cloned() {
+                // A later one of the batch may show it; whether it was issued the device knows.
+                owners.insert(issue.token, serial.clone());
+                items.push((serial, (place, issue)));
+            }
         }
         let issued = self.amend(&items, |serial, (_, issue), device| issued(serial, issue, device));
         let mut tokens = Vec::with_capacity(items.len());

@@ -80,16 +80,10 @@ impl Mongo {
             changed.into_iter().map(|device| (device.serial.clone(), device)).collect();
         if matched > 0 {
             for document in self.device_documents(losers.keys()).await? {
-                let stored = documents::device(&document)?;
-                let ours = losers.get(&stored.serial).and_then(|ours| ours.token);
-                let is_ours = documents::mark(&document)? == Some(mark);
-                // Others have issued one more since then.
-                let was_ours = stored
-                    .previous
-                    .zip(ours)
-                    .is_some_and(|(previous, (token, _))| previous.token == token);
-                if is_ours || was_ours {
-                    losers.remove(&stored.serial);
+                let serial = documents::device(&document)?.serial;
+                let has_won = |ours: &Device| documents::mark(&document, ours) == Some(mark);
+                if losers.get(&serial).is_some_and(has_won) {
+                    losers.remove(&serial);
                 }
             }
         }

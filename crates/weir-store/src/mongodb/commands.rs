@@ -45,11 +45,17 @@ impl Mongo {
     pub(super) async fn by_ids(
         &self,
         collection: &str,
-        ids: RawArrayBuf,
-        count: usize,
+        ids: Vec<RawBson>,
     ) -> Result<Vec<RawDocumentBuf>, Error> {
-        let filter = rawdoc! { "_id": { "$in": ids } };
-        self.documents(collection, filter, count, false).await
+        let mut found = Vec::new();
+        let mut ids = ids.into_iter();
+        while ids.len() > 0 {
+            let mut some = RawArrayBuf::new();
+            ids.by_ref().take(IDS_MAX).for_each(|id| some.push(id));
+            let filter = rawdoc! { "_id": { "$in": some } };
+            found.extend(self.documents(collection, filter, IDS_MAX, false).await?);
+        }
+        Ok(found)
     }
 
     /// Devices behind a serial, in their order.
@@ -224,6 +230,10 @@ fn millis(duration: Duration) -> RawBson {
 
 /// Statements in one command: a document may have 16 MiB, and one statement may follow that is as large as it may be.
 const COMMAND_BYTES: usize = 8 * 1024 * 1024;
+
+/// Documents that one command asks for by their `_id`: enough for a batch of the front, and few enough for servers that
+/// compare each with all.
+const IDS_MAX: usize = 1_000;
 
 /// The code of an error: there is such an `_id` already.
 const DUPLICATE_KEY: i64 = 11_000;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mongodb::bson::raw::{CStr, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, cstr};
+use mongodb::bson::raw::{
+    CStr, CString, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, cstr,
+};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, DateTime, RawDocumentBuf, rawdoc};
 
@@ -67,7 +69,8 @@ pub(super) fn changed(before: &Device, after: &Device, mark: i64) -> Option<RawD
     if set.is_empty() && unset.is_empty() {
         return None;
     }
-    set.append(cstr!("mark"), mark);
+    let slot = CString::try_from(format!("marks.{}", slot(after))).ok()?;
+    set.append(slot, mark);
     let mut update = rawdoc! { "$set": set };
     // Servers refuse an empty one.
     if !unset.is_empty() {
@@ -78,12 +81,15 @@ pub(super) fn changed(before: &Device, after: &Device, mark: i64) -> Option<RawD
     Some(rawdoc! { "q": is_still, "u": update })
 }
 
-/// The mark of who changed a device last.
-pub(super) fn mark(document: &RawDocument) -> Result<Option<i64>, Error> {
-    match get(document, "mark")? {
-        Some(RawBsonRef::Int64(mark)) => Ok(Some(mark)),
-        Some(_) | None => Ok(None),
-    }
+/// The mark of who made the generation of `device`.
+pub(super) fn mark(document: &RawDocument, device: &Device) -> Option<i64> {
+    document.get_document("marks").ok()?.get_i64(slot(device).to_string()).ok()
+}
+
+/// Where the mark of a generation is: it takes so many more changes until another takes its place, and nobody needs it
+/// any more.
+fn slot(device: &Device) -> u64 {
+    device.generation % MARKS
 }
 
 /// The statement that notes when a device was connected last.
@@ -208,6 +214,9 @@ fn needed<T>(value: Option<T>, name: &str) -> Result<T, Error> {
 fn damaged(what: &str) -> Error {
     Error::Damaged(format!("a document of MongoDB has no good {what}"))
 }
+
+/// Marks that a device keeps: as many changes may follow one before its writer has looked whether it was carried out.
+const MARKS: u64 = 16;
 
 /// BSON has no unsigned numbers; what is larger ends in 290 million years.
 fn number(number: u64) -> i64 {
