@@ -1,6 +1,6 @@
 //! A real Redis, and a server of MongoDB's protocol, started as children on free ports.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,11 +38,11 @@ struct Leashed {
 
 impl Leashed {
     fn new(command: &mut Command) -> Result<Leashed> {
-        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = quiet.spawn()?;
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let mut leash = Command::new("sh");
         leash.args(["-c", "read _; kill -KILL \"$1\"", "sh", &child.id().to_string()]);
-        let leash = leash.stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let quiet = leash.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let leash = quiet.spawn()?;
         Ok(Leashed { child, leash })
     }
 
@@ -122,7 +122,8 @@ impl Redis {
         command
             .args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()])
             .args(["--save", "", "--appendonly", "no", "--dir"])
-            .arg(directory.path());
+            .arg(directory.path())
+            .stdout(Stdio::null());
         Leashed::new(&mut command)
             .context("running redis-server, which `cargo xtask test` installs")
     }
@@ -191,19 +192,17 @@ impl Database {
             // Small and quick to start: it serves one test.
             .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", &classes])
             .args(["Main", &addr.port().to_string()])
-            .args(directory.map(|directory| directory.path().join("database")));
+            .args(directory.map(|directory| directory.path().join("database")))
+            .stdout(Stdio::piped());
         Leashed::new(&mut command).context("running java, which `cargo xtask test` installs")
     }
 
+    /// Whether it says that it is ready, and does not end before.
     fn wait_until_ready(&mut self) -> Result<bool> {
-        let deadline = now() + PATIENCE;
-        while now() < deadline && !self.child.has_ended()? {
-            if TcpStream::connect(self.addr).is_ok() {
-                return Ok(true);
-            }
-            rest();
-        }
-        Ok(false)
+        let mut said = String::new();
+        let output = self.child.child.stdout.as_mut().context("a pipe")?;
+        BufReader::new(output).read_line(&mut said)?;
+        Ok(said.trim() == "ready")
     }
 }
 

@@ -35,4 +35,8 @@ fn place(root: &Path) -> PathBuf {
     target.join("mongo")
 }
 
-const SOURCES: [&str; 2] = ["tests/mongo/pom.xml", "tests/mongo/src/main/java/Main.java"];
+const SOURCES: [&str; 3] = [
+    "tests/mongo/pom.xml",
+    "tests/mongo/src/main/java/ById.java",
+    "tests/mongo/src/main/java/Main.java",
+];

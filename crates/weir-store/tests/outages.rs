@@ -1,6 +1,5 @@
 //! What happens while Redis or the database are away, and after: nothing that was answered is lost, nobody waits without
 //! end, and all comes back by itself.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,12 +34,13 @@ struct Way {
 impl Way {
     async fn new(uri: String, redis: String) -> Way {
         let options = MongoOptions { uri, timeout: PATIENCE, ..MongoOptions::default() };
-        let patient = Mongo::new(&options).await.unwrap();
+        let patient = Mongo::new(&options).await.expect("good options");
         let options = MongoOptions { timeout: Duration::from_millis(1_500), ..options };
-        let mongo: Arc<dyn Store> = Arc::new(Mongo::new(&options).await.unwrap());
+        let mongo: Arc<dyn Store> = Arc::new(Mongo::new(&options).await.expect("good options"));
         let guarded = Arc::new(Guarded::new(mongo, &BREAKER));
         let options = CacheOptions { redis, breaker: BREAKER, ..CacheOptions::default() };
-        let cached = Cached::new(Arc::clone(&guarded) as Arc<dyn Store>, &options).unwrap();
+        let cached = Cached::new(Arc::clone(&guarded) as Arc<dyn Store>, &options);
+        let cached = cached.expect("good options");
         let cached = Arc::new(cached);
         let limits = BatchLimits {
             batch_max: 16,
@@ -58,7 +58,7 @@ impl Way {
             key: hash(number, 0),
             labels: BTreeMap::new(),
         });
-        let puts = self.patient.put(entries.collect(), NOW).await.unwrap();
+        let puts = self.patient.put(entries.collect(), NOW).await.expect("it is up");
         assert!(puts.iter().all(|put| *put == Put::Added));
     }
 
@@ -93,7 +93,7 @@ impl Way {
             let way = Arc::clone(self);
             tasks.spawn(async move {
                 let mut tokens = Vec::new();
-                for device in (worker..devices).step_by(usize::try_from(WORKERS).unwrap()) {
+                for device in (0..devices).filter(|device| device % WORKERS == worker) {
                     // Each attempt has a token of its own.
                     let mut token = 1;
                     while !way.activate(device, token).await {
@@ -113,7 +113,7 @@ impl Way {
     /// All that were answered are stored.
     async fn are_there(&self, tokens: &BTreeMap<u64, u64>) {
         let hashes = tokens.iter().map(|(device, token)| hash(*device, *token)).collect();
-        let holders = self.patient.check(hashes, NOW).await.unwrap();
+        let holders = self.patient.check(hashes, NOW).await.expect("it is up");
         let there: Vec<_> = holders.into_iter().flatten().map(|holder| holder.serial).collect();
         let expected: Vec<_> = (0..DEVICES).map(serial).collect();
         assert_eq!(there, expected);
@@ -124,7 +124,7 @@ const WORKERS: u64 = 32;
 const DEVICES: u64 = 2_000;
 
 fn serial(number: u64) -> Serial {
-    Serial::new(&format!("d{number:05}")).unwrap()
+    Serial::new(&format!("d{number:05}")).expect("a serial")
 }
 
 /// The hash of a device's key, which is number 0, or of one of its tokens.
