@@ -112,10 +112,10 @@ impl Access {
                 let after = after.map(|after| format!("&after={}", encoded(after)));
                 let path = format!("/v1/devices?limit={limit}{}", after.unwrap_or_default());
                 let mut answer = self.ask(Method::GET, &path, None).await?.unwrap_or_default();
-                match answer["devices"].take() {
-                    Value::Array(devices) => Ok(devices),
-                    _ => bail!("the answer is not what a gateway answers"),
-                }
+                let Value::Array(devices) = answer["devices"].take() else {
+                    bail!("the answer is not what a gateway answers");
+                };
+                Ok(devices)
             }
         }
     }
