@@ -48,7 +48,7 @@ impl Default for UdpConfig {
             send_buffer_bytes: 2 * 1024 * 1024,
             datagrams_per_source_per_second: 10_000,
             datagrams_per_source_burst: 20_000,
-            queue_max: 1_024,
+            queue_max: 4_096,
             token_cache_ttl: Duration::from_secs(5),
             token_cache_max: 16_384,
             duplicate_window: Duration::from_secs(10),
