@@ -58,7 +58,8 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(jwt::KEYS).chain(http::KEYS).chain(udp::KEYS).chain(store::KEYS)
+    let parts = [jwt::KEYS, http::KEYS, udp::KEYS, store::KEYS, access_log::KEYS];
+    KEYS.iter().chain(parts.into_iter().flatten())
 }
 
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -160,6 +161,7 @@ macro_rules! key {
 }
 
 // They use the macro.
+mod access_log;
 mod http;
 mod jwt;
 mod store;
@@ -500,34 +502,6 @@ static KEYS: &[Key] = &[
         "What clients are shown: the certificate whose names hold the one that the client asks for, exactly or by `*.`, \
          and the first one for everybody else. Of several for one name a client gets the first that it can check, such \
          as ECDSA before RSA. Without any, a development certificate is made. Only in the file."
-    ),
-    key!(
-        access_log.path,
-        "\"-\" for standard output, or \"\" for none",
-        "The file that lines are appended to; it is opened anew on SIGHUP. Empty: no line, and no cost."
-    ),
-    key!(access_log.format, "", "One JSON object a line, or the combined format of web servers."),
-    key!(
-        access_log.sample,
-        "1 to 1000000",
-        "One in so many of the requests that would have a line has one. 1: all of them."
-    ),
-    key!(
-        access_log.errors_only,
-        "",
-        "Whether only requests that were answered with a status from 400 on have a line."
-    ),
-    key!(
-        access_log.queue_bytes,
-        "1048576 to 1073741824",
-        "Bytes of lines that may wait for the file; the default is half a second of 100,000 requests a second. More are \
-         dropped rather than hold up requests, and counted in `weir_access_log_dropped_total`."
-    ),
-    key!(
-        access_log.synchronous,
-        "",
-        "For measurements only: each line is written by the thread that answers the request, which waits for the file \
-         meanwhile. What the default spares can be seen beside it."
     ),
     key!(
         outside topic_classes,
