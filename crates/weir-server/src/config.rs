@@ -79,6 +79,9 @@ impl Settings {
 
     fn validate(&self) -> Result<(), weir::ConfigError> {
         self.gateway.validate()?;
+        if self.store.kind == StoreKind::None {
+            self.gateway.check_admits()?;
+        }
         self.store.validate(&self.cache)?;
         self.log.validate()
     }

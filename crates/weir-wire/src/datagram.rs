@@ -184,7 +184,7 @@ pub const TOKEN_BYTES_MAX: usize = 4096;
 /// Longest serial, as the stores take it.
 pub const SERIAL_BYTES_MAX: usize = 128;
 /// Longest key: longer ones are no keys.
-pub const KEY_BYTES_MAX: usize = 512;
+pub const KEY_BYTES_MAX: usize = 256;
 /// Longest id in JSON: a UUID and then some.
 pub const ID_BYTES_MAX: usize = 64;
 /// How deep a JSON datagram may nest, itself counted: `publish` is the second level.

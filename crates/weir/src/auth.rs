@@ -133,6 +133,8 @@ pub(crate) struct Requester {
     pub(crate) device: Option<String>,
     pub(crate) grant: GrantRef,
     pub(crate) is_service: bool,
+    /// When its credentials end, if they do.
+    pub(crate) ends: Option<Millis>,
 }
 
 impl Authenticator {
@@ -237,7 +239,7 @@ impl Authenticator {
     pub(crate) async fn find(&self, token: &str, mark: u64) -> Result<Bearer, NoBearer> {
         match self.look(token, mark) {
             Some(found) => found,
-            None => self.ask(token, mark).await,
+            None => Box::pin(self.ask(token, mark)).await,
         }
     }
 
@@ -349,10 +351,11 @@ impl Authenticator {
                 if grant.is_some() { AuthOutcome::Accepted } else { AuthOutcome::Refused };
             self.counters.count_authentication(bearer.kind(false), outcome);
             let grant = GrantRef::Numbered(grant?);
-            return Some(Requester { device: None, grant, is_service: false });
+            return Some(Requester { device: None, grant, is_service: false, ends: None });
         }
-        let Admission { device, grant, is_service, .. } = self.admit(named, "", bearer).ok()?;
-        Some(Requester { device: Some(device), grant, is_service })
+        let Admission { device, grant, is_service, ends, .. } =
+            self.admit(named, "", bearer).ok()?;
+        Some(Requester { device: Some(device), grant, is_service, ends })
     }
 
     /// The grant of somebody who may be any device; `None`: he may not, `Some(None)`: he would, if it were permitted.

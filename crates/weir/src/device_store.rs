@@ -6,9 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_store::{
-    BatchCounts, BatchLimits, Batches, Breaker, BreakerCounts, CacheCounts, Cached, Device,
-    Secrets, State, Store,
+    Answer, BatchCounts, BatchLimits, Batches, Breaker, BreakerCounts, CacheCounts, Cached, Device,
+    Holder, Secrets, State, Store,
 };
+
+use crate::auth::TokenSource;
+use crate::hub::unix_millis;
 
 /// A store of devices, what gathers requests before it, and the secrets that belong to it.
 ///
@@ -90,6 +93,17 @@ impl DeviceStore {
 
     pub(crate) fn batches(&self) -> &Batches {
         &self.batches
+    }
+}
+
+impl TokenSource for DeviceStore {
+    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>> {
+        Box::pin(async move {
+            match self.secrets.token_hash(token) {
+                Some(hash) => self.batches.check(hash, unix_millis()).await,
+                None => Ok(None),
+            }
+        })
     }
 }
 

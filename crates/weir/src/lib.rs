@@ -40,11 +40,11 @@ mod workers;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use config::{
-    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig, CertificateConfig,
-    ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig, DurationError, HttpConfig,
-    JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, Right,
-    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
-    UdpConfig, parse_duration,
+    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
+    CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,
+    DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
+    MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
+    TokenConfig, TopicClass, UdpConfig, parse_duration,
 };
 pub use counters::{
     AcceptError, AuthKind, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget,

@@ -371,7 +371,8 @@ async fn admit(
             let mark = hub.devices.mark();
             admit(&match hub.auth.look(&hello.token, mark) {
                 Some(found) => found?,
-                None => ask(hub, &hello.token, mark, patience).await?,
+                // Apart, or everybody who has not settled would have room for it.
+                None => Box::pin(ask(hub, &hello.token, mark, patience)).await?,
             })?
         }
     };

@@ -183,11 +183,11 @@ fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
 fn a_default_that_no_longer_fits_is_said_with_the_place_of_what_it_depends_on() {
     assert_refused(&[
         (
-            "[listen]\ntcp = [\"0.0.0.0:7070\"]\n",
+            "[listen]\ntcp = [\"0.0.0.0:7070\"]\n[store]\nkind = \"none\"\n",
             "f.toml:2:1: auth.tokens = []: allowed is at least one token, since 0.0.0.0:7070",
         ),
         (
-            "[auth]\nanonymous = false\n",
+            "[auth]\nanonymous = false\n[store]\nkind = \"none\"\n",
             "f.toml:2:13: auth.tokens = []: allowed is at least one token while auth.anonymous is false",
         ),
         (

@@ -105,7 +105,7 @@ fn what_is_wrong_is_named() {
         (r#"{"devKey":"a"}"#.to_owned(), Field::Serial, "is missing or empty"),
         (r#"{"devSn":"a\u0000b","devKey":"a"}"#.to_owned(), Field::Serial, "U+0000"),
         (format!(r#"{{"devSn":"{}","devKey":"a"}}"#, long(129)), Field::Serial, "limit of 128"),
-        (format!(r#"{{"devSn":"a","devKey":"{}"}}"#, long(513)), Field::Key, "limit of 512"),
+        (format!(r#"{{"devSn":"a","devKey":"{}"}}"#, long(257)), Field::Key, "limit of 256"),
         (r#"{"devSn":"a","devKey":"b","pt":"c"}"#.to_owned(), Field::Token, "does not go"),
         (r#"{"devSn":"a","devKey":"b","count":1}"#.to_owned(), Field::Count, "one thing"),
         (r#"{"pt":"a","publish":{"topic":"a"}}"#.to_owned(), Field::Publish, "neither text"),

@@ -7,7 +7,7 @@ use crate::Resources;
 fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
     let mut config = Config::default();
     change(&mut config);
-    match config.validate_for(&machine()) {
+    match config.validate_for(&machine()).and_then(|()| config.check_admits()) {
         Ok(()) => assert_eq!(key, "", "accepted"),
         Err(error) => {
             assert_eq!(error.key, key, "{error}");

@@ -25,7 +25,8 @@ async fn credits_and_reports_never_wait_for_each_other() {
     config.threads.pin = false;
     config.connection.drain_timeout = Duration::ZERO;
     let depths = Depths { lane: 8, reports: 2 };
-    let builder = GatewayBuilder { config: Box::new(config), depths, ..GatewayBuilder::default() };
+    let mut builder = Gateway::builder().config(config);
+    builder.depths = depths;
     let gateway = builder.start().await.unwrap();
     let addr = gateway.tcp_addrs()[0];
     let devices: Vec<_> = (0..DEVICES)

@@ -187,7 +187,7 @@ async fn serve(
         Outcome::Over(end) => edge.counters.http.leave(dialect, end),
         Outcome::Taken(taken) => {
             edge.counters.http.leave(dialect, End::Moved);
-            live::go_on(*taken).await;
+            Box::pin(live::go_on(*taken)).await;
         }
     }
 }

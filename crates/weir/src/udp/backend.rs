@@ -9,7 +9,8 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
-use crate::auth::{Act, Requester};
+use crate::activation;
+use crate::auth::{Act, NoBearer, Requester, now};
 use crate::config::LimitsConfig;
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, Refusal};
@@ -90,6 +91,16 @@ impl Refused {
         }
     }
 
+    /// What keeps devices and tokens does not answer.
+    fn store_unavailable(after: Duration) -> Refused {
+        Refused {
+            code: "store_unavailable",
+            field: "",
+            message: "what keeps devices and tokens does not answer".to_owned(),
+            retry_after: Some(after),
+        }
+    }
+
     /// More wait than may.
     pub(crate) fn busy(message: &str) -> Refused {
         Refused {
@@ -101,7 +112,7 @@ impl Refused {
     }
 }
 
-/// The gateway: static tokens, and its router.
+/// The gateway: those who know tokens and devices, and its router.
 pub(crate) struct Front {
     handle: Handle,
     rates: Rates,
@@ -113,14 +124,26 @@ impl Front {
         Front { handle, rates: Rates::new(publishes_per_second, publish_burst) }
     }
 
-    fn publish_now(
+    /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
+    async fn requester(&self, token: &str) -> Result<Requester, Refused> {
+        if token.is_empty() {
+            return Err(Refused::unauthorized());
+        }
+        let hub = self.handle.hub();
+        let bearer = hub.auth.find(token, hub.devices.mark()).await.map_err(|none| match none {
+            NoBearer::Unknown => Refused::unauthorized(),
+            NoBearer::Unavailable => Refused::store_unavailable(RETRY_AFTER),
+        })?;
+        hub.auth.identify(None, &bearer).ok_or_else(Refused::unauthorized)
+    }
+
+    fn publish_for(
         &self,
-        token: &str,
+        requester: &Requester,
         publish: &v1::Publish,
         source: IpAddr,
     ) -> Result<Option<Accepted>, Refused> {
         let hub = self.handle.hub();
-        let requester = hub.auth.identify(None, token).ok_or_else(Refused::unauthorized)?;
         if !requester.is_service {
             self.check_rate(Sender::new(requester.device.as_deref(), Some(source)))?;
         }
@@ -141,8 +164,8 @@ impl Front {
             sender: None,
         };
         match &hub.on_publish {
-            Some(_) => self.pass_on(&requester, &publication, &publish.topic),
-            None => self.to_topic(&requester, &publication, &publish.topic).map(Some),
+            Some(_) => self.pass_on(requester, &publication, &publish.topic),
+            None => self.to_topic(requester, &publication, &publish.topic).map(Some),
         }
     }
 
@@ -166,9 +189,10 @@ impl Front {
     ) -> Result<Accepted, Refused> {
         let hub = self.handle.hub();
         let device = requester.device.as_deref();
-        let permitted = hub.permit(requester.grant, Act::Publish, topic, |pattern| {
-            device.is_some_and(|device| pattern.matches_for(topic, device))
-        });
+        let permitted =
+            hub.permit(hub.auth.grant(&requester.grant), Act::Publish, topic, |pattern| {
+                device.is_some_and(|device| pattern.matches_for(topic, device))
+            });
         if let Err(denied) = permitted {
             let (cause, refusal) = match denied {
                 Denied::Name(error) => {
@@ -215,23 +239,37 @@ impl Front {
 
 impl Backend for Front {
     fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>> {
-        let is_valid = !token.is_empty() && self.handle.hub().auth.knows(token);
-        Box::pin(async move { Ok(is_valid.then_some(Validity { ends_in: None })) })
+        Box::pin(async move {
+            match self.requester(token).await {
+                Ok(Requester { ends, .. }) => {
+                    let ends_in =
+                        ends.map(|ends| Duration::from_millis(ends.saturating_sub(now())));
+                    Ok(Some(Validity { ends_in }))
+                }
+                Err(refused) if refused.code == Refused::UNAUTHORIZED => Ok(None),
+                Err(refused) => Err(refused),
+            }
+        })
     }
 
     fn activate<'a>(
         &'a self,
-        _serial: &'a str,
-        _key: &'a str,
-        _source: IpAddr,
+        serial: &'a str,
+        key: &'a str,
+        source: IpAddr,
     ) -> Answer<'a, Activated> {
-        Box::pin(async {
-            Err(Refused {
-                code: ErrorCode::NotSupported.name(),
-                field: "",
-                message: "this gateway keeps no devices to be activated".to_owned(),
-                retry_after: None,
-            })
+        Box::pin(async move {
+            let Some(activator) = &self.handle.hub().activator else {
+                return Err(Refused {
+                    code: ErrorCode::NotSupported.name(),
+                    field: "",
+                    message: "this gateway activates no devices (store.kind, activation.enabled)"
+                        .to_owned(),
+                    retry_after: None,
+                });
+            };
+            let activated = activator.activate(Some(source), serial, key).await;
+            activated.map(Activated::from).map_err(Refused::from)
         })
     }
 
@@ -241,7 +279,48 @@ impl Backend for Front {
         publish: &'a v1::Publish,
         source: IpAddr,
     ) -> Answer<'a, Option<Accepted>> {
-        Box::pin(async move { self.publish_now(token, publish, source) })
+        Box::pin(async move {
+            let requester = self.requester(token).await?;
+            self.publish_for(&requester, publish, source)
+        })
+    }
+}
+
+impl From<activation::Activated> for Activated {
+    fn from(activated: activation::Activated) -> Self {
+        Self {
+            token: activated.token.as_str().to_owned(),
+            expires_at_ms: activated.expires_at,
+            gateways: activated.gateways,
+        }
+    }
+}
+
+impl From<activation::Refused> for Refused {
+    fn from(refused: activation::Refused) -> Self {
+        match refused {
+            activation::Refused::Field { field, detail } => Self {
+                code: ErrorCode::InvalidField.name(),
+                field,
+                message: detail,
+                retry_after: None,
+            },
+            activation::Refused::Unauthorized => Self {
+                code: Refused::UNAUTHORIZED,
+                field: "",
+                message: "serial number and key do not fit".to_owned(),
+                retry_after: None,
+            },
+            activation::Refused::Limited(after) => Self {
+                code: ErrorCode::RateLimited.name(),
+                field: "",
+                message: "too many attempts from this address have failed \
+                          (activation.failures_per_source_per_minute)"
+                    .to_owned(),
+                retry_after: Some(after),
+            },
+            activation::Refused::Unavailable(after) => Self::store_unavailable(after),
+        }
     }
 }
 

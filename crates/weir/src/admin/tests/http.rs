@@ -29,7 +29,7 @@ pub(super) struct Kept {
 
 impl Server {
     pub(super) async fn start(config: Config) -> Self {
-        Self::start_with(config, |builder| builder).await
+        Box::pin(Self::start_with(config, |builder| builder)).await
     }
 
     pub(super) async fn start_with(

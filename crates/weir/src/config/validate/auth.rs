@@ -57,6 +57,15 @@ impl Config {
             let depends_on = &["listen.proxy_networks"];
             return Err(ConfigError { depends_on, ..error("auth.anonymous", "(absent)", allowed) });
         }
+        Ok(())
+    }
+
+    /// Checks that the configuration lets somebody connect: to be asked where devices are kept nowhere.
+    ///
+    /// Errors: the key at fault.
+    pub fn check_admits(&self) -> Result<(), ConfigError> {
+        let exposed = self.listen.exposed();
+        let admits_anonymous = self.admits_anonymous();
         let nobody = self.auth.tokens.is_empty()
             && self.auth.services.is_empty()
             && self.auth.jwt.keys.is_empty();

@@ -10,7 +10,7 @@ fn machine() -> Resources {
 
 fn said(json: &str) -> String {
     let config: Config = serde_json::from_str(json).unwrap_or_else(|e| panic!("{json}: {e}"));
-    match config.validate_for(&machine()) {
+    match config.validate_for(&machine()).and_then(|()| config.check_admits()) {
         Ok(()) => String::new(),
         Err(error) => error.to_string(),
     }

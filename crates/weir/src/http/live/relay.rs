@@ -86,7 +86,7 @@ pub(crate) async fn relay(
         .ok_or_else(|| busy("it was not admitted"))?;
     let to = TcpStream::from_std(std::net::TcpStream::from(to))
         .map_err(|_| busy("the runtime takes no more sockets"))?;
-    session::run_paired(hub, Stream::plain(to), unsettled, live).await;
+    Box::pin(session::run_paired(hub, Stream::plain(to), unsettled, live)).await;
     let from = Arc::new(from);
     BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), hub.config().connection.stall_timeout))));
     Ok(response.map(|()| Relayed { from, _charge, _descriptor }))

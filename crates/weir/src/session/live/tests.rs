@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use weir_engine::Transport;
 
 use super::*;
+use crate::auth::GrantRef;
 use crate::listener::Door;
 use crate::{Config, Gateway};
 
@@ -79,14 +80,24 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     else {
         panic!("there is no room");
     };
+    // It is revoked after it was found who it is.
+    let mark = hub.devices.mark();
+    hub.devices.revoke("d");
+    let admission = Admission {
+        device: "d".to_owned(),
+        grant: GrantRef::Numbered(0),
+        priority: weir_engine::Priority::Normal,
+        is_service: false,
+        ends: None,
+        mark,
+    };
     let live = Live {
         head: Vec::new(),
         read_ahead: Vec::new(),
         identity: None,
         format: Format::Sse,
         positions: None,
-        // Of no device.
-        hail: Hail::Is(Hello::default()),
+        hail: Hail::Is(Hello::default(), Box::new(admission)),
     };
     tokio::select! {
         // Looked at first: a pause of the machine is none of it.
@@ -96,7 +107,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     }
     let mut heard = String::new();
     timeout(PATIENCE, ours.read_to_string(&mut heard)).await.expect("it ends").unwrap();
-    assert!(heard.contains("event:goodbye") && heard.contains("malformed"), "{heard}");
+    assert!(heard.contains("event:goodbye") && heard.contains("revoked"), "{heard}");
     assert_eq!(hub.counters().unsettled(), 0);
     gateway.shutdown().await;
 }
