@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use csv::{ByteRecord, ErrorKind, ReaderBuilder};
+use csv::{ByteRecord, ErrorKind, ReaderBuilder, Terminator};
 
 use super::{BadRow, KEY, ROW_BYTES_MAX, Row, RowsError, SERIAL, check_label_name};
 
@@ -26,6 +26,9 @@ struct Columns {
 struct Bounded<R> {
     input: R,
     left: usize,
+    /// Bytes read so far, and the last one.
+    read: u64,
+    last: u8,
 }
 
 impl<R: Read> Reader<R> {
@@ -33,8 +36,10 @@ impl<R: Read> Reader<R> {
         let mut rows = ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
+            // A carriage return before it is taken off here: the parser would lose count of the lines.
+            .terminator(Terminator::Any(b'\n'))
             .buffer_capacity(BUFFER_BYTES)
-            .from_reader(Bounded { input, left: READ_BYTES_MAX });
+            .from_reader(Bounded { input, left: READ_BYTES_MAX, read: 0, last: b'\n' });
         let mut record = ByteRecord::new();
         let has_header = rows.read_byte_record(&mut record).map_err(|error| failed(error, 1))?;
         if !has_header {
@@ -45,23 +50,32 @@ impl<R: Read> Reader<R> {
     }
 
     pub(super) fn next_row(&mut self) -> Result<Option<Result<Row, BadRow>>, RowsError> {
-        self.rows.get_mut().left = READ_BYTES_MAX;
-        let line = self.rows.position().line();
-        match self.rows.read_byte_record(&mut self.record) {
-            Ok(true) => {
-                let line = self.record.position().map_or(line, csv::Position::line);
-                Ok(Some(self.columns.row(&self.record, line)))
+        loop {
+            self.rows.get_mut().left = READ_BYTES_MAX;
+            let line = self.rows.position().line();
+            match self.rows.read_byte_record(&mut self.record) {
+                Ok(true) if is_blank(&self.record) => {}
+                Ok(true) => return Ok(Some(self.columns.row(&self.record, self.line()))),
+                Ok(false) => return Ok(None),
+                Err(error) => return Err(failed(error, line)),
             }
-            Ok(false) => Ok(None),
-            Err(error) => Err(failed(error, line)),
         }
+    }
+
+    /// The line that the record begins at, told from where it ends: blank ones before it belong to no record.
+    fn line(&self) -> u64 {
+        let (input, end) = (self.rows.get_ref(), self.rows.position());
+        let is_cut = end.byte() == input.read && input.last != b'\n';
+        let within = self.record.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
+        end.line() - within - u64::from(!is_cut)
     }
 }
 
 impl Columns {
     fn read(header: &ByteRecord) -> Result<Columns, String> {
         let mut names = Vec::with_capacity(header.len());
-        for (index, name) in header.iter().enumerate() {
+        for index in 0..header.len() {
+            let name = field(header, index);
             // Spreadsheets put a mark before the first one.
             let name = if index == 0 { name.strip_prefix(MARK).unwrap_or(name) } else { name };
             let name = std::str::from_utf8(name)
@@ -95,8 +109,8 @@ impl Columns {
             return Err(bad("", detail));
         }
         let text = |index: usize, name: &str| {
-            let bytes = record.get(index).unwrap_or_default();
-            std::str::from_utf8(bytes).map_err(|_| bad(name, format!("{name} is not UTF-8")))
+            std::str::from_utf8(field(record, index))
+                .map_err(|_| bad(name, format!("{name} is not UTF-8")))
         };
         let mut labels = BTreeMap::new();
         for (index, name) in &self.labels {
@@ -118,8 +132,22 @@ impl<R: Read> Read for Bounded<R> {
         let room = buf.len().min(self.left);
         let bytes = self.input.read(&mut buf[..room])?;
         self.left -= bytes;
+        self.read += bytes as u64;
+        self.last = buf[..bytes].last().copied().unwrap_or(self.last);
         Ok(bytes)
     }
+}
+
+/// A field; of the last one without the carriage return that may stand before the line break.
+fn field(record: &ByteRecord, index: usize) -> &[u8] {
+    let field = record.get(index).unwrap_or_default();
+    let is_last = index + 1 == record.len();
+    if is_last { field.strip_suffix(b"\r").unwrap_or(field) } else { field }
+}
+
+/// Whether the line had a carriage return and nothing else.
+fn is_blank(record: &ByteRecord) -> bool {
+    record.len() == 1 && field(record, 0).is_empty()
 }
 
 fn failed(error: csv::Error, line: u64) -> RowsError {

@@ -38,7 +38,7 @@ impl<R: Read> Reader<R> {
                 return Ok(Some(Err(BadRow { line: self.line, field: String::new(), detail })));
             }
             if !self.text.trim_ascii().is_empty() {
-                return Ok(Some(row(&self.text, self.line)));
+                return Ok(Some(row(self.text.trim_ascii_end(), self.line)));
             }
         }
     }

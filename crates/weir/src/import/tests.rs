@@ -39,6 +39,9 @@ fn json(text: &str) -> Vec<String> {
 fn csv_is_read_by_its_header() {
     assert_eq!(csv("devSn,devKey\nadd,abc\n"), ["2 add/abc"]);
     assert_eq!(csv("\u{feff}devSn,devKey\r\nadd,abc"), ["2 add/abc"]);
+    let blank = "devSn,devKey\r\n\r\na,k\r\n\r\nb,\"k\"\r\n,k\r\nc,k";
+    assert_eq!(csv(blank), ["3 a/k", "5 b/k", "6 devSn: devSn is empty", "7 c/k"]);
+    assert_eq!(csv("devSn,devKey\n\n\na,k\n\nb,k\n"), ["4 a/k", "6 b/k"]);
     assert_eq!(
         csv("site,devKey,devSn,hw\nüb,k1,a,\n\"x,\ny\"\"\",k2,b,2\nz,k3,c,3\n"),
         [
@@ -110,7 +113,7 @@ fn json_lines_are_read_one_by_one() {
             "5 devKey: devKey is missing",
             "6 devSn: devSn is missing",
             "7 : invalid type: sequence, expected a JSON object at column 0",
-            "8 : EOF while parsing an object at column 2",
+            "8 : EOF while parsing an object at column 1",
             "9 devSn: devSn stands there twice",
             "10 a: a is not a text",
             "11 : the line has more than 65536 bytes",
