@@ -85,7 +85,11 @@ fn files_for_tls_are_refused_by_check_and_by_serve_alike() {
     let path = directory.path().join("weir.toml");
     let run = |command: &[&str], tls: &str| {
         let listen = "[listen]\ntcp = [\"127.0.0.1:0\"]\ntls = [\"127.0.0.1:0\"]\nhttp = []\nudp = []\nadmin = \"127.0.0.1:0\"\n";
-        std::fs::write(&path, format!("{listen}[log]\nlevel = \"off\"\n{tls}")).unwrap();
+        std::fs::write(
+            &path,
+            format!("{listen}[store]\nkind = \"none\"\n[log]\nlevel = \"off\"\n{tls}"),
+        )
+        .unwrap();
         let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
         weir.args(command).arg(&path).current_dir(&directory).env_clear();
         weir.output().unwrap()

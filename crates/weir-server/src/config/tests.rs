@@ -203,7 +203,8 @@ fn a_default_that_no_longer_fits_is_said_with_the_place_of_what_it_depends_on() 
             "f.toml:2:19: connection.high_watermark_bytes = 131072: allowed is 1081344",
         ),
     ]);
-    let error = load("", &[("WEIR_LISTEN_TCP", "0.0.0.0:7070")]).unwrap_err();
+    let variables = [("WEIR_LISTEN_TCP", "0.0.0.0:7070"), ("WEIR_STORE_KIND", "none")];
+    let error = load("", &variables).unwrap_err();
     assert!(error.starts_with("WEIR_LISTEN_TCP: auth.tokens = []: "), "{error}");
 }
 

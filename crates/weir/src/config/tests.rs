@@ -40,7 +40,11 @@ fn who_may_connect_from_where() {
     check(|c| (c.listen.tcp, c.listen.http) = (vec![], vec![]), "listen.tcp", "at least one");
     check(|c| c.listen.tcp = vec![], "", "");
     check(|c| c.listen.http = exposed(), "auth.tokens", "0.0.0.0:7070 of listen.http");
-    check(|c| c.listen.https = addrs(&["[::]:1"]), "auth.tokens", "[::]:1 of listen.https");
+    let https = |c: &mut Config| {
+        c.listen.https = addrs(&["[::]:1"]);
+        c.tls.development_certificate_anywhere = true;
+    };
+    check(https, "auth.tokens", "[::]:1 of listen.https");
     check(|c| c.listen.tcp = exposed(), "auth.tokens", "0.0.0.0:7070");
     let tokens = || vec![token("t", None)];
     check(|c| (c.listen.tcp, c.auth.tokens) = (exposed(), tokens()), "", "");
