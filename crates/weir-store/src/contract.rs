@@ -80,7 +80,7 @@ pub trait Store: Send + Sync + 'static {
     /// meanwhile may be missing.
     fn list(&self, page: Page) -> Answer<'_, Vec<Device>>;
 
-    /// Notes when devices were connected last; an earlier time than the stored one changes nothing, and neither does an
+    /// Notes when devices connected last; an earlier time than the stored one changes nothing, and neither does an
     /// unknown serial. Need not be durable.
     fn seen(&self, seen: Vec<(Serial, Millis)>) -> Answer<'_, ()>;
 

@@ -62,7 +62,7 @@ pub struct Device {
     pub created: Millis,
     /// When it was activated first.
     pub activated: Option<Millis>,
-    /// When it was connected last, as far as that has been written.
+    /// When it connected last, as far as that has been written.
     pub seen: Option<Millis>,
     /// Counts what changed which tokens are valid: issues, revocations, changes of the key. Never falls.
     pub generation: u64,

@@ -27,7 +27,7 @@ use crate::import::{check_key, check_serial};
 use crate::sources::{Source, Sources};
 
 pub(crate) use counts::{ActivationCounts, ActivationOutcome};
-pub(crate) use tidy::tidy;
+pub(crate) use tidy::{tell_seen, tidy};
 
 /// Gives devices their tokens.
 ///

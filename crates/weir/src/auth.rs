@@ -122,6 +122,8 @@ pub(crate) struct Admission {
     pub(crate) is_service: bool,
     /// When its credentials end, if they do.
     pub(crate) ends: Option<Millis>,
+    /// Whether it is a device of the store, which is told that it has connected.
+    pub(crate) is_kept: bool,
     /// What is revoked after this counts: see [`crate::devices::Devices::pin_since`].
     pub(crate) mark: u64,
 }
@@ -292,7 +294,7 @@ impl Authenticator {
         let mark = bearer.mark;
         let admission = |device, grant, priority, is_service| {
             let grant = GrantRef::Numbered(grant);
-            Ok(Admission { device, grant, priority, is_service, ends: None, mark })
+            Ok(Admission { device, grant, priority, is_service, ends: None, is_kept: false, mark })
         };
         let place = match &bearer.kind {
             BearerKind::Nobody => {
@@ -336,6 +338,7 @@ impl Authenticator {
             priority: mortal.priority,
             is_service: false,
             ends: Some(mortal.ends),
+            is_kept: mortal.kind == AuthKind::Device,
             mark,
         })
     }

@@ -1,5 +1,7 @@
 //! The store of devices as the gateway uses it: in batches, and with the secrets that keys and tokens are hashed by.
 
+mod seen;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use weir_store::{
 
 use crate::auth::TokenSource;
 use crate::hub::unix_millis;
+use seen::Seen;
 
 /// A store of devices, what gathers requests before it, and the secrets that belong to it.
 ///
@@ -21,6 +24,7 @@ pub struct DeviceStore {
     secrets: Secrets,
     breaker: Option<Arc<Breaker>>,
     cache: Option<Arc<Cached>>,
+    seen: Seen,
 }
 
 /// A device as it is kept; hashes of keys and tokens are never shown.
@@ -37,7 +41,7 @@ pub struct StoredDevice {
     /// When it was activated first.
     #[schema(required)]
     pub activated_ms: Option<u64>,
-    /// When it was connected last, as far as that is known.
+    /// When it connected last with a token of its own, as far as that is known.
     #[schema(required)]
     pub seen_ms: Option<u64>,
     /// When its token ends.
@@ -51,7 +55,7 @@ impl DeviceStore {
     /// Puts batches before a store. `secrets` are those that all in it was hashed with.
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits, secrets: Secrets) -> Self {
         let batches = Batches::new(store, limits);
-        Self { batches, secrets, breaker: None, cache: None }
+        Self { batches, secrets, breaker: None, cache: None, seen: Seen::default() }
     }
 
     /// Has the metrics show what a circuit breaker before the store does.
@@ -89,6 +93,21 @@ impl DeviceStore {
 
     pub(crate) fn cache_counts(&self) -> Option<CacheCounts> {
         self.cache.as_ref().map(|cache| cache.counts())
+    }
+
+    /// Notes that a device has connected.
+    pub(crate) fn note_seen(&self, serial: &str) {
+        self.seen.note(serial, unix_millis());
+    }
+
+    /// Tells the store which devices have connected.
+    pub(crate) async fn tell_seen(&self) -> Result<(), weir_store::Error> {
+        self.seen.tell(&**self.store()).await
+    }
+
+    /// Connects of which the store was not told.
+    pub(crate) fn seen_dropped(&self) -> u64 {
+        self.seen.dropped()
     }
 
     pub(crate) fn batches(&self) -> &Batches {

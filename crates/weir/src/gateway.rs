@@ -233,6 +233,11 @@ impl Gateway {
             warn!("a shard did not stop in time");
         }
         self.services.shutdown().await;
+        if let Some(devices) = &self.hub.device_store
+            && !matches!(timeout(STOP_TIMEOUT, devices.tell_seen()).await, Ok(Ok(())))
+        {
+            warn!("the store of devices was not told of the last that have connected");
+        }
         // Those who listen have been told of every end.
         self.hub.events.close();
         // Last, so that the drain can be watched.
@@ -460,6 +465,7 @@ fn launch(
     }
     services.spawn(admission::tidy(Arc::clone(&hub)));
     services.spawn(activation::tidy(Arc::clone(&hub)));
+    services.spawn(activation::tell_seen(Arc::clone(&hub)));
     if let Some(tls) = &hub.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }

@@ -377,6 +377,9 @@ async fn admit(
         }
     };
     let pin = hub.devices.pin_since(&admission.device, admission.mark)?;
+    if let (true, Some(devices)) = (admission.is_kept, &hub.device_store) {
+        devices.note_seen(&admission.device);
+    }
     Ok((admission, pin))
 }
 

@@ -1,4 +1,5 @@
-//! What is done now and then: forgetting sources, and removing records of tokens that have ended.
+//! What is done now and then: telling the store who has connected, forgetting sources, and removing records of tokens that
+//! have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,23 @@ pub(crate) async fn tidy(hub: Arc<Hub>) {
     }
 }
 
+/// Tells the store who has connected, until it is dropped.
+pub(crate) async fn tell_seen(hub: Arc<Hub>) {
+    let Some(devices) = &hub.device_store else { return };
+    let mut is_told = false;
+    loop {
+        sleep(SEEN_INTERVAL).await;
+        match devices.tell_seen().await {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!(%error, "the store of devices cannot be told who has connected");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 impl Activator {
     /// Removes records in small parts, so that requests find their turn between them.
     async fn sweep(&self) -> Result<(), weir_store::Error> {
@@ -40,6 +58,8 @@ impl Activator {
     }
 }
 
+/// What is not told yet is lost with the process.
+const SEEN_INTERVAL: Duration = Duration::from_secs(5);
 const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 /// Some milliseconds of the store's writer.
 const SWEEP_MAX: usize = 500;

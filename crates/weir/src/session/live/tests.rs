@@ -89,6 +89,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
         priority: weir_engine::Priority::Normal,
         is_service: false,
         ends: None,
+        is_kept: false,
         mark,
     };
     let live = Live {
