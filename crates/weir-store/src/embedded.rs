@@ -1,6 +1,7 @@
 //! The store that needs no server: one file of SQLite's.
 
 mod file;
+mod index;
 mod queue;
 mod tables;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use crate::contract::{Answer, BATCH_MAX, Error, Store};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
+use index::TokenIndex;
 use queue::{Queue, Task};
 use tables::Tables;
 
@@ -39,6 +41,8 @@ use tables::Tables;
 pub struct Embedded {
     timeout: Duration,
     queue_max: usize,
+    #[cfg(test)]
+    index: Arc<TokenIndex>,
     // What has been asked is carried out when it ends, and in this order: the last connection that is closed moves the
     // log into the file, and that is the writer's; then others may open it.
     reads: Worker,
@@ -70,13 +74,24 @@ impl Embedded {
     /// Another process holds it, it cannot be written, it is damaged, or of another version.
     ///
     /// # Cost
-    /// Blocks: some milliseconds, and after a crash as long as reading the log takes, which has 64 MB at the most.
+    /// Blocks while it reads which tokens lead to which devices, some half a second for a million that have been activated,
+    /// and after a crash as long as reading the log takes, which has 64 MB at the most.
     pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
         let opened = file::open(&options.path)?;
-        let writes = Worker::start("store-writer", opened.writer, worker::write)?;
-        let reads = Worker::start("store-reader", opened.reader, worker::read)?;
+        let index = Arc::new(opened.index);
+        let writes =
+            Worker::start("store-writer", opened.writer, Arc::clone(&index), worker::write)?;
+        let reads = Worker::start("store-reader", opened.reader, Arc::clone(&index), worker::read)?;
         let (timeout, queue_max) = (options.timeout, options.queue_max);
-        Ok(Embedded { timeout, queue_max, reads, writes, _lock: opened.lock })
+        Ok(Embedded {
+            timeout,
+            queue_max,
+            #[cfg(test)]
+            index,
+            reads,
+            writes,
+            _lock: opened.lock,
+        })
     }
 
     fn ask<T: Send + 'static>(
@@ -151,9 +166,9 @@ impl Store for Embedded {
         })
     }
 
-    fn sweep(&self, now: Millis, limit: usize) -> Answer<'_, usize> {
-        let limit = limit.min(BATCH_MAX);
-        self.ask(&self.writes, limit, move |tables| tables.sweep(now, limit))
+    /// There is nothing to remove: tokens stand in the records of their devices.
+    fn sweep(&self, _: Millis, _: usize) -> Answer<'_, usize> {
+        Box::pin(std::future::ready(Ok(0)))
     }
 
     fn count(&self) -> Answer<'_, u64> {
@@ -165,14 +180,15 @@ impl Worker {
     fn start(
         name: &str,
         conn: Connection,
-        run: fn(&Connection, &Queue),
+        index: Arc<TokenIndex>,
+        run: fn(&Connection, &TokenIndex, &Queue),
     ) -> Result<Worker, OpenError> {
         let queue = Arc::new(Queue::default());
         let shared = Arc::clone(&queue);
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             // However it ends, nobody waits for it afterwards.
             let _closed = shared.close_at_end();
-            run(&conn, &shared);
+            run(&conn, &index, &shared);
         });
         Ok(Worker { queue, thread: Some(thread.map_err(OpenError::Thread)?) })
     }

@@ -1,21 +1,23 @@
 //! Devices and tokens as rows.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use rusqlite::types::Type;
 use rusqlite::{CachedStatement, Connection, Error, OptionalExtension as _, Result, Row, params};
 
+use super::index::TokenIndex;
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Previous, Proof, Put, Refusal,
     Revoked, Serial, State,
 };
 
 /// The tables within one transaction.
-///
-/// `devices` is the truth; `tokens` has a row for each token that a device knows, and leads to it.
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
+    index: &'a TokenIndex,
+    /// Tokens that devices have forgotten in this transaction.
+    forgotten: RefCell<Vec<(Hash, i64)>>,
     /// Devices that this transaction has added.
     added: Cell<u64>,
 }
@@ -37,19 +39,13 @@ pub(super) const SCHEMA: &str = "
         previous BLOB,
         previous_end INTEGER
     );
-    CREATE TABLE tokens (
-        hash BLOB PRIMARY KEY,
-        device INTEGER NOT NULL,
-        expires INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX tokens_by_end ON tokens (expires);
     CREATE TABLE counts (devices INTEGER NOT NULL);
     INSERT INTO counts VALUES (0);
 ";
 
 impl<'a> Tables<'a> {
-    pub(super) fn new(conn: &'a Connection) -> Tables<'a> {
-        Tables { conn, added: Cell::new(0) }
+    pub(super) fn new(conn: &'a Connection, index: &'a TokenIndex) -> Tables<'a> {
+        Tables { conn, index, forgotten: RefCell::default(), added: Cell::new(0) }
     }
 
     /// Writes what is written once a transaction.
@@ -59,6 +55,13 @@ impl<'a> Tables<'a> {
             added => {
                 self.execute("UPDATE counts SET devices = devices + ?", params![integer(added)])
             }
+        }
+    }
+
+    /// Lets go of what the transaction has ended, once it is committed.
+    pub(super) fn committed(self) {
+        for (token, device) in self.forgotten.into_inner() {
+            self.index.remove(&token, device);
         }
     }
 
@@ -94,8 +97,7 @@ impl<'a> Tables<'a> {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.change(id, &device, &changed)?;
-        let sql = "INSERT OR REPLACE INTO tokens (hash, device, expires) VALUES (?, ?, ?)";
-        self.execute(sql, params![issue.token.0, id, integer(issue.expires)])?;
+        self.index.add(&issue.token, id);
         Ok(Ok(Issued {
             serial: changed.serial,
             generation: changed.generation,
@@ -145,13 +147,6 @@ impl<'a> Tables<'a> {
         self.execute(sql, params![serial.as_str(), integer(at)])
     }
 
-    pub(super) fn sweep(&self, now: Millis, limit: usize) -> Result<usize> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let sql = "DELETE FROM tokens WHERE hash IN (
-                       SELECT hash FROM tokens WHERE expires <= ?1 ORDER BY expires LIMIT ?2)";
-        self.prepare(sql)?.execute(params![integer(now), limit])
-    }
-
     pub(super) fn count(&self) -> Result<u64> {
         self.prepare("SELECT devices FROM counts")?.query_row([], |row| unsigned(row, 0))
     }
@@ -166,7 +161,7 @@ impl<'a> Tables<'a> {
         self.execute(sql, params![serial, device.key.0, state, labels, created, generation])
     }
 
-    /// Writes what says which tokens are valid, and removes the rows of tokens that the device has forgotten.
+    /// Writes what says which tokens are valid.
     fn change(&self, id: i64, before: &Device, after: &Device) -> Result<()> {
         let sql = "UPDATE devices SET state = ?2, activated = ?3, generation = ?4, token = ?5,
                        token_end = ?6, previous = ?7, previous_end = ?8
@@ -184,10 +179,9 @@ impl<'a> Tables<'a> {
         ];
         self.execute(sql, row)?;
         let known = hashes(after);
-        for token in hashes(before).iter().flatten().filter(|token| !known.contains(&Some(**token)))
-        {
-            self.execute("DELETE FROM tokens WHERE hash = ?", params![token.0])?;
-        }
+        let forgotten = hashes(before).into_iter().flatten();
+        let forgotten = forgotten.filter(|token| !known.contains(&Some(*token)));
+        self.forgotten.borrow_mut().extend(forgotten.map(|token| (token, id)));
         Ok(())
     }
 
@@ -197,8 +191,15 @@ impl<'a> Tables<'a> {
     }
 
     fn by_token(&self, token: &Hash) -> Result<Option<(i64, Device)>> {
-        let mut select = self.prepare(BY_TOKEN)?;
-        select.query_row([token.0], device_of).optional()
+        for id in self.index.find(token) {
+            let mut select = self.prepare(BY_ID)?;
+            let found = select.query_row([id], device_of).optional()?;
+            if let Some(found) = found.filter(|(_, device)| hashes(device).contains(&Some(*token)))
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<()> {
@@ -293,6 +294,5 @@ macro_rules! columns {
 }
 
 const BY_SERIAL: &str = concat!(columns!(), "devices d WHERE d.serial = ?");
-const BY_TOKEN: &str =
-    concat!(columns!(), "tokens t JOIN devices d ON d.id = t.device WHERE t.hash = ?");
+const BY_ID: &str = concat!(columns!(), "devices d WHERE d.id = ?");
 const PAGE: &str = concat!(columns!(), "devices d WHERE d.serial > ?1 ORDER BY d.serial LIMIT ?2");

@@ -138,16 +138,32 @@ fn known_tokens(device: &Device) -> Vec<Hash> {
 }
 
 #[tokio::test]
-async fn rows_of_forgotten_tokens_go_at_once() {
-    let store = make().await;
+async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
     store.put(vec![entry(1)], 5).await.unwrap();
     for token in 0..100 {
         store.issue(vec![activation(1, token)]).await.unwrap();
     }
-    assert_eq!(store.sweep(9_000, 1_000).await, Ok(2), "those that the device knows");
-    store.issue(vec![activation(1, 200)]).await.unwrap();
-    store.revoke(vec![entry(1).serial]).await.unwrap();
-    assert_eq!(store.sweep(9_000, 1_000).await, Ok(0));
+    let tokens = || -> usize {
+        let file = rusqlite::Connection::open(directory.path().join("devices.db")).unwrap();
+        super::index::TokenIndex::read(&file).unwrap().len()
+    };
+    assert_eq!((store.index.len(), tokens()), (2, 2), "those that the device knows");
+    // The same in one batch.
+    let wishes = (100..200).map(|token| activation(1, token)).collect();
+    store.issue(wishes).await.unwrap();
+    assert_eq!((store.index.len(), tokens()), (2, 2));
+    let alike = |token: u8| Hash([&[7; 8][..], &[token; 24]].concat().try_into().unwrap());
+    let wish = |device, token| Issue { token: alike(token), ..activation(device, 0) };
+    store.put(vec![entry(2)], 5).await.unwrap();
+    store.issue(vec![wish(1, 1), wish(2, 2)]).await.unwrap();
+    let holders = store.check(vec![alike(1), alike(2), alike(3)], 10).await.unwrap();
+    let serials = holders.into_iter().map(|holder| Some(holder?.serial));
+    let expected = [Some(entry(1).serial), Some(entry(2).serial), None];
+    assert_eq!(serials.collect::<Vec<_>>(), expected, "hashes that begin alike");
+    store.revoke(vec![entry(1).serial, entry(2).serial]).await.unwrap();
+    assert_eq!((store.index.len(), tokens()), (0, 0));
 }
 
 #[test]

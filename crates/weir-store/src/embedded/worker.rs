@@ -2,34 +2,35 @@
 
 use rusqlite::{Connection, ErrorCode};
 
+use super::index::TokenIndex;
 use super::queue::{Job, Queue};
 use super::tables::Tables;
 use crate::contract::Error;
 
 /// Carries out what waits for the writer until its queue is closed.
-pub(super) fn write(conn: &Connection, queue: &Queue) {
-    serve(conn, queue, "BEGIN IMMEDIATE");
+pub(super) fn write(conn: &Connection, index: &TokenIndex, queue: &Queue) {
+    serve(conn, index, queue, "BEGIN IMMEDIATE");
 }
 
 /// Carries out what waits for the reader until its queue is closed.
 ///
 /// A transaction begins after its jobs have come, so they see what was answered before.
-pub(super) fn read(conn: &Connection, queue: &Queue) {
-    serve(conn, queue, "BEGIN");
+pub(super) fn read(conn: &Connection, index: &TokenIndex, queue: &Queue) {
+    serve(conn, index, queue, "BEGIN");
 }
 
-fn serve(conn: &Connection, queue: &Queue, begin: &str) {
+fn serve(conn: &Connection, index: &TokenIndex, queue: &Queue, begin: &str) {
     while let Some(mut jobs) = queue.take(GROUP_ITEMS) {
         jobs.retain(|job| !job.is_abandoned());
         if jobs.is_empty() {
             continue;
         }
-        match transact(conn, begin, &mut jobs).map_err(|error| described(&error)) {
+        match transact(conn, index, begin, &mut jobs).map_err(|error| described(&error)) {
             Ok(()) => jobs.into_iter().for_each(|job| job.answer(Ok(()))),
             // One damaged record is no reason to refuse what does not concern it.
             Err(Error::Damaged(_)) if jobs.len() > 1 => {
                 for mut job in jobs {
-                    let outcome = transact(conn, begin, std::slice::from_mut(&mut job));
+                    let outcome = transact(conn, index, begin, std::slice::from_mut(&mut job));
                     job.answer(outcome.map_err(|error| described(&error)));
                 }
             }
@@ -39,15 +40,21 @@ fn serve(conn: &Connection, queue: &Queue, begin: &str) {
 }
 
 /// Carries out jobs as one transaction; on an error none of them.
-fn transact(conn: &Connection, begin: &str, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+fn transact(
+    conn: &Connection,
+    index: &TokenIndex,
+    begin: &str,
+    jobs: &mut [Box<dyn Job>],
+) -> rusqlite::Result<()> {
     let run = || {
         conn.prepare_cached(begin)?.execute([])?;
-        let tables = Tables::new(conn);
+        let tables = Tables::new(conn, index);
         for job in jobs {
             job.run(&tables)?;
         }
         tables.finish()?;
         conn.prepare_cached("COMMIT")?.execute([])?;
+        tables.committed();
         Ok(())
     };
     let outcome = run();
