@@ -1,5 +1,6 @@
 //! The store that needs no server: one file of SQLite's.
 
+mod changes;
 mod file;
 mod index;
 mod queue;
@@ -23,7 +24,7 @@ use crate::contract::{Answer, BATCH_MAX, Error, Store};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
-use index::TokenIndex;
+use changes::Recent;
 use queue::{Queue, Task};
 use tables::Tables;
 
@@ -42,7 +43,7 @@ pub struct Embedded {
     timeout: Duration,
     queue_max: usize,
     #[cfg(test)]
-    index: Arc<TokenIndex>,
+    recent: Arc<Recent>,
     // What has been asked is carried out when it ends, and in this order: the last connection that is closed moves the
     // log into the file, and that is the writer's; then others may open it.
     reads: Worker,
@@ -78,16 +79,17 @@ impl Embedded {
     /// and after a crash as long as reading the log takes, which has 64 MB at the most.
     pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
         let opened = file::open(&options.path)?;
-        let index = Arc::new(opened.index);
+        let recent = Arc::new(opened.recent);
         let writes =
-            Worker::start("store-writer", opened.writer, Arc::clone(&index), worker::write)?;
-        let reads = Worker::start("store-reader", opened.reader, Arc::clone(&index), worker::read)?;
+            Worker::start("store-writer", opened.writer, Arc::clone(&recent), worker::write)?;
+        let reads =
+            Worker::start("store-reader", opened.reader, Arc::clone(&recent), worker::read)?;
         let (timeout, queue_max) = (options.timeout, options.queue_max);
         Ok(Embedded {
             timeout,
             queue_max,
             #[cfg(test)]
-            index,
+            recent,
             reads,
             writes,
             _lock: opened.lock,
@@ -180,15 +182,15 @@ impl Worker {
     fn start(
         name: &str,
         conn: Connection,
-        index: Arc<TokenIndex>,
-        run: fn(&Connection, &TokenIndex, &Queue),
+        recent: Arc<Recent>,
+        run: fn(&Connection, &Recent, &Queue),
     ) -> Result<Worker, OpenError> {
         let queue = Arc::new(Queue::default());
         let shared = Arc::clone(&queue);
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             // However it ends, nobody waits for it afterwards.
             let _closed = shared.close_at_end();
-            run(&conn, &index, &shared);
+            run(&conn, &recent, &shared);
         });
         Ok(Worker { queue, thread: Some(thread.map_err(OpenError::Thread)?) })
     }

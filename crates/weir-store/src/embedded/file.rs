@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::index::TokenIndex;
+use super::changes::Recent;
 use super::tables::SCHEMA;
 
 /// Why a store's file does not open.
@@ -69,7 +69,7 @@ pub enum OpenError {
 pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) reader: Connection,
-    pub(super) index: TokenIndex,
+    pub(super) recent: Recent,
     pub(super) lock: File,
 }
 
@@ -90,8 +90,8 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let (writer, reader) = connect().map_err(|error| failed(path, &error))?;
     format(path, &writer)?;
     set(&writer, &reader).map_err(|error| failed(path, &error))?;
-    let index = TokenIndex::read(&writer).map_err(|error| failed(path, &error))?;
-    Ok(Opened { writer, reader, index, lock })
+    let recent = Recent::read(&writer).map_err(|error| failed(path, &error))?;
+    Ok(Opened { writer, reader, recent, lock })
 }
 
 /// Holds the file for this process, by a file beside it: SQLite's own locks are let go between transactions.

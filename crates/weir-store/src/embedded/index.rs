@@ -3,7 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
-use rusqlite::{Connection, Result};
 
 use crate::records::Hash;
 
@@ -23,22 +22,6 @@ struct Lead {
 }
 
 impl TokenIndex {
-    /// Reads it from the devices.
-    pub(super) fn read(conn: &Connection) -> Result<TokenIndex> {
-        let index = TokenIndex::default();
-        let mut select =
-            conn.prepare("SELECT id, token, previous FROM devices WHERE token NOT NULL")?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            let device = row.get(0)?;
-            let known: [Option<[u8; 32]>; 2] = [row.get(1)?, row.get(2)?];
-            for token in known.into_iter().flatten() {
-                index.add(&Hash(token), device);
-            }
-        }
-        Ok(index)
-    }
-
     /// Has a token lead to a device. It may be done before that is committed, and twice.
     pub(super) fn add(&self, token: &Hash, device: i64) {
         let lead = Lead { start: start_of(token), device };

@@ -2,11 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use rusqlite::types::Type;
-use rusqlite::{CachedStatement, Connection, Error, OptionalExtension as _, Result, Row, params};
+use rusqlite::{
+    CachedStatement, Connection, Error, OptionalExtension as _, Result, Row, ToSql, params,
+};
 
-use super::index::TokenIndex;
+use super::changes::{Change, Changes, Recent};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Previous, Proof, Put, Refusal,
     Revoked, Serial, State,
@@ -15,8 +18,12 @@ use crate::records::{
 /// The tables within one transaction.
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
-    index: &'a TokenIndex,
-    /// Tokens that devices have forgotten in this transaction.
+    recent: &'a Recent,
+    /// As they were when the transaction began.
+    changes: &'a Changes,
+    /// Those of this transaction.
+    pending: RefCell<Changes>,
+    /// Tokens that devices have forgotten by them.
     forgotten: RefCell<Vec<(Hash, i64)>>,
     /// Devices that this transaction has added.
     added: Cell<u64>,
@@ -39,13 +46,35 @@ pub(super) const SCHEMA: &str = "
         previous BLOB,
         previous_end INTEGER
     );
+    CREATE TABLE changes (
+        id INTEGER PRIMARY KEY,
+        device INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        activated INTEGER,
+        generation INTEGER NOT NULL,
+        token BLOB,
+        token_end INTEGER,
+        previous BLOB,
+        previous_end INTEGER
+    );
     CREATE TABLE counts (devices INTEGER NOT NULL);
     INSERT INTO counts VALUES (0);
 ";
 
 impl<'a> Tables<'a> {
-    pub(super) fn new(conn: &'a Connection, index: &'a TokenIndex) -> Tables<'a> {
-        Tables { conn, index, forgotten: RefCell::default(), added: Cell::new(0) }
+    pub(super) fn new(
+        conn: &'a Connection,
+        recent: &'a Recent,
+        changes: &'a Changes,
+    ) -> Tables<'a> {
+        Tables {
+            conn,
+            recent,
+            changes,
+            pending: RefCell::default(),
+            forgotten: RefCell::default(),
+            added: Cell::new(0),
+        }
     }
 
     /// Writes what is written once a transaction.
@@ -58,11 +87,9 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Lets go of what the transaction has ended, once it is committed.
-    pub(super) fn committed(self) {
-        for (token, device) in self.forgotten.into_inner() {
-            self.index.remove(&token, device);
-        }
+    /// What the transaction has changed, and which tokens devices have forgotten: to be told once it is committed.
+    pub(super) fn into_changes(self) -> (Changes, Vec<(Hash, i64)>) {
+        (self.pending.into_inner(), self.forgotten.into_inner())
     }
 
     pub(super) fn put(&self, entry: &DeviceEntry, now: Millis) -> Result<Put> {
@@ -86,7 +113,9 @@ impl<'a> Tables<'a> {
 
     pub(super) fn issue(&self, issue: &Issue) -> Result<std::result::Result<Issued, Refusal>> {
         let (found, missing) = match &issue.proof {
-            Proof::Key { serial, .. } => (self.by_serial(serial)?, Refusal::UnknownDevice),
+            Proof::Key { serial, .. } => {
+                (self.one(BY_SERIAL_BARE, serial.as_str())?, Refusal::UnknownDevice)
+            }
             Proof::Token(token) => (self.by_token(token)?, Refusal::InvalidToken),
         };
         let Some((id, device)) = found else {
@@ -97,7 +126,7 @@ impl<'a> Tables<'a> {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.change(id, &device, &changed)?;
-        self.index.add(&issue.token, id);
+        self.recent.index.add(&issue.token, id);
         Ok(Ok(Issued {
             serial: changed.serial,
             generation: changed.generation,
@@ -138,7 +167,7 @@ impl<'a> Tables<'a> {
         let mut select = self.prepare(PAGE)?;
         // No serial is empty: all of them are behind it.
         let after = after.map_or("", Serial::as_str);
-        let rows = select.query_map(params![after, limit], device_of)?;
+        let rows = select.query_map(params![after, limit], |row| self.device_of(row))?;
         rows.map(|row| Ok(row?.1)).collect()
     }
 
@@ -163,43 +192,46 @@ impl<'a> Tables<'a> {
 
     /// Writes what says which tokens are valid.
     fn change(&self, id: i64, before: &Device, after: &Device) -> Result<()> {
-        let sql = "UPDATE devices SET state = ?2, activated = ?3, generation = ?4, token = ?5,
-                       token_end = ?6, previous = ?7, previous_end = ?8
-                   WHERE id = ?1";
-        let (token, previous) = (after.token, after.previous);
-        let row = params![
-            id,
-            state_number(after.state),
-            after.activated.map(integer),
-            integer(after.generation),
-            token.map(|(token, _)| token.0),
-            token.map(|(_, end)| integer(end)),
-            previous.map(|previous| previous.token.0),
-            previous.map(|previous| integer(previous.until)),
-        ];
-        self.execute(sql, row)?;
-        let known = hashes(after);
-        let forgotten = hashes(before).into_iter().flatten();
+        let (before, after) = (Change::of(before), Change::of(after));
+        let sql = "INSERT INTO changes (device, state, activated, generation, token, token_end,
+                       previous, previous_end)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+        execute_change(self.conn, sql, id, &after)?;
+        self.pending.borrow_mut().insert(id, after);
+        let known = after.hashes();
+        let forgotten = before.hashes().into_iter().flatten();
         let forgotten = forgotten.filter(|token| !known.contains(&Some(*token)));
         self.forgotten.borrow_mut().extend(forgotten.map(|token| (token, id)));
         Ok(())
     }
 
     fn by_serial(&self, serial: &Serial) -> Result<Option<(i64, Device)>> {
-        let mut select = self.prepare(BY_SERIAL)?;
-        select.query_row([serial.as_str()], device_of).optional()
+        self.one(BY_SERIAL, serial.as_str())
     }
 
     fn by_token(&self, token: &Hash) -> Result<Option<(i64, Device)>> {
-        for id in self.index.find(token) {
-            let mut select = self.prepare(BY_ID)?;
-            let found = select.query_row([id], device_of).optional()?;
-            if let Some(found) = found.filter(|(_, device)| hashes(device).contains(&Some(*token)))
-            {
+        for id in self.recent.index.find(token) {
+            let found = self.one(BY_ID, id)?;
+            let knows = |device: &Device| Change::of(device).hashes().contains(&Some(*token));
+            if let Some(found) = found.filter(|(_, device)| knows(device)) {
                 return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    fn one(&self, sql: &str, key: impl ToSql) -> Result<Option<(i64, Device)>> {
+        self.prepare(sql)?.query_row([key], |row| self.device_of(row)).optional()
+    }
+
+    /// The device of a row, as it has become.
+    fn device_of(&self, row: &Row<'_>) -> Result<(i64, Device)> {
+        let (id, mut device) = device_of(row)?;
+        let pending = self.pending.borrow();
+        if let Some(change) = pending.get(&id).or_else(|| self.changes.get(&id)) {
+            change.apply(&mut device);
+        }
+        Ok((id, device))
     }
 
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<()> {
@@ -211,27 +243,14 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// A device of a row that has the columns of `columns!`, and its number.
+/// A device as its row has it, which has the columns of `columns!`, and its number.
 fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     let serial = row.get_ref(1)?.as_str()?;
     let serial = Serial::new(serial).map_err(|error| impossible(1, format!("serial {error}")))?;
-    let state = match row.get(3)? {
-        0 => State::New,
-        1 => State::Active,
-        2 => State::Revoked,
-        other => return Err(impossible(3, format!("{serial}: no state has the number {other}"))),
-    };
-    let token = match (row.get(9)?, optional(row, 10)?) {
-        (Some(token), Some(end)) => Some((Hash(token), end)),
-        (_, _) => None,
-    };
-    let previous = match (row.get(11)?, optional(row, 12)?) {
-        (Some(token), Some(until)) => Some(Previous { token: Hash(token), until }),
-        (_, _) => None,
-    };
+    let (token, previous) = tokens_of(row, 9)?;
     let device = Device {
         key: Hash(row.get(2)?),
-        state,
+        state: state_of(row, 3, &serial)?,
         labels: labels_of(row.get_ref(4)?.as_str()?)?,
         created: unsigned(row, 5)?,
         activated: optional(row, 6)?,
@@ -244,8 +263,96 @@ fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     Ok((row.get(0)?, device))
 }
 
-fn hashes(device: &Device) -> [Option<Hash>; 2] {
-    [device.token.map(|(token, _)| token), device.previous.map(|previous| previous.token)]
+/// The last change of each device.
+pub(super) fn changes(conn: &Connection) -> Result<Changes> {
+    let mut select = conn.prepare(
+        "SELECT device, state, activated, generation, token, token_end, previous, previous_end
+         FROM changes ORDER BY id",
+    )?;
+    let rows = select.query_map([], |row| {
+        let device: i64 = row.get(0)?;
+        let (token, previous) = tokens_of(row, 4)?;
+        let change = Change {
+            state: state_of(row, 1, device)?,
+            activated: optional(row, 2)?,
+            generation: unsigned(row, 3)?,
+            token,
+            previous,
+        };
+        Ok((device, change))
+    })?;
+    rows.collect()
+}
+
+/// Each token that stands in a device's row.
+pub(super) fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> Result<()> {
+    let mut select =
+        conn.prepare("SELECT id, token, previous FROM devices WHERE token NOT NULL")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let device = row.get(0)?;
+        let known: [Option<[u8; 32]>; 2] = [row.get(1)?, row.get(2)?];
+        known.into_iter().flatten().for_each(|token| each(device, Hash(token)));
+    }
+    Ok(())
+}
+
+/// The number of the last change; 0 without one.
+pub(super) fn last_change(conn: &Connection) -> Result<i64> {
+    conn.prepare_cached("SELECT ifnull(max(id), 0) FROM changes")?.query_row([], |row| row.get(0))
+}
+
+/// Writes a change into its device's row.
+pub(super) fn move_into_row(conn: &Connection, device: i64, change: &Change) -> Result<()> {
+    let sql = "UPDATE devices SET state = ?2, activated = ?3, generation = ?4, token = ?5,
+                   token_end = ?6, previous = ?7, previous_end = ?8
+               WHERE id = ?1";
+    execute_change(conn, sql, device, change)
+}
+
+/// Removes changes that stand in their rows.
+pub(super) fn forget_changes(conn: &Connection, until: i64) -> Result<()> {
+    conn.prepare_cached("DELETE FROM changes WHERE id <= ?")?.execute([until]).map(|_| ())
+}
+
+fn execute_change(conn: &Connection, sql: &str, device: i64, change: &Change) -> Result<()> {
+    let Change { state, activated, generation, token, previous } = change;
+    let row = params![
+        device,
+        state_number(*state),
+        activated.map(integer),
+        integer(*generation),
+        token.map(|(token, _)| token.0),
+        token.map(|(_, end)| integer(end)),
+        previous.map(|previous| previous.token.0),
+        previous.map(|previous| integer(previous.until)),
+    ];
+    conn.prepare_cached(sql)?.execute(row).map(|_| ())
+}
+
+/// The tokens that a device knows: the last one with its end, and the one before.
+type Known = (Option<(Hash, Millis)>, Option<Previous>);
+
+/// Those whose columns begin there.
+fn tokens_of(row: &Row<'_>, at: usize) -> Result<Known> {
+    let token = match (row.get(at)?, optional(row, at + 1)?) {
+        (Some(token), Some(end)) => Some((Hash(token), end)),
+        (_, _) => None,
+    };
+    let previous = match (row.get(at + 2)?, optional(row, at + 3)?) {
+        (Some(token), Some(until)) => Some(Previous { token: Hash(token), until }),
+        (_, _) => None,
+    };
+    Ok((token, previous))
+}
+
+fn state_of(row: &Row<'_>, at: usize, whose: impl Display) -> Result<State> {
+    match row.get(at)? {
+        0 => Ok(State::New),
+        1 => Ok(State::Active),
+        2 => Ok(State::Revoked),
+        other => Err(impossible(at, format!("{whose}: no state has the number {other}"))),
+    }
 }
 
 fn labels_text(labels: &BTreeMap<String, String>) -> Result<String> {
@@ -287,12 +394,18 @@ fn impossible(column: usize, text: String) -> Error {
 }
 
 macro_rules! columns {
-    () => {
-        "SELECT d.id, d.serial, d.key, d.state, d.labels, d.created, d.activated, d.seen, \
-         d.generation, d.token, d.token_end, d.previous, d.previous_end FROM "
+    ($labels:literal) => {
+        concat!(
+            "SELECT d.id, d.serial, d.key, d.state, ",
+            $labels,
+            ", d.created, d.activated, d.seen, d.generation, d.token, d.token_end, d.previous, ",
+            "d.previous_end FROM devices d "
+        )
     };
 }
 
-const BY_SERIAL: &str = concat!(columns!(), "devices d WHERE d.serial = ?");
-const BY_ID: &str = concat!(columns!(), "devices d WHERE d.id = ?");
-const PAGE: &str = concat!(columns!(), "devices d WHERE d.serial > ?1 ORDER BY d.serial LIMIT ?2");
+const BY_SERIAL: &str = concat!(columns!("d.labels"), "WHERE d.serial = ?");
+/// Without labels: reading them takes as long as the rest.
+const BY_SERIAL_BARE: &str = concat!(columns!("'{}'"), "WHERE d.serial = ?");
+const BY_ID: &str = concat!(columns!("d.labels"), "WHERE d.id = ?");
+const PAGE: &str = concat!(columns!("d.labels"), "WHERE d.serial > ?1 ORDER BY d.serial LIMIT ?2");

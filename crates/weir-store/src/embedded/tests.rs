@@ -147,13 +147,13 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     }
     let tokens = || -> usize {
         let file = rusqlite::Connection::open(directory.path().join("devices.db")).unwrap();
-        super::index::TokenIndex::read(&file).unwrap().len()
+        Recent::read(&file).unwrap().index.len()
     };
-    assert_eq!((store.index.len(), tokens()), (2, 2), "those that the device knows");
+    assert_eq!((store.recent.index.len(), tokens()), (2, 2), "those that the device knows");
     // The same in one batch.
     let wishes = (100..200).map(|token| activation(1, token)).collect();
     store.issue(wishes).await.unwrap();
-    assert_eq!((store.index.len(), tokens()), (2, 2));
+    assert_eq!((store.recent.index.len(), tokens()), (2, 2));
     let alike = |token: u8| Hash([&[7; 8][..], &[token; 24]].concat().try_into().unwrap());
     let wish = |device, token| Issue { token: alike(token), ..activation(device, 0) };
     store.put(vec![entry(2)], 5).await.unwrap();
@@ -163,7 +163,7 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     let expected = [Some(entry(1).serial), Some(entry(2).serial), None];
     assert_eq!(serials.collect::<Vec<_>>(), expected, "hashes that begin alike");
     store.revoke(vec![entry(1).serial, entry(2).serial]).await.unwrap();
-    assert_eq!((store.index.len(), tokens()), (0, 0));
+    assert_eq!((store.recent.index.len(), tokens()), (0, 0));
 }
 
 #[test]

@@ -1,60 +1,82 @@
 //! What the store's two threads do: group commit, and reading.
 
 use rusqlite::{Connection, ErrorCode};
+use tracing::warn;
 
-use super::index::TokenIndex;
+use super::changes::{Fold, Recent};
 use super::queue::{Job, Queue};
 use super::tables::Tables;
 use crate::contract::Error;
 
 /// Carries out what waits for the writer until its queue is closed.
-pub(super) fn write(conn: &Connection, index: &TokenIndex, queue: &Queue) {
-    serve(conn, index, queue, "BEGIN IMMEDIATE");
+pub(super) fn write(conn: &Connection, recent: &Recent, queue: &Queue) {
+    let mut fold = Fold::default();
+    let mut is_told = false;
+    serve(conn, recent, queue, "BEGIN IMMEDIATE", || match fold.step(conn, recent) {
+        Ok(()) => is_told = false,
+        Err(error) if !is_told => {
+            is_told = true;
+            warn!(%error, "the store of devices cannot move what has changed into its rows");
+        }
+        Err(_) => {}
+    });
 }
 
 /// Carries out what waits for the reader until its queue is closed.
 ///
 /// A transaction begins after its jobs have come, so they see what was answered before.
-pub(super) fn read(conn: &Connection, index: &TokenIndex, queue: &Queue) {
-    serve(conn, index, queue, "BEGIN");
+pub(super) fn read(conn: &Connection, recent: &Recent, queue: &Queue) {
+    serve(conn, recent, queue, "BEGIN", || {});
 }
 
-fn serve(conn: &Connection, index: &TokenIndex, queue: &Queue, begin: &str) {
+fn serve(
+    conn: &Connection,
+    recent: &Recent,
+    queue: &Queue,
+    begin: &str,
+    mut afterwards: impl FnMut(),
+) {
     while let Some(mut jobs) = queue.take(GROUP_ITEMS) {
         jobs.retain(|job| !job.is_abandoned());
         if jobs.is_empty() {
             continue;
         }
-        match transact(conn, index, begin, &mut jobs).map_err(|error| described(&error)) {
+        match transact(conn, recent, begin, &mut jobs).map_err(|error| described(&error)) {
             Ok(()) => jobs.into_iter().for_each(|job| job.answer(Ok(()))),
             // One damaged record is no reason to refuse what does not concern it.
             Err(Error::Damaged(_)) if jobs.len() > 1 => {
                 for mut job in jobs {
-                    let outcome = transact(conn, index, begin, std::slice::from_mut(&mut job));
+                    let outcome = transact(conn, recent, begin, std::slice::from_mut(&mut job));
                     job.answer(outcome.map_err(|error| described(&error)));
                 }
             }
             Err(error) => jobs.into_iter().for_each(|job| job.answer(Err(error.clone()))),
         }
+        afterwards();
     }
 }
 
 /// Carries out jobs as one transaction; on an error none of them.
 fn transact(
     conn: &Connection,
-    index: &TokenIndex,
+    recent: &Recent,
     begin: &str,
     jobs: &mut [Box<dyn Job>],
 ) -> rusqlite::Result<()> {
     let run = || {
+        // From before the transaction to its end.
+        let changes = recent.changes();
         conn.prepare_cached(begin)?.execute([])?;
-        let tables = Tables::new(conn, index);
+        let tables = Tables::new(conn, recent, &changes);
         for job in jobs {
             job.run(&tables)?;
         }
         tables.finish()?;
         conn.prepare_cached("COMMIT")?.execute([])?;
-        tables.committed();
+        let (pending, forgotten) = tables.into_changes();
+        drop(changes);
+        recent.publish(pending);
+        forgotten.iter().for_each(|(token, device)| recent.index.remove(token, *device));
         Ok(())
     };
     let outcome = run();
