@@ -102,7 +102,14 @@ impl Server {
                  {with_tls}{extra}{store}"
             ),
         )?;
-        let log = std::fs::File::create(directory.path().join("log"))?;
+        let child = Self::run(&directory, open_files_max)?;
+        Ok(Server { child, tcp, tls, http, https, admin, directory })
+    }
+
+    /// Starts the program on the configuration in `directory`.
+    fn run(directory: &TempDir, open_files_max: Option<u32>) -> Result<Child> {
+        let log = directory.path().join("log");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
         let mut command = match open_files_max {
             None => Command::new(program("weir")?),
             Some(limit) => {
@@ -112,17 +119,37 @@ impl Server {
                 command
             }
         };
-        let child = command
+        command
             .arg("--config")
-            .arg(&path)
+            .arg(directory.path().join("weir.toml"))
             .current_dir(directory.path())
             .env_remove("WEIR_CONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .context("starting weir")?;
-        Ok(Server { child, tcp, tls, http, https, admin, directory })
+            .context("starting weir")
+    }
+
+    /// Kills it (SIGKILL), and waits for its end.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again where it was, on what it left behind, when it has ended.
+    pub fn restart(&mut self) -> Result<()> {
+        let deadline = now() + PATIENCE;
+        // A port may be taken for a moment by another's connection.
+        while now() < deadline {
+            self.child = Self::run(&self.directory, None)?;
+            if self.wait_until_ready()? {
+                return Ok(());
+            }
+            rest();
+        }
+        bail!("weir did not start again; log:\n{}", self.log())
     }
 
     fn wait_until_ready(&mut self) -> Result<bool> {
@@ -323,8 +350,9 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The time, for what is measured of another process.
 #[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
