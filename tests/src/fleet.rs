@@ -99,6 +99,24 @@ impl Fleet {
         Fleet { clients: clients.collect(), shared }
     }
 
+    /// Has each device activate once.
+    pub fn activate(http: SocketAddr, members: Vec<Member>) -> Result<Vec<Member>> {
+        let clients = deal(members, CHECKS).map(|mut members| {
+            thread::spawn(move || {
+                let (shared, mut line) = (Shared::default(), Line::new(http));
+                for member in &mut members {
+                    shared.activate(&mut line, member)?;
+                }
+                Ok(members)
+            })
+        });
+        let mut activated = Vec::new();
+        for client in clients.collect::<Vec<JoinHandle<Result<Vec<Member>>>>>() {
+            activated.append(&mut client.join().ok().context("a client does not panic")??);
+        }
+        Ok(activated)
+    }
+
     /// Activations that have been answered so far.
     pub fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::Relaxed)
@@ -186,7 +204,7 @@ impl Fleet {
         }
         let http = server.http.context("it speaks HTTP")?;
         let shared = Arc::<Shared>::default();
-        let checks = deal(members, 16).map(|members| {
+        let checks = deal(members, CHECKS).map(|members| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let mut line = Line::new(http);
@@ -226,7 +244,17 @@ impl Member {
 
 impl Shared {
     fn work(&self, line: &mut Line, member: &mut Member) -> Result<()> {
-        self.until_answered(|| {
+        self.activate(line, member)?;
+        if self.is_awaited.swap(false, Ordering::Relaxed) {
+            *lock(&self.next_at) = Some(now());
+        }
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.check(line, member)
+    }
+
+    /// Asks for a token until it is there.
+    fn activate(&self, line: &mut Line, member: &mut Member) -> Result<()> {
+        let answer = self.until_answered(|| {
             let begun = now();
             let answer = member.activate(line)?;
             let mut tally = lock(&self.tally);
@@ -234,16 +262,9 @@ impl Shared {
                 if answer.status == 200 { &mut tally.longest } else { &mut tally.longest_refusal };
             *longest = begun.elapsed().max(*longest);
             Ok(answer)
-        })
-        .and_then(|answer| {
-            ensure!(answer.status == 200, "{}: {answer:?}", member.serial);
-            Ok(())
         })?;
-        if self.is_awaited.swap(false, Ordering::Relaxed) {
-            *lock(&self.next_at) = Some(now());
-        }
-        self.answered.fetch_add(1, Ordering::Relaxed);
-        self.check(line, member)
+        ensure!(answer.status == 200, "{}: {answer:?}", member.serial);
+        Ok(())
     }
 
     /// The newest token lets its device publish to a topic of its own, and the one before is nobody's.
@@ -342,6 +363,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Connections by which all are asked once.
+const CHECKS: usize = 16;
 /// What the serial numbers of a fleet begin with.
 const FLEET: &str = "fleet-";
 /// How a connection ends that has lost its gateway.
