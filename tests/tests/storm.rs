@@ -186,7 +186,7 @@ fn the_database_is_asked_for_many_at_a_time_and_then_not_at_all() -> Result<()> 
     let (database, mut redis) = (Database::start()?, Redis::start()?);
     let mut server = Server::start_with_http(&format!(
         "[store]\nkind = \"mongodb\"\nhash_key = \"store.key\"\nbatch_wait = \"{}ms\"\ntimeout = \"1m\"\n\
-         [store.mongodb]\nuri = \"{}\"\n[cache]\nredis = \"{}\"\nttl = \"10m\"\n{PATIENT}",
+         [store.mongodb]\nuri = \"{}\"\n[cache]\nredis = \"{}\"\ntimeout = \"10s\"\nttl = \"10m\"\n{PATIENT}",
         scale.batch_wait_ms,
         database.uri(),
         redis.url()
