@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::admin::Answer;
 use crate::line::Line;
-use crate::program::{PATIENCE, Server, now, rest};
+use crate::program::{PATIENCE, Server, now, program, rest};
 
 /// A topic class that tells by a publish whose token it is.
 pub const OWN_TOPICS: &str =
@@ -67,9 +68,7 @@ impl Fleet {
     pub fn import(server: &Server, count: usize) -> Result<Vec<Member>> {
         let serials: Vec<String> = (0..count).map(|number| format!("{FLEET}{number:06}")).collect();
         let mut members = Vec::new();
-        for part in serials.chunks(5_000) {
-            import(server, part)?;
-        }
+        import(server, &serials)?;
         let kept = kept(server)?;
         for serial in serials {
             let (_, begun_at) = kept.get(&serial).context("each was imported")?;
@@ -317,25 +316,15 @@ impl fmt::Display for Tally {
 
 fn import(server: &Server, serials: &[String]) -> Result<()> {
     let rows: String = serials.iter().map(|serial| format!("{serial},{}\n", key(serial))).collect();
-    let body = format!("devSn,devKey\n{rows}");
-    let (addr, length) = (server.admin, body.len());
-    let answer = Answer::ask(
-        addr,
-        &format!(
-            "POST /v1/devices HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\
-             Content-Type: text/csv\r\nContent-Length: {length}\r\n\r\n{body}"
-        ),
-    )?;
-    ensure!(answer.status == 200, "{answer:?}");
+    std::fs::write(server.directory().join("fleet.csv"), format!("devSn,devKey\n{rows}"))?;
+    devices(server, &["import", "fleet.csv"])?;
     Ok(())
 }
 
 /// State and generation of each device that is kept.
 fn kept(server: &Server) -> Result<HashMap<String, (String, u64)>> {
-    let exported = Answer::get(server.admin, "/v1/devices/export")?;
-    ensure!(exported.status == 200, "{exported:?}");
     let mut kept = HashMap::new();
-    for line in exported.body.lines() {
+    for line in devices(server, &["export"])?.lines() {
         let device: Value = serde_json::from_str(line)?;
         let text = |member: &str| device[member].as_str().map(str::to_owned).context("a text");
         let generation = device["generation"].as_u64().context("a number")?;
@@ -343,6 +332,16 @@ fn kept(server: &Server) -> Result<HashMap<String, (String, u64)>> {
         ensure!(earlier.is_none(), "twice: {line}");
     }
     Ok(kept)
+}
+
+/// `weir devices …` with the server's configuration: the command waits longer for a slow database than a request does.
+fn devices(server: &Server, args: &[&str]) -> Result<String> {
+    let mut command = Command::new(program("weir")?);
+    command.args(["devices", "--config", "weir.toml"]).args(args);
+    command.current_dir(server.directory()).env_remove("WEIR_CONFIG").stdin(Stdio::null());
+    let output = command.output()?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn key(serial: &str) -> String {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_tests::{
-    Database, Device, Fleet, Line, Member, Metrics, OWN_TOPICS, Proxy, Redis, Server, now,
+    Database, Device, Fleet, Line, Member, Metrics, OWN_TOPICS, PATIENCE, Proxy, Redis, Server, now,
 };
 use weir_wire::v1::{self, client_message, server_message};
 
@@ -216,8 +216,11 @@ impl Resident {
     }
 
     fn activate(&mut self) -> Result<()> {
-        let answer = self.member.activate(&mut self.line)?;
-        ensure!(answer.status == 200, "{answer:?}");
+        let deadline = now() + PATIENCE;
+        // A slow database may be late.
+        while self.member.activate(&mut self.line)?.status != 200 {
+            ensure!(now() < deadline, "it is not activated");
+        }
         self.connect()
     }
 
