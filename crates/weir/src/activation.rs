@@ -1,8 +1,8 @@
 //! Activation: a device shows its serial number and its key, and gets a token.
 //!
 //! ```text
-//!  source over its failures? ─▶ fields possible? ─▶ hash, new token ─▶ store, in a batch ─▶ token
-//!          429                       400                                 401      503
+//!  source over its failures? ─▶ fields possible? ─▶ hash, new token ─▶ store, in a batch ─▶ still not over them? ─▶ token
+//!          429                       400                                 401      503              429
 //! ```
 //!
 //! Who shows what is wrong learns nothing of what it was: an unknown serial number, a wrong key and a device that is shut
@@ -32,18 +32,34 @@ pub(crate) use tidy::{tell_seen, tidy};
 /// Gives devices their tokens.
 ///
 /// Limits: failures by source address (`activation.failures_per_source_*`), never by serial number, or a stranger could
-/// lock a device out; what waits for the store, by [`DeviceStore`].
+/// lock a device out; those by datagrams apart from the others, since anybody can send them in another one's name; what
+/// waits for the store, by [`DeviceStore`].
 /// Cost: two hashes, 16 random bytes, and a part of a batch.
 pub(crate) struct Activator {
     devices: Arc<DeviceStore>,
     counters: Arc<Counters>,
     /// `None`: as many as like.
-    failures: Option<Sources>,
+    failures: Option<Failures>,
     gateways: Arc<[String]>,
     token_ttl: Millis,
     grace: Millis,
     /// When the log was last told that the store fails, in seconds since 1970.
     told: AtomicU64,
+}
+
+/// Attempts that have failed, by source.
+struct Failures {
+    of_connections: Sources,
+    of_datagrams: Sources,
+}
+
+/// Where an attempt comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin {
+    /// A connection. All whose address is not known are one source.
+    Connection(Option<IpAddr>),
+    /// A datagram, whose address may be forged.
+    Datagram(IpAddr),
 }
 
 /// A device has a new token.
@@ -86,7 +102,10 @@ impl Activator {
         Self {
             devices,
             counters,
-            failures: (per_minute > 0).then(|| Sources::of_failures(per_minute, burst)),
+            failures: (per_minute > 0).then(|| Failures {
+                of_connections: Sources::of_failures(per_minute, burst),
+                of_datagrams: Sources::of_failures(per_minute, burst),
+            }),
             gateways: config.gateways.clone().into(),
             token_ttl: millis(config.token_ttl),
             grace: millis(config.grace),
@@ -95,15 +114,17 @@ impl Activator {
     }
 
     /// Gives a token to who shows the key of a device.
+    ///
+    /// Attempts that are under way together have all found their source as it was before any of them. So each is looked
+    /// at again when its answer is there: beyond the failures that a source may have nobody learns whether he was right.
     pub(crate) async fn activate(
         &self,
-        source: Option<IpAddr>,
+        origin: Origin,
         serial: &str,
         key: &str,
     ) -> Result<Activated, Refused> {
         let counts = &self.counters.activation;
-        let source = source_of(source);
-        self.check_source(source)?;
+        self.check_origin(origin)?;
         let impossible = |field, detail| {
             counts.count(ActivationOutcome::Invalid);
             Refused::Field { field, detail }
@@ -113,6 +134,7 @@ impl Activator {
         let key = self.devices.secrets().key_hash(&serial, key);
         match self.issue(Proof::Key { serial, key }).await? {
             Ok((activated, is_first)) => {
+                self.check_origin(origin)?;
                 counts.count(if is_first {
                     ActivationOutcome::First
                 } else {
@@ -120,34 +142,23 @@ impl Activator {
                 });
                 Ok(activated)
             }
-            Err(refusal) => {
-                counts.count(ActivationOutcome::of(refusal));
-                self.strike(source);
-                Err(Refused::Unauthorized)
-            }
+            Err(refusal) => Err(self.strike(origin, refusal)),
         }
     }
 
     /// Gives a new token for one that is valid.
-    pub(crate) async fn refresh(
-        &self,
-        source: Option<IpAddr>,
-        token: &str,
-    ) -> Result<Activated, Refused> {
-        let counts = &self.counters.activation;
-        let source = source_of(source);
-        self.check_source(source)?;
+    pub(crate) async fn refresh(&self, origin: Origin, token: &str) -> Result<Activated, Refused> {
+        self.check_origin(origin)?;
         let issued = match self.devices.secrets().token_hash(token) {
             Some(hash) => self.issue(Proof::Token(hash)).await?,
             None => Err(Refusal::InvalidToken),
         };
+        // Nobody guesses a token; and whoever had one, and was not told the next, would be left without any.
         if let Ok((activated, _)) = issued {
-            counts.count(ActivationOutcome::Refreshed);
+            self.counters.activation.count(ActivationOutcome::Refreshed);
             return Ok(activated);
         }
-        counts.count(ActivationOutcome::InvalidToken);
-        self.strike(source);
-        Err(Refused::Unauthorized)
+        Err(self.strike(origin, Refusal::InvalidToken))
     }
 
     /// Has the store issue a token; with it whether it is the device's first.
@@ -168,19 +179,30 @@ impl Activator {
         }))
     }
 
-    fn check_source(&self, source: Source) -> Result<(), Refused> {
-        let Some(wait) = self.failures.as_ref().and_then(|failures| failures.wait(source, now()))
-        else {
-            return Ok(());
-        };
-        self.counters.activation.count(ActivationOutcome::Limited);
-        Err(Refused::Limited(wait))
+    fn check_origin(&self, origin: Origin) -> Result<(), Refused> {
+        let Some(failures) = &self.failures else { return Ok(()) };
+        let (failures, source) = failures.of(origin);
+        failures.wait(source, now()).map_or(Ok(()), |wait| Err(self.limited(wait)))
     }
 
-    fn strike(&self, source: Source) {
-        if let Some(failures) = &self.failures {
-            failures.strike(source, now());
+    /// Counts a failure; what its source may know of it.
+    fn strike(&self, origin: Origin, refusal: Refusal) -> Refused {
+        let before = self.failures.as_ref().and_then(|failures| {
+            let (failures, source) = failures.of(origin);
+            failures.strike(source, now())
+        });
+        match before {
+            Some(wait) => self.limited(wait),
+            None => {
+                self.counters.activation.count(ActivationOutcome::of(refusal));
+                Refused::Unauthorized
+            }
         }
+    }
+
+    fn limited(&self, wait: Duration) -> Refused {
+        self.counters.activation.count(ActivationOutcome::Limited);
+        Refused::Limited(wait)
     }
 
     fn unavailable(&self, error: &Error) -> Refused {
@@ -207,9 +229,21 @@ impl Activator {
     }
 }
 
-/// All whose address is not known are one source.
-fn source_of(addr: Option<IpAddr>) -> Source {
-    Source::of(addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+impl Failures {
+    fn of(&self, origin: Origin) -> (&Sources, Source) {
+        match origin {
+            Origin::Connection(addr) => {
+                let addr = addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+                (&self.of_connections, Source::of(addr))
+            }
+            Origin::Datagram(addr) => (&self.of_datagrams, Source::of(addr)),
+        }
+    }
+
+    fn sweep(&self, now: Duration) {
+        self.of_connections.sweep(now);
+        self.of_datagrams.sweep(now);
+    }
 }
 
 fn now() -> Duration {

@@ -117,15 +117,13 @@ impl Sources {
     pub(crate) fn wait(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let stripe = self.lock(stripe_of(hash));
-        let entry = stripe.entries.get(stripe.find(hash, source)?)?;
-        let has_one_at = (entry.full_at + self.rules.interval).saturating_sub(self.rules.burst);
-        let wait = has_one_at.saturating_sub(nanoseconds(now));
-        (wait > 0).then(|| Duration::from_nanos(wait))
+        stripe.entries.get(stripe.find(hash, source)?)?.wait(&self.rules, nanoseconds(now))
     }
 
-    /// Takes one from a source's bucket, on credit if it is empty: those who are asked about at the same time find it
-    /// as it was before any of them, so what they use beyond it is paid back afterwards, up to [`DEBT_MAX`].
-    pub(crate) fn strike(&self, source: Source, now: Duration) {
+    /// Takes one from a source's bucket, and tells how long it would have had to wait for that. It is on credit if the
+    /// bucket is empty: those who are asked about at the same time find it as it was before any of them, so what they use
+    /// beyond it is paid back afterwards, up to [`DEBT_MAX`].
+    pub(crate) fn strike(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
         let slot = match stripe.find(hash, source) {
@@ -133,13 +131,14 @@ impl Sources {
             None => stripe.insert(hash, source, &self.hasher),
         };
         let now = nanoseconds(now);
-        if let Some(entry) = stripe.entries.get_mut(slot) {
-            let full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
-            entry.full_at = full_at.min(now + self.rules.burst + DEBT_MAX);
-        }
+        let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
+        let wait = entry.wait(&self.rules, now);
+        let full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
+        entry.full_at = full_at.min(now + self.rules.burst + DEBT_MAX);
         if stripe.recent > RECENT_MAX {
             stripe.forget_one(&self.hasher);
         }
+        wait
     }
 
     /// Whether `limits` ask for a table at all.
@@ -268,6 +267,13 @@ impl Entry {
         self.full_at = full_at;
         self.connections += 1;
         Ok(())
+    }
+
+    /// Until its bucket has one again; `None`: it has.
+    fn wait(&self, rules: &Rules, now: u64) -> Option<Duration> {
+        let has_one_at = (self.full_at + rules.interval).saturating_sub(rules.burst);
+        let wait = has_one_at.saturating_sub(now);
+        (wait > 0).then(|| Duration::from_nanos(wait))
     }
 
     fn is_idle(&self, now: u64) -> bool {

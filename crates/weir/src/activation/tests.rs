@@ -97,7 +97,7 @@ impl Stage {
 
     async fn activate(&self, source: u8, serial: &str, key: &str) -> Result<Activated, Refused> {
         let source = IpAddr::from([192, 0, 2, source]);
-        self.activator.activate(Some(source), serial, key).await
+        self.activator.activate(Origin::Connection(Some(source)), serial, key).await
     }
 
     async fn holder(&self, token: &Token) -> Option<String> {
@@ -124,10 +124,11 @@ async fn a_key_gives_a_token_and_a_token_the_next_one() {
     assert!(ends_in <= millis(config.token_ttl) && ends_in > millis(config.token_ttl) - 60_000);
     let again = stage.activate(1, "add", "abc").await.unwrap();
     assert_eq!(stage.holder(&first.token).await, None, "without grace it has ended");
-    let refreshed = stage.activator.refresh(None, again.token.as_str()).await.unwrap();
+    let refreshed =
+        stage.activator.refresh(Origin::Connection(None), again.token.as_str()).await.unwrap();
     assert_eq!(refreshed.serial.as_str(), "add");
     assert_eq!(stage.holder(&refreshed.token).await.as_deref(), Some("add"));
-    let refused = stage.activator.refresh(None, again.token.as_str()).await;
+    let refused = stage.activator.refresh(Origin::Connection(None), again.token.as_str()).await;
     assert_eq!(refused.unwrap_err(), Refused::Unauthorized);
     use ActivationOutcome::{Again, First, InvalidToken, Refreshed};
     let counted = [First, Again, Refreshed, InvalidToken].map(|outcome| stage.counted(outcome));
@@ -165,7 +166,7 @@ async fn who_guesses_is_held_up_and_nobody_else() {
         );
     }
     let token = stage.activate(2, "add", "abc").await.unwrap().token;
-    let source = Some(IpAddr::from([192, 0, 2, 1]));
+    let source = Origin::Connection(Some(IpAddr::from([192, 0, 2, 1])));
     let refused = stage.activator.refresh(source, token.as_str()).await.unwrap_err();
     assert!(matches!(refused, Refused::Limited(_)), "{refused:?}");
     assert_eq!(stage.counted(ActivationOutcome::Limited), 3);
@@ -201,7 +202,8 @@ async fn what_cannot_be_is_named_and_not_asked_for() {
         let refused = stage.activate(1, serial, key).await.unwrap_err();
         assert_eq!(refused, Refused::Field { field: at, detail: says.to_owned() });
     }
-    let refused = stage.activator.refresh(None, "no token at all").await.unwrap_err();
+    let refused =
+        stage.activator.refresh(Origin::Connection(None), "no token at all").await.unwrap_err();
     assert_eq!(refused, Refused::Unauthorized);
     assert_eq!(stage.counted(ActivationOutcome::Invalid), 6);
 }
@@ -217,4 +219,46 @@ async fn a_store_that_is_gone_is_no_failure_of_the_device() {
     stage.store.is_gone.store(false, Ordering::Relaxed);
     stage.activate(1, "add", "abc").await.unwrap();
     assert_eq!(stage.counted(ActivationOutcome::Unavailable), 100);
+}
+
+/// Whoever sends all his guesses at once learns no more than with one after the other.
+#[tokio::test]
+async fn a_crowd_of_guesses_learns_no_more_than_the_burst() {
+    let config = ActivationConfig {
+        failures_per_source_per_minute: 1,
+        failures_per_source_burst: 3,
+        ..Default::default()
+    };
+    let stage = Stage::new(&config).await;
+    let (activator, counters) = (Arc::new(stage.activator), stage.counters);
+    let mut guesses = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        let activator = Arc::clone(&activator);
+        guesses.spawn(async move {
+            let key = if number == 50 { "abc".to_owned() } else { format!("guess-{number}") };
+            let origin = Origin::Datagram(IpAddr::from([192, 0, 2, 1]));
+            activator.activate(origin, "add", &key).await
+        });
+    }
+    let answers = guesses.join_all().await;
+    let count = |wanted: fn(&Refused) -> bool| {
+        answers.iter().filter(|answer| answer.as_ref().is_err_and(wanted)).count()
+    };
+    assert_eq!(count(|refused| *refused == Refused::Unauthorized), 3);
+    assert_eq!(count(|refused| matches!(refused, Refused::Limited(_))), 97, "the right one too");
+    assert_eq!(counters.activation.of(ActivationOutcome::Limited), 97);
+}
+
+/// Addresses of datagrams can be forged: nobody is kept from activating by a connection in that way.
+#[tokio::test]
+async fn failures_of_datagrams_are_counted_apart() {
+    let config = ActivationConfig { failures_per_source_burst: 3, ..Default::default() };
+    let stage = Stage::new(&config).await;
+    let datagram = Origin::Datagram(IpAddr::from([192, 0, 2, 1]));
+    for _ in 0..10 {
+        assert!(stage.activator.activate(datagram, "add", "no").await.is_err());
+    }
+    let refused = stage.activator.activate(datagram, "add", "abc").await.unwrap_err();
+    assert!(matches!(refused, Refused::Limited(_)), "{refused:?}");
+    stage.activate(1, "add", "abc").await.unwrap();
 }

@@ -188,14 +188,14 @@ fn failures_are_forgiven_with_time_and_paid_for_when_they_come_at_once() {
     let at = Duration::from_secs;
     for _ in 0..3 {
         assert_eq!(failures.wait(guesser, at(100)), None);
-        failures.strike(guesser, at(100));
+        assert_eq!(failures.strike(guesser, at(100)), None);
     }
     assert_eq!(failures.wait(guesser, at(100)), Some(at(10)));
     assert_eq!(failures.wait(other, at(100)), None);
     assert_eq!(failures.wait(guesser, at(110)), None);
     // As many at once as nobody was asked about: the debt has an end.
     for _ in 0..10_000 {
-        failures.strike(guesser, at(110));
+        let _ = failures.strike(guesser, at(110));
     }
     assert_eq!(failures.wait(guesser, at(110)), Some(at(10 + 600)));
     assert_eq!(failures.wait(guesser, at(110 + 610)), None);

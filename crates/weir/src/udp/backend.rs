@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
-use crate::activation;
+use crate::activation::{self, Origin};
 use crate::auth::{Act, NoBearer, Requester, now};
 use crate::config::LimitsConfig;
 use crate::counters::RefuseCause;
@@ -268,7 +268,7 @@ impl Backend for Front {
                     retry_after: None,
                 });
             };
-            let activated = activator.activate(Some(source), serial, key).await;
+            let activated = activator.activate(Origin::Datagram(source), serial, key).await;
             activated.map(Activated::from).map_err(Refused::from)
         })
     }

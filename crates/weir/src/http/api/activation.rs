@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Api, Asker};
-use crate::activation::{Activated, Activator, Refused};
+use crate::activation::{Activated, Activator, Origin, Refused};
 use crate::http::Caller;
 use crate::web::json::{Text, parse};
 use crate::web::problem::{Kind, Problem};
@@ -45,7 +45,8 @@ impl Api {
         let missing = |field: &str| Problem::field(field, format!("{field} is missing"));
         let serial = wanted.serial.as_ref().ok_or_else(|| missing("devSn"))?;
         let key = wanted.key.as_ref().ok_or_else(|| missing("devKey"))?;
-        let activated = activator.activate(caller.peer, &serial.0, &key.0).await;
+        let activated =
+            activator.activate(Origin::Connection(caller.peer), &serial.0, &key.0).await;
         activated.map(answer).map_err(|refused| {
             problem(refused, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
         })
@@ -63,7 +64,8 @@ impl Api {
             return Err(Problem::unauthorized("Bearer realm=\"weir\"", detail));
         }
         // What is no bearer token is nobody's token.
-        let activated = activator.refresh(caller.peer, token.unwrap_or_default()).await;
+        let activated =
+            activator.refresh(Origin::Connection(caller.peer), token.unwrap_or_default()).await;
         activated.map(answer).map_err(|refused| {
             problem(refused, || {
                 let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
