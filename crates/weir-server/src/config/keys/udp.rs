@@ -57,7 +57,7 @@ pub(super) static KEYS: &[Key] = &[
     key!(
         udp.token_cache_max,
         "2 to 1000000",
-        "Tokens that one thread remembers; each takes some 100 bytes."
+        "Tokens that one thread remembers; each takes some 100 bytes, a forged one at the worst `udp.datagram_bytes_max`."
     ),
     key!(
         udp.duplicate_window,
