@@ -1,10 +1,11 @@
 //! A plain HTTP/1.1 client for the admin API, and a reader of its metrics.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context, Result};
 
+use crate::device::connect_from;
 use crate::program::PATIENCE;
 
 /// An HTTP answer.
@@ -49,7 +50,15 @@ impl Answer {
 
     /// Sends `request` as it is.
     pub fn ask(addr: SocketAddr, request: &str) -> Result<Answer> {
-        let mut stream = TcpStream::connect(addr)?;
+        Self::over(TcpStream::connect(addr)?, request)
+    }
+
+    /// The same from an address of its own, any of 127.0.0.0/8.
+    pub fn ask_from(local: Ipv4Addr, addr: SocketAddr, request: &str) -> Result<Answer> {
+        Self::over(connect_from(local, addr)?, request)
+    }
+
+    fn over(mut stream: TcpStream, request: &str) -> Result<Answer> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();

@@ -25,6 +25,16 @@ enum Channel {
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
+/// A connection from this address, any of 127.0.0.0/8.
+pub(crate) fn connect_from(local: Ipv4Addr, addr: SocketAddr) -> Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    bind(&socket, &SocketAddr::from((local, 0)))?;
+    connect(&socket, &addr)?;
+    Ok(socket.into())
+}
+
 impl Device {
     /// Connects without a word.
     pub fn connect(addr: SocketAddr) -> Result<Device> {
@@ -33,12 +43,7 @@ impl Device {
 
     /// Connects from an address of its own, without a word.
     pub fn connect_from(local: Ipv4Addr, addr: SocketAddr) -> Result<Device> {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        bind(&socket, &SocketAddr::from((local, 0)))?;
-        connect(&socket, &addr)?;
-        Self::over(socket.into())
+        Self::over(connect_from(local, addr)?)
     }
 
     /// Connects with TLS to "localhost", without a word behind the handshake.

@@ -41,6 +41,9 @@ pub const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
 /// Has no stream send anything, until its window is opened.
 pub const CLOSED_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 
+/// A frame that was heard: kind, flags, stream and payload.
+type Flagged = (u8, u8, u32, Vec<u8>);
+
 /// A frame.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
@@ -68,6 +71,33 @@ impl Http2 {
         Ok(self.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &head))?)
     }
 
+    /// Posts a body, on this stream.
+    pub fn post(&mut self, stream: u32, path: &str, body: &[u8]) -> Result<()> {
+        let length = u8::try_from(path.len())?;
+        ensure!(length < 127, "a longer path has a longer length");
+        let head = [&[0x83, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
+        self.stream.write_all(&frame(HEADERS, END_HEADERS, stream, &head))?;
+        Ok(self.stream.write_all(&frame(DATA, END_STREAM, stream, body))?)
+    }
+
+    /// The body of the answer on a stream; its end may be a reset that asks for no more.
+    pub fn body(&mut self, stream: u32) -> Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            match self.hear_with_flags()? {
+                Some((DATA, flags, on, data)) if on == stream => {
+                    body.extend(data);
+                    if flags & END_STREAM != 0 {
+                        return Ok(body);
+                    }
+                }
+                Some((RST_STREAM, _, on, _)) if on == stream => return Ok(body),
+                Some(_) => {}
+                None => bail!("it ends before the answer"),
+            }
+        }
+    }
+
     /// Asks for server-sent events, and goes on when the head of the answer is there.
     pub fn get_events(&mut self, stream: u32, path: &str) -> Result<()> {
         self.get(stream, path)?;
@@ -87,6 +117,11 @@ impl Http2 {
     /// The next frame: kind, stream and payload; `None` at the end. What is asked for by it is answered: a ping, and
     /// settings.
     pub fn hear(&mut self) -> Result<Option<(u8, u32, Vec<u8>)>> {
+        let heard = self.hear_with_flags()?;
+        Ok(heard.map(|(kind, _, stream, payload)| (kind, stream, payload)))
+    }
+
+    fn hear_with_flags(&mut self) -> Result<Option<Flagged>> {
         loop {
             if let [high, middle, low, kind, flags, id @ ..] = &self.heard[..]
                 && let Some((id, payload)) = id.split_first_chunk::<4>()
@@ -95,10 +130,10 @@ impl Http2 {
                     usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
                 if payload.len() >= length {
                     let (kind, flags) = (*kind, *flags);
-                    let heard = (kind, u32::from_be_bytes(*id), payload[..length].to_vec());
+                    let heard = (kind, flags, u32::from_be_bytes(*id), payload[..length].to_vec());
                     self.heard.drain(..9 + length);
                     if matches!(kind, PING | SETTINGS) && flags & ACK == 0 {
-                        let payload = if kind == PING { &heard.2[..] } else { &[] };
+                        let payload = if kind == PING { &heard.3[..] } else { &[] };
                         // Whoever has ended needs no answer.
                         let _ = self.stream.write_all(&frame(kind, ACK, 0, payload));
                     }

@@ -1,7 +1,7 @@
 //! The built programs, started as children on free ports with a scratch configuration.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +23,10 @@ pub struct Server {
     pub http: Option<SocketAddr>,
     /// Where it is spoken over TLS, if it was started so.
     pub https: Option<SocketAddr>,
+    /// Where datagrams are answered, if it was started so.
+    pub udp: Option<SocketAddr>,
+    /// The same over IPv6, where this machine has that.
+    pub udp_v6: Option<SocketAddr>,
     /// Where the admin API is.
     pub admin: SocketAddr,
     directory: TempDir,
@@ -34,6 +38,8 @@ struct Doors {
     tls: Option<SocketAddr>,
     http: Option<SocketAddr>,
     https: Option<SocketAddr>,
+    udp: Option<SocketAddr>,
+    udp_v6: Option<SocketAddr>,
 }
 
 /// How long anything that must happen may take on a slow machine.
@@ -72,6 +78,15 @@ impl Server {
         })
     }
 
+    /// The same, speaking HTTP and answering datagrams.
+    pub fn start_with_datagrams(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let (http, udp) = (Some(free_addr()?), Some(free_udp(Ipv4Addr::LOCALHOST.into())?));
+            let udp_v6 = free_udp(Ipv6Addr::LOCALHOST.into()).ok();
+            Self::spawn(extra, None, Doors { http, udp, udp_v6, ..Doors::default() })
+        })
+    }
+
     fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
         // A port that was free a moment ago may be taken: then another is tried.
         for _ in 0..5 {
@@ -84,13 +99,16 @@ impl Server {
     }
 
     fn spawn(extra: &str, open_files_max: Option<u32>, doors: Doors) -> Result<Server> {
-        let Doors { tls, http, https } = doors;
+        let Doors { tls, http, https, udp, udp_v6 } = doors;
         let directory = tempfile::tempdir()?;
         let (tcp, admin) = (free_addr()?, free_addr()?);
         let path = directory.path().join("weir.toml");
         let list =
             |addr: Option<SocketAddr>| addr.map(|addr| format!("\"{addr}\"")).unwrap_or_default();
         let (with_http, with_https) = (list(http), list(https));
+        let with_udp: Vec<String> =
+            udp.into_iter().chain(udp_v6).map(|addr| format!("\"{addr}\"")).collect();
+        let with_udp = with_udp.join(", ");
         // Some tests say more about it themselves.
         let with_tls = tls.map(|tls| format!("tls = [\"{tls}\"]\n")).unwrap_or_default();
         // By default all would share a file.
@@ -98,12 +116,12 @@ impl Server {
         std::fs::write(
             &path,
             format!(
-                "[listen]\ntcp = [\"{tcp}\"]\nudp = []\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
+                "[listen]\ntcp = [\"{tcp}\"]\nudp = [{with_udp}]\nadmin = \"{admin}\"\nhttp = [{with_http}]\nhttps = [{with_https}]\n\
                  {with_tls}{extra}{store}"
             ),
         )?;
         let child = Self::run(&directory, open_files_max)?;
-        Ok(Server { child, tcp, tls, http, https, admin, directory })
+        Ok(Server { child, tcp, tls, http, https, udp, udp_v6, admin, directory })
     }
 
     /// Starts the program on the configuration in `directory`.
@@ -331,6 +349,10 @@ pub fn raise_open_files() -> Result<()> {
 
 fn free_addr() -> Result<SocketAddr> {
     Ok(([127, 0, 0, 1], free_port()?).into())
+}
+
+fn free_udp(ip: std::net::IpAddr) -> Result<SocketAddr> {
+    Ok(UdpSocket::bind((ip, 0))?.local_addr()?)
 }
 
 /// A TCP port that is free now.
