@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weir::DeviceStore;
+use weir::{BenchStage, DeviceStore};
 use weir_store::{
-    BatchLimits, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Guarded, Mongo,
-    MongoOptions, OpenError, Secrets, Store,
+    BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Guarded,
+    Mongo, MongoOptions, OpenError, Secrets, Store,
 };
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
+
+mod unchecked;
+
+use unchecked::Unchecked;
 
 /// What keeps devices.
 pub(crate) enum Opened {
@@ -23,7 +27,16 @@ pub(crate) enum Opened {
 
 /// Opens the store as a gateway does.
 pub(crate) async fn open(settings: &Settings) -> Result<Opened> {
-    open_with(&settings.store, &settings.cache, settings.store.timeout).await
+    let (activation, mut cache) = (&settings.gateway.activation, settings.cache.clone());
+    if !activation.has_stage(BenchStage::Redis) {
+        cache.redis.clear();
+    }
+    let (settings, timeout) = (&settings.store, settings.store.timeout);
+    if activation.has_stage(BenchStage::Store) {
+        return open_with(settings, &cache, timeout).await;
+    }
+    let store = Arc::new(Unchecked::default());
+    Ok(Opened::Store(Arc::new(devices(settings, &cache, (store, None), timeout)?)))
 }
 
 /// Opens the store for a command, which can wait longer.
@@ -37,14 +50,9 @@ async fn open_with(
     cache: &CacheSettings,
     timeout: Duration,
 ) -> Result<Opened> {
-    let in_flight_max = match settings.kind {
-        StoreKind::None => return Ok(Opened::Nothing),
-        // It has one writer.
-        StoreKind::Embedded => 1,
-        StoreKind::Mongodb => MONGODB_BATCHES_MAX,
-    };
     let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
-        StoreKind::None | StoreKind::Embedded => match embedded(settings, timeout)? {
+        StoreKind::None => return Ok(Opened::Nothing),
+        StoreKind::Embedded => match embedded(settings, timeout)? {
             Ok(store) => (Arc::new(store), None),
             Err(held) => return Ok(Opened::Held(held)),
         },
@@ -53,6 +61,22 @@ async fn open_with(
             let breaker = Arc::clone(guarded.breaker());
             (Arc::new(guarded), Some(breaker))
         }
+    };
+    Ok(Opened::Store(Arc::new(devices(settings, cache, (store, breaker), timeout)?)))
+}
+
+/// Puts before a store, and its circuit breaker if it has one, what stands before it.
+fn devices(
+    settings: &StoreSettings,
+    cache: &CacheSettings,
+    (store, breaker): (Arc<dyn Store>, Option<Arc<Breaker>>),
+    timeout: Duration,
+) -> Result<DeviceStore> {
+    let in_flight_max = match settings.kind {
+        // It has one writer.
+        StoreKind::Embedded => 1,
+        // Of none, in a measurement, the cache alone is asked.
+        StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };
     let secrets = Secrets::load_or_create(&settings.hash_key()?).context("store.hash_key")?;
     let limits = BatchLimits {
@@ -71,7 +95,7 @@ async fn open_with(
     if let Some(cached) = cached {
         devices = devices.cache(cached);
     }
-    Ok(Opened::Store(Arc::new(devices)))
+    Ok(devices)
 }
 
 /// The embedded store, or who holds it.
@@ -124,4 +148,4 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
 /// Somebody watches it, and would rather wait.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// A round trip is what a batch takes: meanwhile others can go.
-const MONGODB_BATCHES_MAX: usize = 8;
+const REMOTE_BATCHES_MAX: usize = 8;

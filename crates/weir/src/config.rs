@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use weir_engine::Priority;
 
 pub use access_log::{AccessLogConfig, AccessLogFormat};
-pub use activation::ActivationConfig;
+pub use activation::{ActivationConfig, BenchStage};
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
@@ -301,10 +301,18 @@ impl ListenConfig {
 
     /// The first address that is reached from elsewhere, and the key that it stands under.
     pub(crate) fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
-        let all = self.doors().into_iter();
-        let mut all = all.flat_map(|(key, addrs)| addrs.iter().map(move |addr| (key, *addr)));
-        all.find(|(_, addr)| !addr.ip().is_loopback())
+        self.doors().into_iter().find_map(exposed)
     }
+
+    /// The same, of the admin API and of datagrams too.
+    pub(crate) fn exposed_anywhere(&self) -> Option<(&'static str, SocketAddr)> {
+        let others = [("listen.udp", &*self.udp), ("listen.admin", self.admin.as_slice())];
+        self.exposed().or_else(|| others.into_iter().find_map(exposed))
+    }
+}
+
+fn exposed((key, addrs): (&'static str, &[SocketAddr])) -> Option<(&'static str, SocketAddr)> {
+    addrs.iter().find(|addr| !addr.ip().is_loopback()).map(|addr| (key, *addr))
 }
 
 impl Default for ListenConfig {

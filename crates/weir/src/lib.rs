@@ -40,7 +40,7 @@ mod workers;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use config::{
-    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
+    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig, BenchStage,
     CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,
     DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
     MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,

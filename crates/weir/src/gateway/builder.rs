@@ -11,7 +11,7 @@ use super::{
 };
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
-use crate::config::{CertificateConfig, Config};
+use crate::config::{BenchStage, CertificateConfig, Config};
 use crate::counters::Counters;
 use crate::device_store::DeviceStore;
 use crate::events::{FromDevice, OnPublish, Refusal};
@@ -159,7 +159,11 @@ impl GatewayBuilder {
         let auth = Authenticator::new(&config, tokens, jwt, Arc::clone(&counters));
         // Front and settling threads record.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
-        let access_log = AccessLog::start(&config.access_log, recording)?;
+        let access_log = if config.activation.has_stage(BenchStage::Log) {
+            AccessLog::start(&config.access_log, recording)?
+        } else {
+            AccessLog::off()
+        };
         let budget = Budget::new(budget_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
