@@ -109,6 +109,23 @@ struct Debt {
     waits_until: Option<Instant>,
 }
 
+impl Debt {
+    /// Some of what is owed.
+    fn part(&self) -> HashMap<Serial, u64> {
+        let some = self.owed.iter().take(PART_MAX);
+        some.map(|(serial, generation)| (serial.clone(), *generation)).collect()
+    }
+
+    /// Takes off what was paid, unless more is owed meanwhile.
+    fn settle(&mut self, part: &HashMap<Serial, u64>) {
+        for (serial, paid) in part {
+            if self.owed.get(serial) == Some(paid) {
+                self.owed.remove(serial);
+            }
+        }
+    }
+}
+
 /// What Redis said of some tokens, and the connection that it said it through.
 struct Found {
     holders: Vec<Option<Holder>>,
@@ -266,7 +283,8 @@ impl Cached {
         }
     }
 
-    /// Whether nothing is owed any more, after an attempt to pay.
+    /// Whether nothing is owed any more, after an attempt to pay: a part at a time, as Redis would not answer all in
+    /// time, for as long as a trip may take.
     async fn is_even(&self) -> bool {
         if self.has_no_debt() {
             return true;
@@ -274,16 +292,21 @@ impl Cached {
         let Ok(_one) = self.paying.try_lock() else {
             return false;
         };
-        let owed = self.debt().owed.clone();
-        if !owed.is_empty() {
-            if self.tell(&owed).await.is_err() {
+        let begun = Instant::now();
+        loop {
+            let part = self.debt().part();
+            if part.is_empty() {
+                return self.has_no_debt();
+            }
+            if self.tell(&part).await.is_err() {
                 count(&self.errors, 1);
                 return false;
             }
-            let mut debt = self.debt();
-            debt.owed.retain(|serial, now_owed| owed.get(serial) != Some(now_owed));
+            self.debt().settle(&part);
+            if begun.elapsed() > self.link.timeout {
+                return self.has_no_debt();
+            }
         }
-        self.has_no_debt()
     }
 
     fn has_no_debt(&self) -> bool {
@@ -415,6 +438,9 @@ const EVERY: u64 = 1 << 53;
 
 /// Devices that may be owed, at about 150 bytes each; beyond, Redis is not believed for the life of an entry.
 const OWED_MAX: usize = 65_536;
+
+/// Devices that Redis is told of in one command when it is owed: some milliseconds in which it does nothing else.
+const PART_MAX: usize = 512;
 
 /// Raises generations, and has them live on from now: keys are those of devices, arguments their life and the values.
 const RAISE: &str = "\

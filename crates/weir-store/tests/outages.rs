@@ -266,6 +266,37 @@ async fn a_revocation_that_redis_was_not_told_holds_nevertheless() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_redis_is_owed_is_paid_in_parts() {
+    let (database, mut redis) = (Database::start().unwrap(), Redis::start().unwrap());
+    let way = Way::new(database.uri(), redis.url()).await;
+    way.import(DEVICES).await;
+    redis.kill().unwrap();
+    let all: Vec<Serial> = (0..DEVICES).map(serial).collect();
+    // The database is not what is tested here.
+    let cached = Cached::new(
+        Arc::new(way.patient),
+        &CacheOptions { redis: redis.url(), ..CacheOptions::default() },
+    );
+    let cached = cached.expect("good options");
+    assert_eq!(cached.revoke(all).await.map(|revoked| revoked.len() as u64), Ok(DEVICES));
+    assert_eq!(cached.counts().owed as u64, DEVICES);
+    redis.restart().unwrap();
+    let paid = async {
+        while cached.counts().owed > 0 {
+            assert_eq!(cached.check(vec![hash(0, 1)], NOW).await, Ok(vec![None]));
+        }
+    };
+    within(paid).await;
+    let stats = redis.command("INFO commandstats").unwrap();
+    let calls = stats.split_once("cmdstat_eval:calls=").expect("it was told").1;
+    let calls: u64 = calls.split(',').next().unwrap().parse().unwrap();
+    assert!(
+        calls >= DEVICES / 512,
+        "one command would hold up Redis, and take longer than it may: {stats}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_checks_is_few_trips_to_the_database() {
     let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
     let way = Arc::new(Way::new(database.uri(), redis.url()).await);

@@ -15,7 +15,7 @@ pub(super) struct Link {
     pub(super) breaker: Breaker,
     client: Client,
     config: AsyncConnectionConfig,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     current: Mutex<Current>,
 }
 
