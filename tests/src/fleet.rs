@@ -60,6 +60,8 @@ struct Shared {
     tally: Mutex<Tally>,
     /// Set by who waits for the next answer; taken by who gets it.
     is_awaited: AtomicBool,
+    /// Why somebody has given up.
+    given_up: Mutex<Option<String>>,
     next_at: Mutex<Option<Instant>>,
 }
 
@@ -90,7 +92,9 @@ impl Fleet {
                         if shared.is_over.load(Ordering::Relaxed) {
                             return Ok(members);
                         }
-                        shared.work(&mut line, member)?;
+                        shared.work(&mut line, member).inspect_err(|error| {
+                            *lock(&shared.given_up) = Some(format!("{error:#}"));
+                        })?;
                     }
                 }
             })
@@ -150,7 +154,7 @@ impl Fleet {
         let mut seen = (self.answered(), now());
         while !condition() {
             if self.clients.iter().any(JoinHandle::is_finished) {
-                bail!("somebody has given up");
+                bail!("somebody has given up: {:?}", lock(&self.shared.given_up));
             }
             if seen.0 != self.answered() {
                 seen = (self.answered(), now());
