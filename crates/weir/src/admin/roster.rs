@@ -99,8 +99,19 @@ pub(super) async fn find(handle: &Handle, id: &str) -> Result<Option<StoredDevic
     Ok(found.into_iter().flatten().next().map(StoredDevice::from))
 }
 
-/// Shuts a device out; whether it is known.
+/// Shuts a device out and closes its connections; whether anything is known of it.
 pub(super) async fn revoke(handle: &Handle, id: &str) -> Result<bool, Problem> {
+    let (handle, id) = (handle.clone(), id.to_owned());
+    whole(async move {
+        // First where it is kept: whoever is let in afterwards has been checked against that.
+        let is_kept = shut_out(&handle, &id).await?;
+        Ok(handle.revoke(&id).await? || is_kept)
+    })
+    .await
+}
+
+/// Whether the device is kept.
+async fn shut_out(handle: &Handle, id: &str) -> Result<bool, Problem> {
     let (Some(devices), Ok(serial)) = (handle.device_store(), Serial::new(id)) else {
         return Ok(false);
     };
@@ -196,25 +207,54 @@ impl ImportedView {
     async fn put(
         &mut self,
         handle: &Handle,
-        devices: &DeviceStore,
+        devices: &Arc<DeviceStore>,
         entries: Vec<DeviceEntry>,
     ) -> Result<(), Problem> {
-        let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
-        let puts = devices.store().put(entries, millis(unix_time())).await;
-        let puts = puts.map_err(|error| unanswered(&error))?;
-        for (put, serial) in puts.into_iter().zip(serials) {
+        let puts = whole(put(handle.clone(), Arc::clone(devices), entries)).await?;
+        for put in puts {
             match put {
                 Put::Added => self.added += 1,
                 Put::Unchanged => self.unchanged += 1,
                 Put::Relabelled => self.relabelled += 1,
-                Put::Rekeyed => {
-                    self.rekeyed += 1;
-                    // Who is connected by a token of the old key is not whom the new one was made for.
-                    handle.revoke(serial.as_str()).await?;
-                }
+                Put::Rekeyed => self.rekeyed += 1,
             }
         }
         Ok(())
+    }
+}
+
+/// Imports devices, and closes the connections of those whose key was replaced: who is connected by a token of the old
+/// key is not whom the new one was made for.
+async fn put(
+    handle: Handle,
+    devices: Arc<DeviceStore>,
+    entries: Vec<DeviceEntry>,
+) -> Result<Vec<Put>, Problem> {
+    let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
+    let puts = devices.store().put(entries, millis(unix_time())).await;
+    let puts = puts.map_err(|error| unanswered(&error))?;
+    let mut closed = Ok(());
+    let rekeyed = puts.iter().zip(serials).filter(|(put, _)| **put == Put::Rekeyed);
+    for (_, serial) in rekeyed {
+        // One that cannot be closed at once keeps no other one open.
+        closed = closed.and(handle.revoke(serial.as_str()).await.map(drop));
+    }
+    closed?;
+    Ok(puts)
+}
+
+/// Has a change carried out to its end, whether or not anybody waits for that: broken off half-way, it would leave open
+/// the connections of devices that are shut out, and whoever asked again would find nothing left to change.
+async fn whole<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::spawn(change).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends.
+            Err(_) => Err(Problem::store_unavailable()),
+        },
     }
 }
 

@@ -1,5 +1,6 @@
 //! The admin API as its users see it: a running gateway, real sockets, requests as text.
 
+mod broken_off;
 mod device;
 mod devices;
 mod http;

@@ -157,9 +157,7 @@ pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Rep
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;
-    // First where it is kept: whoever is let in afterwards has been checked against that.
-    let is_kept = roster::revoke(handle, id).await?;
-    if handle.revoke(id).await? || is_kept {
+    if roster::revoke(handle, id).await? {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
     Err(no_device(id))
