@@ -166,6 +166,28 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     assert_eq!((store.recent.index.len(), tokens()), (0, 0));
 }
 
+/// Whatever stands beside it: between two devices, before and behind all of them, and with the key of another.
+#[tokio::test]
+async fn an_unknown_serial_is_refused_by_the_record_of_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
+    let issue = |serial: &str, key: Hash| Issue {
+        proof: crate::Proof::Key { serial: Serial::new(serial).unwrap(), key },
+        ..activation(1, 100)
+    };
+    let unknown = Ok(vec![Err(Refusal::UnknownDevice)]);
+    assert_eq!(store.issue(vec![issue("any", Hash([1; 32]))]).await, unknown, "nothing is there");
+    let known = [entry(1), entry(3)];
+    store.put(known.to_vec(), 1).await.unwrap();
+    for serial in ["!", "d2", "~"] {
+        for key in [known[0].key, known[1].key, Hash([0; 32])] {
+            assert_eq!(store.issue(vec![issue(serial, key)]).await, unknown, "{serial}");
+        }
+    }
+    let devices = store.list(Page { after: None, limit: 10 }).await.unwrap();
+    assert!(devices.iter().all(|device| device.generation == 0 && device.token.is_none()));
+}
+
 #[test]
 fn a_second_process_is_told_who_holds_the_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -163,7 +163,8 @@ async fn without_any_stage_nobody_is_asked() {
         if let Ok(activated) = activated {
             assert_eq!(activated.serial.as_str(), "nobody");
             stage.activate(1, "", "abc").await.unwrap_err();
-            let refused = stage.activator.refresh(Origin::Connection(None), activated.token.as_str()).await;
+            let refused =
+                stage.activator.refresh(Origin::Connection(None), activated.token.as_str()).await;
             assert_eq!(refused.unwrap_err(), Refused::Unauthorized);
         }
     }
