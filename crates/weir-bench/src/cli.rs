@@ -1,5 +1,6 @@
 //! The command line.
 
+mod activate;
 mod http;
 mod scenarios;
 mod tls;
@@ -20,6 +21,7 @@ use crate::floor::udp::Style;
 use crate::payload::HEADER_BYTES;
 use crate::process::Cpus;
 
+pub(crate) use activate::*;
 pub(crate) use http::*;
 pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
@@ -61,6 +63,10 @@ pub(crate) enum Command {
     Http(HttpArgs),
     /// Calls by datagrams, beside a bare echo in batches and one by one.
     Udp(UdpArgs),
+    /// Activations of devices over HTTP or by datagrams.
+    Activate(ActivateArgs),
+    /// What each stage of an activation costs: the same request with nothing, with the access log, Redis, and stores.
+    Ladder(LadderArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Floor(FloorArgs),
@@ -266,6 +272,12 @@ mod tests {
             "weir-bench http --connect 127.0.0.1:1 --pid 1 --path /",
             "weir-bench udp --spawn w --calls 1000000 --json",
             "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
+            "weir-bench activate --spawn w --json",
+            "weir-bench activate --spawn w --over h2 --stages log+redis+mongodb-single --misses 0.1",
+            "weir-bench activate --spawn w --over udp --devices 1000 --activations 10000 --concurrency 64",
+            "weir-bench activate --spawn w --stages redis+embedded --redis redis://127.0.0.1:1 --redis-pid 1",
+            "weir-bench ladder --spawn w --json",
+            "weir-bench ladder --spawn w --rungs nothing,log,embedded-single --seconds 2 --rounds 5",
             "weir-bench floor http-epoll --listen 127.0.0.1:1 --pin 0",
             "weir-bench floor http-hyper --h2 --certificate c --key k",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
@@ -287,6 +299,10 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
             "weir-bench http",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
+            "weir-bench activate",
+            "weir-bench activate --spawn w --misses 1",
+            "weir-bench activate --spawn w --redis redis://127.0.0.1:1",
+            "weir-bench ladder --spawn w --rungs nothing,sql",
             "weir-bench http --connect 127.0.0.1:1",
             "weir-bench http --spawn w --h2 --pipeline 2",
             "weir-bench http --spawn w --streams 2",

@@ -1,5 +1,6 @@
 //! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own floor beside it.
 
+mod activations;
 mod cli;
 mod clock;
 mod credentials;
@@ -87,6 +88,12 @@ fn run(command: Command) -> Result<bool> {
         Command::Udp(args) => {
             present(args.run.json, Report::new("udp"), |report| scenario::udp::run(&args, report))
         }
+        Command::Activate(args) => present(args.run.json, Report::new("activate"), |report| {
+            scenario::activate::run(&args, report)
+        }),
+        Command::Ladder(args) => present(args.run.json, Report::new("ladder"), |report| {
+            scenario::ladder::run(&args, report)
+        }),
         Command::Floor(FloorArgs { server: Some(server), .. }) => {
             match server {
                 HttpFloor::HttpEpoll { server, answer } => {

@@ -1,8 +1,10 @@
 //! The server that is measured: one that runs, or one of our own in a scratch directory.
 
+mod databases;
 mod nginx;
 
 use std::fs::{self, DirBuilder, File};
+use std::io::BufWriter;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
 use toml::{Table, Value};
 
+use crate::activations::Activations;
 use crate::cli::TargetArgs;
 use crate::credentials::Credentials;
 use crate::http::Http;
@@ -23,6 +26,7 @@ use crate::process::{Cpus, pid_of};
 use crate::report::Report;
 use crate::{clock, sys};
 
+pub(crate) use databases::Beside;
 pub(crate) use nginx::Nginx;
 
 /// A directory with certificates; removed when dropped.
@@ -72,6 +76,16 @@ impl Target {
         cpus: Option<&Cpus>,
         settings: &Table,
     ) -> Result<Target> {
+        Target::start_with_devices(args, cpus, settings, None)
+    }
+
+    /// The same; these devices are imported before it is started.
+    pub(crate) fn start_with_devices(
+        args: &TargetArgs,
+        cpus: Option<&Cpus>,
+        settings: &Table,
+        devices: Option<&Activations>,
+    ) -> Result<Target> {
         if let (Some(addr), Some(admin), Some(pid)) = (args.addr, args.admin, args.pid) {
             let token = args.admin_token.clone();
             return Ok(Target { edge: args.http, ..Target::new(addr, admin, pid, token, None) });
@@ -79,7 +93,7 @@ impl Target {
         let program = args.spawn.as_ref().context("neither --spawn nor --addr is given")?;
         let mut attempt = 1;
         loop {
-            match Target::spawn(program, args, cpus, settings) {
+            match Target::spawn(program, args, cpus, settings, devices) {
                 Err(error) if attempt == ATTEMPTS => return Err(error),
                 Err(_) => attempt += 1,
                 Ok(target) => return Ok(target),
@@ -110,13 +124,14 @@ impl Target {
         args: &TargetArgs,
         cpus: Option<&Cpus>,
         settings: &Table,
+        devices: Option<&Activations>,
     ) -> Result<Target> {
         let (addr, http, admin) = (free_port()?, free_port()?, free_port()?);
         let mut config = scratch_config(addr, http, admin, args);
-        let (mut devices, mut edge, mut credentials) = (addr, http, None);
+        let (mut door, mut edge, mut credentials) = (addr, http, None);
         if args.tls.tls {
-            (devices, edge) = (free_port()?, free_port()?);
-            overlay(&mut config, tls_config(devices, edge, args.tls.tls_client_cert));
+            (door, edge) = (free_port()?, free_port()?);
+            overlay(&mut config, tls_config(door, edge, args.tls.tls_client_cert));
             credentials = Some(args.tls.credentials()?);
         }
         overlay(&mut config, settings.clone());
@@ -127,10 +142,10 @@ impl Target {
                 text.parse::<Table>().with_context(|| format!("{} is not TOML", path.display()))?;
             overlay(&mut config, extra);
         }
-        let server = Server::start(program, &config, credentials, cpus)?;
+        let server = Server::start(program, &config, credentials, cpus, devices)?;
         let pid = server.child.id();
         let token = args.admin_token.clone();
-        let mut target = Target::new(devices, admin, pid, token, Some(server));
+        let mut target = Target::new(door, admin, pid, token, Some(server));
         target.edge = Some(edge);
         target.wait_until_ready()?;
         Ok(target)
@@ -245,6 +260,7 @@ impl Server {
         config: &Table,
         credentials: Option<&Credentials>,
         cpus: Option<&Cpus>,
+        devices: Option<&Activations>,
     ) -> Result<Server> {
         let program =
             program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
@@ -255,6 +271,9 @@ impl Server {
         let file = directory.join("weir.toml");
         fs::write(&file, config.to_string())
             .with_context(|| format!("cannot write {}", file.display()))?;
+        if let Some(devices) = devices {
+            import(&program, &directory, devices)?;
+        }
         let mut command = serve(&program, &directory);
         if !config.contains_key("store") {
             // By default all would share a file. Versions without a store know nothing of the variable.
@@ -312,6 +331,28 @@ fn serve(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("serve").arg("--config").arg(directory.join("weir.toml"));
     command
+}
+
+/// `PROGRAM devices import` with the same configuration.
+fn import(program: &Path, directory: &Path, devices: &Activations) -> Result<()> {
+    let path = directory.join("devices.csv");
+    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    devices
+        .write_csv(&mut BufWriter::new(file))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let mut command = Command::new(program);
+    command.args(["devices", "import"]).arg(&path);
+    command.arg("--config").arg(directory.join("weir.toml"));
+    let log = File::create(directory.join("log")).context("cannot make the log of the import")?;
+    let mut child = launch(command, directory, log, None)?;
+    let status = child.wait();
+    underway(|all| all.retain(|(pid, _)| *pid != child.id()));
+    if !status.context("cannot wait for the import")?.success() {
+        let said = fs::read_to_string(directory.join("log")).unwrap_or_default();
+        remove(directory);
+        bail!("the devices could not be imported: {}", said.trim());
+    }
+    Ok(())
 }
 
 /// Starts a command in its scratch directory; killed should this program end first.
@@ -502,7 +543,7 @@ mod tests {
         let program = directory.join("fake");
         fs::write(&program, "#!/bin/sh\necho no such thing >&2\nexit 3\n").unwrap();
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        let server = Server::start(&program, &Table::new(), None, None).unwrap();
+        let server = Server::start(&program, &Table::new(), None, None, None).unwrap();
         let scratch = server.directory.clone();
         let mut target = Target::new(
             free_port().unwrap(),

@@ -50,7 +50,6 @@ pub(crate) struct TlsArgs {
 
 impl TlsArgs {
     /// Without TLS.
-    #[cfg(test)]
     pub(crate) fn none() -> TlsArgs {
         TlsArgs {
             tls: false,

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::activations::Activations;
 use crate::stats::LagCounts;
 use crate::tls::TlsPlan;
 
@@ -32,6 +33,10 @@ pub(crate) struct HttpPlan {
     pub(crate) until: HttpEnd,
     /// Process whose CPU time is read at the start and at the end of what counts.
     pub(crate) pid: Option<u32>,
+    /// Others whose CPU time is read then.
+    pub(crate) helpers: Vec<u32>,
+    /// What is posted; `None`: nothing, all get the same answer.
+    pub(crate) activations: Option<Activations>,
 }
 
 /// How connections are used.
@@ -61,12 +66,20 @@ pub(crate) enum HttpEnd {
 /// What came of requests, of the time that counts where nothing else is said.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct HttpTally {
-    /// Answers: whole, with status 200 and the same content as the first one.
+    /// Answers: whole, with status 200 and the same content as the first one, or as it is right for activations.
     pub(crate) answered: u64,
+    /// Those of them that refused an activation, as they should.
+    pub(crate) refused: u64,
+    /// Tokens that came more than once; warm-up included.
+    pub(crate) repeated: u64,
+    /// Requests that were begun; warm-up included.
+    pub(crate) asked: u64,
     /// How long it took, in seconds.
     pub(crate) seconds: f64,
     /// CPU time of the server's process, in nanoseconds; `None`: not asked for.
     pub(crate) server_cpu_ns: Option<u64>,
+    /// CPU time of each of the helpers.
+    pub(crate) helpers_cpu_ns: Vec<u64>,
     /// CPU time of the generator, in nanoseconds.
     pub(crate) client_cpu_ns: u64,
     /// Bytes that came, under TLS those of its records, and those that were sent.

@@ -133,6 +133,8 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
         warm_up_ms: args.warm_up_ms,
         until,
         pid: Some(pid),
+        helpers: Vec::new(),
+        activations: None,
     })
 }
 

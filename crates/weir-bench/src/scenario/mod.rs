@@ -1,5 +1,6 @@
 //! The scenarios, and what they share.
 
+pub(crate) mod activate;
 mod beside;
 pub(crate) mod broadcast;
 pub(crate) mod churn;
@@ -9,6 +10,7 @@ pub(crate) mod floor;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod idle;
+pub(crate) mod ladder;
 pub(crate) mod priorities;
 pub(crate) mod resume;
 pub(crate) mod room;

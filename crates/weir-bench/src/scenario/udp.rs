@@ -1,6 +1,6 @@
 //! `udp`: calls by datagrams, bare echoes alternating with the server; then calls by the clock.
 
-mod caller;
+pub(crate) mod caller;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -182,7 +182,7 @@ fn settings(addr: SocketAddr, tokens: &[String]) -> Result<Table> {
     text.parse().context("the settings are TOML")
 }
 
-fn free_addr() -> Result<SocketAddr> {
+pub(super) fn free_addr() -> Result<SocketAddr> {
     let socket = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     socket.context("no free port")
 }

@@ -13,10 +13,10 @@ use crate::stats::Lags;
 use crate::sys::datagrams::{self, BATCH, Batch};
 
 /// The sockets of one run.
-pub(crate) struct Caller {
+pub(crate) struct Caller<S = Calls> {
     sockets: Vec<Socket>,
-    /// Requests but for their count, one for each device.
-    templates: Vec<Template>,
+    /// What is said.
+    pub(crate) script: S,
     batch: Batch,
     tally: Tally,
 }
@@ -31,6 +31,26 @@ pub(crate) struct Tally {
     pub(crate) lags: Lags,
     /// From the first call to the last answer.
     pub(crate) time: Duration,
+    /// Bytes of what was heard.
+    pub(crate) bytes: u64,
+}
+
+/// What is said by datagrams, and what is right to answer.
+pub(crate) trait Script {
+    /// How long a socket hears nothing until its requests are lost.
+    const LOST_AFTER: Duration;
+
+    /// Writes request `number` of a socket into a place of the batch.
+    fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize);
+
+    /// Which request of the socket this answers; `None`: none of them, or not as it should.
+    fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64>;
+}
+
+/// Calls of devices that have their tokens.
+pub(crate) struct Calls {
+    /// Requests but for their count, one for each device.
+    templates: Vec<Template>,
 }
 
 struct Template {
@@ -51,10 +71,18 @@ struct Socket {
 impl Caller {
     /// Connects sockets to a server that these tokens are valid at.
     pub(crate) fn new(addr: SocketAddr, sockets: u32, tokens: &[String]) -> Result<Caller> {
+        let templates = tokens.iter().map(|token| Template::new(token)).collect();
+        Caller::with(addr, sockets, Calls { templates })
+    }
+}
+
+impl<S: Script> Caller<S> {
+    /// Connects sockets to a server that understands the script.
+    pub(crate) fn with(addr: SocketAddr, sockets: u32, script: S) -> Result<Caller<S>> {
         let sockets = (0..sockets).map(|_| Socket::new(addr));
         Ok(Caller {
             sockets: sockets.collect::<Result<_>>()?,
-            templates: tokens.iter().map(|token| Template::new(token)).collect(),
+            script,
             batch: Batch::new(),
             tally: Tally::default(),
         })
@@ -132,10 +160,7 @@ impl Caller {
         let socket = &mut self.sockets[index];
         for place in 0..count {
             let number = socket.next + place as u64;
-            let template = template_of(&self.templates, index, number);
-            let datagram = self.batch.set(place, &template.bytes);
-            let count_at = template.count_at;
-            write_count(&mut datagram[count_at..count_at + COUNT_DIGITS], number);
+            self.script.write(index, number, &mut self.batch, place);
         }
         if count == 0 {
             return Ok(0);
@@ -171,14 +196,9 @@ impl Caller {
 
     fn hear(&mut self, index: usize, place: usize, now: u64) {
         let answer = self.batch.get(place);
+        self.tally.bytes += answer.len() as u64;
         let socket = &mut self.sockets[index];
-        let number = read_count(answer).filter(|number| {
-            let template = template_of(&self.templates, index, *number);
-            let (start, end) = (template.count_at, template.count_at + COUNT_DIGITS);
-            answer.len() == template.bytes.len()
-                && answer[..start] == template.bytes[..start]
-                && answer[end..] == template.bytes[end..]
-        });
+        let number = self.script.number_of(index, answer);
         let sent_at = number.map(|number| std::mem::take(&mut socket.sent_at[place_of(number)]));
         match sent_at {
             Some(sent_at @ 1..) => {
@@ -200,8 +220,9 @@ impl Caller {
     /// Calls of sockets that have been silent for long are lost.
     fn give_up(&mut self) {
         let now = clock::monotonic_ns();
+        let patience = u64::try_from(S::LOST_AFTER.as_nanos()).unwrap_or(u64::MAX);
         for socket in &mut self.sockets {
-            if socket.on_their_way > 0 && now > socket.heard_at + LOST_AFTER_NS {
+            if socket.on_their_way > 0 && now > socket.heard_at.saturating_add(patience) {
                 socket.on_their_way = 0;
                 socket.sent_at.fill(0);
             }
@@ -213,6 +234,27 @@ impl Tally {
     /// Calls without an answer.
     pub(crate) fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.answered)
+    }
+}
+
+impl Script for Calls {
+    const LOST_AFTER: Duration = Duration::from_millis(300);
+
+    fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize) {
+        let template = template_of(&self.templates, socket, number);
+        let datagram = batch.set(place, &template.bytes);
+        let count_at = template.count_at;
+        write_count(&mut datagram[count_at..count_at + COUNT_DIGITS], number);
+    }
+
+    fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64> {
+        read_count(answer).filter(|number| {
+            let template = template_of(&self.templates, socket, *number);
+            let (start, end) = (template.count_at, template.count_at + COUNT_DIGITS);
+            answer.len() == template.bytes.len()
+                && answer[..start] == template.bytes[..start]
+                && answer[end..] == template.bytes[end..]
+        })
     }
 }
 
@@ -244,7 +286,7 @@ fn place_of(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0) % PLACES
 }
 
-fn write_count(digits: &mut [u8], number: u64) {
+pub(crate) fn write_count(digits: &mut [u8], number: u64) {
     let mut rest = COUNT_MIN + number % COUNT_MIN;
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
@@ -253,20 +295,19 @@ fn write_count(digits: &mut [u8], number: u64) {
 }
 
 /// The count at the end of an answer: the number of its call.
-fn read_count(answer: &[u8]) -> Option<u64> {
+pub(crate) fn read_count(answer: &[u8]) -> Option<u64> {
     let end = answer.len().checked_sub(1)?;
     let digits = str::from_utf8(answer.get(end.checked_sub(COUNT_DIGITS)?..end)?).ok()?;
     digits.parse::<u64>().ok()?.checked_sub(COUNT_MIN)
 }
 
 /// Counts have all the same number of digits.
-const COUNT_DIGITS: usize = 10;
+pub(crate) const COUNT_DIGITS: usize = 10;
 const COUNT_MIN: u64 = 1_000_000_000;
 /// Calls of one socket whose time is known: more than can be on their way.
 const PLACES: usize = 1 << 16;
 /// Longest wait in which nothing comes, before it is looked at what has been lost.
 const PATIENCE: Duration = Duration::from_millis(50);
-const LOST_AFTER_NS: u64 = 300_000_000;
 /// Of calls by the clock.
 const PACED_BATCH: usize = 16;
 const PACED_PAUSE: Duration = Duration::from_micros(100);

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::asker::Asker;
 use super::http1::Answers;
 use super::http2::{Brought, Http2};
 use super::{Count, Fault};
+use crate::activations::Tokens;
 use crate::clock;
 use crate::protocol::{HttpPlan, HttpTally};
 use crate::worker::wire::Wire;
@@ -17,13 +19,23 @@ pub(super) struct Known {
     pub(super) content: Option<Vec<u8>>,
     /// The whole of it; of HTTP/2 the content alone.
     pub(super) first: Vec<u8>,
+    /// Of activations.
+    pub(super) tokens: Tokens,
+}
+
+/// Requests on their way that were sent together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    at_ns: u64,
+    left: u32,
+    is_hit: bool,
 }
 
 /// What answers are taken with.
 pub(super) struct Moment<'a> {
     pub(super) now: u64,
     pub(super) plan: &'a HttpPlan,
-    pub(super) request: &'a [u8],
+    pub(super) asker: &'a mut Asker,
     pub(super) known: &'a mut Known,
     pub(super) count: &'a mut Count,
 }
@@ -37,8 +49,8 @@ pub(super) struct Conn {
     pub(super) began_ns: u64,
     /// The one request of a connection of HTTP/2 was sent.
     pub(super) asked: bool,
-    /// Requests on their way: when they were sent, and how many at that time. For HTTP/2 the streams know.
-    pub(super) sent: VecDeque<(u64, u32)>,
+    /// Requests on their way. For HTTP/2 the streams know.
+    pub(super) sent: VecDeque<Sent>,
     pub(super) http2: Option<Box<Http2>>,
     /// Beginning of an answer whose rest is to come.
     pub(super) partial: Vec<u8>,
@@ -74,22 +86,25 @@ impl Conn {
     }
 
     /// What is said once the kernel has connected.
-    pub(super) fn greet(&mut self, request: &[u8], plan: &HttpPlan) {
+    pub(super) fn greet(&mut self, asker: &mut Asker, plan: &HttpPlan) {
         match &mut self.http2 {
             Some(http2) => http2.begin(&mut self.out),
             None => {
                 let count = if plan.style.is_per_connection() { 1 } else { plan.depth };
-                self.ask(request, count, clock::monotonic_ns());
+                self.ask(asker, count, clock::monotonic_ns());
             }
         }
     }
 
     /// Asks so many times by HTTP/1.1.
-    fn ask(&mut self, request: &[u8], count: u32, now: u64) {
+    fn ask(&mut self, asker: &mut Asker, count: u32, now: u64) {
         for _ in 0..count {
-            self.out.extend_from_slice(request);
+            let is_hit = asker.write(&mut self.out);
+            match self.sent.back_mut() {
+                Some(sent) if (sent.at_ns, sent.is_hit) == (now, is_hit) => sent.left += 1,
+                _ => self.sent.push_back(Sent { at_ns: now, left: 1, is_hit }),
+            }
         }
-        self.sent.push_back((now, count));
     }
 
     pub(super) fn flush(&mut self, tally: &mut HttpTally) -> Result<(), Fault> {
@@ -133,15 +148,16 @@ impl Conn {
         while next == Next::Stays
             && let Some(answer) = moment.known.answers.next(&bytes[used..])?
         {
-            moment.known.check(answer.content, &bytes[used..used + answer.bytes])?;
-            let Some((sent_ns, left)) = self.sent.front_mut() else {
+            let Some(sent) = self.sent.front_mut() else {
                 return Err(Fault::Malformed("an answer that nobody asked for"));
             };
-            let sent_ns = *sent_ns;
-            *left -= 1;
-            if *left == 0 {
+            let Sent { at_ns: sent_ns, is_hit, .. } = *sent;
+            sent.left -= 1;
+            if sent.left == 0 {
                 self.sent.pop_front();
             }
+            let (status, content) = (answer.status, answer.content);
+            moment.check(is_hit, status, content, &bytes[used..used + answer.bytes])?;
             used += answer.bytes;
             answered += 1;
             next = self.count(moment, sent_ns);
@@ -150,7 +166,7 @@ impl Conn {
             }
         }
         if answered > 0 && next == Next::Stays {
-            self.ask(moment.request, answered, moment.now);
+            self.ask(moment.asker, answered, moment.now);
         }
         Ok((used, next))
     }
@@ -170,9 +186,11 @@ impl Conn {
             match brought {
                 Brought::Nothing => {}
                 Brought::Refused => moment.count.note("refused_stream".to_owned()),
-                Brought::Answer { began_ns, last, whole } => {
+                Brought::Answer { began_ns, status, is_hit, last, whole } => {
                     if whole {
-                        moment.known.check(last, last)?;
+                        moment.check(is_hit, status, last, last)?;
+                    } else if status != 200 || moment.asker.posts() {
+                        return Err(Fault::Status(status));
                     }
                     next = self.count(moment, began_ns);
                 }
@@ -184,7 +202,7 @@ impl Conn {
         if next == Next::Stays && !self.asked {
             let one = moment.plan.style.is_per_connection();
             let most = if one { 1 } else { u32::MAX };
-            self.asked = http2.ask(moment.now, most, &mut self.out) > 0 && one;
+            self.asked = http2.ask(moment.now, most, moment.asker, &mut self.out) > 0 && one;
         }
         Ok((used, next))
     }
@@ -204,6 +222,29 @@ impl Conn {
         let one = plan.style.is_per_connection();
         count.lags.record(now.saturating_sub(if one { self.began_ns } else { sent_ns }));
         if one { Next::Served } else { Next::Stays }
+    }
+}
+
+impl Moment<'_> {
+    /// Looks whether an answer is what it should be; `answer` is all of it that can be shown.
+    fn check(
+        &mut self,
+        is_hit: bool,
+        status: u16,
+        content: &[u8],
+        answer: &[u8],
+    ) -> Result<(), Fault> {
+        match (status, self.asker.posts()) {
+            (200, false) => self.known.check(content, answer),
+            (200, true) if !is_hit => Err(Fault::LetIn),
+            (200, true) if self.known.tokens.take(content) => Ok(()),
+            (200, true) => Err(Fault::Content),
+            (401, true) if !is_hit => {
+                self.count.tally.refused += 1;
+                Ok(())
+            }
+            (status, _) => Err(Fault::Status(status)),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! A client's side of HTTP/2, as small as it goes: GET requests of one head, and answers of which status and content
+//! A client's side of HTTP/2, as small as it goes: requests of one head, and answers of which status and content
 //! count (RFC 9113, RFC 7541). No I/O and no clock.
 
 use super::Fault;
+use super::asker::Asker;
 
 /// The client's side of one connection.
 ///
@@ -39,7 +40,9 @@ struct Slot {
     id: u32,
     began_ns: u64,
     content_bytes: u32,
-    ok: bool,
+    /// 0: the head has not come.
+    status: u16,
+    is_hit: bool,
 }
 
 /// What a frame brought.
@@ -47,8 +50,17 @@ struct Slot {
 pub(super) enum Brought<'a> {
     /// Nothing that counts.
     Nothing,
-    /// An answer's end, begun at that time; the last piece of its content, and whether that is all of it.
-    Answer { began_ns: u64, last: &'a [u8], whole: bool },
+    /// An answer's end.
+    Answer {
+        /// When it was asked for.
+        began_ns: u64,
+        status: u16,
+        /// What [`Asker::write`] said of the request.
+        is_hit: bool,
+        /// The last piece of its content, and whether that is all of it.
+        last: &'a [u8],
+        whole: bool,
+    },
     /// A stream that the server did not answer and would not: it may be asked for again elsewhere.
     Refused,
 }
@@ -119,13 +131,19 @@ impl Http2 {
     }
 
     /// Asks as often as the server and the depth allow now, at most `most` times; how often that was.
-    pub(super) fn ask(&mut self, now_ns: u64, most: u32, out: &mut Vec<u8>) -> u32 {
+    pub(super) fn ask(
+        &mut self,
+        now_ns: u64,
+        most: u32,
+        asker: &mut Asker,
+        out: &mut Vec<u8>,
+    ) -> u32 {
         if !self.ready || self.closing {
             return 0;
         }
         let count = self.streams_max.saturating_sub(self.on_their_way).min(most);
         for _ in 0..count {
-            self.request(now_ns, out);
+            self.request(now_ns, asker, out);
         }
         count
     }
@@ -135,19 +153,19 @@ impl Http2 {
         self.closing && self.on_their_way == 0
     }
 
-    fn request(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+    fn request(&mut self, now_ns: u64, asker: &mut Asker, out: &mut Vec<u8>) {
         let id = self.next_id;
         self.next_id += 2;
         self.on_their_way += 1;
         let place = self.place(id);
-        self.slots[place] = Slot { id, began_ns: now_ns, content_bytes: 0, ok: false };
         let at = out.len();
-        frame_head(0, HEADERS, END_STREAM | END_HEADERS, id, out);
+        let (method, end) = if asker.posts() { (METHOD_POST, 0) } else { (METHOD_GET, END_STREAM) };
+        frame_head(0, HEADERS, end | END_HEADERS, id, out);
         if self.tableless && !self.said_tableless {
             self.said_tableless = true;
             out.push(TABLE_SIZE_0);
         }
-        out.extend_from_slice(&[METHOD_GET, self.scheme]);
+        out.extend_from_slice(&[method, self.scheme]);
         if self.indexed {
             out.extend_from_slice(&[PATH_IN_TABLE, AUTHORITY_IN_TABLE]);
         } else {
@@ -156,8 +174,16 @@ impl Http2 {
             literal(kind | NAME_AUTHORITY, &self.authority, out);
             self.indexed = !self.tableless;
         }
-        let [.., high, middle, low] = (out.len() - at - HEAD_BYTES).to_be_bytes();
-        out[at..at + 3].copy_from_slice(&[high, middle, low]);
+        set_length(at, out);
+        let at = out.len();
+        if asker.posts() {
+            frame_head(0, DATA, END_STREAM, id, out);
+        }
+        let is_hit = asker.write_content(out);
+        if asker.posts() {
+            set_length(at, out);
+        }
+        self.slots[place] = Slot { id, began_ns: now_ns, content_bytes: 0, status: 0, is_hit };
     }
 
     /// Takes the frame at the start of `bytes`, answers it into `out` if it must be, and tells its length; `None`: more
@@ -231,12 +257,9 @@ impl Http2 {
         }
         let slot = self.slot(id)?;
         // Trailers, of which an answer may have some, come behind the status.
-        if !slot.ok {
-            slot.ok = match status_in(block) {
-                Some(200) => true,
-                Some(status) => return Err(Fault::Status(status)),
-                None => return Err(Fault::Malformed("a status that is not understood")),
-            };
+        if slot.status == 0 {
+            let status = status_in(block).filter(|status| *status >= 200);
+            slot.status = status.ok_or(Fault::Malformed("a status that is not understood"))?;
         }
         if flags & END_STREAM == 0 { Ok(Brought::Nothing) } else { self.finish(id, &[]) }
     }
@@ -264,12 +287,13 @@ impl Http2 {
     }
 
     fn finish<'a>(&mut self, id: u32, last: &'a [u8]) -> Result<Brought<'a>, Fault> {
-        let Slot { began_ns, content_bytes, ok, .. } = std::mem::take(self.slot(id)?);
+        let slot = std::mem::take(self.slot(id)?);
+        let Slot { began_ns, content_bytes, status, is_hit, .. } = slot;
         self.on_their_way -= 1;
-        if !ok {
+        if status == 0 {
             return Err(Fault::Malformed("an answer without a head"));
         }
-        Ok(Brought::Answer { began_ns, last, whole: content_bytes == 0 })
+        Ok(Brought::Answer { began_ns, status, is_hit, last, whole: content_bytes == 0 })
     }
 
     fn take_reset<'a>(&mut self, id: u32, content: &[u8]) -> Result<Brought<'a>, Fault> {
@@ -320,6 +344,7 @@ const SLOTS_PER_STREAM: usize = 64;
 
 // Of HPACK: entries of the static table, forms of a literal, and the newest two entries of the dynamic table.
 const METHOD_GET: u8 = 0x80 | 2;
+const METHOD_POST: u8 = 0x80 | 3;
 const SCHEME_HTTP: u8 = 0x80 | 6;
 const SCHEME_HTTPS: u8 = 0x80 | 7;
 const NAME_AUTHORITY: u8 = 1;
@@ -336,6 +361,12 @@ fn frame_head(length: usize, kind: u8, flags: u8, id: u32, out: &mut Vec<u8>) {
     let [.., high, middle, low] = length.to_be_bytes();
     out.extend_from_slice(&[high, middle, low, kind, flags]);
     out.extend_from_slice(&id.to_be_bytes());
+}
+
+/// Writes the length of the frame that begins at `at` and is whole.
+fn set_length(at: usize, out: &mut [u8]) {
+    let [.., high, middle, low] = (out.len() - at - HEAD_BYTES).to_be_bytes();
+    out[at..at + 3].copy_from_slice(&[high, middle, low]);
 }
 
 /// A literal of less than 127 bytes behind its name's entry.
@@ -365,13 +396,34 @@ fn status_in(block: &[u8]) -> Option<u16> {
     match first {
         0x20..=0x3f => status_in(rest),
         0x88..=0x8e => STATUSES.get(usize::from(first - 0x88)).copied(),
-        // The name is one of the same entries, the value three digits as they are.
-        0x08..=0x0e | 0x18..=0x1e | 0x48..=0x4e => {
-            let digits = rest.strip_prefix(&[3])?.get(..3)?;
-            std::str::from_utf8(digits).ok()?.parse().ok()
-        }
+        // The name is one of the same entries, the value three digits as they are, or in Huffman's code.
+        0x08..=0x0e | 0x18..=0x1e | 0x48..=0x4e => match rest.split_first()? {
+            (3, digits) => std::str::from_utf8(digits.get(..3)?).ok()?.parse().ok(),
+            (length @ 0x82..=0x83, code) => huffman_status(code.get(..usize::from(length & 0x7f))?),
+            _ => None,
+        },
         _ => None,
     }
+}
+
+/// Three digits in Huffman's code: 0 to 2 have five bits, the others six.
+fn huffman_status(code: &[u8]) -> Option<u16> {
+    let bits = code.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+    let mut left = 8 * u32::try_from(code.len()).ok()?;
+    let mut status = 0;
+    for _ in 0..3 {
+        let five = bits >> left.checked_sub(5)? & 0x1f;
+        let digit = if five <= 2 {
+            left -= 5;
+            five
+        } else {
+            left = left.checked_sub(6)?;
+            // 3 is 011001.
+            (bits >> left & 0x3f).checked_sub(0x19 - 3).filter(|digit| (3..10).contains(digit))?
+        };
+        status = status * 10 + u16::try_from(digit).ok()?;
+    }
+    Some(status)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests over HTTP, as fast as they are answered: so many on their way on each of so many connections.
 
+mod asker;
 mod conn;
 mod http1;
 mod http2;
@@ -17,6 +18,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use self::asker::Asker;
 use self::conn::{Conn, Known, Moment, Next};
 use self::http2::{Http2, LITERAL_BYTES_MAX};
 use super::conn::dial_unstamped;
@@ -37,8 +39,7 @@ struct Load<'a> {
     failed: VecDeque<(u64, usize)>,
     /// Connections begun.
     begun: u64,
-    /// One request of HTTP/1.1.
-    request: Vec<u8>,
+    asker: Asker,
     authority: String,
     known: Known,
     inbox: &'a mut Inbox,
@@ -56,6 +57,7 @@ struct Count {
     /// Connections that failed since then.
     failures: u32,
     server_cpu: Option<Duration>,
+    helpers_cpu: Vec<Duration>,
     client_cpu: Duration,
 }
 
@@ -70,8 +72,10 @@ pub(super) enum Fault {
     Reset(u32),
     /// The connection is ended with this code.
     GoAway(u32),
-    /// The content is not that of the first answer.
+    /// The content is not that of the first answer, or has no token.
     Content,
+    /// An activation succeeded that must not.
+    LetIn,
     /// The socket ended, or failed.
     Socket(String),
 }
@@ -113,6 +117,7 @@ impl Fault {
             Fault::Reset(code) => format!("reset_stream_{code}"),
             Fault::GoAway(code) => format!("goaway_{code}"),
             Fault::Content => "other_content".to_owned(),
+            Fault::LetIn => "stranger_let_in".to_owned(),
             Fault::Socket(how) => how.clone(),
         }
     }
@@ -143,7 +148,7 @@ impl<'a> Load<'a> {
         if !plan.path.starts_with('/') || plan.path.len() > LITERAL_BYTES_MAX {
             bail!("a path begins with / and has at most {LITERAL_BYTES_MAX} bytes");
         }
-        let request = http1::request(&plan.path, &authority, plan.style.is_per_connection());
+        let asker = Asker::new(plan, &authority);
         Ok(Load {
             plan,
             tls,
@@ -151,7 +156,7 @@ impl<'a> Load<'a> {
             conns: Vec::new(),
             failed: VecDeque::new(),
             begun: 0,
-            request,
+            asker,
             authority,
             known: Known::default(),
             inbox,
@@ -189,7 +194,7 @@ impl<'a> Load<'a> {
             }
             if self.count.from_ns == 0 {
                 if now >= counts_at {
-                    self.count.begin(now, self.plan.pid)?;
+                    self.count.begin(now, self.plan)?;
                 }
             } else if self.count.is_over(self.plan.until, now) {
                 return self.finish(now);
@@ -201,13 +206,15 @@ impl<'a> Load<'a> {
     }
 
     fn finish(mut self, now: u64) -> Result<HttpTally> {
-        self.count.end(now, self.plan.pid)?;
+        self.count.end(now, self.plan)?;
         for conn in &mut self.conns {
             self.count.close(conn);
         }
         let mut tally = self.count.tally;
         tally.lags = self.count.lags.counts();
         tally.answer = self.known.first;
+        tally.asked = self.asker.asked;
+        tally.repeated = self.known.tokens.repeated();
         Ok(tally)
     }
 
@@ -273,7 +280,7 @@ impl<'a> Load<'a> {
                 }
             }
             conn.connected = true;
-            conn.greet(&self.request, self.plan);
+            conn.greet(&mut self.asker, self.plan);
         }
         if flags.contains(EventFlags::OUT) {
             conn.flush(&mut self.count.tally)?;
@@ -310,9 +317,9 @@ impl<'a> Load<'a> {
     /// Takes what the inbox holds for a connection, and asks for as much again as was answered.
     fn take(&mut self, place: usize) -> Result<Next, Fault> {
         let now = clock::monotonic_ns();
-        let Load { conns, inbox, known, count, plan, request, .. } = self;
+        let Load { conns, inbox, known, count, plan, asker, .. } = self;
         let conn = &mut conns[place];
-        let mut moment = Moment { now, plan, request, known, count };
+        let mut moment = Moment { now, plan, asker, known, count };
         let next = if conn.partial.is_empty() {
             let (used, next) = conn.take(inbox.content(), &mut moment)?;
             conn.partial.extend_from_slice(&inbox.content()[used..]);
@@ -341,6 +348,7 @@ impl Count {
             progressed_ns: 0,
             failures: 0,
             server_cpu: None,
+            helpers_cpu: Vec::new(),
             client_cpu: Duration::ZERO,
         }
     }
@@ -351,13 +359,15 @@ impl Count {
     }
 
     /// What counts begins.
-    fn begin(&mut self, now: u64, pid: Option<u32>) -> Result<()> {
+    fn begin(&mut self, now: u64, plan: &HttpPlan) -> Result<()> {
         self.lags.reset();
         self.tally.answered = 0;
+        self.tally.refused = 0;
         self.tally.received_bytes = 0;
         self.tally.sent_bytes = 0;
         self.from_ns = now;
-        self.server_cpu = pid.map(server_cpu).transpose()?;
+        self.server_cpu = plan.pid.map(cpu_of).transpose()?;
+        self.helpers_cpu = plan.helpers.iter().copied().map(cpu_of).collect::<Result<_>>()?;
         self.client_cpu = own_cpu()?;
         Ok(())
     }
@@ -369,12 +379,15 @@ impl Count {
         }
     }
 
-    fn end(&mut self, now: u64, pid: Option<u32>) -> Result<()> {
+    fn end(&mut self, now: u64, plan: &HttpPlan) -> Result<()> {
         let spent = |after: Duration, before: Duration| {
             u64::try_from(after.saturating_sub(before).as_nanos()).unwrap_or(u64::MAX)
         };
-        if let (Some(pid), Some(before)) = (pid, self.server_cpu) {
-            self.tally.server_cpu_ns = Some(spent(server_cpu(pid)?, before));
+        if let (Some(pid), Some(before)) = (plan.pid, self.server_cpu) {
+            self.tally.server_cpu_ns = Some(spent(cpu_of(pid)?, before));
+        }
+        for (pid, before) in plan.helpers.iter().zip(&self.helpers_cpu) {
+            self.tally.helpers_cpu_ns.push(spent(cpu_of(*pid)?, *before));
         }
         self.tally.client_cpu_ns = spent(own_cpu()?, self.client_cpu);
         self.tally.seconds = Duration::from_nanos(now - self.from_ns).as_secs_f64();
@@ -390,8 +403,8 @@ impl Count {
     }
 }
 
-fn server_cpu(pid: u32) -> Result<Duration> {
-    sys::process_cpu(pid).context("cannot read the server's CPU time")
+fn cpu_of(pid: u32) -> Result<Duration> {
+    sys::process_cpu(pid).context("cannot read the CPU time of a server")
 }
 
 fn own_cpu() -> Result<Duration> {

@@ -44,6 +44,8 @@ fn plan(addr: SocketAddr, style: HttpStyle, depth: u32) -> HttpPlan {
         warm_up_ms: 0,
         until: HttpEnd::Answers(500),
         pid: Some(std::process::id()),
+        helpers: Vec::new(),
+        activations: None,
     }
 }
 

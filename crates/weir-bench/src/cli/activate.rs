@@ -1,0 +1,231 @@
+//! The options of activations, and of what their stages cost.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use super::{Pin, RunArgs, TargetArgs, TlsArgs, rate};
+
+#[derive(Debug, Args)]
+pub(crate) struct ActivateArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) stores: StoreArgs,
+    /// How devices ask.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Over::H1)]
+    pub(crate) over: Over,
+    /// What an activation goes through: "nothing", or some of log, redis and one of embedded and mongodb with + between
+    /// them; behind it "-single" for one operation a request.
+    #[arg(long, value_name = "STAGES", default_value = "embedded")]
+    pub(crate) stages: Rung,
+    /// Answers in each round; over UDP requests.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) activations: u64,
+    /// Share of the requests with a wrong key, or with the serial number of nobody.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = misses)]
+    pub(crate) misses: f64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LadderArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) stores: StoreArgs,
+    /// The rungs, each as --stages of `activate` has it.
+    #[arg(
+        long,
+        value_name = "STAGES",
+        value_delimiter = ',',
+        default_value = "nothing,log,log+redis,log+embedded,log+embedded-single,log+redis+embedded,\
+                         log+redis+embedded-single,log+redis+mongodb,log+redis+mongodb-single"
+    )]
+    pub(crate) rungs: Vec<Rung>,
+    /// Seconds that count of each rung in each round.
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+}
+
+/// Who asks, and what there is beside the gateway.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Start this program with a scratch configuration, measure it and stop it.
+    #[arg(long, value_name = "WEIR")]
+    pub(crate) spawn: PathBuf,
+    /// A TOML file laid over the scratch configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config_extra: Option<PathBuf>,
+    /// Devices that activate in turn; they are imported before.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) devices: u64,
+    /// Requests on their way at a time.
+    #[arg(long, value_name = "C", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    pub(crate) concurrency: u32,
+    /// Connections, or over UDP sockets, that they are spread over [default: over HTTP/1.1 one for each, otherwise one
+    /// for 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    pub(crate) connections: Option<u32>,
+    /// Milliseconds of load in each round that do not count, at its start; over UDP there are none.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub(crate) warm_up_ms: u64,
+    /// Rounds; each gives one figure, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// CPUs of Redis and of the database that are started: a list, "none" (any), or "auto" (those of the generator).
+    #[arg(long, value_name = "CPUS", default_value = "auto")]
+    pub(crate) pin_database: Pin,
+    /// A Redis that runs, instead of one of our own.
+    #[arg(long, value_name = "URL", requires = "redis_pid")]
+    pub(crate) redis: Option<String>,
+    /// Its process.
+    #[arg(long, value_name = "PID", requires = "redis")]
+    pub(crate) redis_pid: Option<u32>,
+    /// A MongoDB that runs, instead of a server of its protocol of our own.
+    #[arg(long, value_name = "URI", requires = "database_pid")]
+    pub(crate) mongodb: Option<String>,
+    /// Its process.
+    #[arg(long, value_name = "PID", requires = "mongodb")]
+    pub(crate) database_pid: Option<u32>,
+    /// Where the server of MongoDB's protocol is built [default: where `cargo xtask test` builds it, beside the directory
+    /// of this program].
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) mongo_server: Option<PathBuf>,
+}
+
+/// How devices ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Over {
+    /// HTTP/1.1, connections kept.
+    H1,
+    /// HTTP/2, without TLS by prior knowledge.
+    H2,
+    /// Datagrams.
+    Udp,
+}
+
+/// What an activation goes through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rung {
+    /// As it was asked for.
+    pub(crate) name: String,
+    pub(crate) stages: Vec<Stage>,
+    /// One operation a request.
+    pub(crate) is_single: bool,
+}
+
+/// One part of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Log,
+    Redis,
+    Embedded,
+    Mongodb,
+}
+
+impl Rung {
+    pub(crate) fn has(&self, stage: Stage) -> bool {
+        self.stages.contains(&stage)
+    }
+
+    /// Whether there is anybody to know devices.
+    pub(crate) fn has_store(&self) -> bool {
+        self.has(Stage::Embedded) || self.has(Stage::Mongodb)
+    }
+}
+
+impl FromStr for Rung {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Rung> {
+        let (words, is_single) =
+            name.strip_suffix("-single").map_or((name, false), |words| (words, true));
+        let mut rung = Rung { name: name.to_owned(), stages: Vec::new(), is_single };
+        for word in words.split('+').filter(|_| words != "nothing") {
+            let stage = match word {
+                "log" => Stage::Log,
+                "redis" => Stage::Redis,
+                "embedded" => Stage::Embedded,
+                "mongodb" => Stage::Mongodb,
+                _ => {
+                    bail!("no stage is called {word:?}: there are log, redis, embedded and mongodb")
+                }
+            };
+            if rung.has(stage) {
+                bail!("{word} is there twice");
+            }
+            rung.stages.push(stage);
+        }
+        if rung.has(Stage::Embedded) && rung.has(Stage::Mongodb) {
+            bail!("there is one store: embedded or mongodb");
+        }
+        Ok(rung)
+    }
+}
+
+impl Over {
+    /// The word for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Over::H1 => "h1",
+            Over::H2 => "h2",
+            Over::Udp => "udp",
+        }
+    }
+}
+
+impl StoreArgs {
+    /// Connections or sockets, and requests on their way on each of them.
+    pub(crate) fn spread(&self, over: Over) -> (u32, u32) {
+        let each = match over {
+            Over::H1 => 1,
+            Over::H2 | Over::Udp => 64,
+        };
+        let connections = self.connections.unwrap_or_else(|| self.concurrency.div_ceil(each));
+        (connections, self.concurrency.div_ceil(connections))
+    }
+
+    /// What is started.
+    pub(crate) fn target(&self) -> TargetArgs {
+        TargetArgs {
+            spawn: Some(self.spawn.clone()),
+            addr: None,
+            http: None,
+            admin: None,
+            pid: None,
+            admin_token: None,
+            token: None,
+            config_extra: self.config_extra.clone(),
+            budget_bytes: None,
+            stall_timeout: None,
+            tls: TlsArgs::none(),
+        }
+    }
+}
+
+fn misses(text: &str) -> Result<f64> {
+    let share: f64 = text.parse()?;
+    if !(0.0..1.0).contains(&share) {
+        bail!("a share of misses is from 0 to below 1");
+    }
+    Ok(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rungs_are_named_by_their_stages() {
+        let rung: Rung = "log+redis+mongodb-single".parse().unwrap();
+        assert_eq!(rung.stages, [Stage::Log, Stage::Redis, Stage::Mongodb]);
+        assert!(rung.is_single && rung.has_store());
+        let nothing: Rung = "nothing".parse().unwrap();
+        assert!(nothing.stages.is_empty() && !nothing.is_single && !nothing.has_store());
+        for wrong in ["", "nothing+log", "log+log", "embedded+mongodb", "sql", "log-single+redis"] {
+            assert!(wrong.parse::<Rung>().is_err(), "{wrong}");
+        }
+    }
+}
