@@ -1,0 +1,54 @@
+//! The load generator's activations, in small numbers, against the gateway.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_tests::program;
+
+/// What `weir-bench` reports; it checks every answer itself.
+fn bench(scenario: &str, args: &[&str]) -> Result<Value> {
+    let mut command = Command::new(program("weir-bench")?);
+    command.args([scenario, "--json", "--spawn"]).arg(program("weir")?).args(args);
+    command.args(["--devices", "500", "--concurrency", "32", "--warm-up-ms", "50"]);
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let report = said.lines().next_back().context("a report")?;
+    ensure!(output.status.success(), "{report}");
+    Ok(serde_json::from_str(report)?)
+}
+
+#[test]
+fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()> {
+    for over in ["h1", "h2", "udp"] {
+        let args = ["--over", over, "--activations", "400", "--misses", "0.2", "--rounds", "2"];
+        let report = bench("activate", &args)?;
+        let answered = report["answered"].as_u64().context("a count")?;
+        let refused = report["refused"].as_u64().context("a count")?;
+        assert!(answered >= 800, "{over}: {report}");
+        assert!((answered / 6..=answered / 4).contains(&refused), "{over}: {report}");
+        for outcome in ["first", "wrong_key", "unknown_device"] {
+            assert!(report["outcomes"][outcome].as_u64() > Some(50), "{over}: {report}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn each_rung_of_the_ladder_answers_or_is_said_to_be_left_out() -> Result<()> {
+    let rungs = "nothing,log,log+redis,embedded,embedded-single,log+redis+mongodb";
+    let nowhere = ["--mongo-server", "/nonexistent"];
+    let args = [&["--rungs", rungs, "--rounds", "1", "--seconds", "0.3"][..], &nowhere].concat();
+    let report = bench("ladder", &args)?;
+    let rows = report["rungs"].as_array().context("rows")?;
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["stages"].as_str()).collect();
+    assert_eq!(names, ["nothing", "log", "log+redis", "embedded", "embedded-single"]);
+    for row in rows {
+        assert!(row["answered"].as_u64() > Some(0), "{row}");
+        let has_redis = row["stages"].as_str().is_some_and(|stages| stages.contains("redis"));
+        assert_eq!(row["redis_us"].as_f64() > Some(0.0), has_redis, "{row}");
+    }
+    let left_out = report["left_out"][0].as_str().context("a reason")?;
+    assert!(left_out.starts_with("log+redis+mongodb: no server is built in /nonexistent"));
+    Ok(())
+}
