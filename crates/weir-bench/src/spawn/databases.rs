@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{START_TIMEOUT, Server, free_port, scratch_directory};
+use super::{Server, free_port, scratch_directory};
 use crate::clock;
 use crate::process::Cpus;
 
@@ -74,13 +74,13 @@ impl Beside {
 }
 
 fn wait_until(server: &mut Server, what: &str, is_ready: impl Fn() -> bool) -> Result<()> {
-    let deadline = clock::monotonic() + START_TIMEOUT;
+    let deadline = clock::monotonic() + PATIENCE;
     while !is_ready() {
         if let Some(status) = server.child.try_wait()? {
             bail!("{what} ended at once: {status}{}", server.log_tail());
         }
         if clock::monotonic() > deadline {
-            bail!("{what} is not ready after {START_TIMEOUT:?}{}", server.log_tail());
+            bail!("{what} is not ready after {PATIENCE:?}{}", server.log_tail());
         }
         clock::sleep(Duration::from_millis(20));
     }
@@ -117,3 +117,6 @@ fn built() -> Result<PathBuf> {
     let target = program.ancestors().nth(2).context("a program lies in a directory")?;
     Ok(target.join("mongo"))
 }
+
+/// Longest time that one takes to be ready: Java begins slowly where much else runs.
+const PATIENCE: Duration = Duration::from_secs(120);

@@ -148,7 +148,7 @@ impl Bench {
         let name = format!("bench_{:08x}", rand::random::<u32>());
         let mut text = format!(
             "[activation]\nfailures_per_source_per_minute = 0\nbench_stages = {:?}\n\
-             [store]\nkind = \"{kind}\"\npath = \"devices.db\"\n",
+             [store]\nkind = \"{kind}\"\npath = \"devices.db\"\ntimeout = \"10s\"\n",
             rung.bench_stages()
         );
         if rung.is_single {
@@ -158,7 +158,10 @@ impl Bench {
             text += &format!("[store.mongodb]\nuri = {:?}\ndatabase = \"{name}\"\n", database.url);
         }
         if let Some(redis) = self.redis.as_ref().filter(|_| rung.has(Stage::Redis)) {
-            text += &format!("[cache]\nredis = {:?}\nprefix = \"{name}:\"\n", redis.url);
+            text += &format!(
+                "[cache]\nredis = {:?}\nprefix = \"{name}:\"\ntimeout = \"10s\"\n",
+                redis.url
+            );
         }
         if rung.has(Stage::Log) {
             text += "[access_log]\npath = \"access.log\"\n";
@@ -216,8 +219,11 @@ impl Bench {
     /// Checks all rounds, and ends the gateways in good order.
     pub(in crate::scenario) fn stop(self, report: &mut Report) {
         self.setup.describe(report);
-        for gateway in self.gateways {
+        for mut gateway in self.gateways {
             gateway.check(report);
+            if let Err(error) = gateway.check_cache(report) {
+                report.fail(format!("{error:#}"));
+            }
             gateway.target.stop(report);
         }
     }
@@ -247,7 +253,15 @@ impl Gateway {
         }
     }
 
-    pub(super) fn check(&self, report: &mut Report) {
+    /// A gateway does without a cache that fails: then it was not measured.
+    fn check_cache(&mut self, report: &mut Report) -> Result<()> {
+        let errors = self.target.metrics()?.sum("weir_cache_errors_total", &[]).unwrap_or(0.0);
+        let name = &self.rung.name;
+        report.check(errors == 0.0, || format!("{name}: {errors} trips to Redis failed"));
+        Ok(())
+    }
+
+    fn check(&self, report: &mut Report) {
         let (name, errors) = (&self.rung.name, self.errors());
         report.check(errors.is_empty(), || format!("{name}: what went wrong: {errors:?}"));
         let repeated: u64 = self.tallies.iter().map(|tally| tally.repeated).sum();
