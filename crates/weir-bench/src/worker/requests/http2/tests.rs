@@ -158,7 +158,7 @@ fn a_status_is_understood_however_it_is_spelt() {
         (b"\x20\x08\x03503", 503),
         (b"\x48\x82\x64\x02", 302),
         (b"\x08\x82\x68\x01", 401),
-        (b"\x08\x83\x6d\xa7\x7f", 499),
+        (b"\x08\x83\x69\xf7\xff", 499),
     ] {
         let mut http2 = ready(1, &[]);
         http2.ask(1, 1, &mut getting(), &mut Vec::new());
