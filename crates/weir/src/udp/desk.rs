@@ -207,8 +207,8 @@ impl Desk {
                 self.refuse_for_queue(&reply, outbox);
             }
             Before::InProgress => self.count(Count::Joined, 1),
-            // A shorter one with the same id is not to get more for its bytes.
-            Before::Answered(answer) if answer.len() > reply.bytes_max => {
+            // A shorter one with the same id is not to get more for its bytes; nothing is left of what did not fit at all.
+            Before::Answered(answer) if answer.is_empty() || answer.len() > reply.bytes_max => {
                 self.count(Count::TooShort, 1);
             }
             Before::Answered(answer) => {
