@@ -101,11 +101,12 @@ impl<'a> Tables<'a> {
         let (put, changed) = device.put(entry);
         match put {
             Put::Unchanged => {}
-            Put::Added | Put::Relabelled | Put::Rekeyed => {
-                let labels = labels_text(&changed.labels)?;
-                let sql = "UPDATE devices SET key = ?2, labels = ?3 WHERE id = ?1";
-                self.execute(sql, params![id, changed.key.0, labels])?;
-                self.change(id, &device, &changed)?;
+            Put::Added | Put::Relabelled => self.describe(id, &changed)?,
+            Put::Rekeyed => {
+                // All of it into the row: who reads at the same time sees the row as it was, or as it is.
+                self.describe(id, &changed)?;
+                move_into_row(self.conn, id, &Change::of(&changed))?;
+                self.forget(id, &Change::of(&device), &Change::of(&changed));
             }
         }
         Ok(put)
@@ -205,11 +206,22 @@ impl<'a> Tables<'a> {
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
         execute_change(self.conn, sql, id, &after)?;
         self.pending.borrow_mut().insert(id, after);
+        self.forget(id, &before, &after);
+        Ok(())
+    }
+
+    /// Writes what an import says.
+    fn describe(&self, id: i64, device: &Device) -> Result<()> {
+        let labels = labels_text(&device.labels)?;
+        let sql = "UPDATE devices SET key = ?2, labels = ?3 WHERE id = ?1";
+        self.execute(sql, params![id, device.key.0, labels])
+    }
+
+    fn forget(&self, id: i64, before: &Change, after: &Change) {
         let known = after.hashes();
         let forgotten = before.hashes().into_iter().flatten();
         let forgotten = forgotten.filter(|token| !known.contains(&Some(*token)));
         self.forgotten.borrow_mut().extend(forgotten.map(|token| (token, id)));
-        Ok(())
     }
 
     fn by_serial(&self, serial: &Serial) -> Result<Option<(i64, Device)>> {
@@ -270,11 +282,13 @@ fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     Ok((row.get(0)?, device))
 }
 
-/// The last change of each device.
+/// The last change of each device whose row is not as new.
 pub(super) fn changes(conn: &Connection) -> Result<Changes> {
     let mut select = conn.prepare(
-        "SELECT device, state, activated, generation, token, token_end, previous, previous_end
-         FROM changes ORDER BY id",
+        "SELECT c.device, c.state, c.activated, c.generation, c.token, c.token_end, c.previous,
+             c.previous_end
+         FROM changes c JOIN devices d ON d.id = c.device
+         WHERE c.generation > d.generation ORDER BY c.id",
     )?;
     let rows = select.query_map([], |row| {
         let device: i64 = row.get(0)?;
@@ -309,11 +323,11 @@ pub(super) fn last_change(conn: &Connection) -> Result<i64> {
     conn.prepare_cached("SELECT ifnull(max(id), 0) FROM changes")?.query_row([], |row| row.get(0))
 }
 
-/// Writes a change into its device's row.
+/// Writes a change into its device's row, unless that is as new.
 pub(super) fn move_into_row(conn: &Connection, device: i64, change: &Change) -> Result<()> {
     let sql = "UPDATE devices SET state = ?2, activated = ?3, generation = ?4, token = ?5,
                    token_end = ?6, previous = ?7, previous_end = ?8
-               WHERE id = ?1";
+               WHERE id = ?1 AND generation < ?4";
     execute_change(conn, sql, device, change)
 }
 

@@ -137,6 +137,43 @@ fn known_tokens(device: &Device) -> Vec<Hash> {
     current.into_iter().chain(device.previous.map(|previous| previous.token)).collect()
 }
 
+/// Changes that were moved, and those that were not, and keys that changed between them.
+#[tokio::test]
+async fn a_changed_key_is_not_undone_by_what_is_moved_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Embedded::open(options(&directory)).unwrap();
+    let devices: Vec<u8> = (0..40).collect();
+    store.put(devices.iter().map(|device| entry(*device)).collect(), 5).await.unwrap();
+    for round in 0..4 {
+        let wish = |device: &u8| activation(*device, 40 * round + device);
+        // More than are left unmoved.
+        for some in devices.chunks(7) {
+            for issued in store.issue(some.iter().map(wish).collect()).await.unwrap() {
+                issued.unwrap();
+            }
+        }
+        let rekeyed = |device: &u8| DeviceEntry { key: Hash([99; 32]), ..entry(*device) };
+        let puts = store.put(devices.iter().map(rekeyed).collect(), 6).await.unwrap();
+        assert!(puts.iter().all(|put| *put == Put::Rekeyed));
+        for _ in 0..2 {
+            for some in 0..30 {
+                // Gives moves their turns.
+                store.seen(vec![(entry(some).serial, 7)]).await.unwrap();
+            }
+            let found = store.list(Page { after: None, limit: 100 }).await.unwrap();
+            for device in found {
+                let is_new = (device.state, device.token) == (crate::State::New, None);
+                assert!(is_new && device.key == Hash([99; 32]), "{device:?}");
+            }
+            assert_eq!(store.recent.index.len(), 0);
+            drop(store);
+            store = Embedded::open(options(&directory)).unwrap();
+        }
+        let puts = store.put(devices.iter().map(|device| entry(*device)).collect(), 8).await;
+        assert!(puts.unwrap().iter().all(|put| *put == Put::Rekeyed));
+    }
+}
+
 #[tokio::test]
 async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     let directory = tempfile::tempdir().unwrap();
