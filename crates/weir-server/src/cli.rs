@@ -119,7 +119,7 @@ pub(crate) struct DevicesArgs {
 /// Where the devices are.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Configuration file (or in WEIR_CONFIG) whose [store] keeps the devices; where a gateway holds the embedded store,
+    /// Configuration file (or in WEIR_CONFIG) whose `[store]` keeps the devices; where a gateway holds the embedded store,
     /// its admin API is asked.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
