@@ -24,7 +24,8 @@ pub(super) type Changes = HashMap<i64, Change>;
 
 /// What both threads know beside the file: changes that are not in their rows yet, and where tokens lead.
 ///
-/// Limits: [`FOLD_MAX`] devices, and as many again that change while those are moved; some 170 bytes each.
+/// Limits: [`FOLD_MAX`] devices, and as many again that change while those are moved; some 170 bytes each. On disk,
+/// [`ROWS_MAX`] changes and those that come meanwhile.
 #[derive(Default)]
 pub(super) struct Recent {
     pub(super) index: TokenIndex,
@@ -38,6 +39,8 @@ pub(super) struct Fold {
     left: Vec<i64>,
     /// The last entry of the table of changes when it began.
     until: i64,
+    /// The same at the last step.
+    last: i64,
 }
 
 impl Change {
@@ -81,8 +84,8 @@ impl Recent {
         Ok(recent)
     }
 
-    /// To be taken before a transaction begins and kept to its end: what it does not show is in the rows, and what it
-    /// shows too is the same there.
+    /// To be taken before a transaction begins and kept to its end: what it does not show is in the rows, and of what it
+    /// shows the higher generation counts.
     pub(super) fn changes(&self) -> RwLockReadGuard<'_, Changes> {
         self.changes.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,17 +108,22 @@ impl Fold {
     /// # Errors
     /// Nothing is lost: what has not been moved stays where it is.
     pub(super) fn step(&mut self, conn: &Connection, recent: &Recent) -> Result<()> {
+        let (first, last) = tables::span_of_changes(conn)?;
+        let written = usize::try_from(last - self.last).unwrap_or_default();
+        self.last = last;
         if self.left.is_empty() {
             let changes = recent.changes();
-            if changes.len() < FOLD_MAX {
+            // One device alone may fill the table.
+            if changes.len() < FOLD_MAX && last - first < ROWS_MAX {
                 return Ok(());
             }
             self.left = changes.keys().copied().collect();
             self.left.sort_unstable_by(|one, other| other.cmp(one));
-            drop(changes);
-            self.until = tables::last_change(conn)?;
+            self.until = last;
         }
-        let slice = self.left.split_off(self.left.len().saturating_sub(SLICE));
+        // As fast as changes come, or there would be more and more of them.
+        let size = SLICE.max(written);
+        let slice = self.left.split_off(self.left.len().saturating_sub(size));
         let moved = self.run(conn, recent, &slice);
         match moved {
             Ok(moved) => {
@@ -158,5 +166,7 @@ impl Fold {
 
 /// So many that several of them share a page; few enough for memory and for what is read when the file is opened.
 const FOLD_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
-/// As many as a transaction has at the most: a move goes on at least as fast as changes come.
+/// Some 30 MB.
+const ROWS_MAX: i64 = if cfg!(test) { 64 } else { 262_144 };
+/// As many as a transaction has, unless a batch alone is larger.
 const SLICE: usize = if cfg!(test) { 4 } else { 2_048 };

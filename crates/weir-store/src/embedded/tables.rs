@@ -23,6 +23,8 @@ pub(super) struct Tables<'a> {
     changes: &'a Changes,
     /// Those of this transaction.
     pending: RefCell<Changes>,
+    /// Where tokens lead by them: known at once, since a later item may show such a token.
+    leads: &'a RefCell<Vec<(Hash, i64)>>,
     /// Tokens that devices have forgotten by them.
     forgotten: RefCell<Vec<(Hash, i64)>>,
     /// Devices that this transaction has added.
@@ -66,11 +68,13 @@ impl<'a> Tables<'a> {
         conn: &'a Connection,
         recent: &'a Recent,
         changes: &'a Changes,
+        leads: &'a RefCell<Vec<(Hash, i64)>>,
     ) -> Tables<'a> {
         Tables {
             conn,
             recent,
             changes,
+            leads,
             pending: RefCell::default(),
             forgotten: RefCell::default(),
             added: Cell::new(0),
@@ -135,6 +139,7 @@ impl<'a> Tables<'a> {
         };
         self.change(id, &device, &changed)?;
         self.recent.index.add(&issue.token, id);
+        self.leads.borrow_mut().push((issue.token, id));
         Ok(Ok(Issued {
             serial: changed.serial,
             generation: changed.generation,
@@ -318,9 +323,11 @@ pub(super) fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> 
     Ok(())
 }
 
-/// The number of the last change; 0 without one.
-pub(super) fn last_change(conn: &Connection) -> Result<i64> {
-    conn.prepare_cached("SELECT ifnull(max(id), 0) FROM changes")?.query_row([], |row| row.get(0))
+/// The numbers of the first change and of the last one; 0 without any.
+pub(super) fn span_of_changes(conn: &Connection) -> Result<(i64, i64)> {
+    let sql =
+        "SELECT ifnull((SELECT min(id) FROM changes), 0), ifnull((SELECT max(id) FROM changes), 0)";
+    conn.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Writes a change into its device's row, unless that is as new.

@@ -137,6 +137,20 @@ fn known_tokens(device: &Device) -> Vec<Hash> {
     current.into_iter().chain(device.previous.map(|previous| previous.token)).collect()
 }
 
+#[tokio::test]
+async fn one_device_alone_does_not_fill_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(options(&directory)).unwrap();
+    store.put(vec![entry(1)], 5).await.unwrap();
+    let file = rusqlite::Connection::open(directory.path().join("devices.db")).unwrap();
+    for token in 0..250 {
+        store.issue(vec![activation(1, token)]).await.unwrap();
+        let rows: i64 =
+            file.query_row("SELECT count(*) FROM changes", [], |row| row.get(0)).unwrap();
+        assert!(rows <= 66, "{rows}");
+    }
+}
+
 /// Changes that were moved, and those that were not, and keys that changed between them.
 #[tokio::test]
 async fn a_changed_key_is_not_undone_by_what_is_moved_later() {

@@ -1,5 +1,7 @@
 //! What the store's two threads do: group commit, and reading.
 
+use std::cell::RefCell;
+
 use rusqlite::{Connection, ErrorCode};
 use tracing::warn;
 
@@ -63,11 +65,12 @@ fn transact(
     begin: &str,
     jobs: &mut [Box<dyn Job>],
 ) -> rusqlite::Result<()> {
+    let leads = RefCell::default();
     let run = || {
         // From before the transaction to its end.
         let changes = recent.changes();
         conn.prepare_cached(begin)?.execute([])?;
-        let tables = Tables::new(conn, recent, &changes);
+        let tables = Tables::new(conn, recent, &changes, &leads);
         for job in jobs {
             job.run(&tables)?;
         }
@@ -80,6 +83,9 @@ fn transact(
         Ok(())
     };
     let outcome = run();
+    if outcome.is_err() {
+        leads.take().iter().for_each(|(token, device)| recent.index.remove(token, *device));
+    }
     if outcome.is_err() && !conn.is_autocommit() {
         // If this fails too, the next transaction cannot begin, and says so.
         let _ = conn.execute_batch("ROLLBACK");
