@@ -342,7 +342,14 @@ impl Cached {
 
     async fn put_all(&self, entries: Vec<DeviceEntry>, now: Millis) -> Result<Vec<Put>, Error> {
         let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
-        let answers = self.store.put(entries, now).await?;
+        let answers = match self.store.put(entries, now).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                // Any of them may have been carried out, and whoever repeats it is told that nothing changes.
+                self.raise(serials.into_iter().map(|serial| (serial, EVERY)).collect()).await;
+                return Err(error);
+            }
+        };
         let changed = serials.into_iter().zip(&answers).filter(|(_, put)| match put {
             Put::Rekeyed | Put::Relabelled => true,
             Put::Added | Put::Unchanged => false,

@@ -90,13 +90,26 @@ impl Access {
                 Ok(Counts::of(&puts))
             }
             Access::Gateway { .. } => {
-                let body: String = rows.iter().map(Row::to_json_line).collect();
-                let kind = RowFormat::JsonLines.media_type();
-                let body = Body { kind, bytes: body.into_bytes() };
-                let answer = self.ask(Method::POST, "/v1/devices", Some(body)).await?;
-                Counts::read(&answer.unwrap_or_default())
+                let (mut counts, mut body) = (Counts::default(), String::new());
+                for row in &rows {
+                    body.push_str(&row.to_json_line());
+                    if body.len() > BODY_BYTES {
+                        counts.add(self.send(std::mem::take(&mut body)).await?);
+                    }
+                }
+                if !body.is_empty() {
+                    counts.add(self.send(body).await?);
+                }
+                Ok(counts)
             }
         }
+    }
+
+    /// Has a gateway import rows.
+    async fn send(&self, rows: String) -> Result<Counts> {
+        let body = Body { kind: RowFormat::JsonLines.media_type(), bytes: rows.into_bytes() };
+        let answer = self.ask(Method::POST, "/v1/devices", Some(body)).await?;
+        Counts::read(&answer.unwrap_or_default())
     }
 
     /// A page of devices.
@@ -217,6 +230,10 @@ fn encoded(text: &str) -> String {
     // A path of its own goes by this name.
     if out == "export" { "%65xport".to_owned() } else { out }
 }
+
+/// With one more row, which has 64 KiB and is at most twice as long as JSON, less than the megabyte that the admin API
+/// takes.
+const BODY_BYTES: usize = 768 << 10;
 
 #[cfg(test)]
 mod tests {

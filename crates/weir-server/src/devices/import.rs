@@ -144,7 +144,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A commit's share of a row is small, and a body for the admin API has less than its megabyte, unless labels are long.
+/// A commit's share of a row is small.
 const BATCH_ROWS: usize = 2_000;
 /// A file of another kind would scroll everything else away.
 const BAD_SHOWN_MAX: u64 = 1_000;

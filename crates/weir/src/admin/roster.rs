@@ -232,7 +232,17 @@ async fn put(
 ) -> Result<Vec<Put>, Problem> {
     let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
     let puts = devices.store().put(entries, millis(unix_time())).await;
-    let puts = puts.map_err(|error| unanswered(&error))?;
+    let puts = match puts {
+        Ok(puts) => puts,
+        Err(error) => {
+            // Any of them may have another key now, and nobody will be told so again: those who are connected show once
+            // more that they may be.
+            for serial in serials {
+                handle.revoke(serial.as_str()).await?;
+            }
+            return Err(unanswered(&error));
+        }
+    };
     let mut closed = Ok(());
     let rekeyed = puts.iter().zip(serials).filter(|(put, _)| **put == Put::Rekeyed);
     for (_, serial) in rekeyed {

@@ -37,7 +37,7 @@ pub(super) static KEYS: &[Key] = &[
     key!(
         program store.queue_max,
         "1 to 1000000",
-        "Requests that may wait for the store. One more is answered with 503 at once: a second of a fast store."
+        "Requests that may wait for the store: activations and checks of tokens each. One more is answered with 503 at once: a second of a fast store."
     ),
     key!(
         program store.batch_max,
@@ -69,7 +69,8 @@ pub(super) static KEYS: &[Key] = &[
         "or \"\" for none",
         "A Redis that tokens are looked up in before the store is asked: `redis://[[user]:password@]host[:port][/database]`. \
          Useful where a store is far away; what it holds lets devices in while the store is down. Who can write to it can \
-         let himself in."
+         let himself in. It must not evict what has not expired for want of memory (`maxmemory-policy noeviction` or \
+         `volatile-ttl`): a token that has ended could come back for `cache.ttl`."
     ),
     key!(
         program cache.prefix,
@@ -79,13 +80,14 @@ pub(super) static KEYS: &[Key] = &[
     key!(
         program cache.ttl,
         "1s to 10m",
-        "How long an entry lives. Longer saves trips to the store; so long may another gateway that cannot reach Redis \
-         take a token for valid that has ended."
+        "How long an entry lives. Longer saves trips to the store; so long may others take a \
+         token for valid that was ended by a gateway that cannot reach Redis."
     ),
     key!(
         program cache.timeout,
         "1ms to 1m",
-        "How long Redis may take; then the store is asked."
+        "How long Redis may take to connect, and as long again for a command; a check waits for two of them at the most, and \
+         then asks the store."
     ),
     key!(
         activation.enabled,
