@@ -22,9 +22,10 @@ use weir_store::{Error, Issue, Millis, Proof, Refusal, Serial, Token};
 use crate::config::{ActivationConfig, BenchStage};
 use crate::counters::Counters;
 use crate::device_store::DeviceStore;
-use crate::hub::unix_time;
+use crate::hub::{unix_millis, unix_time};
 use crate::import::{check_key, check_serial};
 use crate::sources::{Source, Sources};
+use crate::web::problem::millis;
 
 pub(crate) use counts::{ActivationCounts, ActivationOutcome};
 pub(crate) use tidy::{tell_seen, tidy};
@@ -168,7 +169,7 @@ impl Activator {
     async fn issue(&self, proof: Proof) -> Result<Result<(Activated, bool), Refusal>, Refused> {
         let (token, hash) =
             self.devices.secrets().new_token().map_err(|error| self.fail(&error))?;
-        let now = millis(unix_time());
+        let now = unix_millis();
         let expires = now.saturating_add(self.token_ttl);
         let grace_until = now.saturating_add(self.grace);
         let issue = Issue { proof, token: hash, now, expires, grace_until };
@@ -282,10 +283,6 @@ fn is_bare(config: &ActivationConfig) -> bool {
 
 fn now() -> Duration {
     Duration::from_nanos(Nanos::now().0)
-}
-
-fn millis(duration: Duration) -> Millis {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A store that is there again is noticed about as soon.

@@ -22,7 +22,7 @@ use weir_wire::CloseReason;
 
 use crate::config::{Actor, Config, TokenConfig};
 use crate::counters::{AuthKind, AuthOutcome, Counters};
-use crate::hub::unix_time;
+use crate::hub::{unix_millis, unix_time};
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
 use jwt::Jwt;
 pub(crate) use secrets::Secrets;
@@ -329,7 +329,7 @@ impl Authenticator {
     ) -> Result<Admission, CloseReason> {
         self.check_id(&mortal.device)?;
         let is_other = !device.is_empty() && *device != *mortal.device;
-        if is_other || self.is_of_service(&mortal.device) || mortal.ends <= now() {
+        if is_other || self.is_of_service(&mortal.device) || mortal.ends <= unix_millis() {
             return Err(CloseReason::Unauthorized);
         }
         Ok(Admission {
@@ -476,11 +476,6 @@ impl From<NoBearer> for CloseReason {
             NoBearer::Unavailable => CloseReason::StoreUnavailable,
         }
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now() -> Millis {
-    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether an id is a service's name, or that and a slash and more.

@@ -15,12 +15,13 @@ use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, 
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
-use crate::auth::{Act, Grant, OWN_GRANT, now};
+use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::Revoked;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::hub::unix_millis;
 use crate::hub::{Hub, unix_time};
 use crate::publish::check_fields;
 use crate::reports::{Room, cost};
@@ -261,7 +262,7 @@ impl Desk {
         match self.hub.devices.enter(&pin, conn, replaces, welcome) {
             Ok(replaced) => {
                 if let Some(term) = term {
-                    self.terms.enter(conn, term, now());
+                    self.terms.enter(conn, term, unix_millis());
                 }
                 self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);

@@ -22,6 +22,7 @@ use crate::lanes::Lanes;
 use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
 use crate::tls;
+use crate::web::problem::millis;
 
 /// The shared state of a gateway.
 pub(crate) struct Hub {
@@ -177,7 +178,7 @@ pub(crate) fn unix_time() -> Duration {
 
 /// The same in milliseconds, as stores of devices count.
 pub fn unix_millis() -> weir_store::Millis {
-    u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
+    millis(unix_time())
 }
 
 /// 42 bits of milliseconds last until the year 2109.

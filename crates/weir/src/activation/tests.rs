@@ -102,7 +102,7 @@ impl Stage {
 
     async fn holder(&self, token: &Token) -> Option<String> {
         let hash = self.devices.secrets().token_hash(token.as_str()).unwrap();
-        let now = millis(unix_time());
+        let now = unix_millis();
         let holder = self.devices.batches().check(hash, now).await.unwrap();
         holder.map(|holder| holder.serial.to_string())
     }
@@ -120,7 +120,7 @@ async fn a_key_gives_a_token_and_a_token_the_next_one() {
     let first = stage.activate(1, "add", "abc").await.unwrap();
     assert_eq!(stage.holder(&first.token).await.as_deref(), Some("add"));
     assert_eq!(&*first.gateways, ["gate.example:7443"]);
-    let ends_in = first.expires_at - millis(unix_time());
+    let ends_in = first.expires_at - unix_millis();
     assert!(ends_in <= millis(config.token_ttl) && ends_in > millis(config.token_ttl) - 60_000);
     let again = stage.activate(1, "add", "abc").await.unwrap();
     assert_eq!(stage.holder(&first.token).await, None, "without grace it has ended");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::{Activator, millis, now};
-use crate::hub::{Hub, unix_time};
+use super::{Activator, now};
+use crate::hub::{Hub, unix_millis};
 
 /// Tidies up until it is dropped.
 pub(crate) async fn tidy(hub: Arc<Hub>) {
@@ -51,7 +51,7 @@ impl Activator {
     /// Removes records in small parts, so that requests find their turn between them.
     async fn sweep(&self) -> Result<(), weir_store::Error> {
         let store = self.devices.store();
-        while store.sweep(millis(unix_time()), SWEEP_MAX).await? == SWEEP_MAX {
+        while store.sweep(unix_millis(), SWEEP_MAX).await? == SWEEP_MAX {
             sleep(SWEEP_PAUSE).await;
         }
         Ok(())

@@ -16,9 +16,9 @@ use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
 use super::Stream;
 use crate::Handle;
 use crate::device_store::{DeviceStore, StoredDevice};
-use crate::hub::unix_time;
+use crate::hub::unix_millis;
 use crate::import::{BadRow, Row, RowFormat, Rows, RowsError};
-use crate::web::problem::{Kind, Problem, millis};
+use crate::web::problem::{Kind, Problem};
 use crate::web::query::Query;
 use crate::web::reply::{self, Reply};
 
@@ -231,7 +231,7 @@ async fn put(
     entries: Vec<DeviceEntry>,
 ) -> Result<Vec<Put>, Problem> {
     let serials: Vec<Serial> = entries.iter().map(|entry| entry.serial.clone()).collect();
-    let puts = devices.store().put(entries, millis(unix_time())).await;
+    let puts = devices.store().put(entries, unix_millis()).await;
     let puts = match puts {
         Ok(puts) => puts,
         Err(error) => {

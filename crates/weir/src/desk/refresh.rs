@@ -13,9 +13,10 @@ use weir_wire::{CloseReason, ErrorCode};
 
 use super::terms::{Due, NoRefresh, Term};
 use super::{Asker, Desk, Job, Starved};
-use crate::auth::{Bearer, NoBearer, now};
+use crate::auth::{Bearer, NoBearer};
 use crate::counters::RefreshOutcome;
 use crate::frames;
+use crate::hub::unix_millis;
 
 /// What has been found out about the token of a `Refresh`.
 pub(crate) struct Found {
@@ -48,7 +49,7 @@ impl Desk {
         if self.terms.is_empty() || self.jobs.len() > JOBS_MAX {
             return false;
         }
-        let now = now();
+        let now = unix_millis();
         for _ in 0..LOOKS_MAX {
             match self.terms.take_due(now) {
                 Some(Due::Tell(conn, ends)) => {
@@ -72,7 +73,7 @@ impl Desk {
     /// Has the token looked at by a task: it may have to be asked for, and costs time in any case.
     pub(super) fn refresh(&mut self, asker: Asker, token: String) {
         let Asker { conn, device, .. } = asker;
-        let refused = match self.terms.begin_refresh(conn, now()) {
+        let refused = match self.terms.begin_refresh(conn, unix_millis()) {
             Ok(()) => match self.refreshes.found.clone().try_reserve_owned() {
                 Ok(place) => {
                     let hub = Arc::clone(&self.hub);
@@ -83,7 +84,7 @@ impl Desk {
                     return;
                 }
                 Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
-                    self.terms.end_refresh(conn, None, now());
+                    self.terms.end_refresh(conn, None, unix_millis());
                     NoRefresh::Busy
                 }
             },
@@ -118,7 +119,7 @@ impl Desk {
             // Replaced, revoked or closed meanwhile: nobody is left to be told.
             self.hub.devices.with_id_of(device, conn, admit)
         });
-        let now = now();
+        let now = unix_millis();
         let (outcome, frame) = match admitted {
             Ok(None) => return,
             Ok(Some(Ok(admission))) => {

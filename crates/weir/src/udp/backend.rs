@@ -10,11 +10,12 @@ use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
 use crate::activation::{self, Origin};
-use crate::auth::{Act, NoBearer, Requester, now};
+use crate::auth::{Act, NoBearer, Requester};
 use crate::config::LimitsConfig;
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, Refusal};
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::hub::unix_millis;
 use crate::publish::check_fields;
 use crate::rates::{Rates, Sender};
 use crate::rights::Denied;
@@ -243,7 +244,7 @@ impl Backend for Front {
             match self.requester(token).await {
                 Ok(Requester { ends, .. }) => {
                     let ends_in =
-                        ends.map(|ends| Duration::from_millis(ends.saturating_sub(now())));
+                        ends.map(|ends| Duration::from_millis(ends.saturating_sub(unix_millis())));
                     Ok(Some(Validity { ends_in }))
                 }
                 Err(refused) if refused.code == Refused::UNAUTHORIZED => Ok(None),

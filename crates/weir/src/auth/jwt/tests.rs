@@ -9,12 +9,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::super::{GrantRef, now};
+use super::super::GrantRef;
 use super::keys;
 use super::vectors::{self, DEVICE, SECRET};
 use super::*;
 use crate::auth::{Act, Authenticator, NoBearer};
 use crate::config::{Actor, JwtAlgorithm, JwtKeyConfig, TopicClass};
+use crate::hub::unix_millis;
 
 const FOREIGN: &str = "another secret that is long enough";
 
@@ -53,7 +54,7 @@ fn authenticator(config: &Config) -> Authenticator {
 }
 
 fn seconds_from_now(seconds: i64) -> i64 {
-    i64::try_from(now() / 1000).unwrap() + seconds
+    i64::try_from(unix_millis() / 1000).unwrap() + seconds
 }
 
 fn token_of(header: &Value, claims: &Value, secret: &str) -> String {
