@@ -1,14 +1,23 @@
+import de.bwaldvogel.mongo.MongoCollection;
 import de.bwaldvogel.mongo.MongoDatabase;
 import de.bwaldvogel.mongo.MongoServer;
 import de.bwaldvogel.mongo.MongoVersion;
 import de.bwaldvogel.mongo.backend.AbstractMongoBackend;
+import de.bwaldvogel.mongo.backend.CollectionOptions;
 import de.bwaldvogel.mongo.backend.Index;
 import de.bwaldvogel.mongo.backend.IndexKey;
+import de.bwaldvogel.mongo.backend.QueryParameters;
+import de.bwaldvogel.mongo.backend.QueryResult;
 import de.bwaldvogel.mongo.backend.h2.H2Backend;
+import de.bwaldvogel.mongo.backend.h2.H2Collection;
 import de.bwaldvogel.mongo.backend.h2.H2Database;
 import de.bwaldvogel.mongo.backend.memory.MemoryBackend;
+import de.bwaldvogel.mongo.backend.memory.MemoryCollection;
 import de.bwaldvogel.mongo.backend.memory.MemoryDatabase;
+import de.bwaldvogel.mongo.bson.Document;
+import java.util.ArrayList;
 import java.util.List;
+import org.h2.mvstore.MVMap;
 
 /**
  * A server of MongoDB's protocol for tests: PORT [FILE]. Without a file it keeps everything in memory; with one it
@@ -36,6 +45,17 @@ public class Main {
             public MemoryDatabase openOrCreateDatabase(String name) {
                 return new MemoryDatabase(name, getCursorRegistry()) {
                     @Override
+                    protected MemoryCollection openOrCreateCollection(
+                            String collection, CollectionOptions options) {
+                        return new MemoryCollection(this, collection, options, cursorRegistry) {
+                            @Override
+                            public synchronized QueryResult handleQuery(QueryParameters query) {
+                                return copied(super.handleQuery(query));
+                            }
+                        };
+                    }
+
+                    @Override
                     protected Index<Integer> openOrCreateUniqueIndex(
                             String collection, String index, List<IndexKey> keys, boolean sparse) {
                         return ById.orAsItIs(
@@ -52,6 +72,27 @@ public class Main {
             protected MongoDatabase openOrCreateDatabase(String name) {
                 return new H2Database(name, getMvStore(), getCursorRegistry()) {
                     @Override
+                    protected MongoCollection<Object> openOrCreateCollection(
+                            String collection, CollectionOptions options) {
+                        // Named as it names them itself, for what it drops.
+                        String full = getFullCollectionNamespace(collection);
+                        MVMap<Object, Document> data = getMvStore().openMap("databases." + full);
+                        MVMap<String, Object> meta = getMvStore().openMap("meta." + full);
+                        return new H2Collection(
+                                this, collection, options, data, meta, cursorRegistry) {
+                            // For updates too, which put theirs back: else the thread that
+                            // writes the file would meet one that is being changed.
+                            @Override
+                            protected QueryResult queryDocuments(
+                                    Document query, Document order, int skip, int limit,
+                                    int batch, Document fields) {
+                                return copied(super.queryDocuments(
+                                    query, order, skip, limit, batch, fields));
+                            }
+                        };
+                    }
+
+                    @Override
                     protected Index<Object> openOrCreateUniqueIndex(
                             String collection, String index, List<IndexKey> keys, boolean sparse) {
                         return ById.orAsItIs(
@@ -60,6 +101,18 @@ public class Main {
                 };
             }
         };
+    }
+
+    /**
+     * Documents as they are now: a collection gives out its own, which the next update would change while they are
+     * being sent. The client would get half of each, or its connection closed.
+     */
+    private static QueryResult copied(QueryResult found) {
+        List<Document> copies = new ArrayList<>();
+        for (Document document : found) {
+            copies.add(document.cloneDeeply());
+        }
+        return new QueryResult(copies, found.getCursorId());
     }
 
     /** What drivers of today ask for; the server's own says that it is older. */
