@@ -66,6 +66,8 @@ struct Socket {
     /// When each call was sent, by its number; 0: it has been answered.
     sent_at: Vec<u64>,
     heard_at: u64,
+    /// Since when it has waited without hearing anything.
+    silent_since: u64,
 }
 
 impl Caller {
@@ -166,6 +168,9 @@ impl<S: Script> Caller<S> {
             return Ok(0);
         }
         let now = clock::monotonic_ns();
+        if socket.on_their_way == 0 {
+            socket.silent_since = now;
+        }
         let sent = self.batch.send(socket.socket.as_fd(), count).context("cannot send")?;
         for number in socket.next..socket.next + sent as u64 {
             socket.sent_at[place_of(number)] = now;
@@ -189,7 +194,8 @@ impl<S: Script> Caller<S> {
             for place in 0..received {
                 self.hear(index, place, now);
             }
-            self.sockets[index].heard_at = now;
+            let socket = &mut self.sockets[index];
+            (socket.heard_at, socket.silent_since) = (now, now);
         }
         Ok(any)
     }
@@ -222,7 +228,7 @@ impl<S: Script> Caller<S> {
         let now = clock::monotonic_ns();
         let patience = u64::try_from(S::LOST_AFTER.as_nanos()).unwrap_or(u64::MAX);
         for socket in &mut self.sockets {
-            if socket.on_their_way > 0 && now > socket.heard_at.saturating_add(patience) {
+            if socket.on_their_way > 0 && now > socket.silent_since.saturating_add(patience) {
                 socket.on_their_way = 0;
                 socket.sent_at.fill(0);
             }
@@ -272,7 +278,7 @@ impl Socket {
         socket.connect(addr).context("cannot connect a socket")?;
         datagrams::set_buffers(socket.as_fd(), BUFFER_BYTES).context("cannot set buffers")?;
         let sent_at = vec![0; PLACES];
-        Ok(Socket { socket, next: 0, on_their_way: 0, sent_at, heard_at: 0 })
+        Ok(Socket { socket, next: 0, on_their_way: 0, sent_at, heard_at: 0, silent_since: 0 })
     }
 }
 
