@@ -181,31 +181,50 @@ impl<K: Kind> Lane<K> {
         self.dispatch(&mut state);
     }
 
-    /// Takes one batch to the store and back.
+    /// Takes one batch to the store and back. If it fails by damage its halves go by themselves, and theirs, until it
+    /// is known whom it concerns: one damaged record is no reason to refuse others, whenever it is asked for.
     async fn carry(self: Arc<Self>, batch: Vec<Asked<K>>) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
         let joined: usize = batch.iter().map(|asked| asked.items.len() - 1).sum();
         self.joined.fetch_add(u64::try_from(joined).unwrap_or(0), Ordering::Relaxed);
         let keys = batch.iter().filter(|_| K::HOLDS).map(|asked| K::key(&asked.ask)).collect();
         let _way = Way { lane: Arc::clone(&self), keys };
-        let (asks, waiting): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|asked| (asked.ask, asked.items)).unzip();
-        match self.kind.send(asks).await {
-            Ok(answers) => {
-                // Where the store gives too few, those without one are told that it broke off.
-                for (items, answer) in waiting.into_iter().zip(answers) {
-                    answer_all::<K>(items, Ok(answer));
-                }
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            // What nobody waits for any more bounds the work, too.
+            part.retain(|asked| asked.items.iter().any(|item| !item.answer.is_closed()));
+            if part.is_empty() {
+                continue;
             }
-            Err(error) => {
+            self.batches.fetch_add(1, Ordering::Relaxed);
+            let result = self.kind.send(part.iter().map(|asked| asked.ask.clone()).collect()).await;
+            if result.is_err() {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let asks = waiting.iter().flatten().map(|item| item.ask.clone()).collect();
-                let mut rescued = self.kind.rescue(asks).await.unwrap_or_default().into_iter();
-                for item in waiting.into_iter().flatten() {
-                    let answer = rescued.next().flatten().ok_or_else(|| error.clone());
-                    answer_all::<K>(vec![item], answer);
-                }
             }
+            match result {
+                Ok(answers) => {
+                    // Where the store gives too few, those without one are told that it broke off.
+                    for (asked, answer) in part.into_iter().zip(answers) {
+                        answer_all::<K>(asked.items, Ok(answer));
+                    }
+                }
+                Err(Error::Damaged(_)) if part.len() > 1 => {
+                    // In their order: the first half is on top.
+                    parts.push(part.split_off(part.len() / 2));
+                    parts.push(part);
+                }
+                Err(error) => self.answer_failed(part, &error).await,
+            }
+        }
+    }
+
+    /// Tells those of a batch that has failed what can be said nevertheless, or its error.
+    async fn answer_failed(&self, batch: Vec<Asked<K>>, error: &Error) {
+        let items: Vec<Item<K>> = batch.into_iter().flat_map(|asked| asked.items).collect();
+        let asks = items.iter().map(|item| item.ask.clone()).collect();
+        let mut rescued = self.kind.rescue(asks).await.unwrap_or_default().into_iter();
+        for item in items {
+            let answer = rescued.next().flatten().ok_or_else(|| error.clone());
+            answer_all::<K>(vec![item], answer);
         }
     }
 

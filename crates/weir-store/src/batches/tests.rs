@@ -36,8 +36,12 @@ impl Scripted {
 
     async fn pass(&self, asked: Vec<String>) -> Result<usize, Error> {
         let count = asked.len().min(self.answers_max.load(Ordering::Relaxed));
+        let is_damaged = asked.iter().any(|name| name.starts_with("damaged"));
         self.asked.lock().unwrap().push(asked);
         self.gate.acquire().await.unwrap().forget();
+        if is_damaged {
+            return Err(Error::Damaged("as the test wants it".into()));
+        }
         assert!(!self.panics.load(Ordering::Relaxed), "as the test wants it");
         if self.fails.load(Ordering::Relaxed) {
             return Err(Error::Unavailable("as the test wants it".into()));
@@ -337,6 +341,29 @@ async fn whatever_the_store_does_everyone_is_told_and_the_next_one_is_served() {
     fixture.issue(issue("a", 1)).await.await.unwrap().unwrap().unwrap();
     fixture.until(|counts| counts.issues.in_flight == 0).await;
     assert_eq!(fixture.batches.counts().issues.failed, 1);
+}
+
+#[tokio::test]
+async fn damage_is_told_to_those_whom_it_concerns() {
+    let mut fixture = Fixture::new(&at_once());
+    let first = fixture.issue(issue("a", 1)).await;
+    let mut waiting = Vec::new();
+    for serial in ["b", "c", "damaged", "d", "e"] {
+        waiting.push(fixture.issue(issue(serial, 1)).await);
+    }
+    fixture.store.gate.add_permits(100);
+    assert!(first.await.unwrap().unwrap().is_ok());
+    let mut answers = Vec::new();
+    for waiting in waiting {
+        answers.push(waiting.await.unwrap().map(|issued| issued.unwrap().serial.to_string()));
+    }
+    let answered = |name: &str| Ok(name.to_owned());
+    let damaged = Err(Error::Damaged("as the test wants it".into()));
+    let expected = [answered("b1"), answered("c1"), damaged, answered("d1"), answered("e1")];
+    assert_eq!(answers, expected);
+    let asked: Vec<String> = fixture.store.asked().iter().map(|batch| batch.join(" ")).collect();
+    let expected = ["a1", "b1 c1 damaged1 d1 e1", "b1 c1", "damaged1 d1 e1", "damaged1", "d1 e1"];
+    assert_eq!(asked, expected);
 }
 
 #[tokio::test]
