@@ -43,7 +43,8 @@ pub struct CacheOptions {
     /// How long an entry lives: so long may labels be out of date, and tokens be accepted on the word of Redis alone
     /// while the store is down.
     pub ttl: Duration,
-    /// How long Redis may take, connecting included, until the store is asked instead.
+    /// How long Redis may take for a check, connecting included: then the store is asked instead. Telling it what the
+    /// store answered may take as long again.
     pub timeout: Duration,
     /// Commands on their way at most.
     pub in_flight_max: usize,
@@ -196,10 +197,11 @@ impl Cached {
     /// Asks Redis alone.
     async fn look_up(&self, tokens: &[Hash], now: Millis) -> Found {
         let nothing = || Found { holders: vec![None; tokens.len()], conn: None };
-        if tokens.is_empty() || !self.is_even().await {
+        let until = self.link.deadline();
+        if tokens.is_empty() || !self.is_even(until).await {
             return nothing();
         }
-        match self.ask(tokens, now).await {
+        match self.ask(until, tokens, now).await {
             Ok((holders, conn)) => Found { holders, conn: Some(conn) },
             Err(_) => {
                 count(&self.errors, 1);
@@ -210,6 +212,7 @@ impl Cached {
 
     async fn ask(
         &self,
+        until: Instant,
         tokens: &[Hash],
         now: Millis,
     ) -> Result<(Vec<Option<Holder>>, MultiplexedConnection), Error> {
@@ -217,7 +220,7 @@ impl Cached {
         for token in tokens {
             ask.arg(self.token_key(token));
         }
-        let (entries, conn): (Vec<Option<Vec<u8>>>, _) = self.link.run(&ask).await?;
+        let (entries, conn): (Vec<Option<Vec<u8>>>, _) = self.link.run(until, &ask).await?;
         let decoded = entries.iter().map(|bytes| entry::decode(bytes.as_deref()?));
         let mut holders: Vec<Option<Holder>> = decoded.collect();
         holders.resize(tokens.len(), None);
@@ -228,7 +231,7 @@ impl Cached {
         for holder in holders.iter().flatten() {
             ask.arg(self.generation_key(&holder.serial));
         }
-        let newest: Vec<Option<u64>> = self.link.run_on(conn.clone(), &ask).await?;
+        let newest: Vec<Option<u64>> = self.link.run_on(until, conn.clone(), &ask).await?;
         let there = holders.iter_mut().filter(|holder| holder.is_some());
         for (entry, newest) in there.zip(newest) {
             let Some(holder) = entry else { continue };
@@ -261,14 +264,15 @@ impl Cached {
                 set.arg("PX").arg(life).ignore();
             }
         }
-        if !pipe.is_empty() && self.link.run_on::<()>(conn, &pipe).await.is_err() {
+        let until = self.link.deadline();
+        if !pipe.is_empty() && self.link.run_on::<()>(until, conn, &pipe).await.is_err() {
             count(&self.errors, 1);
         }
     }
 
     /// Tells Redis what generations devices have now. Where that fails it is owed.
     async fn raise(&self, raised: HashMap<Serial, u64>) {
-        if raised.is_empty() || self.tell(&raised).await.is_ok() {
+        if raised.is_empty() || self.tell(self.link.deadline(), &raised).await.is_ok() {
             return;
         }
         count(&self.errors, 1);
@@ -284,26 +288,26 @@ impl Cached {
     }
 
     /// Whether nothing is owed any more, after an attempt to pay: a part at a time, as Redis would not answer all in
-    /// time, for as long as a trip may take.
-    async fn is_even(&self) -> bool {
+    /// time, for half of the time that there is.
+    async fn is_even(&self, until: Instant) -> bool {
         if self.has_no_debt() {
             return true;
         }
         let Ok(_one) = self.paying.try_lock() else {
             return false;
         };
-        let begun = Instant::now();
+        let enough = until - self.link.timeout / 2;
         loop {
             let part = self.debt().part();
             if part.is_empty() {
                 return self.has_no_debt();
             }
-            if self.tell(&part).await.is_err() {
+            if self.tell(until, &part).await.is_err() {
                 count(&self.errors, 1);
                 return false;
             }
             self.debt().settle(&part);
-            if begun.elapsed() > self.link.timeout {
+            if Instant::now() > enough {
                 return self.has_no_debt();
             }
         }
@@ -315,7 +319,7 @@ impl Cached {
         debt.owed.is_empty() && debt.waits_until.is_none()
     }
 
-    async fn tell(&self, raised: &HashMap<Serial, u64>) -> Result<(), Error> {
+    async fn tell(&self, until: Instant, raised: &HashMap<Serial, u64>) -> Result<(), Error> {
         let mut eval = redis::cmd("EVAL");
         eval.arg(RAISE).arg(raised.len());
         for serial in raised.keys() {
@@ -325,7 +329,7 @@ impl Cached {
         for generation in raised.values() {
             eval.arg(*generation);
         }
-        self.link.run::<()>(&eval).await.map(|_| ())
+        self.link.run::<()>(until, &eval).await.map(|_| ())
     }
 
     async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {

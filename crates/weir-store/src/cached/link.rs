@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::CacheOptions;
 use crate::breaker::Breaker;
@@ -68,46 +69,48 @@ impl Link {
         })
     }
 
+    /// Until when what begins now has to have ended, however many trips it takes.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
     /// Asks, and gives the connection that it went through.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
+        until: Instant,
         question: &(impl Question + Sync),
     ) -> Result<(T, MultiplexedConnection), Error> {
         self.breaker
-            .run(self.bounded(async {
-                let (number, mut conn) = self.connect().await?;
-                let answer = question.ask(&mut conn);
+            .run(async {
+                let (number, mut conn) = self.bounded(until, self.connect()).await?;
                 // Waiting for a free place among those on their way is included here, and nowhere else.
-                match tokio::time::timeout(self.timeout, answer).await {
-                    Ok(Ok(answer)) => Ok((answer, conn)),
-                    Ok(Err(error)) => {
-                        self.forget(number).await;
-                        Err(unavailable(&error))
-                    }
-                    Err(_) => {
-                        self.forget(number).await;
-                        Err(self.timed_out())
-                    }
+                let answer = self.bounded(until, ask(&mut conn, question)).await;
+                if answer.is_err() {
+                    self.forget(number).await;
                 }
-            }))
+                answer.map(|answer| (answer, conn))
+            })
             .await
     }
 
     /// Asks through a connection that is there already.
     pub(super) async fn run_on<T: FromRedisValue>(
         &self,
+        until: Instant,
         mut conn: MultiplexedConnection,
         question: &(impl Question + Sync),
     ) -> Result<T, Error> {
-        let ask = async { question.ask(&mut conn).await.map_err(|error| unavailable(&error)) };
-        self.breaker.run(self.bounded(ask)).await
+        self.breaker.run(self.bounded(until, ask(&mut conn, question))).await
     }
 
-    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        // Connecting and asking may take the timeout each.
-        match tokio::time::timeout(self.timeout * 2, work).await {
+    async fn bounded<T>(
+        &self,
+        until: Instant,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout_at(until, work).await {
             Ok(result) => result,
-            Err(_) => Err(self.timed_out()),
+            Err(_) => Err(Error::TimedOut(super::millis(self.timeout))),
         }
     }
 
@@ -130,10 +133,13 @@ impl Link {
             current.conn = None;
         }
     }
+}
 
-    fn timed_out(&self) -> Error {
-        Error::TimedOut(super::millis(self.timeout))
-    }
+async fn ask<T: FromRedisValue>(
+    conn: &mut MultiplexedConnection,
+    question: &(impl Question + Sync),
+) -> Result<T, Error> {
+    question.ask(conn).await.map_err(|error| unavailable(&error))
 }
 
 fn unavailable(error: &RedisError) -> Error {

@@ -86,8 +86,8 @@ pub(super) static KEYS: &[Key] = &[
     key!(
         program cache.timeout,
         "1ms to 1m",
-        "How long Redis may take to connect, and as long again for a command; a check waits for two of them at the most, and \
-         then asks the store."
+        "How long Redis may take for a check, connecting included: then the store is asked instead. Telling it what the \
+         store answered may take as long again."
     ),
     key!(
         activation.enabled,
