@@ -39,8 +39,8 @@ pub(super) struct Fold {
     left: Vec<i64>,
     /// The last entry of the table of changes when it began.
     until: i64,
-    /// The same at the last step.
-    last: i64,
+    /// The same at the last step, if there was one.
+    last: Option<i64>,
 }
 
 impl Change {
@@ -109,8 +109,8 @@ impl Fold {
     /// Nothing is lost: what has not been moved stays where it is.
     pub(super) fn step(&mut self, conn: &Connection, recent: &Recent) -> Result<()> {
         let (first, last) = tables::span_of_changes(conn)?;
-        let written = usize::try_from(last - self.last).unwrap_or_default();
-        self.last = last;
+        let before = self.last.replace(last).unwrap_or(last);
+        let written = usize::try_from(last - before).unwrap_or_default();
         if self.left.is_empty() {
             let changes = recent.changes();
             // One device alone may fill the table.
