@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use weir::{BenchStage, DeviceStore};
 use weir_store::{
-    BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Guarded,
-    Mongo, MongoOptions, OpenError, Secrets, Store,
+    BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Error,
+    Guarded, Mongo, MongoOptions, OpenError, Secrets, Store,
 };
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
@@ -78,7 +78,7 @@ fn devices(
         // Of none, in a measurement, the cache alone is asked.
         StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };
-    let secrets = Secrets::load_or_create(&settings.hash_key()?).context("store.hash_key")?;
+    let secrets = secrets(settings)?;
     let limits = BatchLimits {
         queue_max: settings.queue_max,
         batch_max: settings.batch_max,
@@ -108,10 +108,11 @@ fn embedded(
         std::fs::create_dir_all(directory)
             .with_context(|| format!("store.path: cannot make {}", directory.display()))?;
     }
-    let queue_max = settings.queue_max;
-    match Embedded::open(EmbeddedOptions { path, timeout, queue_max }) {
+    let (queue_max, fingerprint) = (settings.queue_max, secrets(settings)?.fingerprint());
+    match Embedded::open(EmbeddedOptions { path, timeout, queue_max, fingerprint }) {
         Ok(store) => Ok(Ok(store)),
         Err(error @ OpenError::Held { .. }) => Ok(Err(error.to_string())),
+        Err(error @ OpenError::OtherSecrets(_)) => Err(error).context("store.hash_key"),
         Err(error) => Err(error).context("store.path"),
     }
 }
@@ -124,9 +125,15 @@ async fn mongodb(settings: &StoreSettings, timeout: Duration) -> Result<Guarded>
         write_concern: mongodb.write_concern.clone(),
         connections_max: mongodb.connections_max,
         timeout,
+        fingerprint: secrets(settings)?.fingerprint(),
         ..MongoOptions::default()
     };
     let store = Mongo::new(&options).await.context("[store.mongodb]")?;
+    // While the database is down a gateway starts: then whoever uses it first is told.
+    let prepared = tokio::time::timeout(PREPARE_TIMEOUT, store.prepare()).await;
+    if let Ok(Err(error @ Error::OtherSecrets)) = prepared {
+        return Err(error).context("store.hash_key");
+    }
     Ok(Guarded::new(Arc::new(store), &BreakerLimits::default()))
 }
 
@@ -145,6 +152,12 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
     Ok(Some(Arc::new(cached)))
 }
 
+fn secrets(settings: &StoreSettings) -> Result<Secrets> {
+    Secrets::load_or_create(&settings.hash_key()?).context("store.hash_key")
+}
+
+/// A start waits so long for a database, and goes on without.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Somebody watches it, and would rather wait.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// A round trip is what a batch takes: meanwhile others can go.

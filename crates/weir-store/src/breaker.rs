@@ -122,7 +122,7 @@ impl Breaker {
         let result = call.await;
         let failure = match &result {
             Err(error @ (Error::Unavailable(_) | Error::TimedOut(_))) => Some(error),
-            Ok(_) | Err(Error::Overloaded(_) | Error::Damaged(_)) => None,
+            Ok(_) | Err(Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets) => None,
         };
         pass.is_decided = true;
         self.settle(pass.is_probe, failure);

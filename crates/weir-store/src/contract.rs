@@ -28,6 +28,11 @@ pub enum Error {
     /// It holds something that cannot be: it is damaged, or of another version.
     #[error("the store is damaged or of another version: {0}")]
     Damaged(String),
+    /// Keys and tokens in it were hashed by other secrets: none that is shown would be right.
+    #[error(
+        "the store was hashed with another key file; with this one no key and no token is right"
+    )]
+    OtherSecrets,
 }
 
 /// Keeps devices and their tokens.

@@ -60,6 +60,8 @@ pub struct EmbeddedOptions {
     pub timeout: Duration,
     /// Items that may wait; a single batch may always, if nothing else does.
     pub queue_max: usize,
+    /// Of the secrets that keys and tokens are hashed by ([`crate::Secrets::fingerprint`]).
+    pub fingerprint: Hash,
 }
 
 /// A thread and what waits for it.
@@ -72,13 +74,13 @@ impl Embedded {
     /// Opens the file, or makes it.
     ///
     /// # Errors
-    /// Another process holds it, it cannot be written, it is damaged, or of another version.
+    /// Another process holds it, it cannot be written, it is damaged, of another version, or was hashed by other secrets.
     ///
     /// # Cost
     /// Blocks while it reads which tokens lead to which devices, some half a second for a million that have been activated,
     /// and after a crash as long as reading the log takes, which has 64 MB at the most.
     pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
-        let opened = file::open(&options.path)?;
+        let opened = file::open(&options.path, &options.fingerprint)?;
         let recent = Arc::new(opened.recent);
         let writes =
             Worker::start("store-writer", opened.writer, Arc::clone(&recent), worker::write)?;

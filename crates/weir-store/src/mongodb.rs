@@ -1,6 +1,7 @@
 //! Devices and tokens in MongoDB: for several gateways with one memory.
 //!
-//! Two collections: `devices`, whose `_id` is the serial, and `tokens`, whose `_id` is the hash. The document of the
+//! Two collections: `devices`, whose `_id` is the serial, and `tokens`, whose `_id` is the hash; and a third one, `store`,
+//! with one document that says by which secrets they are hashed. The document of the
 //! device decides, and is replaced only if its generation is still the one that was read, so that no transaction is
 //! needed. A batch is one command with many statements for each kind of write. Nothing is used that MongoDB 5 does not
 //! have: no transactions, no change streams, no pipelines.
@@ -45,6 +46,8 @@ pub struct MongoOptions {
     pub connections_max: u32,
     /// How long any method may take.
     pub timeout: Duration,
+    /// Of the secrets that keys and tokens are hashed by ([`crate::Secrets::fingerprint`]).
+    pub fingerprint: Hash,
 }
 
 impl Default for MongoOptions {
@@ -56,6 +59,7 @@ impl Default for MongoOptions {
             connections_min: 2,
             connections_max: 16,
             timeout: Duration::from_secs(2),
+            fingerprint: Hash([0; 32]),
         }
     }
 }
@@ -73,7 +77,8 @@ pub struct Mongo {
     database: mongodb::Database,
     write_concern: mongodb::bson::RawBson,
     timeout: Duration,
-    /// Set when the indexes are there.
+    fingerprint: Hash,
+    /// Set when the indexes are there and the secrets are known to be the same.
     prepared: OnceCell<()>,
 }
 
@@ -100,8 +105,17 @@ impl Mongo {
             database: client.database(&options.database),
             write_concern: write_concern(&options.write_concern)?,
             timeout: options.timeout,
+            fingerprint: options.fingerprint,
             prepared: OnceCell::new(),
         })
+    }
+
+    /// Does at once what the first use does otherwise: makes the indexes, and looks by which secrets everything is hashed.
+    ///
+    /// # Errors
+    /// [`Error::OtherSecrets`], and those of the other methods.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        self.bounded(self.prepare_once()).await
     }
 
     /// Runs one method within its time.
@@ -152,7 +166,7 @@ impl Mongo {
     }
 
     async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {
-        self.prepare().await?;
+        self.prepare_once().await?;
         let shown = issues.iter().filter_map(|issue| match &issue.proof {
             Proof::Token(token) => Some(token),
             Proof::Key { .. } => None,
@@ -195,6 +209,7 @@ impl Mongo {
         tokens: Vec<Hash>,
         now: Millis,
     ) -> Result<Vec<Option<Holder>>, Error> {
+        self.prepare_once().await?;
         let owners = self.owners(&tokens).await?;
         let devices = self.devices(owners.values()).await?;
         let holder = |token: &Hash| {
@@ -211,7 +226,7 @@ impl Mongo {
     }
 
     async fn put_all(&self, entries: Vec<DeviceEntry>, now: Millis) -> Result<Vec<Put>, Error> {
-        self.prepare().await?;
+        self.prepare_once().await?;
         let items: Vec<_> =
             entries.into_iter().map(|entry| (entry.serial.clone(), entry)).collect();
         self.amend(&items, |_, entry, device| match device {

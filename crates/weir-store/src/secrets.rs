@@ -17,13 +17,15 @@ use crate::records::{Hash, Serial};
 /// Shape: two keys for BLAKE3, derived from the 32 bytes of the key file, for each purpose its own. One keyed hash is
 /// no protection for what can be guessed: keys of devices ought to be as random as tokens.
 ///
-/// Limits: whoever shares a store shares the key file; with another one no key and no token in it is right.
+/// Limits: whoever shares a store shares the key file; with another one no key and no token in it is right. So a store
+/// remembers the [`Secrets::fingerprint`], and is not opened with others.
 ///
 /// Cost: a hash of what has up to 64 bytes is one block, some 100 ns.
 #[derive(ZeroizeOnDrop)]
 pub struct Secrets {
     keys: [u8; SECRET_BYTES],
     tokens: [u8; SECRET_BYTES],
+    fingerprint: [u8; SECRET_BYTES],
 }
 
 /// A token as its device gets it: 16 random bytes in base64url, without padding.
@@ -96,7 +98,13 @@ impl Secrets {
         Secrets {
             keys: blake3::derive_key(KEYS_CONTEXT, secret),
             tokens: blake3::derive_key(TOKENS_CONTEXT, secret),
+            fingerprint: blake3::derive_key(FINGERPRINT_CONTEXT, secret),
         }
+    }
+
+    /// What tells these from others, and nothing about them.
+    pub fn fingerprint(&self) -> Hash {
+        Hash(self.fingerprint)
     }
 
     /// The hash of a device's key. It belongs to this serial: equal keys of two devices do not show.
@@ -227,6 +235,7 @@ const TOKEN_BYTES: usize = 16;
 /// Contexts never change: what has been stored was hashed with keys derived under them.
 const KEYS_CONTEXT: &str = "weir 2026-11-22 device keys";
 const TOKENS_CONTEXT: &str = "weir 2026-11-22 device tokens";
+const FINGERPRINT_CONTEXT: &str = "weir 2026-11-22 fingerprint";
 
 #[cfg(test)]
 mod tests;

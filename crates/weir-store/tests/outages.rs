@@ -73,7 +73,9 @@ impl Way {
                 true
             }
             Err(Error::Unavailable(_) | Error::TimedOut(_)) => false,
-            Err(error @ (Error::Overloaded(_) | Error::Damaged(_))) => panic!("{error}"),
+            Err(error @ (Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets)) => {
+                panic!("{error}")
+            }
         }
     }
 
@@ -218,7 +220,9 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
                 Err(Error::Unavailable(_) | Error::TimedOut(_)) => {
                     assert!(device >= 10, "{device}")
                 }
-                Err(error @ (Error::Overloaded(_) | Error::Damaged(_))) => panic!("{error}"),
+                Err(error @ (Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets)) => {
+                    panic!("{error}")
+                }
             }
         }
         assert!(!way.activate(0, 2).await);

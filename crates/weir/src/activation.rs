@@ -234,7 +234,10 @@ impl Activator {
                 self.counters.activation.count(ActivationOutcome::Unavailable);
                 Refused::Unavailable(RETRY_AFTER)
             }
-            Error::Unavailable(_) | Error::TimedOut(_) | Error::Damaged(_) => self.fail(error),
+            Error::Unavailable(_)
+            | Error::TimedOut(_)
+            | Error::Damaged(_)
+            | Error::OtherSecrets => self.fail(error),
         }
     }
 

@@ -68,7 +68,9 @@ async fn activate(store: Arc<Embedded>, next: Arc<AtomicU64>, count: u64) {
 
 fn open(path: &str) -> Embedded {
     let (timeout, queue_max) = (Duration::from_secs(60), 16_384);
-    Embedded::open(EmbeddedOptions { path: path.into(), timeout, queue_max }).expect("it opens")
+    let fingerprint = Hash([0; 32]);
+    let options = EmbeddedOptions { path: path.into(), timeout, queue_max, fingerprint };
+    Embedded::open(options).expect("it opens")
 }
 
 fn entry(device: u64) -> DeviceEntry {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::changes::Recent;
-use super::tables::SCHEMA;
+use super::tables::{self, SCHEMA};
+use crate::records::Hash;
 
 /// Why a store's file does not open.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,12 @@ pub enum OpenError {
         /// What SQLite says.
         text: String,
     },
+    /// Its keys and tokens were hashed by other secrets.
+    #[error(
+        "store {0}: was hashed with another key file than this one: bring that back from its copy, as no key of a device \
+         can be checked without it"
+    )]
+    OtherSecrets(PathBuf),
     /// SQLite cannot work with it.
     #[error("store {path}: {text}")]
     Failed {
@@ -74,7 +81,7 @@ pub(super) struct Opened {
 }
 
 /// Opens a file, or makes it, and holds it for this process.
-pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
+pub(super) fn open(path: &Path, fingerprint: &Hash) -> Result<Opened, OpenError> {
     if rusqlite::version_number() < LIBRARY_MIN {
         return Err(OpenError::Library(rusqlite::version()));
     }
@@ -90,6 +97,10 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let (writer, reader) = connect().map_err(|error| failed(path, &error))?;
     format(path, &writer)?;
     set(&writer, &reader).map_err(|error| failed(path, &error))?;
+    let known = tables::fingerprint(&writer, fingerprint).map_err(|error| failed(path, &error))?;
+    if known != *fingerprint {
+        return Err(OpenError::OtherSecrets(path.into()));
+    }
     let recent = Recent::read(&writer).map_err(|error| failed(path, &error))?;
     Ok(Opened { writer, reader, recent, lock })
 }

@@ -287,6 +287,14 @@ fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     Ok((row.get(0)?, device))
 }
 
+/// Which secrets the file was hashed by; from now on these, if it does not know any.
+pub(super) fn fingerprint(conn: &Connection, ours: &Hash) -> Result<Hash> {
+    conn.execute_batch("CREATE TABLE IF NOT EXISTS secrets (fingerprint BLOB NOT NULL)")?;
+    let sql = "INSERT INTO secrets SELECT ? WHERE NOT EXISTS (SELECT * FROM secrets)";
+    conn.execute(sql, [ours.0])?;
+    conn.query_row("SELECT fingerprint FROM secrets", [], |row| row.get(0).map(Hash))
+}
+
 /// The last change of each device whose row is not as new.
 pub(super) fn changes(conn: &Connection) -> Result<Changes> {
     let mut select = conn.prepare(

@@ -20,11 +20,14 @@ async fn make() -> Arc<dyn Store> {
 
 crate::conformance!(make);
 
+const FINGERPRINT: Hash = Hash([9; 32]);
+
 fn options(directory: &TempDir) -> EmbeddedOptions {
     EmbeddedOptions {
         path: directory.path().join("devices.db"),
         timeout: Duration::from_secs(60),
         queue_max: 100_000,
+        fingerprint: FINGERPRINT,
     }
 }
 
@@ -44,7 +47,12 @@ fn activation(number: u8, token: u8) -> Issue {
 }
 
 fn open_error(path: &Path) -> String {
-    let options = EmbeddedOptions { path: path.into(), timeout: Duration::ZERO, queue_max: 1 };
+    let options = EmbeddedOptions {
+        path: path.into(),
+        timeout: Duration::ZERO,
+        queue_max: 1,
+        fingerprint: FINGERPRINT,
+    };
     Embedded::open(options).err().expect("an error").to_string()
 }
 
@@ -283,6 +291,21 @@ fn files_that_are_no_stores_of_this_version_are_refused() {
     assert!(error.contains("cannot be opened for writing"), "{error}");
 }
 
+#[test]
+fn a_store_is_not_opened_with_other_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |fingerprint| Embedded::open(EmbeddedOptions { fingerprint, ..options(&directory) });
+    let path = options(&directory).path;
+    drop(open(Hash([1; 32])).unwrap());
+    let error = open(Hash([2; 32])).err().expect("an error").to_string();
+    assert!(error.contains("devices.db: was hashed with another key file"), "{error}");
+    drop(open(Hash([1; 32])).expect("the same secrets"));
+    // One from before they were remembered takes those that it is opened with.
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE secrets").unwrap();
+    drop(open(Hash([2; 32])).unwrap());
+    assert!(open(Hash([1; 32])).is_err());
+}
+
 #[tokio::test]
 async fn damage_is_said_to_be_damage() {
     let directory = tempfile::tempdir().unwrap();
@@ -313,7 +336,12 @@ async fn damage_is_said_to_be_damage() {
 async fn a_full_queue_refuses_and_a_late_answer_is_given_up() {
     let directory = tempfile::tempdir().unwrap();
     let path = options(&directory).path;
-    let limits = EmbeddedOptions { timeout: Duration::from_millis(1), queue_max: 3, path };
+    let limits = EmbeddedOptions {
+        timeout: Duration::from_millis(1),
+        queue_max: 3,
+        path,
+        fingerprint: FINGERPRINT,
+    };
     let store = Embedded::open(limits).unwrap();
     // Somebody else's transaction keeps the writer from beginning one.
     let conn = Connection::open(directory.path().join("devices.db")).unwrap();

@@ -28,17 +28,31 @@ pub(super) struct Written {
 }
 
 impl Mongo {
-    /// Makes the indexes, once.
-    pub(super) async fn prepare(&self) -> Result<(), Error> {
+    /// Makes the indexes and looks by which secrets everything is hashed, once.
+    pub(super) async fn prepare_once(&self) -> Result<(), Error> {
         let make = || async {
             // Whatever ended is removed by the database itself; `sweep` is for those who want it sooner.
             let ends = doc! { "key": { "expires": 1 }, "name": "expires", "expireAfterSeconds": 0 };
             let command = doc! { "createIndexes": "tokens", "indexes": [ends] };
             self.database.run_command(command).await.map_err(|error| self.error(&error))?;
-            Ok(())
+            self.compare_secrets().await
         };
         self.prepared.get_or_try_init(make).await?;
         Ok(())
+    }
+
+    /// Whoever comes first writes whose secrets it is; those of all others must be the same.
+    async fn compare_secrets(&self) -> Result<(), Error> {
+        let ours = vec![documents::secrets(&self.fingerprint)];
+        if self.write(Write::Insert, "store", ours).await?.duplicates.is_empty() {
+            return Ok(());
+        }
+        let found = self.by_ids("store", vec![documents::SECRETS_ID.into()]).await?;
+        match found.first().map(|document| documents::fingerprint(document)).transpose()? {
+            Some(fingerprint) if fingerprint == self.fingerprint => Ok(()),
+            Some(_) => Err(Error::OtherSecrets),
+            None => Err(strange()),
+        }
     }
 
     /// Documents by their `_id`.

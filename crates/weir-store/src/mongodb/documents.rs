@@ -36,6 +36,16 @@ pub(super) fn token(record: &TokenRecord<'_>) -> RawDocumentBuf {
     }
 }
 
+/// Which secrets everything is hashed by.
+pub(super) fn secrets(fingerprint: &Hash) -> RawDocumentBuf {
+    rawdoc! { "_id": SECRETS_ID, "fingerprint": binary(fingerprint) }
+}
+
+/// The same, read.
+pub(super) fn fingerprint(document: &RawDocument) -> Result<Hash, Error> {
+    needed(hash(document, "fingerprint")?, "fingerprint")
+}
+
 /// A token's hash, and whose it is.
 pub(super) fn owner(document: &RawDocument) -> Result<(Hash, Serial), Error> {
     Ok((needed(hash(document, "_id")?, "_id")?, serial(document, "serial")?))
@@ -222,3 +232,6 @@ const MARKS: u64 = 16;
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+/// The `_id` of the one document of its kind.
+pub(super) const SECRETS_ID: &str = "secrets";

@@ -50,6 +50,15 @@ fn a_token_is_its_hash_again_and_no_other_is() {
 }
 
 #[test]
+fn a_fingerprint_is_of_one_secret_and_is_neither_key() {
+    let secrets = Secrets::new(&[7; SECRET_BYTES]);
+    let expected = blake3::derive_key("weir 2026-11-22 fingerprint", &[7; 32]);
+    assert_eq!(secrets.fingerprint(), Hash(expected));
+    assert_ne!(secrets.fingerprint(), Secrets::new(&[8; SECRET_BYTES]).fingerprint());
+    assert!(![secrets.keys, secrets.tokens].contains(&expected));
+}
+
+#[test]
 fn what_is_no_token_has_no_hash() {
     let secrets = Secrets::new(&[7; SECRET_BYTES]);
     let good = "AAAAAAAAAAAAAAAAAAAAAA";
