@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::admin::{Answer, Metrics};
@@ -53,7 +53,23 @@ impl Server {
 
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
-        Self::launch(|| Self::spawn(extra, open_files_max, Doors::default()))
+        let before = open_files_max.map(|limit| format!("ulimit -n {limit}"));
+        Self::launch(|| Self::spawn(extra, before.as_deref(), Doors::default()))
+    }
+
+    /// The same, speaking HTTP too, and not ended by the signal of a file that has become too large.
+    pub fn start_with_limited_files(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let doors = Doors { http: Some(free_addr()?), ..Doors::default() };
+            Self::spawn(extra, Some("trap '' XFSZ"), doors)
+        })
+    }
+
+    /// Has each of its files end there, as if the disk were full, or none any more; if it was started for that.
+    pub fn limit_files(&self, bytes: Option<u64>) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None })?;
+        Ok(())
     }
 
     /// The same, listening with TLS too.
@@ -98,7 +114,8 @@ impl Server {
         bail!("weir did not start: {}", spawn()?.complaint())
     }
 
-    fn spawn(extra: &str, open_files_max: Option<u32>, doors: Doors) -> Result<Server> {
+    /// `before` is what a shell does before it becomes the program.
+    fn spawn(extra: &str, before: Option<&str>, doors: Doors) -> Result<Server> {
         let Doors { tls, http, https, udp, udp_v6 } = doors;
         let directory = tempfile::tempdir()?;
         let (tcp, admin) = (free_addr()?, free_addr()?);
@@ -120,19 +137,19 @@ impl Server {
                  {with_tls}{extra}{store}"
             ),
         )?;
-        let child = Self::run(&directory, open_files_max)?;
+        let child = Self::run(&directory, before)?;
         Ok(Server { child, tcp, tls, http, https, udp, udp_v6, admin, directory })
     }
 
     /// Starts the program on the configuration in `directory`.
-    fn run(directory: &TempDir, open_files_max: Option<u32>) -> Result<Child> {
+    fn run(directory: &TempDir, before: Option<&str>) -> Result<Child> {
         let log = directory.path().join("log");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let mut command = match open_files_max {
+        let mut command = match before {
             None => Command::new(program("weir")?),
-            Some(limit) => {
+            Some(before) => {
                 let mut command = Command::new("sh");
-                command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
+                command.args(["-c", &format!("{before}; exec \"$@\""), "sh"]);
                 command.arg(program("weir")?);
                 command
             }
