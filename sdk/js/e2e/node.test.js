@@ -1,10 +1,14 @@
 // The client in Node, against the real gateway.
 
 import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 
 import { WeirClient } from '../dist/index.js';
-import { Gateway, Proxy } from './gateway.js';
+import { Gateway, Proxy, rest } from './gateway.js';
 import { cutAndRestart } from './scenario.js';
 
 const FAST = { backoffMinMs: 50, backoffMaxMs: 500 };
@@ -16,6 +20,15 @@ const next = (client, name) => new Promise((resolve) => {
     resolve(event);
   });
 });
+
+const SECRET = 'a secret of thirty-two characters';
+
+/** A token as a backend of its own would issue it. */
+const signed = (claims) => {
+  const part = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const text = `${part({ alg: 'HS256', typ: 'JWT' })}.${part(claims)}`;
+  return `${text}.${createHmac('sha256', SECRET).update(text).digest('base64url')}`;
+};
 
 for (const transport of ['websocket', 'sse']) {
   const options = { ...FAST, deviceId: `node-${transport}`, transports: [transport] };
@@ -92,6 +105,49 @@ for (const transport of ['websocket', 'sse']) {
     const hopeless = new WeirClient({ ...FAST, url: gateway.url, transports: [transport], token: 'wrong' });
     t.after(() => hopeless.close());
     await assert.rejects(hopeless.connect(), { code: 'unauthorized' });
+  });
+
+  test(`a token that ends is renewed, and nothing is missed by ${transport}`, { timeout: 60_000 }, async (t) => {
+    const file = join(mkdtempSync(join(tmpdir(), 'weir-js-')), 'secret');
+    t.after(() => rmSync(dirname(file), { recursive: true }));
+    writeFileSync(file, SECRET, { mode: 0o600 });
+    const keys = `[[auth.jwt.keys]]\nalgorithm = "HS256"\nfile = "${file}"\n`;
+    const gateway = await Gateway.start(t, `[auth.jwt]\nleeway = "0s"\n${keys}`);
+    const reasons = [];
+    const client = new WeirClient({
+      ...FAST,
+      url: gateway.url,
+      transports: [transport],
+      topics: ['feed/ends'],
+      getToken: (reason) => {
+        reasons.push(reason);
+        // Told of after half of that.
+        return signed({ sub: 'sensor', exp: Math.ceil(Date.now() / 1000) + 10 });
+      },
+    });
+    t.after(() => client.close());
+    const texts = [];
+    let opened = 0;
+    client.on('message', ({ text }) => texts.push(text));
+    client.on('open', () => (opened += 1));
+    const entering = next(client, 'subscribed');
+    await client.connect();
+    await entering;
+    let published = 0;
+    // Told of the third one, the server has taken the second one for the first.
+    while (reasons.length < 3) {
+      await gateway.publish('feed/ends', [`${(published += 1)}`]);
+      await rest();
+    }
+    await gateway.publish('feed/ends', ['end']);
+    while (texts.at(-1) !== 'end') {
+      await rest();
+    }
+    assert.deepEqual(texts, [...Array.from({ length: published }, (_, index) => `${index + 1}`), 'end']);
+    assert.deepEqual(reasons.slice(0, 3), ['first', 'expiring', 'expiring']);
+    if (transport === 'websocket') {
+      assert.equal(opened, 1);
+    }
   });
 }
 
