@@ -72,9 +72,13 @@ pub(crate) fn run(args: &UdpArgs, report: &mut Report) -> Result<()> {
     fill(report, &all);
     let peak = all[0].calls_per_second().unwrap_or(0.0);
     let rate = args.rate.unwrap_or_else(|| rate_of(peak * args.share));
-    let before = cpu(0)?;
-    let tally = callers[0].run_at(args.calls, rate)?;
-    fill_paced(report, rate, &Round { tally, cpu: cpu(0)?.saturating_sub(before) });
+    report.set("paced_rate", rate);
+    let mut paced = |index: usize| -> Result<Round> {
+        let before = cpu(index)?;
+        let tally = callers[index].run_at(args.calls, rate)?;
+        Ok(Round { tally, cpu: cpu(index)?.saturating_sub(before) })
+    };
+    fill_paced(report, rate, &paced(0)?, &paced(1)?);
     let metrics = target.metrics()?;
     for (name, metric) in
         [("kernel_lost", "weir_udp_lost_total"), ("token_checks", "weir_udp_token_checks_total")]
@@ -150,12 +154,24 @@ fn fill(report: &mut Report, all: &[Rounds; 3]) {
     }
 }
 
-fn fill_paced(report: &mut Report, rate: u32, paced: &Round) {
-    report.set("paced_rate", rate);
-    report.set("paced_lost", paced.tally.lost());
-    report.figure("paced_cpu_us_per_call", paced.cpu_us());
-    report.figure("paced_p50_ms", paced.tally.lags.quantile_ms(0.5));
-    report.figure("paced_p99_ms", paced.tally.lags.quantile_ms(0.99));
+fn fill_paced(report: &mut Report, rate: u32, paced: &Round, floor: &Round) {
+    for (name, round) in [
+        (["paced_lost", "paced_cpu_us_per_call", "paced_p50_ms", "paced_p99_ms"], paced),
+        (
+            [
+                "floor_mmsg_paced_lost",
+                "floor_mmsg_paced_us_per_call",
+                "floor_mmsg_paced_p50_ms",
+                "floor_mmsg_paced_p99_ms",
+            ],
+            floor,
+        ),
+    ] {
+        report.set(name[0], round.tally.lost());
+        report.figure(name[1], round.cpu_us());
+        report.figure(name[2], round.tally.lags.quantile_ms(0.5));
+        report.figure(name[3], round.tally.lags.quantile_ms(0.99));
+    }
     let (lost, wrong) = (paced.tally.lost(), paced.tally.wrong);
     report.check(lost == 0, || format!("{lost} calls were lost at {rate} calls a second"));
     report.check(wrong == 0, || format!("{wrong} answers are wrong at {rate} calls a second"));
