@@ -52,7 +52,7 @@ impl Default for UdpConfig {
             token_cache_ttl: Duration::from_secs(5),
             token_cache_max: 16_384,
             duplicate_window: Duration::from_secs(10),
-            duplicates_max: 8_192,
+            duplicates_max: 65_536,
         }
     }
 }

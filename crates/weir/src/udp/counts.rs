@@ -36,6 +36,8 @@ pub(crate) enum Count {
     Repeated,
     /// Those whose like was being answered.
     Joined,
+    /// Answers forgotten before their time.
+    Forgotten,
     /// From a source that sends too fast: dropped without a word.
     RefusedRate,
     /// More would wait for the front than may.
@@ -62,7 +64,7 @@ pub(super) struct Tally<T> {
 }
 
 impl Count {
-    const ALL: [Count; 16] = [
+    const ALL: [Count; 17] = [
         Count::Received,
         Count::Sent,
         Count::Calls,
@@ -71,6 +73,7 @@ impl Count {
         Count::Checks,
         Count::Repeated,
         Count::Joined,
+        Count::Forgotten,
         Count::RefusedRate,
         Count::RefusedQueue,
         Count::RefusedCredentials,

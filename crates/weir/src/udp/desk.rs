@@ -298,7 +298,10 @@ impl Desk {
                 self.count_refused(refused);
                 (Answer::Refused(wire(refused)), refused.retry_after.is_none())
             }
-            Outcome::Checked(_) => return self.duplicates.end(like, None, now),
+            Outcome::Checked(_) => {
+                self.duplicates.end(like, None, now);
+                return;
+            }
         };
         let mut bytes = Vec::new();
         let fits = answer.encode(reply.form, &reply.id, reply.bytes_max, &mut bytes);
@@ -311,7 +314,9 @@ impl Desk {
             self.count(Count::TooShort, 1);
         }
         // One that cannot be answered has been done nevertheless, and its like must not do it again.
-        self.duplicates.end(like, is_final.then_some(&*bytes), now);
+        if self.duplicates.end(like, is_final.then_some(&*bytes), now) {
+            self.count(Count::Forgotten, 1);
+        }
     }
 
     fn refuse(&mut self, reply: &Reply<'_>, refused: &Refused, outbox: &mut Outbox) {

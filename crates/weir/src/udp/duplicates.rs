@@ -69,16 +69,21 @@ impl Duplicates {
     }
 
     /// It has been answered so; `None`: in a way that is not to be remembered, since another attempt may do better.
-    pub(super) fn end(&mut self, key: Key, answer: Option<&[u8]>, now: Nanos) {
+    ///
+    /// Whether another answer was forgotten for it before its time.
+    pub(super) fn end(&mut self, key: Key, answer: Option<&[u8]>, now: Nanos) -> bool {
         let Some(answer) = answer else {
             self.known.remove(&key);
-            return;
+            return false;
         };
-        if self.ends.len() >= self.max {
+        let is_full = self.ends.len() >= self.max;
+        let forgets = is_full && self.ends.front().is_some_and(|(end, _)| *end > now);
+        if is_full {
             self.forget_oldest();
         }
         self.known.insert(key, Some(answer.into()));
         self.ends.push_back((now.after(self.window), key));
+        forgets
     }
 
     fn forget_oldest(&mut self) {
@@ -119,10 +124,12 @@ mod tests {
         let now = Nanos(5);
         for number in 0..10 {
             assert_eq!(duplicates.begin(key(number), now), Before::Never);
-            duplicates.end(key(number), Some(b"x"), now);
+            assert_eq!(duplicates.end(key(number), Some(b"x"), now), number >= 3);
             assert!(duplicates.known.len() <= 3 && duplicates.ends.len() <= 3);
         }
         assert_eq!(duplicates.begin(key(9), now), Before::Answered(b"x"));
         assert_eq!(duplicates.begin(key(6), now), Before::Never);
+        // What has had its time is no loss.
+        assert!(!duplicates.end(key(6), Some(b"x"), now.after(SECOND)));
     }
 }

@@ -69,6 +69,7 @@ pub(super) static KEYS: &[Key] = &[
         udp.duplicates_max,
         "1 to 1000000",
         "Answers that one thread remembers; the oldest goes first. Each takes some 150 bytes, at the worst \
-         `udp.datagram_bytes_max`."
+         `udp.datagram_bytes_max`. The default is 10 s of 6,500 a second; one forgotten before its time shows in \
+         `weir_udp_forgotten_total`, and who asks for it again may activate or publish twice."
     ),
 ];

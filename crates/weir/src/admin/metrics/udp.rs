@@ -52,6 +52,11 @@ impl Gateway {
             labelled("how", &[("repeated", Count::Repeated), ("joined", Count::Joined)]),
         )?;
         to.counter(
+            "weir_udp_forgotten",
+            "Answers forgotten before `udp.duplicate_window` was over, as there were more than `udp.duplicates_max`.",
+            counts.get(Count::Forgotten),
+        )?;
+        to.counter(
             "weir_udp_too_short",
             "Datagrams that were not answered, as the answer would have been more than three times as long.",
             counts.get(Count::TooShort),
