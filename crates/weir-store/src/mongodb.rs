@@ -115,7 +115,7 @@ impl Mongo {
     /// # Errors
     /// [`Error::OtherSecrets`], and those of the other methods.
     pub async fn prepare(&self) -> Result<(), Error> {
-        self.bounded(self.prepare_once()).await
+        self.bounded(async { Ok(()) }).await
     }
 
     /// Runs one method within its time.
@@ -123,8 +123,12 @@ impl Mongo {
         &'a self,
         method: impl Future<Output = Result<T, Error>> + Send + 'a,
     ) -> Answer<'a, T> {
+        let prepared = async {
+            self.prepare_once().await?;
+            method.await
+        };
         Box::pin(async move {
-            match tokio::time::timeout(self.timeout, method).await {
+            match tokio::time::timeout(self.timeout, prepared).await {
                 Ok(result) => result,
                 Err(_) => Err(self.timed_out()),
             }
@@ -166,7 +170,6 @@ impl Mongo {
     }
 
     async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {
-        self.prepare_once().await?;
         let shown = issues.iter().filter_map(|issue| match &issue.proof {
             Proof::Token(token) => Some(token),
             Proof::Key { .. } => None,
@@ -209,7 +212,6 @@ impl Mongo {
         tokens: Vec<Hash>,
         now: Millis,
     ) -> Result<Vec<Option<Holder>>, Error> {
-        self.prepare_once().await?;
         let owners = self.owners(&tokens).await?;
         let devices = self.devices(owners.values()).await?;
         let holder = |token: &Hash| {
@@ -226,7 +228,6 @@ impl Mongo {
     }
 
     async fn put_all(&self, entries: Vec<DeviceEntry>, now: Millis) -> Result<Vec<Put>, Error> {
-        self.prepare_once().await?;
         let items: Vec<_> =
             entries.into_iter().map(|entry| (entry.serial.clone(), entry)).collect();
         self.amend(&items, |_, entry, device| match device {

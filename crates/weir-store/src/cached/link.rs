@@ -86,7 +86,7 @@ impl Link {
                 // Waiting for a free place among those on their way is included here, and nowhere else.
                 let answer = self.bounded(until, ask(&mut conn, question)).await;
                 if answer.is_err() {
-                    self.forget(number).await;
+                    self.forget(number);
                 }
                 answer.map(|answer| (answer, conn))
             })
@@ -127,9 +127,11 @@ impl Link {
         Ok((current.number, conn))
     }
 
-    async fn forget(&self, number: u64) {
-        let mut current = self.current.lock().await;
-        if current.number == number {
+    /// Without waiting: who holds the lock for long is making a new one.
+    fn forget(&self, number: u64) {
+        if let Ok(mut current) = self.current.try_lock()
+            && current.number == number
+        {
             current.conn = None;
         }
     }
