@@ -96,7 +96,8 @@ fn without_its_key_file_a_store_is_not_opened() -> Result<()> {
     let output = import(at, "add,abc\n")?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("store.hash_key: ") && said.contains("another key file"), "{said}");
+    assert!(said.contains("store.key is not there") && said.contains("another key file"), "{said}");
+    assert!(!at.join("store.key").exists(), "another one is in its place");
     // Brought back, it is opened again.
     fs::write(at.join("store.key"), key)?;
     ensure!(import(at, "add,abc\n")?.status.success());

@@ -1,5 +1,6 @@
 //! Opening the store that the configuration names, with what stands before it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub(crate) async fn open(settings: &Settings) -> Result<Opened> {
     if activation.has_stage(BenchStage::Store) {
         return open_with(settings, &cache, timeout).await;
     }
-    let store = Arc::new(Unchecked::default());
-    Ok(Opened::Store(Arc::new(devices(settings, &cache, (store, None), timeout)?)))
+    let (store, secrets) = (Arc::new(Unchecked::default()), Key::read(settings)?.secrets);
+    Ok(Opened::Store(Arc::new(devices(settings, &cache, (store, None), secrets, timeout)?)))
 }
 
 /// Opens the store for a command, which can wait longer.
@@ -50,19 +51,23 @@ async fn open_with(
     cache: &CacheSettings,
     timeout: Duration,
 ) -> Result<Opened> {
+    if settings.kind == StoreKind::None {
+        return Ok(Opened::Nothing);
+    }
+    let key = Key::read(settings)?;
     let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
         StoreKind::None => return Ok(Opened::Nothing),
-        StoreKind::Embedded => match embedded(settings, timeout)? {
+        StoreKind::Embedded => match embedded(settings, &key, timeout)? {
             Ok(store) => (Arc::new(store), None),
             Err(held) => return Ok(Opened::Held(held)),
         },
         StoreKind::Mongodb => {
-            let guarded = mongodb(settings, timeout).await?;
+            let guarded = mongodb(settings, &key, timeout).await?;
             let breaker = Arc::clone(guarded.breaker());
             (Arc::new(guarded), Some(breaker))
         }
     };
-    Ok(Opened::Store(Arc::new(devices(settings, cache, (store, breaker), timeout)?)))
+    Ok(Opened::Store(Arc::new(devices(settings, cache, (store, breaker), key.secrets, timeout)?)))
 }
 
 /// Puts before a store, and its circuit breaker if it has one, what stands before it.
@@ -70,6 +75,7 @@ fn devices(
     settings: &StoreSettings,
     cache: &CacheSettings,
     (store, breaker): (Arc<dyn Store>, Option<Arc<Breaker>>),
+    secrets: Secrets,
     timeout: Duration,
 ) -> Result<DeviceStore> {
     let in_flight_max = match settings.kind {
@@ -78,7 +84,6 @@ fn devices(
         // Of none, in a measurement, the cache alone is asked.
         StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };
-    let secrets = secrets(settings)?;
     let limits = BatchLimits {
         queue_max: settings.queue_max,
         batch_max: settings.batch_max,
@@ -101,6 +106,7 @@ fn devices(
 /// The embedded store, or who holds it.
 fn embedded(
     settings: &StoreSettings,
+    key: &Key,
     timeout: Duration,
 ) -> Result<std::result::Result<Embedded, String>> {
     let path = settings.path()?;
@@ -108,16 +114,16 @@ fn embedded(
         std::fs::create_dir_all(directory)
             .with_context(|| format!("store.path: cannot make {}", directory.display()))?;
     }
-    let (queue_max, fingerprint) = (settings.queue_max, secrets(settings)?.fingerprint());
+    let (queue_max, fingerprint) = (settings.queue_max, key.secrets.fingerprint());
     match Embedded::open(EmbeddedOptions { path, timeout, queue_max, fingerprint }) {
         Ok(store) => Ok(Ok(store)),
         Err(error @ OpenError::Held { .. }) => Ok(Err(error.to_string())),
-        Err(error @ OpenError::OtherSecrets(_)) => Err(error).context("store.hash_key"),
+        Err(error @ OpenError::OtherSecrets(_)) => Err(key.refused(error)),
         Err(error) => Err(error).context("store.path"),
     }
 }
 
-async fn mongodb(settings: &StoreSettings, timeout: Duration) -> Result<Guarded> {
+async fn mongodb(settings: &StoreSettings, key: &Key, timeout: Duration) -> Result<Guarded> {
     let mongodb = &settings.mongodb;
     let options = MongoOptions {
         uri: mongodb.uri.clone(),
@@ -125,14 +131,14 @@ async fn mongodb(settings: &StoreSettings, timeout: Duration) -> Result<Guarded>
         write_concern: mongodb.write_concern.clone(),
         connections_max: mongodb.connections_max,
         timeout,
-        fingerprint: secrets(settings)?.fingerprint(),
+        fingerprint: key.secrets.fingerprint(),
         ..MongoOptions::default()
     };
     let store = Mongo::new(&options).await.context("[store.mongodb]")?;
     // While the database is down a gateway starts: then whoever uses it first is told.
     let prepared = tokio::time::timeout(PREPARE_TIMEOUT, store.prepare()).await;
     if let Ok(Err(error @ Error::OtherSecrets)) = prepared {
-        return Err(error).context("store.hash_key");
+        return Err(key.refused(error));
     }
     Ok(Guarded::new(Arc::new(store), &BreakerLimits::default()))
 }
@@ -152,8 +158,33 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
     Ok(Some(Arc::new(cached)))
 }
 
-fn secrets(settings: &StoreSettings) -> Result<Secrets> {
-    Secrets::load_or_create(&settings.hash_key()?).context("store.hash_key")
+/// What keys and tokens are hashed by.
+struct Key {
+    secrets: Secrets,
+    /// Their file, if it was not there before.
+    made: Option<PathBuf>,
+}
+
+impl Key {
+    fn read(settings: &StoreSettings) -> Result<Key> {
+        let path = settings.hash_key()?;
+        let was_there = path.exists();
+        let secrets = Secrets::load_or_create(&path).context("store.hash_key")?;
+        Ok(Key { secrets, made: (!was_there).then_some(path) })
+    }
+
+    /// What to say where a store was hashed by others. A file that was made for it goes again: it would look like the one
+    /// that is missing.
+    fn refused(&self, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
+        let context = match &self.made {
+            None => "store.hash_key".to_owned(),
+            Some(path) => {
+                let _ = std::fs::remove_file(path);
+                format!("store.hash_key: {} is not there", path.display())
+            }
+        };
+        anyhow::Error::new(error).context(context)
+    }
 }
 
 /// A start waits so long for a database, and goes on without.
