@@ -19,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use weir_tests::{
     Database, Device, Fleet, Line, Member, Metrics, OWN_TOPICS, PATIENCE, Proxy, Redis, Server, now,
 };
+use weir_wire::CloseReason;
 use weir_wire::v1::{self, client_message, server_message};
 
 /// A gateway whose devices are in its own file.
@@ -27,6 +28,8 @@ const EMBEDDED: &str = "[store]\npath = \"devices.db\"\n";
 const LIMITS: &str = "[activation]\ngrace = \"0ms\"\nfailures_per_source_per_minute = 0\n";
 /// Within that nobody waits for the store any more: `store.timeout` is 2 s, and the machine may be slow.
 const BOUND: Duration = Duration::from_secs(20);
+/// What [`BOUND`] is about.
+const IN_TWO_SECONDS: &str = "timeout = \"2s\"";
 /// What waits for the store at most, unless less is configured.
 const QUEUE_MAX: usize = 16_384;
 
@@ -139,7 +142,7 @@ fn the_gateway_is_killed_with_the_embedded_store() -> Result<()> {
 #[test]
 fn the_gateway_is_killed_with_mongodb_and_redis() -> Result<()> {
     let (database, redis) = (Database::start()?, Redis::start()?);
-    let mut server = start(&database.uri(), &redis, QUEUE_MAX, "2s")?;
+    let mut server = start(&database.uri(), &redis, QUEUE_MAX, IN_TWO_SECONDS)?;
     let (_, report) =
         endure("gateway killed, MongoDB and Redis", &mut server, QUEUE_MAX, kill_gateway)?;
     println!("{report}");
@@ -191,7 +194,7 @@ fn redis_is_killed_before_the_embedded_store() -> Result<()> {
 #[test]
 fn redis_is_killed_before_mongodb() -> Result<()> {
     let (database, mut redis) = (Database::start()?, Redis::start()?);
-    let mut server = start(&database.uri(), &redis, QUEUE_MAX, "1m")?;
+    let mut server = start(&database.uri(), &redis, QUEUE_MAX, "timeout = \"1m\"")?;
     let (failed, report) =
         endure("Redis killed, MongoDB", &mut server, QUEUE_MAX, |_, server, fleet, figures| {
             kill_redis(&mut redis, server, fleet, figures)
@@ -227,8 +230,7 @@ impl Resident {
     /// With the token that it has.
     fn connect(&self) -> Result<()> {
         let mut device = Device::connect(self.tcp)?;
-        let token = self.member.tokens.last().context("it is active")?.clone();
-        device.send(client_message::Kind::Hello(v1::Hello { token, ..v1::Hello::default() }))?;
+        greet(&mut device, &self.member)?;
         let heard = device.hear()?;
         ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
         Ok(())
@@ -245,10 +247,16 @@ impl Resident {
     }
 }
 
-/// A gateway with MongoDB and Redis.
-fn start(uri: &str, redis: &Redis, queue_max: usize, timeout: &str) -> Result<Server> {
+/// Has a device show its token.
+fn greet(device: &mut Device, member: &Member) -> Result<()> {
+    let token = member.tokens.last().context("it is active")?.clone();
+    device.send(client_message::Kind::Hello(v1::Hello { token, ..v1::Hello::default() }))
+}
+
+/// A gateway with MongoDB and Redis, and this TOML about its store.
+fn start(uri: &str, redis: &Redis, queue_max: usize, store: &str) -> Result<Server> {
     Server::start_with_http(&format!(
-        "[store]\nkind = \"mongodb\"\nhash_key = \"store.key\"\ntimeout = \"{timeout}\"\nqueue_max = {queue_max}\n\
+        "[store]\nkind = \"mongodb\"\nhash_key = \"store.key\"\nqueue_max = {queue_max}\n{store}\n\
          [store.mongodb]\nuri = \"{uri}\"\n[cache]\nredis = \"{}\"\nttl = \"10m\"\n{LIMITS}{OWN_TOPICS}",
         redis.url()
     ))
@@ -279,7 +287,7 @@ fn lose_database(
 fn the_database_is_stopped() -> Result<()> {
     let (mut database, redis) = (Database::start_with_file()?, Redis::start()?);
     let queue_max = Scale::read()?.queue_max();
-    let mut server = start(&database.uri(), &redis, queue_max, "2s")?;
+    let mut server = start(&database.uri(), &redis, queue_max, IN_TWO_SECONDS)?;
     let mut resident = Resident::new(&server)?;
     let (_, report) =
         endure("database stopped", &mut server, queue_max, |_, server, fleet, figures| {
@@ -297,7 +305,8 @@ fn the_database_is_cut_off() -> Result<()> {
     let (database, redis) = (Database::start()?, Redis::start()?);
     let proxy = Proxy::start(database.addr)?;
     let queue_max = Scale::read()?.queue_max();
-    let mut server = start(&format!("mongodb://{}", proxy.addr), &redis, queue_max, "2s")?;
+    let mut server =
+        start(&format!("mongodb://{}", proxy.addr), &redis, queue_max, IN_TWO_SECONDS)?;
     let mut resident = Resident::new(&server)?;
     let (_, report) =
         endure("database cut off", &mut server, queue_max, |time, server, fleet, figures| {
@@ -316,5 +325,30 @@ fn the_database_is_cut_off() -> Result<()> {
             lose_database(server, fleet, figures, &mut resident, cut, heal)
         })?;
     println!("{report}");
+    Ok(())
+}
+
+#[test]
+fn a_known_token_does_not_wait_in_vain_beside_an_unknown_one() -> Result<()> {
+    let (database, redis) = (Database::start()?, Redis::start()?);
+    let proxy = Proxy::start(database.addr)?;
+    // Both in one batch, and time enough between the database's limit and that of who waits.
+    let times = "timeout = \"8s\"\nbatch_wait = \"1s\"";
+    let server = start(&format!("mongodb://{}", proxy.addr), &redis, QUEUE_MAX, times)?;
+    let mut known = Resident::new(&server)?;
+    let mut unknown = Member::import(&server, "unknown")?;
+    known.activate()?;
+    ensure!(unknown.activate(&mut known.line)?.status == 200);
+    let batches = |metrics: &Metrics| metrics.sum("weir_store_batches_total", "kind=\"check\"");
+    let before = batches(&server.metrics()?);
+    proxy.freeze();
+    let (mut one, mut other) = (Device::connect(server.tcp)?, Device::connect(server.tcp)?);
+    greet(&mut one, &known.member)?;
+    greet(&mut other, &unknown)?;
+    let heard = one.hear()?;
+    ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
+    let unavailable = u32::from(CloseReason::StoreUnavailable.code());
+    assert_eq!(other.goodbye()?.code, unavailable);
+    assert_eq!(batches(&server.metrics()?) - before, 1.0, "they were not asked for together");
     Ok(())
 }

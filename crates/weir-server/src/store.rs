@@ -130,7 +130,8 @@ async fn mongodb(settings: &StoreSettings, key: &Key, timeout: Duration) -> Resu
         database: mongodb.database.clone(),
         write_concern: mongodb.write_concern.clone(),
         connections_max: mongodb.connections_max,
-        timeout,
+        // Who waits for it then has time left to be told what the cache knows.
+        timeout: timeout * 3 / 4,
         fingerprint: key.secrets.fingerprint(),
         ..MongoOptions::default()
     };

@@ -32,7 +32,7 @@ pub(super) static KEYS: &[Key] = &[
         program store.timeout,
         "10ms to 1m",
         "How long a request to the store may take, waiting included; then it is answered with 503. Longer than a slow \
-         disk takes, shorter than clients wait."
+         disk takes, shorter than clients wait. MongoDB has three quarters of it, and what the cache knows the rest."
     ),
     key!(
         program store.queue_max,
@@ -70,7 +70,8 @@ pub(super) static KEYS: &[Key] = &[
         "A Redis that tokens are looked up in before the store is asked: `redis://[[user]:password@]host[:port][/database]`. \
          Useful where a store is far away; what it holds lets devices in while the store is down. Who can write to it can \
          let himself in. It must not evict what has not expired for want of memory (`maxmemory-policy noeviction` or \
-         `volatile-ttl`): a token that has ended could come back for `cache.ttl`."
+         `volatile-ttl`), nor come back with less than it had (no snapshots: `save \"\"`; a replica that takes over may be behind \
+         as well): a token that has ended could come back for `cache.ttl`."
     ),
     key!(
         program cache.prefix,
