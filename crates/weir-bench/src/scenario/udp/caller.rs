@@ -40,6 +40,9 @@ pub(crate) trait Script {
     /// How long a socket hears nothing until its requests are lost.
     const LOST_AFTER: Duration;
 
+    /// How long the last answers of calls by the clock are waited for.
+    const GRACE_NS: u64 = 1_000_000_000;
+
     /// Writes request `number` of a socket into a place of the batch.
     fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize);
 
@@ -118,7 +121,7 @@ impl<S: Script> Caller<S> {
         self.begin();
         let start = clock::monotonic_ns();
         let (mut turn, mut ended) = (0, None);
-        while ended.is_none_or(|ended: u64| clock::monotonic_ns() < ended + GRACE_NS) {
+        while ended.is_none_or(|ended: u64| clock::monotonic_ns() < ended + S::GRACE_NS) {
             let elapsed = u128::from(clock::monotonic_ns() - start);
             let due = elapsed * u128::from(rate) / 1_000_000_000;
             let due = u64::try_from(due).unwrap_or(u64::MAX).min(calls);
@@ -133,7 +136,7 @@ impl<S: Script> Caller<S> {
                 Some(_) if self.on_their_way() == 0 => break,
                 None if self.tally.sent >= calls => ended = Some(clock::monotonic_ns()),
                 // Not woken by each answer: that would cost whoever sends it.
-                Some(_) | None => std::thread::sleep(PACED_PAUSE),
+                Some(_) | None => clock::sleep(PACED_PAUSE),
             }
         }
         self.sockets.iter_mut().for_each(|socket| socket.on_their_way = 0);
@@ -318,11 +321,26 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Of calls by the clock.
 const PACED_BATCH: usize = 16;
 const PACED_PAUSE: Duration = Duration::from_micros(50);
-const GRACE_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Calls of a server that may be slow.
+    struct Patient(Calls);
+
+    impl Script for Patient {
+        const LOST_AFTER: Duration = Duration::from_secs(3);
+        const GRACE_NS: u64 = 3_000_000_000;
+
+        fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize) {
+            self.0.write(socket, number, batch, place);
+        }
+
+        fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64> {
+            self.0.number_of(socket, answer)
+        }
+    }
 
     /// Sends back what comes, but for one datagram in so many, and one it falsifies.
     fn serve(socket: &UdpSocket, calls: usize) {
@@ -342,8 +360,8 @@ mod tests {
     #[test]
     fn calls_are_counted_by_what_became_of_them() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let tokens = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
-        let mut caller = Caller::new(server.local_addr().unwrap(), 2, &tokens).unwrap();
+        let script = Patient(Calls { templates: ["a", "b", "c"].map(Template::new).into() });
+        let mut caller = Caller::with(server.local_addr().unwrap(), 2, script).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&server, 100));
             let tally = caller.run(100, 8).unwrap();
