@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_store::{
@@ -13,8 +14,18 @@ use weir_tests::{Database, Proxy, Redis};
 
 const NOW: Millis = 1_790_000_000_000;
 const DAY: Millis = 86_400_000;
-/// Longer than all pauses and timeouts below together: who waits longer waits without end.
+/// Longer than any limit below: who waits longer waits without end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the database may take where it is there all the time, on a slow machine too.
+const ALWAYS_THERE: Duration = Duration::from_secs(20);
+/// The same where it goes away: whoever asks waits for the end of this, or for half of it.
+const GOES_AWAY: Duration = Duration::from_millis(1_500);
+/// How long Redis may take: where it is away it refuses at once.
+const REDIS: Duration = Duration::from_secs(10);
+/// How long an item may take: the database, and Redis before and after it.
+const ITEM: Duration = Duration::from_secs(40);
+/// A token that no device is given.
+const NOBODYS: u64 = u64::MAX;
 
 const BREAKER: BreakerLimits = BreakerLimits {
     failures_max: 3,
@@ -32,20 +43,21 @@ struct Way {
 }
 
 impl Way {
-    async fn new(uri: String, redis: String) -> Way {
+    async fn new(uri: String, redis: String, timeout: Duration) -> Way {
         let options = MongoOptions { uri, timeout: PATIENCE, ..MongoOptions::default() };
         let patient = Mongo::new(&options).await.expect("good options");
-        let options = MongoOptions { timeout: Duration::from_millis(1_500), ..options };
+        let options = MongoOptions { timeout, ..options };
         let mongo: Arc<dyn Store> = Arc::new(Mongo::new(&options).await.expect("good options"));
         let guarded = Arc::new(Guarded::new(mongo, &BREAKER));
-        let options = CacheOptions { redis, breaker: BREAKER, ..CacheOptions::default() };
+        let options =
+            CacheOptions { redis, timeout: REDIS, breaker: BREAKER, ..CacheOptions::default() };
         let cached = Cached::new(Arc::clone(&guarded) as Arc<dyn Store>, &options);
         let cached = cached.expect("good options");
         let cached = Arc::new(cached);
         let limits = BatchLimits {
             batch_max: 16,
             in_flight_max: 4,
-            timeout: Duration::from_secs(10),
+            timeout: ITEM,
             ..BatchLimits::default()
         };
         let batches = Batches::new(Arc::clone(&cached) as Arc<dyn Store>, &limits);
@@ -84,31 +96,52 @@ impl Way {
         Ok(holder.inspect(|holder| assert_eq!(holder.serial, serial(device))).is_some())
     }
 
-    /// Activates each device until that is answered, and has `event` happen when a third has been; the token of each.
+    /// Activates a device until that is answered; with which token it was.
+    async fn activate_until(&self, device: u64, mut token: u64) -> u64 {
+        // Each attempt has a token of its own.
+        while !self.activate(device, token).await {
+            token += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        token
+    }
+
+    /// Checks until that is answered.
+    async fn check_until(&self, device: u64, token: u64) -> bool {
+        loop {
+            if let Ok(is_valid) = self.check(device, token).await {
+                return is_valid;
+            }
+        }
+    }
+
+    /// Activates each device until that is answered, and all again until `event` is over, which happens when a third
+    /// has been; the last token of each.
     async fn activate_all(
         self: &Arc<Self>,
         devices: u64,
         event: impl Future<Output = ()>,
     ) -> BTreeMap<u64, u64> {
+        let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = tokio::task::JoinSet::new();
         for worker in 0..WORKERS {
-            let way = Arc::clone(self);
+            let (way, is_over) = (Arc::clone(self), Arc::clone(&is_over));
             tasks.spawn(async move {
-                let mut tokens = Vec::new();
-                for device in (0..devices).filter(|device| device % WORKERS == worker) {
-                    // Each attempt has a token of its own.
-                    let mut token = 1;
-                    while !way.activate(device, token).await {
-                        token += 1;
-                        tokio::time::sleep(Duration::from_millis(5)).await;
+                let own = (0..devices).filter(|device| device % WORKERS == worker);
+                let mut tokens: BTreeMap<u64, u64> = own.map(|device| (device, 0)).collect();
+                loop {
+                    for (device, token) in &mut tokens {
+                        *token = way.activate_until(*device, *token + 1).await;
                     }
-                    tokens.push((device, token));
+                    if is_over.load(Ordering::Relaxed) {
+                        return tokens;
+                    }
                 }
-                tokens
             });
         }
         until(|| self.batches.counts().issues.items > devices / 3).await;
         event.await;
+        is_over.store(true, Ordering::Relaxed);
         tasks.join_all().await.into_iter().flatten().collect()
     }
 
@@ -153,16 +186,16 @@ async fn until(mut condition: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_killed_and_started_again_costs_no_activation() {
     let (database, mut redis) = (Database::start().unwrap(), Redis::start().unwrap());
-    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    let way = Arc::new(Way::new(database.uri(), redis.url(), ALWAYS_THERE).await);
     way.import(DEVICES).await;
     let event = async {
         // Something that goes through Redis while it dies.
-        assert_eq!(way.check(0, 9).await, Ok(false));
+        assert_eq!(way.check(0, NOBODYS).await, Ok(false));
         redis.kill().unwrap();
         for _ in 0..5 {
-            assert_eq!(way.check(0, 9).await, Ok(false), "the database answers");
+            assert_eq!(way.check(0, NOBODYS).await, Ok(false), "the database answers");
         }
-        assert_eq!(way.cached.counts().breaker.circuit, Circuit::Open);
+        until(|| way.cached.counts().breaker.circuit == Circuit::Open).await;
         redis.restart().unwrap();
     };
     let tokens = way.activate_all(DEVICES, event).await;
@@ -182,7 +215,7 @@ async fn redis_killed_and_started_again_costs_no_activation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_stopped_and_started_again_has_all_that_was_answered() {
     let (mut database, redis) = (Database::start_with_file().unwrap(), Redis::start().unwrap());
-    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    let way = Arc::new(Way::new(database.uri(), redis.url(), GOES_AWAY).await);
     way.import(DEVICES).await;
     let event = async {
         database.stop().unwrap();
@@ -190,7 +223,7 @@ async fn the_database_stopped_and_started_again_has_all_that_was_answered() {
         database.restart().unwrap();
     };
     let tokens = way.activate_all(DEVICES, event).await;
-    assert!(tokens.values().any(|attempts| *attempts > 1), "the outage was noticed");
+    assert!(way.batches.counts().issues.failed > 0, "the outage was noticed");
     way.are_there(&tokens).await;
 }
 
@@ -199,13 +232,15 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
     for freezes in [false, true] {
         let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
         let proxy = Proxy::start(database.addr).unwrap();
-        let way = Arc::new(Way::new(format!("mongodb://{}", proxy.addr), redis.url()).await);
+        let uri = format!("mongodb://{}", proxy.addr);
+        let way = Arc::new(Way::new(uri, redis.url(), GOES_AWAY).await);
         way.import(20).await;
+        let mut tokens = BTreeMap::new();
         for device in 0..20 {
-            assert!(way.activate(device, 1).await);
+            tokens.insert(device, way.activate_until(device, 1).await);
         }
         for device in 0..10 {
-            assert_eq!(way.check(device, 1).await, Ok(true));
+            assert!(within(way.check_until(device, tokens[&device])).await);
         }
         if freezes {
             proxy.freeze();
@@ -213,7 +248,7 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
             proxy.cut();
         }
         // Known and unknown ones in one batch: the unknown ones do not take the known ones with them.
-        let checks = (0..20).map(|device| way.check(device, 1));
+        let checks = (0..20).map(|device| way.check(device, tokens[&device]));
         for (device, result) in (0..).zip(join_all(checks).await) {
             match result {
                 Ok(is_valid) => assert!(is_valid && device < 10, "{device}"),
@@ -225,14 +260,16 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
                 }
             }
         }
-        assert!(!way.activate(0, 2).await);
+        assert!(!way.activate(0, tokens[&0] + 1).await);
         until_circuit_is(&way, Circuit::Open).await;
         proxy.heal();
-        let back = async { while !way.activate(0, 3).await {} };
+        let token = tokens[&0] + 2;
+        let back = async { while !way.activate(0, token).await {} };
         within(back).await;
-        assert_eq!(way.check(0, 3).await, Ok(true));
-        assert_eq!(way.check(0, 1).await, Ok(false), "it was replaced without a time of grace");
-        assert_eq!(way.check(15, 1).await, Ok(true));
+        assert!(within(way.check_until(0, token)).await);
+        let is_valid = within(way.check_until(0, tokens[&0])).await;
+        assert!(!is_valid, "it was replaced without a time of grace");
+        assert!(within(way.check_until(15, tokens[&15])).await);
     }
 }
 
@@ -240,8 +277,8 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
 async fn a_revocation_that_redis_was_not_told_holds_nevertheless() {
     let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
     let proxy = Proxy::start(redis.addr).unwrap();
-    let way = Way::new(database.uri(), format!("redis://{}", proxy.addr)).await;
-    let other = Way::new(database.uri(), redis.url()).await;
+    let way = Way::new(database.uri(), format!("redis://{}", proxy.addr), ALWAYS_THERE).await;
+    let other = Way::new(database.uri(), redis.url(), ALWAYS_THERE).await;
     way.import(2).await;
     for device in 0..2 {
         assert!(way.activate(device, 1).await);
@@ -272,7 +309,7 @@ async fn a_revocation_that_redis_was_not_told_holds_nevertheless() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_redis_is_owed_is_paid_in_parts() {
     let (database, mut redis) = (Database::start().unwrap(), Redis::start().unwrap());
-    let way = Way::new(database.uri(), redis.url()).await;
+    let way = Way::new(database.uri(), redis.url(), ALWAYS_THERE).await;
     way.import(DEVICES).await;
     redis.kill().unwrap();
     let all: Vec<Serial> = (0..DEVICES).map(serial).collect();
@@ -303,12 +340,14 @@ async fn what_redis_is_owed_is_paid_in_parts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_checks_is_few_trips_to_the_database() {
     let (database, redis) = (Database::start().unwrap(), Redis::start().unwrap());
-    let way = Arc::new(Way::new(database.uri(), redis.url()).await);
+    let way = Arc::new(Way::new(database.uri(), redis.url(), ALWAYS_THERE).await);
     way.import(DEVICES).await;
-    way.activate_all(DEVICES, async {}).await;
+    let tokens = way.activate_all(DEVICES, async {}).await;
     let limits = BatchLimits { timeout: PATIENCE, ..BatchLimits::default() };
     let batches = Batches::new(Arc::clone(&way.cached) as Arc<dyn Store>, &limits);
-    let checks = (0..DEVICES * 5).map(|number| batches.check(hash(number % DEVICES, 1), NOW));
+    let hashes = (0..DEVICES * 5).map(|number| number % DEVICES);
+    let hashes = hashes.map(|device| hash(device, tokens[&device]));
+    let checks = hashes.map(|hash| batches.check(hash, NOW));
     for (number, holder) in (0..).zip(join_all(checks).await) {
         assert_eq!(holder.unwrap().unwrap().serial, serial(number % DEVICES));
     }
