@@ -492,7 +492,8 @@ pub(crate) fn discard(stream: &TcpStream) -> io::Result<usize> {
 
 /// Together with the time-out: how much a refused peer may still send before it gets a reset.
 const DISCARDED_READS_MAX: usize = 64;
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longer in tests: a slow machine does not take as long.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// A lane that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 
