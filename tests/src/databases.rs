@@ -4,9 +4,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -107,14 +106,23 @@ impl Redis {
         Ok(())
     }
 
-    /// Has it carry out one command that has no spaces in its words; what it answers, as it comes.
+    /// Has it carry out one command that has no spaces in its words; what it answers, a line or a bulk, as it comes.
     pub fn command(&self, line: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.addr)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(format!("{line}\r\n").as_bytes())?;
-        let mut answer = [0; 4096];
-        let bytes = stream.read(&mut answer)?;
-        Ok(String::from_utf8_lossy(&answer[..bytes]).into_owned())
+        let mut stream = BufReader::new(stream);
+        let mut answer = String::new();
+        stream.read_line(&mut answer)?;
+        let is_known = answer.starts_with(['+', '-', ':', '$']);
+        ensure!(is_known && answer.ends_with("\r\n"), "{answer:?} is neither a line nor a bulk");
+        // Of one that is not there the length is -1.
+        let length = answer.trim_end().strip_prefix('$').map(str::parse::<usize>);
+        let Some(Ok(length)) = length else { return Ok(answer) };
+        let mut bulk = vec![0; length + 2];
+        stream.read_exact(&mut bulk)?;
+        answer.push_str(&String::from_utf8_lossy(&bulk));
+        Ok(answer)
     }
 
     fn spawn(addr: SocketAddr, directory: &TempDir) -> Result<Leashed> {

@@ -93,7 +93,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8) {
                 while state.load(Ordering::Relaxed) == FROZEN {
                     rest();
                 }
-                if to.write_all(&buf[..bytes]).is_err() {
+                // Nor is what was read as it was cut.
+                if state.load(Ordering::Relaxed) != OPEN || to.write_all(&buf[..bytes]).is_err() {
                     break;
                 }
             }

@@ -38,7 +38,7 @@ fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()
 fn each_rung_of_the_ladder_answers_or_is_said_to_be_left_out() -> Result<()> {
     let rungs = "nothing,log,log+redis,embedded,embedded-single,log+redis+mongodb";
     let nowhere = ["--mongo-server", "/nonexistent"];
-    let args = [&["--rungs", rungs, "--rounds", "1", "--seconds", "0.3"][..], &nowhere].concat();
+    let args = [&["--rungs", rungs, "--rounds", "1", "--seconds", "2"][..], &nowhere].concat();
     let report = bench("ladder", &args)?;
     let rows = report["rungs"].as_array().context("rows")?;
     let names: Vec<&str> = rows.iter().filter_map(|row| row["stages"].as_str()).collect();
