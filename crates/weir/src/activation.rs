@@ -117,6 +117,14 @@ impl Activator {
         }
     }
 
+    /// Sources whose failures were forgotten before their time: of connections, and of datagrams.
+    pub(crate) fn sources_forgotten(&self) -> [u64; 2] {
+        let failures = self.failures.as_ref();
+        failures.map_or([0; 2], |failures| {
+            [failures.of_connections.forgotten(), failures.of_datagrams.forgotten()]
+        })
+    }
+
     /// Gives a token to who shows the key of a device.
     ///
     /// Attempts that are under way together have all found their source as it was before any of them. So each is looked

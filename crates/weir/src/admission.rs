@@ -218,6 +218,11 @@ impl Admission {
         self.sources.as_ref().map_or(0, Sources::count)
     }
 
+    /// Sources forgotten before their time.
+    pub(crate) fn sources_forgotten(&self) -> u64 {
+        self.sources.as_ref().map_or(0, Sources::forgotten)
+    }
+
     /// Makes room for one descriptor where none is left; `false` if that was done already.
     pub(crate) fn lend_descriptor(&self) -> bool {
         self.spares.lend()

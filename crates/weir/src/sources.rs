@@ -63,6 +63,8 @@ struct Stripe {
     recent: usize,
     /// Where the search for one to forget goes on.
     hand: u32,
+    /// Those that were forgotten before their buckets were full again.
+    forgotten: u64,
 }
 
 struct Entry {
@@ -210,6 +212,11 @@ impl Sources {
         (0..STRIPES).map(|index| self.lock(index).index.len()).sum()
     }
 
+    /// Sources forgotten before their time, as there were more of them than may be remembered.
+    pub(crate) fn forgotten(&self) -> u64 {
+        (0..STRIPES).map(|index| self.lock(index).forgotten).sum()
+    }
+
     fn lock(&self, index: usize) -> MutexGuard<'_, Stripe> {
         self.stripes[index].lock().expect("no panic happens under the sources' locks")
     }
@@ -318,6 +325,7 @@ impl Stripe {
             self.hand = if slot + 1 < self.entries.places() { slot + 1 } else { 0 };
             if self.entries.get(slot).is_some_and(|entry| entry.connections == 0) {
                 self.forget(slot, hasher);
+                self.forgotten += 1;
                 return;
             }
         }

@@ -153,6 +153,28 @@ impl Gateway {
         )
     }
 
+    fn sources(&self, to: &mut Families<'_>) -> fmt::Result {
+        to.gauge(
+            "weir_sources",
+            "Source addresses that are known; none where neither limits by source nor listen.proxy_networks ask for them.",
+            self.handle.gauges().sources as u64,
+        )?;
+        let hub = self.handle.hub();
+        let activator = hub.activator.as_ref();
+        let [connections, datagrams] =
+            activator.map_or([0; 2], |activator| activator.sources_forgotten());
+        to.counters(
+            "weir_sources_forgotten",
+            "Sources that were forgotten before they might do as before, since too many were known, by what of theirs was \
+             counted: connects, or failed activations by connection and by datagram.",
+            [
+                ([("of", "connects")], hub.admission.sources_forgotten()),
+                ([("of", "activations")], connections),
+                ([("of", "activations_udp")], datagrams),
+            ],
+        )
+    }
+
     fn front(&self, to: &mut Families<'_>) -> fmt::Result {
         let (front, gauges) = (self.handle.counters(), self.handle.gauges());
         to.gauge("weir_devices", "Devices that are known.", gauges.devices as u64)?;
@@ -173,11 +195,7 @@ impl Gateway {
             ConnectRefuseCause::ALL
                 .map(|cause| ([("cause", cause.name())], front.connect_refused(cause))),
         )?;
-        to.gauge(
-            "weir_sources",
-            "Source addresses that are known; none where neither limits by source nor listen.proxy_networks ask for them.",
-            gauges.sources as u64,
-        )?;
+        self.sources(to)?;
         to.counters(
             "weir_messages_published",
             "Messages accepted for publishing, by target.",

@@ -98,6 +98,8 @@ fn a_crowd_of_addresses_is_remembered_only_in_part() {
         sources.leave(entered, ms(0));
     }
     assert!(sources.count() <= STRIPES * RECENT_MAX + 1, "{}", sources.count());
+    let remembered = sources.count() as u64;
+    assert_eq!(sources.forgotten(), 200_001 - remembered);
     assert_eq!(sources.source(held), Some(source("127.0.0.1")));
     let places: u32 = (0..STRIPES).map(|index| sources.lock(index).entries.places()).sum();
     assert!(places as usize <= STRIPES * (RECENT_MAX + 2), "{places}");
