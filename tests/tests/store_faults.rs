@@ -1,4 +1,4 @@
-//! What goes wrong with the embedded store at night: its disk is full, its key file is lost.
+//! What becomes of the embedded store when it is new, when its disk is full, and when its key file is lost.
 
 use std::fs;
 use std::path::Path;
@@ -81,6 +81,15 @@ fn on_a_full_disk_nothing_is_answered_that_is_lost() -> Result<()> {
     server.restart()?;
     for (number, token) in tokens.iter().enumerate() {
         ensure!(is_let_in(&server, number, token)?, "the token of d{number} is lost");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_is_made_where_nothing_is_yet() -> Result<()> {
+    let server = Server::start("[store]\npath = \"state/weir/devices.db\"\n")?;
+    for name in ["devices.db", "store.key"] {
+        ensure!(server.directory().join("state/weir").join(name).exists(), "there is no {name}");
     }
     Ok(())
 }

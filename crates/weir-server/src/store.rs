@@ -1,6 +1,6 @@
 //! Opening the store that the configuration names, with what stands before it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +51,11 @@ async fn open_with(
     cache: &CacheSettings,
     timeout: Duration,
 ) -> Result<Opened> {
-    if settings.kind == StoreKind::None {
-        return Ok(Opened::Nothing);
+    match settings.kind {
+        StoreKind::None => return Ok(Opened::Nothing),
+        // The key file lies there too, unless it says otherwise.
+        StoreKind::Embedded => make_directory(&settings.path()?)?,
+        StoreKind::Mongodb => {}
     }
     let key = Key::read(settings)?;
     let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
@@ -103,6 +106,15 @@ fn devices(
     Ok(devices)
 }
 
+/// Where the store's file is to be.
+fn make_directory(path: &Path) -> Result<()> {
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        None => Ok(()),
+        Some(directory) => std::fs::create_dir_all(directory)
+            .with_context(|| format!("store.path: cannot make {}", directory.display())),
+    }
+}
+
 /// The embedded store, or who holds it.
 fn embedded(
     settings: &StoreSettings,
@@ -110,10 +122,6 @@ fn embedded(
     timeout: Duration,
 ) -> Result<std::result::Result<Embedded, String>> {
     let path = settings.path()?;
-    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("store.path: cannot make {}", directory.display()))?;
-    }
     let (queue_max, fingerprint) = (settings.queue_max, key.secrets.fingerprint());
     match Embedded::open(EmbeddedOptions { path, timeout, queue_max, fingerprint }) {
         Ok(store) => Ok(Ok(store)),
