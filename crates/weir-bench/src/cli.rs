@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Handshake(HandshakeArgs),
     /// Many come back at once over TLS while others are pushed to.
     Storm(StormArgs),
+    /// Attacks, all at once, while many are pushed to, beside the same attacks on a process that discards them.
+    Siege(SiegeArgs),
     /// Requests over HTTP, beside bare responders and nginx.
     Http(HttpArgs),
     /// Calls by datagrams, beside a bare echo in batches and one by one.
@@ -89,6 +91,10 @@ pub(crate) enum Process {
         #[arg(long, value_enum)]
         style: Style,
     },
+    #[command(name = "attack-process", hide = true)]
+    Attack,
+    #[command(name = "discard-process", hide = true)]
+    Discard,
     #[command(name = "memory-process", hide = true)]
     Memory,
     #[command(name = "floor-process", hide = true)]
@@ -262,6 +268,7 @@ mod tests {
             "weir-bench idle --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --tls --tls-ca ca.pem",
             "weir-bench handshake --spawn w --tls --tls-key rsa --handshakes 500 --json",
             "weir-bench storm --spawn w --tls --tls-resume 0.9 --returning 5000 --json",
+            "weir-bench siege --spawn w --connections 5000 --seconds 120 --only h2_heads,noise --json",
             "weir-bench idle --spawn w --transport ws-json --tls",
             "weir-bench idle --addr 127.0.0.1:1 --http 127.0.0.1:3 --admin 127.0.0.1:2 --pid 1 --transport sse",
             "weir-bench broadcast --spawn w --connections 10000 --transport mixed --json",
@@ -299,6 +306,7 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
             "weir-bench http",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
+            "weir-bench siege --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --rate 0",
             "weir-bench activate",
             "weir-bench activate --spawn w --misses 1",
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",

@@ -3,6 +3,7 @@
 //! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them when told to, and
 //! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
 
+pub(crate) mod discard;
 pub(crate) mod exchange;
 pub(crate) mod http;
 pub(crate) mod hyper;
@@ -280,7 +281,7 @@ impl<W: Write> Slab<W> {
 }
 
 /// One line on the output of a process that is directed.
-fn answer(output: &mut impl Write, answer: &impl Serialize) -> Result<()> {
+pub(crate) fn answer(output: &mut impl Write, answer: &impl Serialize) -> Result<()> {
     serde_json::to_writer(&mut *output, answer).context("cannot answer")?;
     output.write_all(b"\n").context("cannot answer")?;
     output.flush().context("cannot answer")

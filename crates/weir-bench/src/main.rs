@@ -1,6 +1,7 @@
 //! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own floor beside it.
 
 mod activations;
+mod attack;
 mod cli;
 mod clock;
 mod credentials;
@@ -82,6 +83,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Storm(args) => present(args.run.json, Report::new("storm"), |report| {
             scenario::storm::run(&args, report)
         }),
+        Command::Siege(args) => present(args.run.json, Report::new("siege"), |report| {
+            scenario::siege::run(&args, report)
+        }),
         Command::Http(args) => {
             present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
         }
@@ -125,6 +129,8 @@ fn serve(process: Process) -> Result<()> {
                 .context("cannot take standard input")?;
             Worker::new(input, std::io::stdout())?.run()
         }
+        Process::Attack => attack::run(),
+        Process::Discard => floor::discard::run(),
         Process::Udp { style } => floor::udp::run(style),
         Process::Exchange { script } => floor::exchange::run(script),
         Process::Memory => floor::memory::run(std::io::stdin(), std::io::stdout()),

@@ -115,6 +115,11 @@ pub(crate) fn rss_peak(pid: u32) -> Result<u64> {
     memory(pid, "VmHWM:")
 }
 
+/// `VmRSS` of a process, in bytes: what is resident now, files and shared pages included.
+pub(crate) fn rss_resident(pid: u32) -> Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
 fn memory(pid: u32, key: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -224,10 +224,16 @@ impl Target {
 }
 
 impl Scratch {
-    /// Makes one that holds these.
-    pub(crate) fn with(credentials: &Credentials) -> Result<Scratch> {
+    /// Makes one that holds nothing.
+    pub(crate) fn empty() -> Result<Scratch> {
         let scratch = Scratch(scratch_directory()?);
         underway(|all| all.push((NO_PROCESS, scratch.0.clone())));
+        Ok(scratch)
+    }
+
+    /// Makes one that holds these.
+    pub(crate) fn with(credentials: &Credentials) -> Result<Scratch> {
+        let scratch = Scratch::empty()?;
         credentials.write(&scratch.0)?;
         Ok(scratch)
     }
@@ -435,7 +441,8 @@ fn scratch_directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-fn free_port() -> Result<SocketAddr> {
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .context("no free port")

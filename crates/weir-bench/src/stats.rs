@@ -85,6 +85,16 @@ pub(crate) fn real(count: u64) -> f64 {
     count as f64
 }
 
+/// A counter's value as a whole number.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counters are whole, positive and far below 2^53"
+)]
+pub(crate) fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
 /// Rounds to three digits behind the point: more is noise.
 pub(crate) fn milli(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0

@@ -332,6 +332,35 @@ pub(crate) struct StormArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct SiegeArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Healthy connections that are pushed to.
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
+    pub(crate) connections: u32,
+    /// Bytes of a payload, at least 32.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub(crate) size: usize,
+    /// Broadcasts a second.
+    #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
+    pub(crate) rate: f64,
+    /// Seconds of load before.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
+    pub(crate) quiet_seconds: f64,
+    /// Seconds of load while the attacks go to a process that discards them.
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = rate)]
+    pub(crate) baseline_seconds: f64,
+    /// Seconds of load under attack.
+    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = rate)]
+    pub(crate) seconds: f64,
+    /// Only these attacks [default: all].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct FloorArgs {
     #[command(subcommand)]
     pub(crate) server: Option<HttpFloor>,

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::sampler::whole;
 use super::{arrival_of, publish_beside};
 use crate::clock;
 use crate::protocol::ChurnPlan;
 use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
+use crate::stats::whole;
 use crate::workers::{Totals, Workers};
 
 /// A run of such a scenario.

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 use toml::Table;
 use weir_wire::format::Format;
 
-use super::sampler::whole;
 use super::{FloorSet, Round, Setup};
 use crate::cli::BroadcastArgs;
 use crate::floor::Trigger;
@@ -14,6 +13,7 @@ use crate::protocol::{HelloPlan, OpenPlan, Streams};
 use crate::publish::{FloorSink, HttpSink};
 use crate::report::Report;
 use crate::spawn::Target;
+use crate::stats::whole;
 use crate::stats::{Lags, median, milli};
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};

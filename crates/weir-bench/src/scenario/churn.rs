@@ -9,7 +9,7 @@ use toml::Table;
 use super::Setup;
 use super::beside::{Beside, Phase, fill_lags, fill_messages};
 use super::idle::{settle, wait_for_connections};
-use super::sampler::{growth, whole};
+use super::sampler::growth;
 use crate::cli::ChurnArgs;
 use crate::clock;
 use crate::protocol::{ChurnPlan, Streams, Ways};
@@ -17,6 +17,7 @@ use crate::publish::HttpSink;
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Churned, Workers};
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value as Json, json};
 use toml::{Table, Value};
 
-use super::sampler::{Sampler, growth, whole};
+use super::sampler::{Sampler, growth};
 use super::{Setup, publish_beside};
 use crate::cli::ConflateArgs;
 use crate::clock;
@@ -17,6 +17,7 @@ use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::milli;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 

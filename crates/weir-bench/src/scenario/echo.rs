@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::sampler::{growth, whole};
+use super::sampler::growth;
 use super::{FloorSet, Setup};
 use crate::cli::EchoArgs;
 use crate::floor::Trigger;
@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::protocol::{EchoPlan, HelloPlan, OpenPlan, Streams};
 use crate::report::Report;
 use crate::spawn::Target;
+use crate::stats::whole;
 use crate::stats::{Lags, median, milli, real};
 use crate::workers::{Echoed, Workers};
 

@@ -119,7 +119,7 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
         Some(requests) => HttpEnd::Answers(requests),
         None => {
             let millis = args.seconds * 1000.0 / f64::from(args.rounds);
-            HttpEnd::Millis(super::sampler::whole(millis.max(1.0)))
+            HttpEnd::Millis(crate::stats::whole(millis.max(1.0)))
         }
     };
     Ok(HttpPlan {

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &LadderArgs, report: &mut Report) -> Result<()> {
     let load = Load {
         over: Over::H1,
         misses: 0.0,
-        until: HttpEnd::Millis(super::sampler::whole((args.seconds * 1000.0).max(1.0))),
+        until: HttpEnd::Millis(crate::stats::whole((args.seconds * 1000.0).max(1.0))),
         requests: 0,
     };
     let (connections, each) = args.stores.spread(load.over);

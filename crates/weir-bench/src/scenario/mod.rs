@@ -15,6 +15,7 @@ pub(crate) mod priorities;
 pub(crate) mod resume;
 pub(crate) mod room;
 mod sampler;
+pub(crate) mod siege;
 pub(crate) mod stall;
 pub(crate) mod storm;
 pub(crate) mod udp;
@@ -112,6 +113,11 @@ impl Setup {
             tls: tls.flatten(),
             handshakes: Handshakes::default(),
         })
+    }
+
+    /// Second byte of source addresses that no connection of this run has otherwise.
+    pub(crate) fn another_source(&self) -> u8 {
+        self.source.wrapping_add(1)
     }
 
     /// A plan for devices of a server that subscribe to the topic of their stream.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::sampler::{growth, whole};
+use super::sampler::growth;
 use super::{Setup, publish_beside};
 use crate::cli::PrioritiesArgs;
 use crate::clock;
@@ -16,6 +16,7 @@ use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use toml::{Table, Value};
 
-use super::sampler::{Sampler, growth, whole};
+use super::sampler::{Sampler, growth};
 use super::{Setup, arrival_of, publish_beside};
 use crate::cli::ResumeArgs;
 use crate::clock;
@@ -15,6 +15,7 @@ use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::sampler::{Sampler, growth, whole};
+use super::sampler::{Sampler, growth};
 use super::{ARRIVAL_PATIENCE, Setup, publish_beside};
 use crate::cli::RoomArgs;
 use crate::clock;
@@ -16,6 +16,7 @@ use crate::publish::{HttpSink, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::spawn;
+use crate::stats::whole;
 
 /// Time between two samples.
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
@@ -70,16 +71,6 @@ pub(crate) fn growth(
         (value, whole(growth))
     });
     grown.filter(|(_, growth)| *growth > 0).collect()
-}
-
-/// A counter's value as a whole number.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "counters are whole, positive and far below 2^53"
-)]
-pub(crate) fn whole(value: f64) -> u64 {
-    value.max(0.0).round() as u64
 }
 
 #[cfg(test)]

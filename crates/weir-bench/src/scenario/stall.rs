@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::json;
 use toml::Table;
 
-use super::sampler::{Sampler, growth, whole};
+use super::sampler::{Sampler, growth};
 use super::{Setup, arrival_of, publish_beside};
 use crate::cli::StallArgs;
 use crate::clock;
@@ -16,6 +16,7 @@ use crate::protocol::{Collect, OpenPlan, Reading, SlowPlan, Streams};
 use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
+use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use toml::Table;
 
 use super::beside::{Beside, Phase, fill_lags, fill_messages};
-use super::sampler::{growth, whole};
+use super::sampler::growth;
 use super::{AT_ONCE, RESUMED_SLACK, Setup, resumed_share};
 use crate::cli::StormArgs;
 use crate::clock;
@@ -14,6 +14,7 @@ use crate::publish::HttpSink;
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::real;
+use crate::stats::whole;
 use crate::tls::TlsPlan;
 use crate::worker::topic;
 use crate::workers::Churned;

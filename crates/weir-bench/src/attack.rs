@@ -1,0 +1,365 @@
+//! Attacks on a server: scripts that hold connections, send without asking, and come back when they are cut off.
+//!
+//! An attacker does not wait for answers, so the same scripts run against a process that discards everything: what then
+//! happens to others is the price of the traffic itself.
+
+mod http2;
+mod kinds;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::floor;
+use crate::peer::Peer;
+use crate::process::Cpus;
+use crate::stats::whole;
+use kinds::Attack;
+
+pub(crate) use kinds::HISTORY;
+
+/// Where attacks go, and as whom.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// Devices' address.
+    pub(crate) tcp: SocketAddr,
+    /// Devices' address for TLS.
+    pub(crate) tls: SocketAddr,
+    /// HTTP's.
+    pub(crate) http: SocketAddr,
+    /// Datagrams'.
+    pub(crate) udp: SocketAddr,
+    /// Second byte of the source addresses: each attack has an address of its own.
+    pub(crate) source: u8,
+    /// Token of a service that may publish.
+    pub(crate) token: String,
+    /// `http.connections_max` of the server.
+    pub(crate) http_connections: u32,
+    /// Names of the attacks to make; none: all.
+    pub(crate) only: Vec<String>,
+}
+
+/// What one attack has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Connections made, or sockets.
+    pub(crate) connects: u64,
+    /// Connects that failed.
+    pub(crate) failed: u64,
+    /// Connections that the other side ended.
+    pub(crate) closed: u64,
+    /// Frames, requests or datagrams sent behind the opening.
+    pub(crate) units: u64,
+    /// Bytes sent.
+    pub(crate) bytes: u64,
+}
+
+/// What all attacks have done, by name.
+pub(crate) type Tally = BTreeMap<String, Done>;
+
+/// The attacking process, seen from the one that directs it.
+pub(crate) struct Attackers(Peer);
+
+/// Answers of the attacking process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Begun,
+    Ended(Tally),
+}
+
+impl Attackers {
+    /// Starts to attack, on these processors.
+    pub(crate) fn start(plan: &Plan, cpus: Option<&Cpus>) -> Result<Attackers> {
+        let mut peer = Peer::start("attack-process", &[], cpus)?;
+        peer.say(plan)?;
+        match peer.hear(PATIENCE)? {
+            Answer::Begun => Ok(Attackers(peer)),
+            Answer::Ended(_) => bail!("the attackers ended before they began"),
+        }
+    }
+
+    /// Ends the attacks: all connections are closed.
+    pub(crate) fn stop(mut self) -> Result<Tally> {
+        self.0.say(&())?;
+        match self.0.hear(PATIENCE)? {
+            Answer::Ended(tally) => Ok(tally),
+            Answer::Begun => bail!("the attackers began twice"),
+        }
+    }
+}
+
+/// Is the attacking process: reads a plan, attacks until the next line comes, and tells what was done.
+pub(crate) fn run() -> Result<()> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).context("cannot read the plan")?;
+    let plan: Plan = serde_json::from_str(&line).context("the plan makes no sense")?;
+    let attacks = chosen(&plan)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (end, ended) = watch::channel(false);
+    thread::Builder::new().name("orders".to_owned()).spawn(move || {
+        // A line, or the end of the process that directs.
+        let _ = io::stdin().read_line(&mut String::new());
+        end.send_replace(true);
+    })?;
+    let mut output = io::stdout();
+    floor::answer(&mut output, &Answer::Begun)?;
+    let tally = LocalSet::new().block_on(&runtime, attack(&plan, attacks, &ended));
+    floor::answer(&mut output, &Answer::Ended(tally))
+}
+
+/// The attacks that the plan names.
+fn chosen(plan: &Plan) -> Result<Vec<Attack>> {
+    let all = kinds::all(plan);
+    let names: Vec<&str> = all.iter().map(|attack| attack.name).collect();
+    if let Some(unknown) = plan.only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("no attack {unknown:?}; there are {}", names.join(", "));
+    }
+    let named =
+        |attack: &Attack| plan.only.is_empty() || plan.only.iter().any(|n| n == attack.name);
+    Ok(all.into_iter().filter(named).collect())
+}
+
+/// Makes all attacks until they are ended.
+async fn attack(plan: &Plan, attacks: Vec<Attack>, ended: &watch::Receiver<bool>) -> Tally {
+    let mut tasks = Vec::new();
+    let tally: Rc<RefCell<Tally>> = Rc::default();
+    for (index, attack) in attacks.into_iter().enumerate() {
+        let source = Ipv4Addr::new(127, plan.source, 1, u8::try_from(index).unwrap_or(0) + 1);
+        let attack = Rc::new(attack);
+        tally.borrow_mut().insert(attack.name.to_owned(), Done::default());
+        for number in 0..attack.connections {
+            let attacker = Attacker {
+                attack: attack.clone(),
+                source: SocketAddr::from((source, 0)),
+                number,
+                tally: tally.clone(),
+            };
+            let mut ended = ended.clone();
+            tasks.push(tokio::task::spawn_local(async move {
+                tokio::select! {
+                    () = attacker.run() => {}
+                    _ = ended.wait_for(|ended| *ended) => {}
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        // A task that panicked has said so.
+        let _ = task.await;
+    }
+    tally.take()
+}
+
+/// One connection of an attack, and those that follow it.
+struct Attacker {
+    attack: Rc<Attack>,
+    source: SocketAddr,
+    number: u32,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Attacker {
+    async fn run(self) {
+        // Not all at once: a backlog that overflows would hide what comes behind it.
+        sleep(STAGGER * self.number).await;
+        loop {
+            let done = if self.attack.datagrams {
+                self.datagrams().await
+            } else {
+                self.connection().await
+            };
+            match done {
+                Ok(()) => self.count(|done| done.closed += 1),
+                Err(_) => self.count(|done| done.failed += 1),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Sends by the clock from one socket; ends only if that fails.
+    async fn datagrams(&self) -> io::Result<()> {
+        let socket = UdpSocket::bind(self.source).await?;
+        socket.connect(self.attack.to).await?;
+        self.count(|done| done.connects += 1);
+        let mut pace = Pace::new(self.attack.rate);
+        let mut pieces = self.attack.pieces.iter().cycle();
+        loop {
+            for piece in pieces.by_ref().take(pace.due().await) {
+                // A datagram that finds no room, or nobody there, is one that is lost.
+                let _ = socket.try_send(piece);
+                self.sent(piece.len());
+            }
+        }
+    }
+
+    /// One connection, to its end or its renewal.
+    async fn connection(&self) -> io::Result<()> {
+        let socket = TcpSocket::new_v4()?;
+        if !self.attack.reads {
+            socket.set_recv_buffer_size(DEAF_BYTES)?;
+        }
+        socket.bind(self.source)?;
+        let stream = socket.connect(self.attack.to).await?;
+        self.count(|done| done.connects += 1);
+        let (read, write) = stream.into_split();
+        let talk = async {
+            tokio::select! {
+                _ = self.talk(write) => {}
+                _ = self.listen(&read) => {}
+            }
+        };
+        match self.attack.renewed {
+            Some(after) => {
+                // Whether it ended before does not matter.
+                let _ = timeout(after, talk).await;
+            }
+            None => talk.await,
+        }
+        // A reset: ports are not kept in TIME_WAIT.
+        Ok(sockopt::set_socket_linger(read.as_ref(), Some(Duration::ZERO))?)
+    }
+
+    /// Says the opening, then the pieces by the clock, for as long as the other side takes them.
+    async fn talk(&self, mut write: OwnedWriteHalf) -> io::Result<()> {
+        let opening = (self.attack.opening)(self.number);
+        write.write_all(&opening).await?;
+        self.count(|done| done.bytes += u64::try_from(opening.len()).unwrap_or(0));
+        if self.attack.pieces.is_empty() {
+            return std::future::pending().await;
+        }
+        let mut pace = Pace::new(self.attack.rate);
+        let mut pieces = self.attack.pieces.iter().cycle();
+        loop {
+            for piece in pieces.by_ref().take(pace.due().await) {
+                write.write_all(piece).await?;
+                self.sent(piece.len());
+            }
+        }
+    }
+
+    /// Reads and forgets, or waits for the end alone.
+    async fn listen(&self, read: &OwnedReadHalf) -> io::Result<()> {
+        let mut buf = vec![0; READ_BYTES];
+        loop {
+            if self.attack.reads {
+                read.readable().await?;
+                match read.try_read(&mut buf) {
+                    Ok(0) => return Ok(()),
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                    Ok(_) | Err(_) => {}
+                }
+            } else {
+                sleep(LOOK).await;
+                if read.ready(Interest::READABLE).await?.is_read_closed() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn sent(&self, bytes: usize) {
+        let units = u64::from(self.attack.units);
+        self.count(|done| {
+            done.units += units;
+            done.bytes += u64::try_from(bytes).unwrap_or(0);
+        });
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Done)) {
+        if let Some(done) = self.tally.borrow_mut().get_mut(self.attack.name) {
+            change(done);
+        }
+    }
+}
+
+/// Tells how many pieces are due: an open loop that catches up for a moment, and forgets what is older.
+struct Pace {
+    ticks: Interval,
+    per_tick: f64,
+    owed: f64,
+}
+
+impl Pace {
+    fn new(rate: f64) -> Pace {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        Pace { ticks, per_tick: rate * TICK.as_secs_f64(), owed: 0.0 }
+    }
+
+    async fn due(&mut self) -> usize {
+        self.ticks.tick().await;
+        self.owed += self.per_tick;
+        let due = self.owed.floor();
+        self.owed -= due;
+        usize::try_from(whole(due)).unwrap_or(0)
+    }
+}
+
+/// Longest wait for the other process.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between the first connections of one attack.
+const STAGGER: Duration = Duration::from_millis(1);
+/// Before a connection that ended is replaced.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at a connection that is not read from.
+const LOOK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(5);
+/// `SO_RCVBUF` of those that do not read.
+const DEAF_BYTES: u32 = 4096;
+const READ_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(only: &[&str]) -> Plan {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
+        Plan {
+            tcp: nowhere,
+            tls: nowhere,
+            http: nowhere,
+            udp: nowhere,
+            source: 64,
+            token: "t".to_owned(),
+            http_connections: 10,
+            only: only.iter().map(|&name| name.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn attacks_are_chosen_by_name() {
+        assert!(chosen(&plan(&[])).unwrap().len() > 15);
+        assert_eq!(chosen(&plan(&["hello", "h2_heads"])).unwrap().len(), 2);
+        let error = chosen(&plan(&["smile"])).err().unwrap().to_string();
+        assert!(error.contains("smile") && error.contains("h2_heads"), "{error}");
+    }
+
+    #[test]
+    fn every_attack_has_a_name_of_its_own_and_something_to_say() {
+        let all = chosen(&plan(&[])).unwrap();
+        let names: std::collections::BTreeSet<_> = all.iter().map(|attack| attack.name).collect();
+        assert_eq!(names.len(), all.len());
+        for attack in &all {
+            assert!(
+                !(attack.opening)(0).is_empty() || !attack.pieces.is_empty(),
+                "{}",
+                attack.name
+            );
+            assert_eq!(attack.pieces.is_empty(), attack.rate == 0.0, "{}", attack.name);
+        }
+    }
+}
