@@ -71,5 +71,9 @@ export class Backoff {
   }
 }
 
-/** An hour: a server that asks for more is asked again after that. */
-const ASKED_MS_MAX = 3_600_000;
+/**
+ * An hour: a server that asks for more is asked again after that.
+ *
+ * @internal
+ */
+export const ASKED_MS_MAX = 3_600_000;

@@ -1,6 +1,6 @@
 /** The client: one connection after the other, and what outlives them. */
 
-import { Backoff } from './backoff.js';
+import { ASKED_MS_MAX, Backoff } from './backoff.js';
 import { Connection } from './connection.js';
 import type { ConnectionOwner, Welcome } from './connection.js';
 import { WeirError } from './errors.js';
@@ -12,6 +12,7 @@ import { checkedTopic, resolve } from './options.js';
 import type { Settings, SubscribeOptions, TokenReason, WeirClientOptions } from './options.js';
 import { Positions } from './positions.js';
 import type { Wish } from './positions.js';
+import { probe } from './probe.js';
 import { HttpPublisher } from './requests.js';
 import { Run } from './run.js';
 import { Subscription } from './subscription.js';
@@ -272,29 +273,50 @@ export class WeirClient {
       if (ending.wasOpen) {
         attempt = 0;
       }
-      const delayMs = this.#delayMs(ending);
-      this.#tellEnding(run, ending, delayMs !== undefined);
-      if (delayMs !== undefined && !run.isStopped()) {
+      const ownMs = this.#delayMs(ending);
+      this.#tellEnding(run, ending, ownMs !== undefined);
+      if (ownMs === undefined) {
+        return;
+      }
+      const askedMs = ending.isTransportInDoubt ? await this.#lookForServer(run) : 0;
+      if (!run.isStopped()) {
         const transport = this.#ways.current();
+        const delayMs = askedMs + ownMs;
         this.#events.emit('reconnecting', { attempt: attempt + 1, delayMs, transport });
         await run.sleep(delayMs);
       }
     }
   }
 
+  /**
+   * Whether the server is away or a transport is blocked, which decides about the next transport. Resolves with how long
+   * the server asks to stay away.
+   */
+  async #lookForServer(run: Run): Promise<number> {
+    const { fetch, url, connectTimeoutMs } = this.#settings;
+    const timeoutMs = Math.min(PROBE_MS_MAX, connectTimeoutMs);
+    const { hasAnswered, retryAfterMs } = await probe(fetch, url, timeoutMs, run.stopping);
+    if (hasAnswered) {
+      this.#ways.handleAnswered();
+    } else {
+      this.#ways.handleUnanswered();
+    }
+    return Math.min(retryAfterMs ?? 0, ASKED_MS_MAX);
+  }
+
   /** One attempt, and the connection that comes of it, to its end. */
-  async #holdConnection(run: Run): Promise<Ending & { wasOpen: boolean }> {
+  async #holdConnection(run: Run): Promise<Held> {
     if (this.#token === undefined) {
       const asked = await this.#askForToken(this.#hasRefused ? 'refused' : 'first').catch(
         (error: WeirError) => error,
       );
       if (run.isStopped()) {
-        return { ...REOPENING, wasOpen: false };
+        return { ...REOPENING, wasOpen: false, isTransportInDoubt: false };
       }
       // One given by `refresh` meanwhile is newer than the answer.
       if (this.#token === undefined) {
         if (asked instanceof WeirError) {
-          return { ...failure(asked), wasOpen: false };
+          return { ...failure(asked), wasOpen: false, isTransportInDoubt: false };
         }
         this.#token = asked;
       }
@@ -305,15 +327,16 @@ export class WeirClient {
       this.#connection = undefined;
     }
     const openMs = connection.openMs();
+    let isTransportInDoubt = false;
     if (openMs === undefined) {
       if (ending.error !== undefined && ending.advice === 'later') {
-        this.#ways.handleNotOpened();
+        isTransportInDoubt = this.#ways.handleNotOpened();
       }
     } else if (!isReopening(ending)) {
       this.#backoff.handleLasted(openMs);
       this.#ways.handleClosed();
     }
-    return { ...ending, wasOpen: openMs !== undefined };
+    return { ...ending, wasOpen: openMs !== undefined, isTransportInDoubt };
   }
 
   #openConnection(run: Run): Connection {
@@ -626,6 +649,19 @@ export class WeirClient {
     this.#events.emit(name, event);
   }
 }
+
+/** What became of an attempt, and of the connection that came of it. */
+interface Held extends Ending {
+  readonly wasOpen: boolean;
+  /** Whether the next transport depends on a plain request to the server. */
+  readonly isTransportInDoubt: boolean;
+}
+
+/**
+ * An answer comes within a round trip or two. A longer wait would keep a page away that has no connection left for it,
+ * since other tabs hold all that the browser opens to one host.
+ */
+const PROBE_MS_MAX = 3_000;
 
 /** RFC 6455, section 7.4.1. */
 const NORMAL_CLOSURE = 1_000;

@@ -43,7 +43,10 @@ export interface WeirClientOptions {
    * `--experimental-websocket`) it is left out of the default.
    */
   readonly transports?: readonly TransportKind[] | undefined;
-  /** Attempts in a row that must fail before the next way is tried. Default: 2, since one may be chance. */
+  /**
+   * Attempts in a row that must fail before the next way is tried. Default: 2, since one may be chance. The first way
+   * gives way only if the server answers a plain request at that time: otherwise the server is away, and no way is blocked.
+   */
   readonly fallbackAfter?: number | undefined;
   /** Name and version of the program, for the operator's eyes. Default: that of this package. */
   readonly client?: string | undefined;

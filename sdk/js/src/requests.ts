@@ -67,9 +67,7 @@ export function requestHeaders(token: string): Headers {
  * @internal
  */
 export async function problem(answer: Response, topic?: string): Promise<WeirError> {
-  const retryAfter = answer.headers.get('Retry-After') ?? '';
-  const retryAfterMs = /^[0-9]{1,9}$/.test(retryAfter) ? Number(retryAfter) * 1_000 : undefined;
-  const more = { topic, retryAfterMs };
+  const more = { topic, retryAfterMs: retryAfterMs(answer) };
   if (answer.headers.get('Content-Type')?.startsWith('application/problem+json') !== true) {
     discard(answer);
     return new WeirError(`http_${answer.status}`, `HTTP ${answer.status}`, more);
@@ -81,6 +79,16 @@ export async function problem(answer: Response, topic?: string): Promise<WeirErr
   const code = word === '' ? `http_${answer.status}` : word.replaceAll('-', '_');
   const sentence = typeof detail === 'string' ? detail : `${title ?? `HTTP ${answer.status}`}`;
   return new WeirError(code, sentence, more);
+}
+
+/**
+ * How long to stay away, if an answer says so in seconds.
+ *
+ * @internal
+ */
+export function retryAfterMs(answer: Response): number | undefined {
+  const retryAfter = answer.headers.get('Retry-After') ?? '';
+  return /^[0-9]{1,9}$/.test(retryAfter) ? Number(retryAfter) * 1_000 : undefined;
 }
 
 /**

@@ -13,7 +13,7 @@ export class Run {
   #resolve!: () => void;
   #reject!: (error: WeirError) => void;
   #hasOpened = false;
-  #hasStopped = false;
+  readonly #stopping = new AbortController();
   readonly #sleepers = new Map<ReturnType<typeof setTimeout>, () => void>();
 
   constructor() {
@@ -25,8 +25,13 @@ export class Run {
     this.opened.catch(() => {});
   }
 
+  /** Aborted when the run is stopped. */
+  get stopping(): AbortSignal {
+    return this.#stopping.signal;
+  }
+
   isStopped(): boolean {
-    return this.#hasStopped;
+    return this.#stopping.signal.aborted;
   }
 
   /** Whether a connection has been open in it. */
@@ -40,7 +45,7 @@ export class Run {
   }
 
   stop(error: WeirError): void {
-    this.#hasStopped = true;
+    this.#stopping.abort();
     this.#reject(error);
     for (const [timer, wake] of this.#sleepers) {
       clearTimeout(timer);
@@ -52,7 +57,7 @@ export class Run {
   /** Waits so long, or until it is stopped. */
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      if (this.#hasStopped) {
+      if (this.isStopped()) {
         // Nobody would clear the timer.
         resolve();
         return;

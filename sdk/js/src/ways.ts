@@ -6,9 +6,10 @@ export type TransportKind = 'websocket' | 'sse';
 /**
  * Chooses among the transports, the best one first.
  *
- * A transport that could not be opened several times in a row gives way to the next one, and the last one to the first.
- * One that works is kept; but where the first one has worked before, it failed because the server was away and not
- * because something on the way refuses it, so it is tried first again.
+ * The first transport gives way only to evidence: it failed `failuresMax` times in a row, and right after the last
+ * failure the server answered a plain request. A server that does not answer is away, and says nothing about transports.
+ * Another transport gives way to the next one after `failuresMax` failures; to the first one, where that has worked
+ * before, after one failure or after the end of its connection.
  *
  * @internal
  */
@@ -36,15 +37,39 @@ export class Ways {
   /** A connection that had been open has ended. */
   handleClosed(): void {
     if (this.#hasFirstWorked) {
-      this.#index = 0;
+      this.#goTo(0);
     }
   }
 
-  handleNotOpened(): void {
+  /**
+   * A connection could not be opened. Returns whether the choice depends on a plain request to the server: then
+   * {@link Ways.handleAnswered} or {@link Ways.handleUnanswered} says how that ended.
+   */
+  handleNotOpened(): boolean {
     this.#failures += 1;
-    if (this.#failures >= this.#failuresMax) {
-      this.#failures = 0;
-      this.#index = (this.#index + 1) % this.#kinds.length;
+    if (this.#index === 0) {
+      return this.#kinds.length > 1 && this.#failures >= this.#failuresMax;
     }
+    if (this.#hasFirstWorked) {
+      this.#goTo(0);
+    } else if (this.#failures >= this.#failuresMax) {
+      this.#goTo(this.#index + 1);
+    }
+    return false;
+  }
+
+  /** The server answers, so it is the first transport that does not pass. */
+  handleAnswered(): void {
+    this.#goTo(1);
+  }
+
+  /** The server is away: the failures say nothing about the transport. */
+  handleUnanswered(): void {
+    this.#failures = 0;
+  }
+
+  #goTo(index: number): void {
+    this.#failures = 0;
+    this.#index = index % this.#kinds.length;
   }
 }

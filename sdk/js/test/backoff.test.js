@@ -32,28 +32,53 @@ test('the range of a code says what to do, whatever the code', () => {
   assert.deepEqual(advices, [...expected, 'later', 'later', 'later']);
 });
 
-test('a way that cannot be opened gives way to the next, in turn', () => {
+/** Fails twice on the first way, the second time with or without an answer to a plain request. */
+const fail = (ways, hasAnswered) => {
+  assert.equal(ways.handleNotOpened(), false);
+  assert.equal(ways.handleNotOpened(), true);
+  if (hasAnswered) {
+    ways.handleAnswered();
+  } else {
+    ways.handleUnanswered();
+  }
+};
+
+test('a server that does not answer says nothing about the first way', () => {
   const ways = new Ways(['websocket', 'sse'], 2);
-  const seen = [1, 2, 3, 4, 5].map(() => {
+  for (let outage = 0; outage < 3; outage += 1) {
+    fail(ways, false);
+    assert.equal(ways.current(), 'websocket');
+  }
+  fail(ways, true);
+  assert.equal(ways.current(), 'sse');
+});
+
+test('a second way that cannot be opened gives way in turn', () => {
+  const ways = new Ways(['websocket', 'sse'], 2);
+  fail(ways, true);
+  const seen = [1, 2].map(() => {
     const way = ways.current();
-    ways.handleNotOpened();
+    assert.equal(ways.handleNotOpened(), false);
     return way;
   });
-  assert.deepEqual(seen, ['websocket', 'websocket', 'sse', 'sse', 'websocket']);
+  assert.deepEqual([...seen, ways.current()], ['sse', 'sse', 'websocket']);
+  const only = new Ways(['websocket'], 1);
+  assert.equal(only.handleNotOpened(), false);
+  assert.equal(only.current(), 'websocket');
 });
 
 test('the second way is kept unless the first has worked before', () => {
-  const fail = (ways) => [1, 2].forEach(() => ways.handleNotOpened());
   const refused = new Ways(['websocket', 'sse'], 2);
-  fail(refused);
+  fail(refused, true);
   refused.handleOpened();
   refused.handleClosed();
   assert.equal(refused.current(), 'sse');
-  const away = new Ways(['websocket', 'sse'], 2);
-  away.handleOpened();
-  fail(away);
-  away.handleOpened();
-  assert.equal(away.current(), 'sse');
-  away.handleClosed();
-  assert.equal(away.current(), 'websocket');
+  const moved = new Ways(['websocket', 'sse'], 2);
+  moved.handleOpened();
+  for (const end of ['handleClosed', 'handleNotOpened']) {
+    fail(moved, true);
+    assert.equal(moved.current(), 'sse');
+    moved[end]();
+    assert.equal(moved.current(), 'websocket');
+  }
 });

@@ -409,10 +409,48 @@ test('no welcome in time is a failure, and so is a server that is not there', as
   await assert.rejects(opening, { code: 'closed' });
   const nowhere = client(t, { url: 'http://127.0.0.1:1' });
   nowhere.client.connect();
-  for (const transport of ['websocket', 'sse', 'sse', 'websocket']) {
+  for (let attempt = 1; attempt <= 8; attempt += 1) {
     assert.equal((await nowhere.events.error.next()).code, 'network');
-    assert.equal((await nowhere.events.reconnecting.next()).transport, transport);
+    // A server that is not there says nothing about WebSocket.
+    assert.equal((await nowhere.events.reconnecting.next()).transport, 'websocket');
   }
+});
+
+test('a proxy that answers for a server that is away says nothing about WebSocket, and may ask for patience', async (t) => {
+  const fake = await FakeServer.start(t);
+  fake.refusesUpgrades = true;
+  fake.probeAnswers = [[502], [503, { 'Retry-After': '1' }], [429]];
+  const { client: weir, events } = client(t, fake);
+  weir.connect();
+  const told = [];
+  for (let attempt = 1; attempt <= 7; attempt += 1) {
+    told.push(await events.reconnecting.next());
+  }
+  const transports = told.map(({ transport }) => transport);
+  assert.deepEqual(transports, [...Array(6).fill('websocket'), 'websocket']);
+  const waits = told.map(({ delayMs }) => delayMs >= 1_000);
+  assert.deepEqual(waits, [false, false, false, true, false, false, false]);
+  assert.equal((await events.reconnecting.next()).transport, 'sse');
+  assert.equal(fake.probes, 4);
+});
+
+test('an answer that does not come is none', async (t) => {
+  const fake = await FakeServer.start(t);
+  fake.refusesUpgrades = true;
+  const asked = new Inbox();
+  const fetch = (url, { signal }) =>
+    new Promise((_, reject) => {
+      asked.put(url.pathname);
+      signal.addEventListener('abort', () => reject(signal.reason));
+    });
+  const { client: weir, events } = client(t, fake, { fetch, connectTimeoutMs: 300 });
+  weir.connect();
+  for (let attempt = 1; attempt <= 4; attempt += 1) {
+    assert.equal((await events.reconnecting.next()).transport, 'websocket');
+  }
+  assert.equal(await asked.next(), '/v1/connect');
+  // And one that is under way ends with the client.
+  assert.equal(await asked.next(), '/v1/connect');
 });
 
 test('where WebSocket is refused it goes on by SSE, and stays there', async (t) => {
@@ -422,7 +460,7 @@ test('where WebSocket is refused it goes on by SSE, and stays there', async (t) 
   const opening = weir.connect();
   let stream = await fake.welcomeStream();
   await opening;
-  assert.equal(fake.upgradesRefused, 2);
+  assert.deepEqual([fake.upgradesRefused, fake.probes], [2, 1]);
   assert.equal((await events.open.next()).transport, 'sse');
   assert.equal(stream.headers.authorization, 'Bearer t');
   assert.equal(stream.headers['last-event-id'], undefined);

@@ -36,8 +36,14 @@ export class FakeServer {
   /** Those who asked for a stream. */
   streams = new Inbox();
   publishes = new Inbox();
+  /** As something on the way does that knows no WebSocket. */
   refusesUpgrades = false;
+  /** As something on the way does that lets an upgrade through, and no frame behind it. */
+  holdsFrames = false;
   upgradesRefused = 0;
+  /** The answers to the next plain requests for a WebSocket, [status, headers]; then 426, as of the gateway. */
+  probeAnswers = [];
+  probes = 0;
   /** An answer to the next stream that is none: [status, headers, body]. */
   streamRefusals = [];
   #server = createServer((request, response) => this.#handleRequest(request, response));
@@ -79,7 +85,7 @@ export class FakeServer {
   #handleUpgrade(request, socket) {
     if (this.refusesUpgrades) {
       this.upgradesRefused += 1;
-      socket.end('HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+      socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
       return;
     }
     const key = `${request.headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`;
@@ -87,7 +93,9 @@ export class FakeServer {
     const head = ['HTTP/1.1 101 Switching Protocols', 'Upgrade: websocket', 'Connection: Upgrade'];
     head.push(`Sec-WebSocket-Accept: ${accept}`, 'Sec-WebSocket-Protocol: weir.v1.json', '', '');
     socket.write(head.join('\r\n'));
-    this.webSockets.put(new Peer(request, socket));
+    if (!this.holdsFrames) {
+      this.webSockets.put(new Peer(request, socket));
+    }
   }
 
   async #handleRequest(request, response) {
@@ -99,6 +107,10 @@ export class FakeServer {
       }
       const body = JSON.parse(Buffer.concat(pieces).toString());
       this.publishes.put({ body, headers: request.headers, response });
+    } else if (pathname === '/v1/connect') {
+      this.probes += 1;
+      const [status, headers] = this.probeAnswers.shift() ?? [426, { Upgrade: 'websocket' }];
+      response.writeHead(status, headers).end();
     } else if (this.streamRefusals.length > 0) {
       const [status, headers, body] = this.streamRefusals.shift();
       response.writeHead(status, headers).end(body);
@@ -135,6 +147,8 @@ class Stream {
 
 /** A client's WebSocket. */
 class Peer {
+  /** Messages so far. */
+  heard = 0;
   #inbox = new Inbox();
   #bytes = Buffer.alloc(0);
   #socket;
@@ -198,6 +212,7 @@ class Peer {
       body.forEach((byte, index) => (body[index] = byte ^ mask[index % 4]));
       const opcode = this.#bytes[0] & 0x0f;
       if (opcode === 1) {
+        this.heard += 1;
         this.#inbox.put(JSON.parse(body.toString()));
       } else if (opcode === 8) {
         this.#frame(0x88, body);
