@@ -14,12 +14,14 @@ import { Positions } from './positions.js';
 import type { Wish } from './positions.js';
 import { probe } from './probe.js';
 import { HttpPublisher } from './requests.js';
+import { WebSocketRetry } from './retry.js';
+import type { Attempt } from './retry.js';
 import { Run } from './run.js';
 import { Subscription } from './subscription.js';
 import type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
 import { Ways } from './ways.js';
 import type { TransportKind } from './ways.js';
-import { openWebSocket } from './websocket.js';
+import { openWebSocket, tryWebSocket } from './websocket.js';
 import type {
   ClientMessage,
   Message,
@@ -109,8 +111,14 @@ export class WeirClient {
   readonly #ways: Ways;
   readonly #backoff: Backoff;
   readonly #publisher: HttpPublisher;
+  readonly #retry = new WebSocketRetry(
+    () => this.#tryWebSocket(),
+    () => this.#returnToWebSocket(),
+  );
   #run: Run | undefined;
   #connection: Connection | undefined;
+  /** The transport of the last connection that was open. */
+  #openedLast: TransportKind | undefined;
   /** What the connection has asked for, each with the number of the wish. */
   #asked = new Map<string, number>();
   #token: string | undefined;
@@ -183,8 +191,7 @@ export class WeirClient {
     }
     const error = new WeirError('closed', 'the client was closed');
     const ending: Ending = { ...failure(error, NORMAL_CLOSURE, 'never'), error: undefined };
-    this.#run = undefined;
-    run.stop(error);
+    this.#endRun(run, error);
     this.#connection?.end(ending);
     this.#connection = undefined;
     this.#events.emit('close', { ...ending, willReconnect: false });
@@ -241,11 +248,12 @@ export class WeirClient {
   async publish(publication: Publication): Promise<Published> {
     const topic = checkedTopic(publication.topic);
     if (this.#run?.hasOpened() === true) {
-      if (this.#ways.current() === 'sse') {
-        return this.#publisher.publish(publication, this.#token ?? '');
-      }
-      if (this.#connection?.isOpen() === true) {
+      if (this.#connection?.isOpen() === true && this.#connection.canSend()) {
         return this.#connection.publish(publication);
+      }
+      // Also on the way from a stream back to WebSocket.
+      if (this.#openedLast === 'sse' || this.#ways.current() === 'sse') {
+        return this.#publisher.publish(publication, this.#token ?? '');
       }
     }
     throw new WeirError('not_connected', 'there is no connection to publish on', { topic });
@@ -398,8 +406,7 @@ export class WeirClient {
   #tellEnding(run: Run, ending: Ending, willReconnect: boolean): void {
     const { code, reason, advice, retryAfterMs, error } = ending;
     if (!willReconnect) {
-      this.#run = undefined;
-      run.stop(error ?? new WeirError(reason, `the server ended it: ${code} ${reason}`));
+      this.#endRun(run, error ?? new WeirError(reason, `the server ended it: ${code} ${reason}`));
     }
     if (error !== undefined) {
       this.#events.emit('error', error);
@@ -411,8 +418,38 @@ export class WeirClient {
     this.#events.emit('close', { code, reason, advice, retryAfterMs, error, willReconnect });
   }
 
+  #endRun(run: Run, error: WeirError): void {
+    this.#run = undefined;
+    this.#retry.reset();
+    run.stop(error);
+  }
+
+  /** An attempt beside a connection over another transport. Without one it would come to nothing. */
+  #tryWebSocket(): Attempt | undefined {
+    const { url, connectTimeoutMs, WebSocket } = this.#settings;
+    const isUseful = this.isOpen && this.#ways.isAwayFromWebSocket();
+    return isUseful && WebSocket !== undefined
+      ? tryWebSocket(WebSocket, url, connectTimeoutMs)
+      : undefined;
+  }
+
+  /** WebSocket passes: the next connection takes it, and resumes the topics as after any end. */
+  #returnToWebSocket(): void {
+    // The connection may have ended during the attempt, and the next one may take WebSocket already.
+    if (this.#ways.isAwayFromWebSocket()) {
+      this.#ways.handleFirstPasses();
+      this.#connection?.end(REOPENING);
+    }
+  }
+
   #handleWelcome(run: Run, transport: TransportKind, welcome: Welcome): void {
+    this.#openedLast = transport;
     this.#ways.handleOpened();
+    if (transport === 'websocket') {
+      this.#retry.reset();
+    } else if (this.#ways.isAwayFromWebSocket()) {
+      this.#retry.start(this.#ways.hasFirstWorked());
+    }
     this.#hasRefused = false;
     run.handleOpened();
     const { connectionId, heartbeatMs, serverTimeMs } = welcome;

@@ -29,6 +29,16 @@ export class Ways {
     return this.#kinds[this.#index] ?? 'websocket';
   }
 
+  /** Whether WebSocket is the first choice, and another transport is used. */
+  isAwayFromWebSocket(): boolean {
+    return this.#index !== 0 && this.#kinds[0] === 'websocket';
+  }
+
+  /** Whether the first transport has worked. */
+  hasFirstWorked(): boolean {
+    return this.#hasFirstWorked;
+  }
+
   handleOpened(): void {
     this.#failures = 0;
     this.#hasFirstWorked ||= this.#index === 0;
@@ -66,6 +76,11 @@ export class Ways {
   /** The server is away: the failures say nothing about the transport. */
   handleUnanswered(): void {
     this.#failures = 0;
+  }
+
+  /** The first transport can be opened again. */
+  handleFirstPasses(): void {
+    this.#goTo(0);
   }
 
   #goTo(index: number): void {

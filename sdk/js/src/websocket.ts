@@ -4,7 +4,8 @@ import { WeirError } from './errors.js';
 import { failure, goodbye } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
 import { routeUrl } from './options.js';
-import type { WebSocketConstructor } from './options.js';
+import type { WebSocketConstructor, WebSocketLike } from './options.js';
+import type { Attempt } from './retry.js';
 import { decode, encode } from './wire.js';
 import type { ClientMessage } from './wire.js';
 
@@ -19,9 +20,8 @@ export function openWebSocket(
   hello: () => ClientMessage,
   listener: LineListener,
 ): Line {
-  const url = routeUrl(base, '/v1/connect');
-  url.protocol = base.protocol === 'https:' ? 'wss:' : 'ws:';
-  const socket = new constructor(url.href, [SUBPROTOCOL]);
+  const href = connectHref(base);
+  const socket = new constructor(href, [SUBPROTOCOL]);
   let isDone = false;
 
   const close = (): void => {
@@ -63,7 +63,7 @@ export function openWebSocket(
     }
   };
   // A page is not told why, and where it fails before it is open not everybody lets a close follow.
-  socket.onerror = () => end(failure(new WeirError('network', `no WebSocket to ${url.href}`)));
+  socket.onerror = () => end(failure(new WeirError('network', `no WebSocket to ${href}`)));
   socket.onclose = (event: { code: number; reason: string }) => {
     if (event.code >= CODES_MIN && event.code <= CODES_MAX) {
       end(goodbye(event.code, event.reason, 0));
@@ -74,6 +74,62 @@ export function openWebSocket(
   };
 
   return { send: (message) => socket.send(encode(message)), close };
+}
+
+/**
+ * Opens a WebSocket and closes it again, without a word of the protocol.
+ *
+ * It passes if the server takes the upgrade and answers the Close frame: so frames pass in both directions. An upgrade
+ * alone does not show that, since some filters let it through and then hold back every frame. No token is shown, no
+ * device is named, so no other connection of the device is replaced.
+ *
+ * @internal
+ */
+export function tryWebSocket(
+  constructor: WebSocketConstructor,
+  base: URL,
+  timeoutMs: number,
+): Attempt {
+  let end = (_passes: boolean): void => {};
+  const passes = new Promise<boolean>((resolve) => (end = resolve));
+  let socket: WebSocketLike;
+  try {
+    socket = new constructor(connectHref(base), [SUBPROTOCOL]);
+  } catch {
+    end(false);
+    return { passes, cancel: () => {} };
+  }
+  const cancel = (): void => {
+    clearTimeout(timer);
+    socket.onopen = socket.onclose = null;
+    socket.onerror = () => {};
+    socket.close();
+    end(false);
+  };
+  const timer = setTimeout(cancel, timeoutMs);
+  let isOpen = false;
+  socket.onopen = () => {
+    if (socket.protocol === SUBPROTOCOL) {
+      isOpen = true;
+      socket.close(NORMAL_CLOSURE);
+    } else {
+      cancel();
+    }
+  };
+  // Where it fails before it is open not everybody lets a close follow.
+  socket.onerror = () => isOpen || cancel();
+  socket.onclose = (event: { code: number }) => {
+    clearTimeout(timer);
+    // Without an answer to the Close frame the code is 1006.
+    end(isOpen && event.code === NORMAL_CLOSURE);
+  };
+  return { passes, cancel };
+}
+
+function connectHref(base: URL): string {
+  const url = routeUrl(base, '/v1/connect');
+  url.protocol = base.protocol === 'https:' ? 'wss:' : 'ws:';
+  return url.href;
 }
 
 const SUBPROTOCOL = 'weir.v1.json';

@@ -73,12 +73,14 @@ test('the second way is kept unless the first has worked before', () => {
   refused.handleOpened();
   refused.handleClosed();
   assert.equal(refused.current(), 'sse');
+  assert.deepEqual([refused.isAwayFromWebSocket(), refused.hasFirstWorked()], [true, false]);
   const moved = new Ways(['websocket', 'sse'], 2);
   moved.handleOpened();
-  for (const end of ['handleClosed', 'handleNotOpened']) {
+  for (const end of ['handleClosed', 'handleNotOpened', 'handleFirstPasses']) {
     fail(moved, true);
     assert.equal(moved.current(), 'sse');
     moved[end]();
     assert.equal(moved.current(), 'websocket');
   }
+  assert.equal(new Ways(['sse', 'websocket'], 2).isAwayFromWebSocket(), false);
 });

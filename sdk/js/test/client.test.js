@@ -4,6 +4,7 @@ import { test } from 'node:test';
 
 import { WeirClient } from '../dist/index.js';
 import { Run } from '../dist/run.js';
+import { tryWebSocket } from '../dist/websocket.js';
 import { FakeServer, Inbox } from './fake.js';
 
 const { version } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
@@ -451,6 +452,70 @@ test('an answer that does not come is none', async (t) => {
   assert.equal(await asked.next(), '/v1/connect');
   // And one that is under way ends with the client.
   assert.equal(await asked.next(), '/v1/connect');
+});
+
+test('where WebSocket passes again it goes back by itself, without a gap or a double', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { deviceId: 'd', topics: ['a'] });
+  weir.connect();
+  let peer = await fake.welcome();
+  peer.say(subscribed(0));
+  peer.say(push(1));
+  assert.deepEqual(await texts(events.message, 1), ['1']);
+  fake.refusesUpgrades = true;
+  peer.cut();
+  const stream = await fake.welcomeStream();
+  assert.match(stream.headers['last-event-id'], /-1$/);
+  stream.say('subscribed', subscribed(1, true).subscribed);
+  [2, 3].forEach((offset) => stream.say('push', push(offset).push));
+  assert.deepEqual(await texts(events.message, 2), ['2', '3']);
+  const before = fake.upgradesRefused;
+  // It is tried beside the stream.
+  while (fake.upgradesRefused === before) {
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  assert.equal(weir.isOpen, true);
+  fake.refusesUpgrades = false;
+  const trial = await fake.webSockets.next();
+  await trial.closed;
+  assert.equal(trial.heard, 0, 'it said something on a WebSocket that was for trial');
+  const publishing = weir.publish({ topic: 'a', text: 'x' });
+  peer = await fake.welcome();
+  await stream.closed;
+  assert.deepEqual(peer.hello.topics, [{ topic: 'a', position: { epoch: EPOCH, offset: '3' } }]);
+  peer.say(subscribed(3, true));
+  [3, 4].forEach((offset) => peer.say(push(offset)));
+  assert.deepEqual(await texts(events.message, 1), ['4']);
+  assert.equal(events.notRecovered.length, 0);
+  // What was published meanwhile went by a request.
+  (await fake.publishes.next()).response.end('{"id":"0000000000000001","connections":1}');
+  assert.equal((await publishing).messageId, 1n);
+  const transports = [];
+  while (events.open.length > 0) {
+    transports.push((await events.open.next()).transport);
+  }
+  assert.deepEqual(transports, ['websocket', 'sse', 'websocket']);
+});
+
+test('a WebSocket that opens and carries no frame does not pass', async (t) => {
+  const fake = await FakeServer.start(t);
+  const url = new URL(fake.url);
+  fake.holdsFrames = true;
+  assert.equal(await tryWebSocket(WebSocket, url, 200).passes, false);
+  fake.holdsFrames = false;
+  assert.equal(await tryWebSocket(WebSocket, url, 10_000).passes, true);
+  fake.refusesUpgrades = true;
+  assert.equal(await tryWebSocket(WebSocket, url, 10_000).passes, false);
+  fake.refusesUpgrades = false;
+  const cancelled = tryWebSocket(WebSocket, url, 10_000);
+  cancelled.cancel();
+  assert.equal(await cancelled.passes, false);
+  const forbidden = class {
+    constructor() {
+      throw new DOMException('not from here', 'SecurityError');
+    }
+  };
+  assert.equal(await tryWebSocket(forbidden, url, 10_000).passes, false);
 });
 
 test('where WebSocket is refused it goes on by SSE, and stays there', async (t) => {

@@ -1,0 +1,115 @@
+/** The way back to WebSocket, while a client is connected otherwise. */
+
+import { Backoff } from './backoff.js';
+
+/**
+ * Tries WebSocket again and again, beside a connection over another transport.
+ *
+ * States: idle → waiting → trying → waiting, and from each of them → idle. One attempt at a time.
+ * Where WebSocket has worked before, delays are random up to a step that doubles from 1 s to 1 min. Where it never has,
+ * they are 1 min plus a random part of up to 7.5 min.
+ *
+ * @internal
+ */
+export class WebSocketRetry {
+  readonly #begin: () => Attempt | undefined;
+  readonly #handlePasses: () => void;
+  #backoff = rarely();
+  #isEager = false;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #attempt: Attempt | undefined;
+
+  /**
+   * @param begin begins an attempt; `undefined` where it makes no sense at this moment.
+   * @param handlePasses called when an attempt has succeeded; this is idle then.
+   */
+  constructor(begin: () => Attempt | undefined, handlePasses: () => void) {
+    this.#begin = begin;
+    this.#handlePasses = handlePasses;
+  }
+
+  /** Begins, unless it has begun. Eager: WebSocket has worked before. */
+  start(isEager: boolean): void {
+    if (isEager && !this.#isEager) {
+      this.#isEager = true;
+      this.#backoff = eagerly();
+    }
+    if (this.#timer === undefined && this.#attempt === undefined) {
+      this.#wait(this.#delayMs());
+    }
+  }
+
+  /** Ends it. The steps of the delays stay, for an attempt that succeeds is no connection yet. */
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#attempt?.cancel();
+    this.#attempt = undefined;
+  }
+
+  /** WebSocket has brought a welcome: ends it, and the next start begins with the shortest step. */
+  reset(): void {
+    this.stop();
+    this.#isEager = false;
+    this.#backoff = rarely();
+  }
+
+  #delayMs(): number {
+    return this.#isEager ? this.#backoff.next() : this.#backoff.next(RARE_MS_MIN);
+  }
+
+  #wait(delayMs: number): void {
+    this.#timer = setTimeout(() => void this.#run(), delayMs);
+  }
+
+  async #run(): Promise<void> {
+    this.#timer = undefined;
+    const attempt = this.#begin();
+    if (attempt === undefined) {
+      this.#wait(this.#delayMs());
+      return;
+    }
+    this.#attempt = attempt;
+    const passes = await attempt.passes;
+    if (this.#attempt !== attempt) {
+      // Stopped meanwhile.
+      return;
+    }
+    this.#attempt = undefined;
+    if (passes) {
+      this.#handlePasses();
+    } else {
+      this.#wait(this.#delayMs());
+    }
+  }
+}
+
+/**
+ * An attempt under way.
+ *
+ * @internal
+ */
+export interface Attempt {
+  /** Resolves once: whether WebSocket passes. Never rejects. */
+  readonly passes: Promise<boolean>;
+  /** Ends it before its time; it has failed then. */
+  cancel(): void;
+}
+
+function eagerly(): Backoff {
+  return new Backoff(EAGER_MS_MIN, EAGER_MS_MAX);
+}
+
+function rarely(): Backoff {
+  return new Backoff(RARE_MS_MIN, RARE_MS_MAX);
+}
+
+/** What was taken for a blocked WebSocket may have been an outage that ended in that moment. */
+const EAGER_MS_MIN = 1_000;
+
+/** A laptop that was carried into another network comes back to WebSocket within a minute. */
+const EAGER_MS_MAX = 60_000;
+
+/** A network that blocks WebSocket goes on doing so, and the browser's console shows each failure. */
+const RARE_MS_MIN = 60_000;
+const RARE_MS_MAX = 900_000;
