@@ -19,6 +19,7 @@ import type { Attempt } from './retry.js';
 import { Run } from './run.js';
 import { Subscription } from './subscription.js';
 import type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
+import { Tabs } from './tabs.js';
 import { Ways } from './ways.js';
 import type { TransportKind } from './ways.js';
 import { openWebSocket, tryWebSocket } from './websocket.js';
@@ -115,6 +116,7 @@ export class WeirClient {
     () => this.#tryWebSocket(),
     () => this.#returnToWebSocket(),
   );
+  #tabs: Tabs | undefined;
   #run: Run | undefined;
   #connection: Connection | undefined;
   /** The transport of the last connection that was open. */
@@ -177,6 +179,7 @@ export class WeirClient {
   connect(): Promise<void> {
     if (this.#run === undefined) {
       this.#run = new Run();
+      this.#tabs = new Tabs(this.#settings.url, () => this.#handleWebSocketWorksElsewhere());
       this.#hasRefused = false;
       void this.#stayConnected(this.#run);
     }
@@ -420,6 +423,7 @@ export class WeirClient {
 
   #endRun(run: Run, error: WeirError): void {
     this.#run = undefined;
+    this.#tabs?.close();
     this.#retry.reset();
     run.stop(error);
   }
@@ -442,11 +446,21 @@ export class WeirClient {
     }
   }
 
+  #handleWebSocketWorksElsewhere(): void {
+    if (this.#settings.transports[0] === 'websocket') {
+      this.#ways.handleFirstWorksElsewhere();
+      if (this.#ways.isAwayFromWebSocket()) {
+        this.#retry.hurry();
+      }
+    }
+  }
+
   #handleWelcome(run: Run, transport: TransportKind, welcome: Welcome): void {
     this.#openedLast = transport;
     this.#ways.handleOpened();
     if (transport === 'websocket') {
       this.#retry.reset();
+      this.#tabs?.tellWebSocketWorks();
     } else if (this.#ways.isAwayFromWebSocket()) {
       this.#retry.start(this.#ways.hasFirstWorked());
     }

@@ -6,8 +6,8 @@ import { Backoff } from './backoff.js';
  * Tries WebSocket again and again, beside a connection over another transport.
  *
  * States: idle → waiting → trying → waiting, and from each of them → idle. One attempt at a time.
- * Where WebSocket has worked before, delays are random up to a step that doubles from 1 s to 1 min. Where it never has,
- * they are 1 min plus a random part of up to 7.5 min.
+ * Where WebSocket has worked before, here or in another tab, delays are random up to a step that doubles from 1 s to
+ * 1 min. Where it never has, they are 1 min plus a random part of up to 7.5 min.
  *
  * @internal
  */
@@ -17,6 +17,7 @@ export class WebSocketRetry {
   #backoff = rarely();
   #isEager = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #dueAt = 0;
   #attempt: Attempt | undefined;
 
   /**
@@ -36,6 +37,16 @@ export class WebSocketRetry {
     }
     if (this.#timer === undefined && this.#attempt === undefined) {
       this.#wait(this.#delayMs());
+    }
+  }
+
+  /** WebSocket works in another tab: the next attempt comes within a second, if it was to come later. */
+  hurry(): void {
+    this.start(true);
+    const delayMs = Math.random() * EAGER_MS_MIN;
+    if (this.#timer !== undefined && this.#dueAt - performance.now() > delayMs) {
+      clearTimeout(this.#timer);
+      this.#wait(delayMs);
     }
   }
 
@@ -59,6 +70,7 @@ export class WebSocketRetry {
   }
 
   #wait(delayMs: number): void {
+    this.#dueAt = performance.now() + delayMs;
     this.#timer = setTimeout(() => void this.#run(), delayMs);
   }
 

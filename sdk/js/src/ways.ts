@@ -34,7 +34,7 @@ export class Ways {
     return this.#index !== 0 && this.#kinds[0] === 'websocket';
   }
 
-  /** Whether the first transport has worked. */
+  /** Whether the first transport has worked, here or in another tab. */
   hasFirstWorked(): boolean {
     return this.#hasFirstWorked;
   }
@@ -76,6 +76,11 @@ export class Ways {
   /** The server is away: the failures say nothing about the transport. */
   handleUnanswered(): void {
     this.#failures = 0;
+  }
+
+  /** The first transport works in another tab. */
+  handleFirstWorksElsewhere(): void {
+    this.#hasFirstWorked = true;
   }
 
   /** The first transport can be opened again. */

@@ -74,6 +74,9 @@ test('the second way is kept unless the first has worked before', () => {
   refused.handleClosed();
   assert.equal(refused.current(), 'sse');
   assert.deepEqual([refused.isAwayFromWebSocket(), refused.hasFirstWorked()], [true, false]);
+  refused.handleFirstWorksElsewhere();
+  refused.handleClosed();
+  assert.equal(refused.current(), 'websocket');
   const moved = new Ways(['websocket', 'sse'], 2);
   moved.handleOpened();
   for (const end of ['handleClosed', 'handleNotOpened', 'handleFirstPasses']) {

@@ -518,6 +518,39 @@ test('a WebSocket that opens and carries no frame does not pass', async (t) => {
   assert.equal(await tryWebSocket(forbidden, url, 10_000).passes, false);
 });
 
+test('tabs tell each other that WebSocket works, and do without where they cannot', async (t) => {
+  const fake = await FakeServer.start(t);
+  fake.refusesUpgrades = true;
+  const { location, BroadcastChannel } = globalThis;
+  t.after(() => Object.assign(globalThis, { location, BroadcastChannel }));
+  globalThis.location = { href: `${fake.url}/page` };
+  // One that WebSocket has never worked for would try it again within a minute, or later.
+  const other = client(t, fake, { deviceId: 'other' });
+  other.client.connect();
+  const stream = await fake.welcomeStream();
+  await other.events.open.next();
+  fake.refusesUpgrades = false;
+  const channel = new BroadcastChannel(`weir ${fake.url}/`);
+  t.after(() => channel.close());
+  channel.postMessage({ any: 'nonsense' });
+  const begun = performance.now();
+  const { client: weir } = client(t, fake, { deviceId: 'first' });
+  weir.connect();
+  assert.equal((await fake.welcome()).hello.deviceId, 'first');
+  await (await fake.webSockets.next()).closed;
+  assert.equal((await fake.welcome()).hello.deviceId, 'other');
+  await stream.closed;
+  assert.ok(performance.now() - begun < 30_000);
+  assert.equal((await other.events.open.next()).transport, 'websocket');
+
+  for (const broken of [undefined, class { constructor() { throw new Error('forbidden'); } }]) {
+    globalThis.BroadcastChannel = broken;
+    const alone = client(t, fake, { deviceId: 'alone' });
+    alone.client.connect();
+    assert.equal((await fake.welcome()).hello.deviceId, 'alone');
+  }
+});
+
 test('where WebSocket is refused it goes on by SSE, and stays there', async (t) => {
   const fake = await FakeServer.start(t);
   fake.refusesUpgrades = true;

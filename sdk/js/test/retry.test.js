@@ -79,14 +79,20 @@ test('only a welcome by WebSocket starts the steps anew', async (t) => {
   await attempt(1_000, true);
 });
 
-test('where WebSocket has never worked it is tried rarely', async (t) => {
+test('where WebSocket has never worked it is tried rarely, but soon once it works in another tab', async (t) => {
   const { retry: rare, state, attempt, tick } = retry(t);
   rare.start(false);
   await attempt(90_000, false);
   await attempt(120_000, false);
+  rare.hurry();
+  await attempt(1_000, false);
+  await attempt(1_000, false);
+  rare.hurry();
+  rare.hurry();
+  await attempt(1_000, false);
   rare.stop();
   tick(10_000_000);
-  assert.equal(state.attempts, 2);
+  assert.equal(state.attempts, 5);
 });
 
 test('an attempt under way is ended with the retry, and its outcome means nothing then', async (t) => {
