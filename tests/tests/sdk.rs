@@ -1,7 +1,8 @@
 //! The client `sdk/js` against the program, in Node and in a page of a real browser.
 //!
 //! The tests themselves are JavaScript, in `sdk/js/e2e`: a thousand messages while the connection is cut ten times, then
-//! another start of the server. They start the program, and the proxy that cuts, themselves.
+//! another start of the server; eight tabs across outages of 0.3, 3 and 30 s. They start the program, and the proxy that
+//! cuts, themselves.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,4 +38,9 @@ fn the_client_in_node() -> Result<()> {
 #[test]
 fn the_client_in_a_browser() -> Result<()> {
     check("e2e:browser", "sdk-browser")
+}
+
+#[test]
+fn the_client_in_several_tabs() -> Result<()> {
+    check("e2e:tabs", "sdk-tabs")
 }

@@ -1,41 +1,19 @@
 // The client in a page of a real browser, against the real gateway, through a network that breaks.
 
 import assert from 'node:assert/strict';
-import { mkdirSync, readdirSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { chromium } from 'playwright-core';
-
+import { PAGES, launch } from './browser.js';
 import { Gateway, Proxy } from './gateway.js';
 import { cutAndRestart } from './scenario.js';
-
-/** Without what a browser does beside its work: the network here is closed to it. */
-const FLAGS = [
-  '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-gpu',
-  '--disable-quic',
-  '--disable-sync',
-  '--no-first-run',
-];
-
-const directory = import.meta.dirname;
-const dist = join(directory, '..', 'dist');
-const modules = readdirSync(dist).filter((name) => name.endsWith('.js'));
-const PAGES = {
-  'page.html': join(directory, 'page.html'),
-  ...Object.fromEntries(modules.map((name) => [`dist/${name}`, join(dist, name)])),
-};
 
 for (const transport of ['websocket', 'sse']) {
   test(`a page gets every message once by ${transport}`, { timeout: 240_000 }, async (t) => {
     const gateway = await Gateway.start(t);
     const proxy = await Proxy.start(t, gateway.http, PAGES);
-    const browser = await chromium.launch({
-      executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-      args: FLAGS,
-    });
+    const browser = await launch();
     t.after(() => browser.close());
     const page = await browser.newPage();
     const topic = `feed/${transport}`;

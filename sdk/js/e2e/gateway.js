@@ -123,24 +123,67 @@ export class Gateway {
  * one origin.
  */
 export class Proxy {
-  refusesUpgrades = false;
+  /**
+   * What becomes of WebSockets: they `pass`; or as behind a middlebox that knows none, an upgrade is answered with `400`,
+   * or its connection is `reset`; or it is let through, and frames are `held`.
+   */
+  upgrades = 'pass';
+  upgradesBlocked = 0;
+  #isBadGateway = false;
   #port;
   #pages;
+  #clients = new Set();
   #pairs = new Set();
-  #server = createServer((client) => this.#handleClient(client));
+  #server;
 
   static async start(t, port, pages = {}) {
     const proxy = new Proxy();
     proxy.#port = port;
     proxy.#pages = pages;
-    proxy.#server.listen(0, '127.0.0.1');
-    await once(proxy.#server, 'listening');
+    await proxy.#listen(0);
     proxy.url = `http://127.0.0.1:${proxy.#server.address().port}`;
-    t.after(() => {
-      proxy.#server.close();
-      proxy.cut();
-    });
+    t.after(() => proxy.down());
     return proxy;
+  }
+
+  /** Is not there: breaks every connection and refuses new ones. */
+  down() {
+    this.#server.close();
+    for (const client of this.#clients) {
+      client.resetAndDestroy();
+    }
+    this.cut();
+  }
+
+  /** Is there, but the gateway is not: breaks every connection and answers each request with 502. */
+  loseGateway() {
+    this.#isBadGateway = true;
+    this.cut();
+  }
+
+  /** Is there again, on the same port, and so is the gateway. */
+  async up() {
+    this.#isBadGateway = false;
+    if (this.#server.listening) {
+      return;
+    }
+    const { port } = new URL(this.url);
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await this.#listen(Number(port));
+      } catch (error) {
+        // A connection of another program may have taken the port for a moment.
+        if (attempt === 100) {
+          throw error;
+        }
+        await rest();
+      }
+    }
+  }
+
+  async #listen(port) {
+    this.#server = createServer((client) => this.#handleClient(client)).listen(port, '127.0.0.1');
+    await once(this.#server, 'listening');
   }
 
   /** From now on what the gateway sends stays here. */
@@ -160,22 +203,40 @@ export class Proxy {
   }
 
   #handleClient(client) {
-    client.on('error', () => {});
+    this.#clients.add(client);
+    client.on('error', () => {}).on('close', () => this.#clients.delete(client));
     client.once('data', (bytes) => {
       // A head fits its first piece: everybody here is on this machine.
       const head = bytes.toString('latin1');
       const path = head.split(' ')[1] ?? '';
       if (path.startsWith('/page/')) {
         this.#answer(client, path.slice('/page/'.length).split('?')[0]);
-      } else if (this.refusesUpgrades && /^upgrade:/im.test(head)) {
-        client.end('HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+      } else if (this.#isBadGateway) {
+        client.end('HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+      } else if (this.upgrades !== 'pass' && /^upgrade:/im.test(head)) {
+        this.#blockUpgrade(client, bytes);
       } else {
-        this.#pass(client, bytes);
+        // Each request has a connection of its own: the next one may be for a page.
+        this.#pass(client, Buffer.from(head.replace(/^connection: keep-alive/im, 'Connection: close'), 'latin1'));
       }
     });
   }
 
-  #pass(client, bytes) {
+  #blockUpgrade(client, bytes) {
+    this.upgradesBlocked += 1;
+    switch (this.upgrades) {
+      case '400':
+        client.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+        break;
+      case 'reset':
+        client.resetAndDestroy();
+        break;
+      case 'held':
+        this.#pass(client, bytes, true);
+    }
+  }
+
+  #pass(client, bytes, areFramesHeld = false) {
     const server = connect(this.#port, '127.0.0.1');
     const pair = { client, server };
     this.#pairs.add(pair);
@@ -187,6 +248,12 @@ export class Proxy {
     server.on('error', end).on('close', end);
     client.on('error', end).on('close', end);
     server.write(bytes);
+    if (areFramesHeld) {
+      // The answer to the upgrade, and nothing after it.
+      server.once('data', (answer) => client.write(answer));
+      client.resume();
+      return;
+    }
     client.pipe(server);
     server.pipe(client);
   }

@@ -151,18 +151,63 @@ for (const transport of ['websocket', 'sse']) {
   });
 }
 
-test('where something on the way refuses WebSocket it goes on by SSE', { timeout: 60_000 }, async (t) => {
+for (const upgrades of ['400', 'reset', 'held']) {
+  test(`where WebSocket is blocked (${upgrades}) it goes on by SSE`, { timeout: 60_000 }, async (t) => {
+    const gateway = await Gateway.start(t);
+    const proxy = await Proxy.start(t, gateway.http);
+    proxy.upgrades = upgrades;
+    const limit = upgrades === 'held' ? { connectTimeoutMs: 1_000 } : {};
+    const client = new WeirClient({ ...FAST, ...limit, url: proxy.url, deviceId: 'node', topics: ['feed/a'] });
+    t.after(() => client.close());
+    const opening = next(client, 'open');
+    const entering = next(client, 'subscribed');
+    await client.connect();
+    assert.equal((await opening).transport, 'sse');
+    await entering;
+    const coming = next(client, 'message');
+    await client.publish({ topic: 'feed/a', text: 'through' });
+    assert.equal((await coming).text, 'through');
+  });
+}
+
+test('it moves to SSE and back to WebSocket under load, and every message comes once', { timeout: 60_000 }, async (t) => {
   const gateway = await Gateway.start(t);
   const proxy = await Proxy.start(t, gateway.http);
-  proxy.refusesUpgrades = true;
   const client = new WeirClient({ ...FAST, url: proxy.url, deviceId: 'node', topics: ['feed/a'] });
   t.after(() => client.close());
-  const opening = next(client, 'open');
-  const entering = next(client, 'subscribed');
+  const opened = [];
+  const texts = [];
+  const lost = [];
+  client.on('open', ({ transport }) => opened.push(transport));
+  client.on('message', ({ text }) => texts.push(text));
+  client.on('notRecovered', (event) => lost.push(event));
   await client.connect();
-  assert.equal((await opening).transport, 'sse');
-  await entering;
-  const coming = next(client, 'message');
-  await gateway.publish('feed/a', ['through']);
-  assert.equal((await coming).text, 'through');
+  let published = 0;
+  const publishUntil = async (condition) => {
+    while (!condition()) {
+      await gateway.publish('feed/a', [`${(published += 1)}`]);
+      await rest();
+    }
+  };
+  await publishUntil(() => texts.length > 5);
+  for (let move = 1; move <= 2; move += 1) {
+    proxy.upgrades = '400';
+    proxy.cut();
+    await publishUntil(() => opened.at(-1) === 'sse');
+    const seen = texts.length;
+    const blocked = proxy.upgradesBlocked;
+    // WebSocket is tried beside the stream.
+    await publishUntil(() => texts.length > seen + 5 && proxy.upgradesBlocked > blocked);
+    proxy.upgrades = 'pass';
+    await publishUntil(() => opened.at(-1) === 'websocket');
+  }
+  await gateway.publish('feed/a', ['end']);
+  while (texts.at(-1) !== 'end') {
+    await rest();
+  }
+  assert.deepEqual(opened, ['websocket', 'sse', 'websocket', 'sse', 'websocket']);
+  const first = Number(texts[0]);
+  const expected = Array.from({ length: published - first + 1 }, (_, index) => `${first + index}`);
+  assert.deepEqual(texts, [...expected, 'end']);
+  assert.deepEqual(lost, []);
 });
