@@ -18,8 +18,8 @@ use crate::{Advice, ClientError, Goodbye};
 /// | reconnect later, with a delay | that delay, plus up to half a step |
 /// | fix the credentials; do not return | none: give up |
 ///
-/// The first step is `min`; each next one is twice as long, up to `max`. Call [`Backoff::reset`] once a connection has
-/// lasted: doing so at every welcome would hammer a server that welcomes and closes at once.
+/// The first step is `min`; each next one is twice as long, up to `max`. Call [`Backoff::handle_lasted`] before
+/// asking for the delay after a connection: otherwise the steps only grow.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
@@ -64,6 +64,14 @@ impl Backoff {
     /// The delay before the next attempt after the server closed without a word.
     pub fn after_close(&mut self) -> Duration {
         self.jittered(None)
+    }
+
+    /// A connection has been open for this long. Starts over with the shortest step if that is at least the next step: to do
+    /// so at every welcome would hammer a server that welcomes and closes at once.
+    pub fn handle_lasted(&mut self, lasted: Duration) {
+        if lasted >= self.step {
+            self.reset();
+        }
     }
 
     /// Starts over with the shortest step.
@@ -116,6 +124,18 @@ mod tests {
             assert!((step / 2..=step).contains(&delay), "{delay:?} for a step of {step:?}");
         }
         backoff.reset();
+        assert!(backoff.after_close() <= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn only_a_connection_that_lasted_starts_the_steps_anew() {
+        let mut backoff = backoff();
+        for _ in 0..3 {
+            backoff.after_close();
+        }
+        backoff.handle_lasted(Duration::from_millis(7_999));
+        assert!(backoff.after_close() >= Duration::from_secs(4));
+        backoff.handle_lasted(Duration::from_secs(10));
         assert!(backoff.after_close() <= Duration::from_secs(1));
     }
 

@@ -27,8 +27,11 @@
 //! loop {
 //!     let delay = match Client::connect("127.0.0.1:7070", options.clone()).await {
 //!         Ok(mut client) => {
+//!             let since = std::time::Instant::now();
 //!             let delay = loop {
-//!                 match client.next().await {
+//!                 let next = client.next().await;
+//!                 backoff.handle_lasted(since.elapsed());
+//!                 match next {
 //!                     Ok(Some(Event::Goodbye(goodbye))) => break backoff.after_goodbye(&goodbye),
 //!                     Ok(Some(Event::Subscribed(told))) if told.recovered => {
 //!                         println!("{}: all that was missed follows", told.topic);

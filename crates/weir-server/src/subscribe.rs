@@ -95,7 +95,9 @@ impl Subscriber {
         complain(format_args!("connected to {addr} as {device}, connection {id:016x}"));
         let since = Instant::now();
         let end = loop {
-            match client.next().await {
+            let next = client.next().await;
+            backoff.handle_lasted(since.elapsed());
+            match next {
                 Ok(Some(Event::Goodbye(goodbye))) => {
                     let why = format!("the server said goodbye: {goodbye}");
                     break match backoff.after_goodbye(&goodbye) {
@@ -120,9 +122,6 @@ impl Subscriber {
                 break End::Done;
             }
         };
-        if since.elapsed() >= LASTING {
-            backoff.reset();
-        }
         self.options.topics = client.positions();
         Ok(end)
     }
@@ -281,9 +280,6 @@ fn is_malformed(error: &ClientError) -> bool {
 
 /// Why a topic ends whose missed messages came more slowly than new ones.
 const FELL_BEHIND: &str = "fell_behind";
-
-/// A connection that held this long was no failure: the next wait is a short one again.
-const LASTING: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
