@@ -2,7 +2,7 @@
 //!
 //! The twin of every decoder is prost. Where ours deliberately refuses more, the target says so in one place.
 
-use weir_wire::datagram::{self, Answer, Datagram, Form, Refused, Request};
+use weir_wire::datagram::{self, Answer, Datagram, Form, NoRequest, Refused, Request};
 use weir_wire::hot::{self, Batch, FromDevice, FromServer, Payload, Publish, Push};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::ws::{self, Assembly, Limits, Step, WsError};
@@ -53,7 +53,7 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// The short way for calls says what the libraries say; an answer fits, and says what was asked.
+/// The short way for calls says what the libraries say; an answer fits, says what was asked, and is not answered.
 pub fn datagram(data: &[u8]) {
     let read = datagram::decode(data);
     assert_eq!(read, datagram::decode_by_library(data));
@@ -70,11 +70,12 @@ pub fn datagram(data: &[u8]) {
         Ok(Datagram { form, id, request: Request::Publish { .. } }) => {
             (*form, id.clone(), Answer::Published(&PUBLISHED), "")
         }
-        Err(error) => {
+        Err(NoRequest::Malformed(error)) => {
             let (field, message) = (error.field.name(), &*error.reason);
             let refused = Refused { code: "malformed", field, message, retry_after_ms: 0 };
             (error.form, error.id.clone(), Answer::Refused(refused), field)
         }
+        Err(NoRequest::Answer | NoRequest::Foreign) => return,
     };
     let mut out = Vec::new();
     assert!(answer.encode(form, &id, usize::MAX, &mut out));
@@ -90,6 +91,12 @@ pub fn datagram(data: &[u8]) {
     assert!(cut.len() <= 3 * data.len() && fits != cut.is_empty());
     // A call is always answered.
     assert!(fits || !matches!(answer, Answer::Call { .. }));
+    for answer in [&out, &cut].into_iter().filter(|answer| !answer.is_empty()) {
+        assert_eq!(datagram::decode(answer), Err(NoRequest::Answer));
+        for end in 0..answer.len() {
+            assert!(!matches!(datagram::too_long(&answer[..end], end), NoRequest::Malformed(_)));
+        }
+    }
 }
 
 /// Classifying a frame from a device agrees with prost.

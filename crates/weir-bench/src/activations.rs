@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::udp::caller::ANSWER_MARK;
+
 /// Activations of devices, one after the other; a share of them by strangers.
 ///
 /// What is asked at a number follows from the number alone, and is as long as every other.
@@ -76,7 +78,10 @@ impl Activations {
 impl Tokens {
     /// Takes the token out of an answer; whether it has one, as it should look.
     pub(crate) fn take(&mut self, answer: &[u8]) -> bool {
-        let token = answer.strip_prefix(b"{\"pt\":\"").and_then(<[u8]>::split_first_chunk);
+        // Datagrams are marked as answers.
+        let answer = answer.strip_prefix(ANSWER_MARK).or_else(|| answer.strip_prefix(b"{"));
+        let token = answer.and_then(|answer| answer.strip_prefix(b"\"pt\":\""));
+        let token = token.and_then(<[u8]>::split_first_chunk);
         let token = token.filter(|(_, rest)| rest.starts_with(b"\",\"expiresAt\":"));
         let Some(token) = token.and_then(|(token, _)| value(token)) else { return false };
         self.0.push(token);

@@ -5,6 +5,7 @@
 mod answer;
 mod call;
 mod library;
+mod role;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,6 +13,7 @@ use std::fmt;
 pub use answer::{Answer, Refused};
 
 use crate::v1;
+use role::Role;
 
 /// A request that one datagram holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +73,21 @@ pub enum Id<'a> {
     Text(Cow<'a, str>),
 }
 
-/// A datagram that is no request: always the sender's fault.
+/// Why a datagram is no request.
+///
+/// Only what is malformed is answered. So no answer is answered, whichever gateway sent it, and neither is the reply of
+/// some other service: two programs that answer datagrams never keep each other busy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoRequest {
+    /// It has a field that only answers have.
+    Answer,
+    /// It has no field of a request.
+    Foreign,
+    /// It has fields of a request, and something is wrong with it.
+    Malformed(Malformed),
+}
+
+/// A request that cannot be understood: always the sender's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed {
     /// How it seems to be written.
@@ -107,23 +123,44 @@ pub enum Field {
 
 /// Reads a datagram.
 ///
-/// Fields that are not known are passed over.
+/// Fields that are not known are passed over, but for those that only answers have.
 /// Limits: the caller bounds the datagram's length; what is in it is bounded by the constants beside.
-/// Errors: [`Malformed`] names the field.
-/// Cost: a call without escapes is read in one pass and without an allocation; anything else takes a library and some
-/// allocations.
-pub fn decode(datagram: &[u8]) -> Result<Datagram<'_>, Malformed> {
+/// Errors: [`NoRequest`]; where it is malformed, the field is named.
+/// Cost: a call without escapes is read in one pass and without an allocation; anything else takes a second pass, a
+/// library and some allocations.
+pub fn decode(datagram: &[u8]) -> Result<Datagram<'_>, NoRequest> {
     if let Some(call) = call::decode(datagram) {
         return Ok(call);
     }
-    library::decode(datagram)
+    decode_by_library(datagram)
 }
 
 /// The same without the short way for calls: what that is compared with.
 ///
 /// Errors: as for [`decode`].
-pub fn decode_by_library(datagram: &[u8]) -> Result<Datagram<'static>, Malformed> {
-    library::decode(datagram)
+pub fn decode_by_library(datagram: &[u8]) -> Result<Datagram<'static>, NoRequest> {
+    let role = Role::of(datagram);
+    match library::decode(datagram) {
+        _ if role == Role::Answer => Err(NoRequest::Answer),
+        Ok(request) => Ok(request),
+        Err(_) if role == Role::Neither => Err(NoRequest::Foreign),
+        Err(malformed) => Err(NoRequest::Malformed(malformed)),
+    }
+}
+
+/// What a datagram is that is longer than the `limit`, by its beginning.
+pub fn too_long(beginning: &[u8], limit: usize) -> NoRequest {
+    match Role::of(beginning) {
+        Role::Answer => NoRequest::Answer,
+        Role::Neither => NoRequest::Foreign,
+        Role::Request => NoRequest::Malformed(Malformed {
+            form: Form::of(beginning),
+            id: Id::None,
+            field: Field::Datagram,
+            path: String::new(),
+            reason: format!("longer than the limit of {limit} bytes (udp.datagram_bytes_max)"),
+        }),
+    }
 }
 
 impl Form {

@@ -7,6 +7,7 @@ mod backend;
 mod counts;
 mod desk;
 mod duplicates;
+mod own;
 mod thread;
 mod tokens;
 
@@ -31,6 +32,7 @@ use crate::hub::Hub;
 use crate::rates::Rates;
 use crate::threads::Resources;
 use desk::Shared;
+use own::OwnAddrs;
 
 /// The sockets of one address.
 pub(crate) struct Bound {
@@ -118,6 +120,7 @@ impl Running {
         counters: Arc<Counters>,
         runtime: &runtime::Handle,
     ) -> io::Result<Running> {
+        let own = OwnAddrs::new(bound.iter().map(|bound| bound.addr));
         let sockets: Vec<_> = bound.into_iter().flat_map(|bound| bound.sockets).collect();
         counters.udp.set_sockets(&sockets);
         let stop = Arc::<AtomicBool>::default();
@@ -130,6 +133,7 @@ impl Running {
                 config.datagrams_per_source_per_second,
                 config.datagrams_per_source_burst,
             ),
+            own,
         });
         let mut running = Running { stop, bells: Vec::new(), threads: Vec::new() };
         for socket in sockets {

@@ -70,7 +70,8 @@ async fn calls_are_answered_over_both_families_and_in_both_forms() {
     for addr in gateway.udp_addrs() {
         let client = client(*addr);
         let call = r#"{"pt":"one","count":3,"id":"a"}"#;
-        assert_eq!(ask(&client, call).await, br#"{"pt":"one","count":3,"id":"a"}"#);
+        let answer = br#"{"answer":true,"pt":"one","count":3,"id":"a"}"#;
+        assert_eq!(ask(&client, call).await, answer);
         let refused = ask_json(&client, r#"{"pt":"on","count":3,"room":"for the answer"}"#).await;
         assert_eq!((&refused["error"], &refused["field"]), (&json!("unauthorized"), &json!("pt")));
         let request =

@@ -1,4 +1,6 @@
 //! What a datagram is answered with, cut to what the sender's address may be sent.
+//!
+//! Each answer begins with its mark (`role.rs`), so that even the beginning of one is known as an answer.
 
 use super::{Form, Id};
 use crate::fields::{
@@ -67,15 +69,16 @@ impl Answer<'_> {
     }
 
     fn put_json(&self, id: &Id<'_>, cut: Cut, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"answer\":true,");
         match *self {
             Answer::Call { token, count } => {
-                out.extend_from_slice(b"{\"pt\":");
+                out.extend_from_slice(b"\"pt\":");
                 put_string(token, out);
                 out.extend_from_slice(b",\"count\":");
                 put_decimal(count, out);
             }
             Answer::Activated { token, expires_at_ms, gateways } => {
-                out.extend_from_slice(b"{\"pt\":");
+                out.extend_from_slice(b"\"pt\":");
                 put_string(token, out);
                 if cut != Cut::All {
                     out.extend_from_slice(b",\"expiresAt\":");
@@ -93,11 +96,11 @@ impl Answer<'_> {
                 }
             }
             Answer::Published(published) => {
-                out.extend_from_slice(b"{\"published\":");
+                out.extend_from_slice(b"\"published\":");
                 put_serialized(published, out);
             }
             Answer::Refused(refused) => {
-                out.extend_from_slice(b"{\"error\":");
+                out.extend_from_slice(b"\"error\":");
                 put_string(refused.code, out);
                 if cut != Cut::All && !refused.field.is_empty() {
                     out.extend_from_slice(b",\"field\":");
@@ -129,6 +132,7 @@ impl Answer<'_> {
 
     /// A `DatagramAnswer`.
     fn put_protobuf(&self, id: &Id<'_>, cut: Cut, out: &mut Vec<u8>) {
+        put_optional_varint(8, 1, out);
         // Only numbers come in this form.
         if let Id::Number(number) = id {
             put_optional_varint(1, *number, out);

@@ -88,9 +88,9 @@ fn no_protobuf_request_begins_like_json() {
 fn what_is_wrong_is_named() {
     let long = |bytes: usize| "x".repeat(bytes);
     for (json, field, says) in [
-        ("{".to_owned(), Field::Datagram, "EOF"),
+        (r#"{"pt":"a","count":1"#.to_owned(), Field::Datagram, "EOF"),
         (r#"{"pt":"a"}"#.to_owned(), Field::Count, "is missing"),
-        (r"{}".to_owned(), Field::Datagram, "asks for nothing"),
+        (r#"{"pt":null}"#.to_owned(), Field::Datagram, "asks for nothing"),
         (r#"{"count":1}"#.to_owned(), Field::Token, "is missing or empty"),
         (r#"{"pt":5,"count":1}"#.to_owned(), Field::Token, "expected a string"),
         (r#"{"pt":"a","count":-1}"#.to_owned(), Field::Count, "invalid value"),
@@ -111,18 +111,151 @@ fn what_is_wrong_is_named() {
         (r#"{"pt":"a","publish":{"topic":"a"}}"#.to_owned(), Field::Publish, "neither text"),
         (r#"{"pt":"a","publish":{"text":"a"}}"#.to_owned(), Field::Publish, "is missing"),
         (r#"{"pt":"a","publish":{"topic":5}}"#.to_owned(), Field::Publish, "expected a string"),
-        (format!(r#"{{"a":{}"#, "[".repeat(500)), Field::Datagram, "8 levels"),
+        (format!(r#"{{"pt":"a","b":{}"#, "[".repeat(500)), Field::Datagram, "8 levels"),
     ] {
-        let malformed = decode(json.as_bytes()).unwrap_err();
+        let malformed = malformed(json.as_bytes());
         assert_eq!((malformed.form, malformed.field), (Form::Json, field), "{json}: {malformed}");
         assert!(malformed.to_string().contains(says), "{json}: {malformed}");
         assert!(malformed.reason.len() < 300);
     }
-    let malformed = decode(br#"{"id":"x","pt":"a","publish":{"topic":"a"}}"#).unwrap_err();
-    assert_eq!(malformed.id, text("x"), "what could be read of the id is told");
-    assert_eq!(decode(b"").unwrap_err().form, Form::Protobuf);
-    let not_utf8 = [0x12, 1, 0xff, 0x18, 1];
-    assert_eq!(decode(&not_utf8).unwrap_err().field, Field::Token);
+    let half = malformed(br#"{"id":"x","pt":"a","publish":{"topic":"a"}}"#);
+    assert_eq!(half.id, text("x"), "what could be read of the id is told");
+    let not_utf8 = malformed(&[0x12, 1, 0xff, 0x18, 1]);
+    assert_eq!((not_utf8.form, not_utf8.field), (Form::Protobuf, Field::Token));
+    let NoRequest::Malformed(long) = too_long(br#"{"pt":"aaa"#, 9) else { panic!("a request") };
+    assert_eq!(
+        (long.field, &*long.reason),
+        (Field::Datagram, "longer than the limit of 9 bytes (udp.datagram_bytes_max)")
+    );
+}
+
+fn malformed(datagram: &[u8]) -> Malformed {
+    match decode(datagram) {
+        Err(NoRequest::Malformed(malformed)) => malformed,
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(datagram)),
+    }
+}
+
+/// What other services say, or a part of what somebody says: it is not answered.
+#[test]
+fn what_has_no_field_of_a_request_is_foreign() {
+    let foreign: [&[u8]; 11] = [
+        b"",
+        b"{",
+        b"{}",
+        br#"{"id":7}"#,
+        br#"{"jsonrpc":"2.0","result":{"pt":"t","count":1},"id":7}"#,
+        br#"{"status":"pt","count":[{"count":1}"#.split_at(14).0,
+        br#"{"pt"#,
+        b"[1,2]",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        &[0xff; 40],
+        // A number alone.
+        &[8, 5],
+    ];
+    for datagram in foreign {
+        let shown = String::from_utf8_lossy(datagram);
+        assert_eq!(decode(datagram), Err(NoRequest::Foreign), "{shown}");
+        assert_eq!(too_long(datagram, 9), NoRequest::Foreign, "{shown}");
+    }
+}
+
+/// Answers of each kind as they leave, in both forms, with each kind of id, and cut to each length.
+fn answers() -> Vec<Vec<u8>> {
+    let gateways = ["a:1".to_owned(), "b:2".to_owned()];
+    let published = v1::Published { message_id: 7, offset: 8, ..v1::Published::default() };
+    let nothing = v1::Published::default();
+    let refused = |field, message, retry_after_ms| {
+        Answer::Refused(Refused { code: "malformed", field, message, retry_after_ms })
+    };
+    let kinds = [
+        Answer::Call { token: "t", count: 0 },
+        Answer::Call { token: "a \"token\" with\ttabs", count: u64::MAX },
+        Answer::Activated { token: "t", expires_at_ms: 5, gateways: &gateways },
+        Answer::Activated { token: "t", expires_at_ms: 0, gateways: &[] },
+        Answer::Published(&published),
+        Answer::Published(&nothing),
+        refused("pt", "is \"missing\"", 0),
+        refused("", "", 9),
+        refused("", "", 0),
+    ];
+    let long = "i".repeat(ID_BYTES_MAX);
+    let ids = [Id::None, Id::Number(0), Id::Number(u64::MAX), text("x"), text(&long)];
+    let mut all = Vec::new();
+    for answer in kinds {
+        for id in &ids {
+            for form in [Form::Json, Form::Protobuf] {
+                for bytes_max in 0..300 {
+                    let mut out = Vec::new();
+                    if answer.encode(form, id, bytes_max, &mut out) && !all.contains(&out) {
+                        all.push(out);
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn no_answer_is_a_request_or_is_answered() {
+    let answers = answers();
+    assert!(answers.len() > 80, "{}", answers.len());
+    for answer in &answers {
+        let shown = String::from_utf8_lossy(answer);
+        assert_eq!(decode(answer), Err(NoRequest::Answer), "{shown}");
+        assert_eq!(decode_by_library(answer), Err(NoRequest::Answer), "{shown}");
+        // However little of one is read.
+        for end in 0..answer.len() {
+            let part = &answer[..end];
+            assert!(matches!(decode(part), Err(NoRequest::Answer | NoRequest::Foreign)), "{shown}");
+            let long = too_long(part, end);
+            assert!(matches!(long, NoRequest::Answer | NoRequest::Foreign), "{shown}");
+        }
+    }
+}
+
+/// Gateways of earlier versions do not mark their answers.
+#[test]
+fn answers_without_a_mark_are_known_by_their_other_fields() {
+    let error = v1::DatagramError { code: "busy".to_owned(), ..v1::DatagramError::default() };
+    let activated = v1::DatagramAnswer {
+        token: "t".to_owned(),
+        expires_at_ms: 5,
+        ..v1::DatagramAnswer::default()
+    };
+    let refused = v1::DatagramAnswer { error: Some(error), ..v1::DatagramAnswer::default() };
+    let published = v1::DatagramAnswer {
+        id: 4,
+        published: Some(v1::Published::default()),
+        ..v1::DatagramAnswer::default()
+    };
+    let json: [&[u8]; 5] = [
+        br#"{"pt":"t","expiresAt":5,"gateways":["a:1"],"id":1}"#,
+        br#"{"published":{"messageId":"1","offset":"9","connections":2},"id":1}"#,
+        br#"{"error":"malformed","field":"pt","message":"is missing"}"#,
+        br#"{"error":"busy","retryAfterMs":9"#,
+        br#"{ "pt" : "t" , "count" : 1, "answer" : false }"#,
+    ];
+    let protobuf = [activated, refused, published].map(|answer| answer.encode_to_vec());
+    for answer in json.into_iter().chain(protobuf.iter().map(Vec::as_slice)) {
+        assert_eq!(decode(answer), Err(NoRequest::Answer), "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+/// A value may say whatever it likes.
+#[test]
+fn a_request_may_speak_of_answers() {
+    let publish = r#"{"pt":"t","publish":{"topic":"a","text":"{\"error\":1}"},"x":{"answer":"error"},"y":["error"]}"#;
+    assert!(matches!(
+        decode(publish.as_bytes()),
+        Ok(Datagram { request: Request::Publish { .. }, .. })
+    ));
+    let text = r#"{"pt":"answer","count":1,"id":"error"}"#;
+    assert_eq!(
+        decode(text.as_bytes()),
+        Ok(call(Form::Json, "answer", 1, Id::Text("error".into())))
+    );
 }
 
 fn check(answer: Answer<'_>, id: Id<'_>, bytes_max: usize, json: Option<&str>) {
@@ -135,26 +268,37 @@ fn check(answer: Answer<'_>, id: Id<'_>, bytes_max: usize, json: Option<&str>) {
 fn an_answer_is_cut_to_what_it_may_be() {
     let gateways = ["a:1".to_owned(), "b:2".to_owned()];
     let answer = Answer::Activated { token: "t", expires_at_ms: 5, gateways: &gateways };
-    let whole = r#"{"pt":"t","expiresAt":5,"gateways":["a:1","b:2"],"id":1}"#;
+    let whole = r#"{"answer":true,"pt":"t","expiresAt":5,"gateways":["a:1","b:2"],"id":1}"#;
     check(answer, Id::Number(1), 100, Some(whole));
     check(answer, Id::Number(1), whole.len(), Some(whole));
-    let shorter = r#"{"pt":"t","expiresAt":5,"id":1}"#;
+    let shorter = r#"{"answer":true,"pt":"t","expiresAt":5,"id":1}"#;
     check(answer, Id::Number(1), whole.len() - 1, Some(shorter));
-    check(answer, Id::Number(1), shorter.len() - 1, Some(r#"{"pt":"t","id":1}"#));
-    check(answer, Id::Number(1), 16, None);
+    check(answer, Id::Number(1), shorter.len() - 1, Some(r#"{"answer":true,"pt":"t","id":1}"#));
+    check(answer, Id::Number(1), 30, None);
 
     let refused =
         Refused { code: "malformed", field: "pt", message: "is \"missing\"", retry_after_ms: 0 };
     let answer = Answer::Refused(refused);
-    let whole = r#"{"error":"malformed","field":"pt","message":"is \"missing\"","id":"x"}"#;
+    let whole =
+        r#"{"answer":true,"error":"malformed","field":"pt","message":"is \"missing\"","id":"x"}"#;
     check(answer, text("x"), whole.len(), Some(whole));
-    let shorter = r#"{"error":"malformed","field":"pt","id":"x"}"#;
+    let shorter = r#"{"answer":true,"error":"malformed","field":"pt","id":"x"}"#;
     check(answer, text("x"), whole.len() - 1, Some(shorter));
-    check(answer, text("x"), shorter.len() - 1, Some(r#"{"error":"malformed","id":"x"}"#));
-    check(answer, text("x"), 20, None);
+    check(
+        answer,
+        text("x"),
+        shorter.len() - 1,
+        Some(r#"{"answer":true,"error":"malformed","id":"x"}"#),
+    );
+    check(answer, text("x"), 34, None);
     let busy = Answer::Refused(Refused { code: "busy", field: "", message: "", retry_after_ms: 9 });
-    check(busy, Id::None, 100, Some(r#"{"error":"busy","retryAfterMs":9}"#));
-    check(Answer::Call { token: "t\"", count: 0 }, Id::None, 40, Some(r#"{"pt":"t\"","count":0}"#));
+    check(busy, Id::None, 100, Some(r#"{"answer":true,"error":"busy","retryAfterMs":9}"#));
+    check(
+        Answer::Call { token: "t\"", count: 0 },
+        Id::None,
+        60,
+        Some(r#"{"answer":true,"pt":"t\"","count":0}"#),
+    );
 }
 
 #[test]
@@ -162,7 +306,7 @@ fn an_answer_in_protobuf_is_what_the_library_reads() {
     let gateways = ["a:1".to_owned()];
     let published = v1::Published { message_id: 7, offset: 8, ..v1::Published::default() };
     let refused = Refused { code: "c", field: "f", message: "m", retry_after_ms: 300 };
-    let empty = || v1::DatagramAnswer { id: 9, ..v1::DatagramAnswer::default() };
+    let empty = || v1::DatagramAnswer { id: 9, answer: true, ..v1::DatagramAnswer::default() };
     let token = "t".to_owned();
     let error = v1::DatagramError {
         code: "c".to_owned(),
@@ -191,12 +335,12 @@ fn an_answer_in_protobuf_is_what_the_library_reads() {
     }
 }
 
-/// The least that an activation can be, and the token: it may be answered.
+/// An activation whose serial and key have three bytes together gets its token, however short the rest is.
 #[test]
-fn the_shortest_activation_can_be_answered() {
+fn a_short_activation_can_be_answered() {
     let token = "AAAAAAAAAAAAAAAAAAAAAA";
     let answer = Answer::Activated { token, expires_at_ms: 1, gateways: &[] };
-    let activate = v1::Activate { serial: "s".to_owned(), key: "k".to_owned() };
+    let activate = v1::Activate { serial: "s".to_owned(), key: "k2".to_owned() };
     let message =
         v1::DatagramRequest { kind: Some(Kind::Activate(activate)), ..Default::default() };
     let mut out = Vec::new();

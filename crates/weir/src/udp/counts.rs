@@ -40,6 +40,12 @@ pub(crate) enum Count {
     Forgotten,
     /// From a source that sends too fast: dropped without a word.
     RefusedRate,
+    /// An answer, of this gateway or of another one: dropped without a word.
+    RefusedAnswer,
+    /// Without any field of a request: dropped without a word.
+    RefusedForeign,
+    /// From one of the gateway's own addresses, or from port 0: dropped without a word.
+    RefusedSource,
     /// More would wait for the front than may.
     RefusedQueue,
     /// No valid token, or no valid key.
@@ -64,7 +70,7 @@ pub(super) struct Tally<T> {
 }
 
 impl Count {
-    const ALL: [Count; 17] = [
+    const ALL: [Count; 20] = [
         Count::Received,
         Count::Sent,
         Count::Calls,
@@ -75,6 +81,9 @@ impl Count {
         Count::Joined,
         Count::Forgotten,
         Count::RefusedRate,
+        Count::RefusedAnswer,
+        Count::RefusedForeign,
+        Count::RefusedSource,
         Count::RefusedQueue,
         Count::RefusedCredentials,
         Count::RefusedOther,

@@ -11,12 +11,13 @@ use tokio::runtime;
 use tokio::time::timeout;
 use weir_engine::datagrams::{Outbox, Peer, Received};
 use weir_engine::{Bell, Nanos};
-use weir_wire::datagram::{self, Answer, Datagram, Field, Form, Id, Malformed, Request};
+use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
 use weir_wire::v1;
 
 use super::backend::{Backend, Refused, Validity};
 use super::counts::{Count, Tally};
 use super::duplicates::{Before, Duplicates, Key};
+use super::own::OwnAddrs;
 use super::tokens::{Known, Tokens};
 use crate::config::UdpConfig;
 use crate::counters::Counters;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     pub(super) runtime: runtime::Handle,
     pub(super) rates: Rates,
+    pub(super) own: OwnAddrs,
 }
 
 /// A thread's desk.
@@ -95,6 +97,10 @@ impl Desk {
     /// Cost: nothing is allocated for a call whose token is known.
     pub(super) fn handle(&mut self, received: &Received<'_>, outbox: &mut Outbox, now: Nanos) {
         let Received { bytes, is_cut, peer } = *received;
+        if self.shared.own.has_sent(&peer) {
+            self.count(Count::RefusedSource, 1);
+            return;
+        }
         if self.shared.rates.take(Source::of(peer.ip()), now).is_err() {
             self.count(Count::RefusedRate, 1);
             return;
@@ -102,13 +108,17 @@ impl Desk {
         // No address is proven, so nobody is made to hear more than three times what was sent in his name.
         let limit = self.shared.config.datagram_bytes_max;
         let bytes_max = (bytes.len() * AMPLIFICATION_MAX).min(limit);
-        let read = if is_cut { Err(too_long(bytes, limit)) } else { datagram::decode(bytes) };
+        let read =
+            if is_cut { Err(datagram::too_long(bytes, limit)) } else { datagram::decode(bytes) };
         match read {
             Ok(Datagram { form, id, request }) => {
                 let reply = Reply { peer, form, id, bytes_max };
                 self.handle_request(reply, request, bytes, outbox, now);
             }
-            Err(malformed) => {
+            // Whoever is told of an error may answer that, and so on.
+            Err(NoRequest::Answer) => self.count(Count::RefusedAnswer, 1),
+            Err(NoRequest::Foreign) => self.count(Count::RefusedForeign, 1),
+            Err(NoRequest::Malformed(malformed)) => {
                 self.tally.add_malformed(malformed.field);
                 let Malformed { form, id, field, ref path, ref reason } = malformed;
                 let field = if path.is_empty() { field.name() } else { path };
@@ -372,16 +382,6 @@ fn wire(refused: &Refused) -> datagram::Refused<'_> {
         field: refused.field,
         message: &refused.message,
         retry_after_ms: u32::try_from(after).unwrap_or(u32::MAX),
-    }
-}
-
-fn too_long(bytes: &[u8], limit: usize) -> Malformed {
-    Malformed {
-        form: Form::of(bytes),
-        id: Id::None,
-        field: Field::Datagram,
-        path: String::new(),
-        reason: format!("longer than the limit of {limit} bytes (udp.datagram_bytes_max)"),
     }
 }
 

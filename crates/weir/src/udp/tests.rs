@@ -163,13 +163,16 @@ impl Client {
 fn a_call_is_answered_and_its_token_looked_up_once() {
     let scene = Scene::open(|_| {});
     let client = scene.client();
-    let call = r#"{"pt":"AAAAAAAAAAAAAAAAAAAAAA","count":1}"#;
+    let call = r#""pt":"AAAAAAAAAAAAAAAAAAAAAA","count":1}"#;
     for _ in 0..10 {
-        client.send(call);
-        assert_eq!(client.hear(), call.as_bytes());
+        client.send(format!("{{{call}"));
+        assert_eq!(client.hear(), format!("{{\"answer\":true,{call}").as_bytes());
     }
     let with_id = client.ask(r#"{"id":"x","count":7,"pt":"AAAAAAAAAAAAAAAAAAAAAA"}"#);
-    assert_eq!(with_id, json!({"pt": "AAAAAAAAAAAAAAAAAAAAAA", "count": 7, "id": "x"}));
+    assert_eq!(
+        with_id,
+        json!({"answer": true, "pt": "AAAAAAAAAAAAAAAAAAAAAA", "count": 7, "id": "x"})
+    );
     assert_eq!(scene.backend.checks.load(Ordering::Relaxed), 1);
     for _ in 0..2 {
         let refused = client.ask(r#"{"pt":"wrong","count":1,"id":5}"#);
@@ -195,7 +198,7 @@ fn calls_wait_together_for_their_token() {
     }
     scene.backend.open();
     for (index, client) in clients.iter().enumerate() {
-        assert_eq!(client.hear_json(), json!({"pt": "t", "count": index}));
+        assert_eq!(client.hear_json(), json!({"answer": true, "pt": "t", "count": index}));
     }
     assert_eq!(scene.backend.checks.load(Ordering::Relaxed), 1);
     scene.end();
@@ -264,8 +267,11 @@ fn a_publish_is_made_once_for_each_id() {
     let publish = |id: u32| {
         client.ask(&format!(r#"{{"pt":"t","publish":{{"topic":"a","text":"b"}},"id":{id}}}"#))
     };
-    let published =
-        json!({"published": {"messageId": "1", "offset": "9", "connections": 2}, "id": 1});
+    let published = json!({
+        "answer": true,
+        "published": {"messageId": "1", "offset": "9", "connections": 2},
+        "id": 1,
+    });
     assert_eq!(publish(1), published);
     assert_eq!(publish(1), published);
     assert_eq!(publish(2)["published"]["messageId"], "2");

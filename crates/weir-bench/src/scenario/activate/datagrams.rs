@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::activations::{Activations, Tokens};
-use crate::scenario::udp::caller::{COUNT_DIGITS, Script, read_count, write_count};
+use crate::scenario::udp::caller::{ANSWER_MARK, COUNT_DIGITS, Script, read_count, write_count};
 use crate::sys::datagrams::Batch;
 
 /// What devices say by datagrams to get their tokens.
@@ -54,7 +54,9 @@ impl Script for Activating {
         let is_right = if is_hit {
             self.tokens.take(answer)
         } else {
-            let is_refused = answer.starts_with(b"{\"error\":\"unauthorized\"");
+            let refused = answer.strip_prefix(ANSWER_MARK);
+            let is_refused =
+                refused.is_some_and(|rest| rest.starts_with(b"\"error\":\"unauthorized\""));
             self.refused += u64::from(is_refused);
             is_refused
         };

@@ -21,9 +21,13 @@ fn serve(socket: &UdpSocket, requests: u32, known: &str) {
         let id = &request["id"];
         let answer = if is_known && number != 6 {
             let token = if number == 5 { 4 } else { number };
-            format!("{{\"pt\":\"{token:020}AA\",\"expiresAt\":1,\"gateways\":[],\"id\":{id}}}")
+            format!(
+                "{{\"answer\":true,\"pt\":\"{token:020}AA\",\"expiresAt\":1,\"gateways\":[],\"id\":{id}}}"
+            )
         } else {
-            format!("{{\"error\":\"unauthorized\",\"field\":\"devSn\",\"id\":{id}}}")
+            format!(
+                "{{\"answer\":true,\"error\":\"unauthorized\",\"field\":\"devSn\",\"id\":{id}}}"
+            )
         };
         socket.send_to(answer.as_bytes(), peer).unwrap();
     }

@@ -40,6 +40,15 @@ impl Peer {
         SocketAddr::new(self.ip(), u16::from_be_bytes([self.name.0[2], self.name.0[3]]))
     }
 
+    /// The address of ours that it sent to; `None` where the socket has only one.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        match self.local {
+            Local::Own => None,
+            Local::V4(addr) => Some(addr.into()),
+            Local::V6(addr, _) => Some(addr.into()),
+        }
+    }
+
     /// Its address.
     pub fn ip(&self) -> IpAddr {
         let bytes = &self.name.0;

@@ -33,9 +33,12 @@ impl Gateway {
         )?;
         to.counters(
             "weir_udp_refused",
-            "Requests by datagrams that were refused, by cause; those of a source that sends too fast are not answered.",
+            "Requests by datagrams that were refused, by cause; `rate`, `answer`, `foreign` and `source` were not answered.",
             labelled("cause", &[
                 ("rate", Count::RefusedRate),
+                ("answer", Count::RefusedAnswer),
+                ("foreign", Count::RefusedForeign),
+                ("source", Count::RefusedSource),
                 ("queue", Count::RefusedQueue),
                 ("credentials", Count::RefusedCredentials),
                 ("other", Count::RefusedOther),
@@ -43,7 +46,7 @@ impl Gateway {
         )?;
         to.counters(
             "weir_udp_malformed",
-            "Datagrams that are no request, by the field at fault.",
+            "Datagrams that are malformed requests, by the field at fault.",
             counts.malformed().map(|(field, count)| ([("field", field.name())], count)),
         )?;
         to.counters(
