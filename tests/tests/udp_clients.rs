@@ -483,6 +483,41 @@ fn socket_at(addr: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+/// A stranger does not push out the memory of what a device has published: its retry is no second message.
+#[test]
+fn strangers_do_not_make_a_retry_a_second_message() -> Result<()> {
+    const REMEMBERED: usize = 512;
+    let server = Server::start_with_datagrams(&format!(
+        "[udp]\nthreads = 1\nduplicates_max = {REMEMBERED}\nduplicate_window = \"60s\"\n\
+         datagrams_per_source_per_second = 0\n\
+         [[auth.tokens]]\ntoken = \"device's\"\ndevice = \"d1\"\n\
+         [[auth.tokens]]\ntoken = \"other's\"\ndevice = \"d2\"\n[limits]\npublishes_per_second = 0\n\
+         [[topic_classes]]\npattern = \"news\"\npublish = [\"devices\"]\n"
+    ))?;
+    let device = Datagrams::from([127, 0, 0, 2], server.udp_addr()?)?;
+    let publish = r#"{"pt":"device's","publish":{"topic":"news","text":"once"},"id":1}"#;
+    let published = device.ask(publish)?;
+    let first = published["published"]["messageId"].as_str().context("an id")?.to_owned();
+    let flood = |token: &str, says: &str| -> Result<()> {
+        let stranger = Datagrams::from([127, 0, 0, 3], server.udp_addr()?)?;
+        for number in 0..REMEMBERED * 2 {
+            let publish = json!({"topic": "news", "text": "x"});
+            let datagram = json!({"pt": token, "publish": publish, "id": number, "room": "for it"});
+            let answer = stranger.ask(&datagram.to_string())?;
+            ensure!(answer[says].is_string() || answer[says].is_object(), "{answer}");
+        }
+        Ok(())
+    };
+    flood("nobody's", "error")?;
+    assert_eq!(device.ask(publish)?["published"]["messageId"], *first, "a stranger's flood");
+    assert_eq!(udp(&server, "forgotten", "")?, 0.0);
+    // Another device fills the memory with what was done, and pushes out its own alone.
+    flood("other's", "published")?;
+    assert_eq!(device.ask(publish)?["published"]["messageId"], *first, "another device's flood");
+    assert!(udp(&server, "forgotten", "")? > 0.0);
+    Ok(())
+}
+
 /// What has come is answered when the server is told to end, one turn of a thread at the least, and its end is clean.
 #[test]
 fn an_end_in_the_middle_of_a_flood_is_an_end() -> Result<()> {

@@ -142,9 +142,9 @@ impl Desk {
             Request::Call { token, count } => self.handle_call(reply, token, count, outbox, now),
             Request::Activate { serial, key } => {
                 let like = match &reply.id {
-                    Id::None => self.duplicates.key(&reply.peer, bytes),
+                    Id::None => self.duplicates.key(&reply.peer, &serial, bytes),
                     id @ (Id::Number(_) | Id::Text(_)) => {
-                        self.duplicates.key(&reply.peer, (id, &serial, &key))
+                        self.duplicates.key(&reply.peer, &serial, (id, &key))
                     }
                 };
                 let what = What::Activate { serial, key };
@@ -152,9 +152,9 @@ impl Desk {
             }
             Request::Publish { token, publish } => {
                 let like = match &reply.id {
-                    Id::None => self.duplicates.key(&reply.peer, bytes),
+                    Id::None => self.duplicates.key(&reply.peer, &token, bytes),
                     id @ (Id::Number(_) | Id::Text(_)) => {
-                        self.duplicates.key(&reply.peer, (id, &token))
+                        self.duplicates.key(&reply.peer, &token, id)
                     }
                 };
                 self.ask(reply, like, What::Publish { token, publish }, outbox, now);
@@ -287,7 +287,7 @@ impl Desk {
         now: Nanos,
     ) {
         let published;
-        let (answer, is_final) = match &outcome {
+        let (answer, is_done) = match &outcome {
             Outcome::Activated(activated) => {
                 self.count(Count::Activations, 1);
                 let (token, gateways) = (&*activated.token, &*activated.gateways);
@@ -306,7 +306,7 @@ impl Desk {
             }
             Outcome::Refused(refused) => {
                 self.count_refused(refused);
-                (Answer::Refused(wire(refused)), refused.retry_after.is_none())
+                (Answer::Refused(wire(refused)), false)
             }
             Outcome::Checked(_) => {
                 self.duplicates.end(like, None, now);
@@ -323,8 +323,9 @@ impl Desk {
         } else {
             self.count(Count::TooShort, 1);
         }
-        // One that cannot be answered has been done nevertheless, and its like must not do it again.
-        if self.duplicates.end(like, is_final.then_some(&*bytes), now) {
+        // What was done must not be done again, though it cannot be answered. What was refused is not remembered: strangers
+        // could have as much remembered as they like.
+        if self.duplicates.end(like, is_done.then_some(&*bytes), now) {
             self.count(Count::Forgotten, 1);
         }
     }

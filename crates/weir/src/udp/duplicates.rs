@@ -8,21 +8,31 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_engine::datagrams::Peer;
 
-/// What was asked within the window, and how it was answered.
+/// What was done within the window, and how it was answered.
 ///
-/// Shape: answers by a hash of 128 bits under keys drawn at the start, and the order in which they end.
-/// Limits: `max` answers, the oldest goes first; what is in progress is bounded by the queue to the front.
+/// Shape: answers by a hash of 128 bits under keys drawn at the start, and the order in which they end, in [`SHARES`]
+/// shares: all of one device are in one share.
+/// Limits: `max` answers. Where there would be more, the oldest of the fullest share goes: a device that asks for more than
+/// the others pushes out its own. What is in progress is bounded by the queue to the front.
+/// Cost: O(1), and a look at all shares where it is full.
 pub(super) struct Duplicates {
     hashers: [RandomState; 2],
     window: Duration,
     max: usize,
     known: HashMap<Key, Option<Box<[u8]>>>,
-    ends: VecDeque<(Nanos, Key)>,
+    /// Answers that are remembered.
+    count: usize,
+    ends: Box<[VecDeque<(Nanos, Key)>]>,
+    /// The share that is looked at next for what has ended.
+    hand: usize,
 }
 
 /// A request from one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key([u64; 2]);
+pub(super) struct Key {
+    hash: [u64; 2],
+    share: u8,
+}
 
 /// Whether a request was made before.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,20 +52,25 @@ impl Duplicates {
             window,
             max,
             known: HashMap::new(),
-            ends: VecDeque::new(),
+            count: 0,
+            ends: (0..SHARES).map(|_| VecDeque::new()).collect(),
+            hand: 0,
         }
     }
 
-    /// The key of a request: `what` is all by which two of one peer are told apart.
-    pub(super) fn key(&self, peer: &Peer, what: impl Hash) -> Key {
-        Key(self.hashers.each_ref().map(|hasher| hasher.hash_one((peer, &what))))
+    /// The key of a request: `owner` is what it shows, its token or serial number, and `what` all by which two of one peer
+    /// are told apart.
+    pub(super) fn key(&self, peer: &Peer, owner: &str, what: impl Hash) -> Key {
+        let hash = self.hashers.each_ref().map(|hasher| hasher.hash_one((peer, owner, &what)));
+        let [share, ..] = self.hashers[0].hash_one(owner).to_ne_bytes();
+        Key { hash, share }
     }
 
     /// Whether it was made before. If not it has to be [`Duplicates::end`]ed.
     pub(super) fn begin(&mut self, key: Key, now: Nanos) -> Before<'_> {
-        while self.ends.front().is_some_and(|(end, _)| *end <= now) {
-            self.forget_oldest();
-        }
+        self.hand = (self.hand + 1) % SHARES;
+        self.forget_ended(self.hand, now);
+        self.forget_ended(usize::from(key.share), now);
         match self.known.entry(key) {
             Entry::Vacant(place) => {
                 place.insert(None);
@@ -68,7 +83,7 @@ impl Duplicates {
         }
     }
 
-    /// It has been answered so; `None`: in a way that is not to be remembered, since another attempt may do better.
+    /// It has been done, and answered so; `None`: nothing was done, so there is nothing to remember.
     ///
     /// Whether another answer was forgotten for it before its time.
     pub(super) fn end(&mut self, key: Key, answer: Option<&[u8]>, now: Nanos) -> bool {
@@ -76,22 +91,41 @@ impl Duplicates {
             self.known.remove(&key);
             return false;
         };
-        let is_full = self.ends.len() >= self.max;
-        let forgets = is_full && self.ends.front().is_some_and(|(end, _)| *end > now);
-        if is_full {
-            self.forget_oldest();
-        }
+        let forgets = self.count >= self.max && self.make_room(now);
         self.known.insert(key, Some(answer.into()));
-        self.ends.push_back((now.after(self.window), key));
+        self.ends[usize::from(key.share)].push_back((now.after(self.window), key));
+        self.count += 1;
         forgets
     }
 
-    fn forget_oldest(&mut self) {
-        if let Some((_, key)) = self.ends.pop_front() {
-            self.known.remove(&key);
+    /// Whether one had to go before its time.
+    fn make_room(&mut self, now: Nanos) -> bool {
+        for share in 0..SHARES {
+            self.forget_ended(share, now);
+        }
+        if self.count < self.max {
+            return false;
+        }
+        let fullest = (0..SHARES).max_by_key(|share| self.ends[*share].len());
+        fullest.is_some_and(|share| self.forget_oldest(share))
+    }
+
+    fn forget_ended(&mut self, share: usize, now: Nanos) {
+        while self.ends[share].front().is_some_and(|(end, _)| *end <= now) {
+            self.forget_oldest(share);
         }
     }
+
+    fn forget_oldest(&mut self, share: usize) -> bool {
+        let Some((_, key)) = self.ends[share].pop_front() else { return false };
+        self.known.remove(&key);
+        self.count -= 1;
+        true
+    }
 }
+
+/// Enough that a device seldom shares with one that floods, and few enough to look at.
+const SHARES: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -100,7 +134,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn key(number: u64) -> Key {
-        Key([number, 0])
+        Key { hash: [number, 0], share: 0 }
     }
 
     #[test]
@@ -125,11 +159,38 @@ mod tests {
         for number in 0..10 {
             assert_eq!(duplicates.begin(key(number), now), Before::Never);
             assert_eq!(duplicates.end(key(number), Some(b"x"), now), number >= 3);
-            assert!(duplicates.known.len() <= 3 && duplicates.ends.len() <= 3);
+            assert!(duplicates.known.len() <= 3 && duplicates.count <= 3);
         }
         assert_eq!(duplicates.begin(key(9), now), Before::Answered(b"x"));
         assert_eq!(duplicates.begin(key(6), now), Before::Never);
         // What has had its time is no loss.
         assert!(!duplicates.end(key(6), Some(b"x"), now.after(SECOND)));
+    }
+    #[test]
+    fn a_device_pushes_out_its_own_answers() {
+        let mut duplicates = Duplicates::new(100, SECOND);
+        let now = Nanos(5);
+        let of = |share, number| Key { hash: [number, u64::from(share)], share };
+        let mut put = |key, now| {
+            assert_eq!(duplicates.begin(key, now), Before::Never);
+            duplicates.end(key, Some(b"x"), now);
+            duplicates.count
+        };
+        for share in 0..10 {
+            put(of(share, 0), now);
+        }
+        for number in 1..10_000 {
+            assert!(put(of(20, number), now) <= 100);
+        }
+        for share in 0..10 {
+            assert_eq!(duplicates.begin(of(share, 0), now), Before::Answered(b"x"));
+        }
+        assert_eq!(duplicates.begin(of(20, 9_999), now), Before::Answered(b"x"));
+        assert_eq!(duplicates.begin(of(20, 1), now), Before::Never);
+        // What has ended goes, whoever asks.
+        for number in 0..300 {
+            duplicates.begin(of(30, number), now.after(SECOND));
+        }
+        assert_eq!((duplicates.count, duplicates.known.len()), (0, 300 + 1));
     }
 }

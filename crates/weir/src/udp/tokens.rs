@@ -1,5 +1,6 @@
 //! Tokens that were looked up lately, so that a call costs no trip to anybody.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use weir_engine::Nanos;
 /// What was found of tokens, for a short time.
 ///
 /// Shape: two tables under a key drawn at the start. What is entered or used goes to the young one; when that is full it
-/// becomes the old one, whose entries are gone.
-/// Limits: `max` tokens, and each no longer than its time to live.
+/// becomes the old one, whose entries are gone. Tokens that are nobody's are apart, so that strangers push out no token
+/// of a device, and only their hashes are kept.
+/// Limits: `max` tokens, and an eighth as many that are nobody's; each no longer than its time to live.
 /// Cost: one hash, and where a table has something in that place one comparison in constant time. A token in use is
 /// copied once in a while.
 pub(super) struct Tokens {
@@ -21,6 +23,7 @@ pub(super) struct Tokens {
     old: HashTable<Entry>,
     generation_max: usize,
     ttl: Duration,
+    invalid: Invalid,
 }
 
 /// What is known of a token.
@@ -36,9 +39,16 @@ pub(super) enum Known {
 
 struct Entry {
     token: Box<[u8]>,
-    is_valid: bool,
     stale_from: Nanos,
     until: Nanos,
+}
+
+/// Tokens that are nobody's, by hashes of 128 bits, each with the end of its time.
+struct Invalid {
+    hasher: RandomState,
+    young: HashMap<[u64; 2], Nanos>,
+    old: HashMap<[u64; 2], Nanos>,
+    generation_max: usize,
 }
 
 impl Tokens {
@@ -49,6 +59,12 @@ impl Tokens {
             old: HashTable::new(),
             generation_max: (max / 2).max(1),
             ttl,
+            invalid: Invalid {
+                hasher: RandomState::new(),
+                young: HashMap::new(),
+                old: HashMap::new(),
+                generation_max: (max / 16).max(1),
+            },
         }
     }
 
@@ -58,7 +74,10 @@ impl Tokens {
         if let Some(entry) = self.young.find(hash, is_same) {
             return entry.known(now);
         }
-        let Ok(entry) = self.old.find_entry(hash, is_same) else { return Known::Nothing };
+        let Ok(entry) = self.old.find_entry(hash, is_same) else {
+            let is_invalid = self.invalid.has(hash, token, now);
+            return if is_invalid { Known::Invalid } else { Known::Nothing };
+        };
         let (entry, _) = entry.remove();
         let known = entry.known(now);
         if known != Known::Nothing {
@@ -75,20 +94,23 @@ impl Tokens {
         ends_in: Option<Duration>,
         now: Nanos,
     ) {
-        let ttl = if is_valid { self.ttl } else { self.ttl.min(INVALID_TTL) };
-        let ttl = ends_in.map_or(ttl, |ends_in| ttl.min(ends_in));
-        let (stale_from, until) = (now.after(ttl / 2), now.after(ttl));
         let hash = self.hasher.hash_one(token);
-        let entry = Entry { token: token.into(), is_valid, stale_from, until };
-        let is_same = |other: &Entry| other.token == entry.token;
-        if let Some(known) = self.young.find_mut(hash, is_same) {
-            *known = entry;
+        self.forget(hash, token);
+        if !is_valid {
+            self.invalid.put(hash, token, now.after(self.ttl.min(INVALID_TTL)));
             return;
         }
-        if let Ok(old) = self.old.find_entry(hash, is_same) {
-            old.remove();
+        let ttl = ends_in.map_or(self.ttl, |ends_in| self.ttl.min(ends_in));
+        let (stale_from, until) = (now.after(ttl / 2), now.after(ttl));
+        self.insert(hash, Entry { token: token.into(), stale_from, until });
+    }
+
+    fn forget(&mut self, hash: u64, token: &[u8]) {
+        for table in [&mut self.young, &mut self.old] {
+            if let Ok(known) = table.find_entry(hash, |entry| *entry.token == *token) {
+                known.remove();
+            }
         }
-        self.insert(hash, entry);
     }
 
     fn insert(&mut self, hash: u64, entry: Entry) {
@@ -102,11 +124,26 @@ impl Tokens {
 
 impl Entry {
     fn known(&self, now: Nanos) -> Known {
-        match (now < self.until, self.is_valid) {
-            (false, _) => Known::Nothing,
-            (true, true) => Known::Valid { is_stale: now >= self.stale_from },
-            (true, false) => Known::Invalid,
+        if now < self.until {
+            Known::Valid { is_stale: now >= self.stale_from }
+        } else {
+            Known::Nothing
         }
+    }
+}
+
+impl Invalid {
+    fn has(&self, hash: u64, token: &[u8], now: Nanos) -> bool {
+        let key = [hash, self.hasher.hash_one(token)];
+        let until = self.young.get(&key).or_else(|| self.old.get(&key));
+        until.is_some_and(|until| now < *until)
+    }
+
+    fn put(&mut self, hash: u64, token: &[u8], until: Nanos) {
+        if self.young.len() >= self.generation_max {
+            self.old = mem::take(&mut self.young);
+        }
+        self.young.insert([hash, self.hasher.hash_one(token)], until);
     }
 }
 
@@ -147,7 +184,9 @@ mod tests {
         tokens.put(b"a", true, None, at(1));
         tokens.put(b"a", false, None, at(1));
         assert_eq!(tokens.find(b"a", at(1)), Known::Invalid);
-        assert_eq!(tokens.young.len() + tokens.old.len(), 1);
+        assert_eq!(tokens.young.len() + tokens.old.len(), 0);
+        tokens.put(b"a", true, None, at(1));
+        assert_eq!(tokens.find(b"a", at(1)), Known::Valid { is_stale: false });
     }
 
     #[test]
@@ -161,5 +200,18 @@ mod tests {
         }
         assert_eq!(tokens.find(&0_u32.to_ne_bytes(), at(1)), Known::Nothing);
         assert_ne!(tokens.find(&9_999_u32.to_ne_bytes(), at(1)), Known::Nothing);
+    }
+
+    #[test]
+    fn strangers_push_out_no_token_of_a_device() {
+        let mut tokens = Tokens::new(100, SECOND * 4);
+        tokens.put(b"device's", true, None, at(1));
+        for number in 0..10_000_u32 {
+            tokens.put(&number.to_ne_bytes(), false, None, at(1));
+            assert!(tokens.invalid.young.len() + tokens.invalid.old.len() <= 13);
+        }
+        assert_eq!(tokens.find(b"device's", at(1)), Known::Valid { is_stale: false });
+        assert_eq!(tokens.find(&9_999_u32.to_ne_bytes(), at(1)), Known::Invalid);
+        assert_eq!(tokens.find(&0_u32.to_ne_bytes(), at(1)), Known::Nothing);
     }
 }
