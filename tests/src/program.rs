@@ -65,6 +65,14 @@ impl Server {
         })
     }
 
+    /// The same with HTTP and TLS, where the files that it makes would be everybody's if it did not say otherwise.
+    pub fn start_with_umask_0(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let (tls, http) = (Some(free_addr()?), Some(free_addr()?));
+            Self::spawn(extra, Some("umask 0"), Doors { tls, http, ..Doors::default() })
+        })
+    }
+
     /// Has each of its files end there, as if the disk were full, or none any more; if it was started for that.
     pub fn limit_files(&self, bytes: Option<u64>) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);

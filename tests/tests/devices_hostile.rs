@@ -1,8 +1,11 @@
 //! What strangers try at activation over HTTP: bodies that are none, keys that are guessed, differences that would tell
 //! what was wrong, and tokens that have been withdrawn or have ended.
 
+use std::fs::{Permissions, set_permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -38,6 +41,53 @@ fn post_by_http2(addr: SocketAddr, path: &str, body: &[u8]) -> Result<Value> {
     let mut peer = Http2::connect(addr, &[])?;
     peer.post(1, path, body)?;
     Ok(serde_json::from_slice(&peer.body(1)?)?)
+}
+
+/// What the program makes is its owner's alone, whatever the umask leaves open, and what others may change is told.
+#[test]
+fn what_is_kept_is_not_for_others() -> Result<()> {
+    let mut server = Server::start_with_umask_0(
+        "[store]\npath = \"state/deep/devices.db\"\n[tls]\ndevelopment_directory = \"state/tls\"\n\
+         [access_log]\npath = \"access.log\"\n",
+    )?;
+    server.import("add,abc\n")?;
+    server.token("add", "abc")?;
+    let state = server.directory().join("state");
+    let mut seen = Vec::new();
+    look(&state, &mut seen)?;
+    seen.push((mode(&server.directory().join("access.log"))?, "access.log".to_owned()));
+    assert!(seen.len() > 6, "{seen:?}");
+    for (mode, name) in &seen {
+        // The access log may be read by a group.
+        assert_eq!(mode & 0o027, 0, "{name} has mode {mode:04o}");
+    }
+    assert!(!server.log().contains("set its mode"), "{}", server.log());
+    server.kill()?;
+    for name in ["state/deep", "state/deep/devices.db", "state/tls/development.pem"] {
+        set_permissions(server.directory().join(name), Permissions::from_mode(0o777))?;
+    }
+    server.restart()?;
+    for says in
+        ["state/deep: has mode 0777", "devices.db: has mode 0777", "development.pem: has mode 0777"]
+    {
+        assert!(server.log().contains(says), "{says} in {}", server.log());
+    }
+    Ok(())
+}
+
+/// A directory and what is in it: modes and names.
+fn look(path: &Path, seen: &mut Vec<(u32, String)>) -> Result<()> {
+    seen.push((mode(path)?, path.display().to_string()));
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            look(&entry?.path(), seen)?;
+        }
+    }
+    Ok(())
+}
+
+fn mode(path: &Path) -> Result<u32> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
 /// Bodies that are no activation: what they are refused with, and what that names.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weir::{BenchStage, DeviceStore};
+use weir::{BenchStage, DeviceStore, make_private_directory, warn_if_exposed};
 use weir_store::{
     BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Error,
     Guarded, Mongo, MongoOptions, OpenError, Secrets, Store,
@@ -106,13 +106,15 @@ fn devices(
     Ok(devices)
 }
 
-/// Where the store's file is to be.
+/// Makes the place of the store's file, for its owner alone, and says so if it is open to others.
 fn make_directory(path: &Path) -> Result<()> {
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        None => Ok(()),
-        Some(directory) => std::fs::create_dir_all(directory)
-            .with_context(|| format!("store.path: cannot make {}", directory.display())),
+    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_private_directory(directory)
+            .with_context(|| format!("store.path: cannot make {}", directory.display()))?;
+        warn_if_exposed("store.path", directory);
     }
+    warn_if_exposed("store.path", path);
+    Ok(())
 }
 
 /// The embedded store, or who holds it.

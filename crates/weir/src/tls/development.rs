@@ -1,10 +1,10 @@
 //! A certificate for the first try: made once, signed by nobody, kept.
 
 use std::env;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::TlsError;
 use super::certificates::{expires, read_certificates};
 use crate::config::{CertificateConfig, TlsConfig};
 use crate::hub::unix_time;
+use crate::private::{make_private_directory, warn_if_exposed};
 
 /// The certificate that is shown as long as none is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> 
     // Before it is looked for: one that others make meanwhile is theirs, and is not replaced.
     let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
     if let Some(found) = find(config)? {
+        warn_if_exposed(KEY, &path);
         return Ok(found);
     }
     let pem = make().map_err(|cause| error(format!("cannot be made: {cause}")))?;
@@ -112,7 +114,7 @@ fn make() -> Result<Zeroizing<String>, rcgen::Error> {
 /// Written beside its place and moved there, so that nobody reads half of it. Where `is_there` is false, another process
 /// may make one at the same time: the first one stays, for it may be in use already.
 fn keep(directory: &Path, path: &Path, pem: &str, is_there: bool) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    make_private_directory(directory)?;
     // A process id does not tell two containers apart, nor one from its predecessor that was killed here.
     let beside = path.with_extension(format!("{:032x}.tmp", rand::random::<u128>()));
     let written = OpenOptions::new()
