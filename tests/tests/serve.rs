@@ -1,13 +1,16 @@
 //! The main job over real sockets: greet, subscribe, push to one, to a topic, to all; sessions, tokens, ends.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde_json::json;
-use weir_tests::{Answer, Device, Server};
+use weir_tests::http2::Http2;
+use weir_tests::{Answer, Device, PATIENCE, Server, Upgrade, masked};
 use weir_wire::v1::{self, client_message, push, server_message};
-use weir_wire::{Advice, CloseReason};
+use weir_wire::{Advice, CloseReason, frame};
 
 fn text(push: &v1::Push) -> &str {
     match &push.payload {
@@ -90,6 +93,137 @@ fn a_second_connection_of_a_device_replaces_the_first() -> Result<()> {
     assert_eq!(server.publish(&json!({"device": "twin", "text": "hello"}))?["connections"], 1);
     assert_eq!(text(&second.push()?), "hello");
     Ok(())
+}
+
+/// What a device connects by.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Frames,
+    WebSocket,
+    Events,
+    EventsOverHttp2,
+}
+
+impl Way {
+    const ALL: [Way; 4] = [Way::Frames, Way::WebSocket, Way::Events, Way::EventsOverHttp2];
+
+    /// Connects and asks for the topic `news`. Reads nothing: the server may be stopped.
+    fn connect(self, server: &Server, device: &str) -> Result<TcpStream> {
+        let http = server.http.context("it speaks HTTP")?;
+        let path = format!("/v1/sse?device={device}&topic=news");
+        let stream = match self {
+            Way::Frames => {
+                let topics = vec![v1::Subscribe { topic: "news".into(), position: None }];
+                let hello = v1::Hello { device_id: device.into(), topics, ..v1::Hello::default() };
+                let hello = v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };
+                let mut bytes = Vec::new();
+                frame::encode(&hello, &mut bytes);
+                let mut stream = TcpStream::connect(server.tcp)?;
+                stream.write_all(&bytes)?;
+                stream
+            }
+            Way::WebSocket => {
+                let hello = json!({"hello": {"deviceId": device, "topics": [{"topic": "news"}]}});
+                let rest = masked(0x81, hello.to_string().as_bytes());
+                Upgrade { rest: &rest, ..Upgrade::default() }.say(http)?
+            }
+            Way::Events => {
+                let mut stream = TcpStream::connect(http)?;
+                write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\n\r\n")?;
+                stream
+            }
+            Way::EventsOverHttp2 => {
+                let mut client = Http2::connect(http, &[])?;
+                client.get(1, &path)?;
+                client.stream
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+}
+
+/// Reads on until one of these words comes, whatever is round it; `None` at the end.
+fn hear_word<'a>(stream: &mut TcpStream, words: &[&'a str]) -> Option<&'a str> {
+    let (mut heard, mut bytes) = (Vec::new(), [0; 4096]);
+    loop {
+        let has =
+            |word: &&&str| heard.windows(word.len()).any(|part: &[u8]| part == word.as_bytes());
+        if let Some(word) = words.iter().find(has) {
+            return Some(word);
+        }
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => heard.extend(&bytes[..count]),
+        }
+    }
+}
+
+/// Devices reconnect while the process is stopped, each once more than it may have connections: the connections that it
+/// opened last stay, and the first one is told that it was replaced, if it is still there to hear it.
+fn check_pause(per_device: usize) -> Result<()> {
+    const DEVICES: usize = 400;
+    let server = Server::start_with_http(&format!(
+        "[limits]\nconnections_per_device_max = {per_device}\n[threads]\nshards = 4\n"
+    ))?;
+    let devices: Vec<(Way, String)> = (0..DEVICES)
+        .map(|number| (Way::ALL[number % Way::ALL.len()], format!("{per_device}-{number}")))
+        .collect();
+    let connect = |(way, id): &(Way, String)| way.connect(&server, id);
+    let mut before = devices.iter().map(connect).collect::<Result<Vec<_>>>()?;
+    for stream in &mut before {
+        assert_eq!(hear_word(stream, &["news", "replaced"]), Some("news"));
+    }
+    server.signal(Signal::STOP)?;
+    drop(before);
+    let first = devices.iter().map(connect).collect::<Result<Vec<_>>>()?;
+    // Every second one is gone before the process goes on.
+    let mut first: Vec<_> =
+        first.into_iter().enumerate().map(|(at, one)| (at % 8 < 4).then_some(one)).collect();
+    let mut latest = (0..per_device)
+        .map(|_| devices.iter().map(connect).collect::<Result<Vec<_>>>())
+        .collect::<Result<Vec<_>>>()?;
+    server.signal(Signal::CONT)?;
+
+    let mut lost = Vec::new();
+    for streams in &mut latest {
+        for ((way, device), stream) in devices.iter().zip(streams) {
+            if hear_word(stream, &["news", "replaced"]) != Some("news") {
+                lost.push((*way, device));
+            }
+        }
+    }
+    let accepted = (DEVICES * (per_device + 1)) as f64;
+    server.await_metrics("all to be let in", |metrics| {
+        metrics.connections("unsettled") == 0.0
+            && metrics.sum("weir_connections_accepted_total", "") >= accepted
+    })?;
+    server.publish(&json!({"topic": "news", "text": "still here"}))?;
+    for streams in &mut latest {
+        for ((way, device), stream) in devices.iter().zip(streams) {
+            if hear_word(stream, &["still here", "replaced"]) != Some("still here") {
+                lost.push((*way, device));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{} of {DEVICES} lost a newer connection: {lost:?}", lost.len());
+    for stream in first.iter_mut().flatten() {
+        assert_eq!(hear_word(stream, &["replaced"]), Some("replaced"));
+    }
+    server.await_metrics("one connection too many to be closed", |metrics| {
+        metrics.connections("settled") == (DEVICES * per_device) as f64
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_pause_of_the_process_leaves_each_device_its_newest_connection() -> Result<()> {
+    check_pause(1)
+}
+
+#[test]
+fn a_pause_of_the_process_leaves_each_device_its_newest_connections() -> Result<()> {
+    check_pause(2)
 }
 
 const TOKENS: &str = "[auth]\nanonymous = true\n[[auth.tokens]]\ntoken = \"open-sesame-open-sesame\"\n\

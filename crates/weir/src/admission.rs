@@ -37,7 +37,16 @@ pub(crate) struct Admission {
     notices: [Notice; ConnectRefuseCause::ALL.len()],
     goodbyes: Goodbyes,
     began: Instant,
+    /// The next [`AcceptOrder`].
+    next_order: AtomicU64,
 }
+
+/// Tells which of two connections was accepted later: the larger one.
+///
+/// A connection has it from its accept on. A request of HTTP that is not the first of its connection, and asks for
+/// something that lives long, gets one when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AcceptOrder(pub(crate) u64);
 
 /// A place among the connections that have not settled, with its socket's and its source's.
 ///
@@ -50,6 +59,7 @@ pub(crate) struct Unsettled {
     addr: Option<IpAddr>,
     source: Option<SourceRef>,
     accepted: Instant,
+    order: AcceptOrder,
     /// It counts among the unsettled.
     is_waiting: bool,
     is_settled: bool,
@@ -97,6 +107,7 @@ impl Admission {
             notices: Default::default(),
             goodbyes: Goodbyes::default(),
             began: Instant::now(),
+            next_order: AtomicU64::new(0),
         };
         admission.spares.refill();
         Arc::new(admission)
@@ -111,6 +122,7 @@ impl Admission {
         peer: Option<IpAddr>,
         is_proxied: bool,
     ) -> Result<Unsettled, ConnectRefuseCause> {
+        let order = self.next_order();
         if hub.is_draining() {
             return Err(ConnectRefuseCause::Draining);
         }
@@ -136,6 +148,7 @@ impl Admission {
             addr: peer,
             source: None,
             accepted,
+            order,
             is_waiting: true,
             is_settled: false,
         };
@@ -154,9 +167,11 @@ impl Admission {
         self: &Arc<Self>,
         hub: &Hub,
         peer: Option<IpAddr>,
+        order: AcceptOrder,
     ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
-        let place = self.enter(hub, &Door::Devices(Transport::Tcp), peer, false)?;
+        let mut place = self.enter(hub, &Door::Devices(Transport::Tcp), peer, false)?;
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        place.order = order;
         let descriptor = Descriptor(Arc::clone(self));
         if open >= self.sockets_max {
             return Err(ConnectRefuseCause::Descriptors);
@@ -170,6 +185,11 @@ impl Admission {
             return Err(ConnectRefuseCause::Memory);
         }
         hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+    }
+
+    /// For one that comes now.
+    pub(crate) fn next_order(&self) -> AcceptOrder {
+        AcceptOrder(self.next_order.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A settled connection has ended.
@@ -276,6 +296,11 @@ impl Unsettled {
         self.addr
     }
 
+    /// Whether it was accepted before or after another one.
+    pub(crate) fn order(&self) -> AcceptOrder {
+        self.order
+    }
+
     /// Counts that it is refused, and answers with what the device is told.
     pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
         self.admission.refuse(cause, self.addr)
@@ -308,14 +333,18 @@ impl Seat {
         self.0.addr
     }
 
-    /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now.
+    /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now. `order`: of
+    /// the request that it is moved for.
     /// Without one it keeps its seat until its socket is closed.
-    pub(crate) fn stand_up(mut self) -> Result<Unsettled, (Seat, ConnectRefuseCause)> {
+    pub(crate) fn stand_up(
+        mut self,
+        order: AcceptOrder,
+    ) -> Result<Unsettled, (Seat, ConnectRefuseCause)> {
         let Admission { counters, unsettled_max, .. } = &*self.0.admission;
         if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
             return Err((self, ConnectRefuseCause::UnsettledMax));
         }
-        (self.0.is_waiting, self.0.accepted) = (true, Instant::now());
+        (self.0.is_waiting, self.0.accepted, self.0.order) = (true, Instant::now(), order);
         Ok(self.0)
     }
 }

@@ -17,7 +17,7 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
-use crate::devices::Revoked;
+use crate::devices::NotEntered;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
@@ -252,6 +252,7 @@ impl Desk {
             return Ok(());
         };
         let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, .. } = *pending;
+        let order = unsettled.order();
         unsettled.settle();
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
@@ -259,7 +260,7 @@ impl Desk {
             server_time_ms: u64::try_from(unix_time().as_millis()).unwrap_or(0),
         }));
         let welcome = || credit.push(Command::Welcome(conn, welcome));
-        match self.hub.devices.enter(&pin, conn, replaces, welcome) {
+        match self.hub.devices.enter(&pin, (order, conn), replaces, welcome) {
             Ok(replaced) => {
                 if let Some(term) = term {
                     self.terms.enter(conn, term, unix_millis());
@@ -271,8 +272,12 @@ impl Desk {
                     self.jobs.push_front(Job::Evict { conn: replaced, reason });
                 }
             }
-            Err(Revoked) => {
-                self.jobs.push_front(Job::Close { conn, reason: CloseReason::Revoked });
+            Err(not_entered) => {
+                let reason = match not_entered {
+                    NotEntered::Revoked => CloseReason::Revoked,
+                    NotEntered::Replaced => CloseReason::Replaced,
+                };
+                self.jobs.push_front(Job::Close { conn, reason });
             }
         }
         Ok(())

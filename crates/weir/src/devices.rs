@@ -3,6 +3,10 @@
 //! A record lives while the device is connected, or while something holds a [`Pin`] on it: a connection that is on its
 //! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
 //! still there when the connection wants to enter.
+//!
+//! The record orders the handles by [`AcceptOrder`], whatever the order in which shards and their tasks come to enter
+//! them. So a connection that comes late, because its shard was busy or the process was stopped, never takes the place of
+//! one that its device has opened since.
 
 mod revocations;
 
@@ -15,6 +19,7 @@ use hashbrown::HashTable;
 use weir_engine::{ConnId, DeviceRef};
 use weir_wire::CloseReason;
 
+use crate::admission::AcceptOrder;
 use crate::slab::Slab;
 use revocations::Revocations;
 
@@ -41,9 +46,14 @@ pub(crate) struct Pin {
     generation: u32,
 }
 
-/// The device's permission was withdrawn since it was established.
+/// Why a connection does not enter its device's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Revoked;
+pub(crate) enum NotEntered {
+    /// The device's permission was withdrawn since it was established.
+    Revoked,
+    /// The device has as many connections as it may have, and all were accepted after this one.
+    Replaced,
+}
 
 #[derive(Default)]
 struct Stripe {
@@ -61,16 +71,26 @@ struct Record {
     pins: u32,
 }
 
-/// Handles in the order in which they were entered. The second one costs an allocation, which few devices ever need.
+/// Handles in the order in which their connections were accepted. The second one costs an allocation, which few devices
+/// ever need.
 #[expect(
     clippy::box_collection,
     reason = "eight bytes inline instead of 24, for the few that need it"
 )]
 enum Conns {
     None,
-    One(ConnId),
-    Many(Box<Vec<ConnId>>),
+    /// The order fits beside the tag: it costs nothing.
+    One(OrderBytes, ConnId),
+    Many(Box<Vec<(AcceptOrder, ConnId)>>),
 }
+
+/// An [`AcceptOrder`] in seven bytes: a million connections a second are numbered for two thousand years.
+#[derive(Clone, Copy)]
+struct OrderBytes([u8; 7]);
+
+/// The handles of one device, oldest first.
+#[derive(Clone, Copy)]
+pub(crate) struct Handles<'a>(&'a Conns);
 
 impl Devices {
     pub(crate) fn new(connections_per_device_max: usize) -> Arc<Self> {
@@ -112,26 +132,31 @@ impl Devices {
         Ok(Pin { devices: Arc::clone(self), device, generation: record.generation })
     }
 
-    /// Enters a connection into its device's record, and answers with the oldest one if that has to go: it may be
-    /// replaced by one that `replaces`, where there are more than `connections_per_device_max`.
+    /// Enters a connection into its device's record, at the place that its order gives it. One that `replaces`, where the
+    /// device has `connections_per_device_max` already, takes the place of the oldest, which is returned to be closed; if
+    /// it is itself the oldest, it does not enter.
     ///
     /// `welcome` runs under the device's lock: nothing is pushed to the device before it. It must not wait.
     pub(crate) fn enter(
         &self,
         pin: &Pin,
-        conn: ConnId,
+        (order, conn): (AcceptOrder, ConnId),
         replaces: bool,
         welcome: impl FnOnce(),
-    ) -> Result<Option<ConnId>, Revoked> {
+    ) -> Result<Option<ConnId>, NotEntered> {
         let (stripe, slot) = parts(pin.device);
         let mut stripe = self.lock(stripe);
         let record = stripe.records.get_mut(slot).expect("a pin keeps the record");
         if record.generation != pin.generation {
-            return Err(Revoked);
+            return Err(NotEntered::Revoked);
+        }
+        let has_to_give_way = replaces && record.conns.len() >= self.connections_per_device_max;
+        if has_to_give_way && record.conns.are_newer_than(order) {
+            return Err(NotEntered::Replaced);
         }
         welcome();
-        record.conns.push(conn);
-        if replaces && record.conns.as_slice().len() > self.connections_per_device_max {
+        record.conns.insert(order, conn);
+        if has_to_give_way {
             let oldest = record.conns.take_oldest();
             if let Some(oldest) = oldest {
                 let id = record.id.clone();
@@ -174,7 +199,8 @@ impl Devices {
         let slot = stripe.find(hash, id)?;
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.generation = record.generation.wrapping_add(1);
-        let conns = std::mem::replace(&mut record.conns, Conns::None).into_vec();
+        let conns: Vec<ConnId> = Handles(&record.conns).iter().collect();
+        record.conns = Conns::None;
         let id = record.id.clone();
         stripe.leaving.extend(conns.iter().map(|conn| (*conn, id.clone())));
         self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
@@ -185,20 +211,20 @@ impl Devices {
     /// The device's connections, oldest first; `None`: it is unknown.
     pub(crate) fn connections_of(&self, id: &str) -> Option<Vec<ConnId>> {
         let hash = self.hasher.hash_one(id);
-        let mut stripe = self.lock(stripe_of(hash));
+        let stripe = self.lock(stripe_of(hash));
         let slot = stripe.find(hash, id)?;
-        stripe.records.get_mut(slot).map(|record| record.conns.as_slice().to_vec())
+        stripe.records.get(slot).map(|record| Handles(&record.conns).iter().collect())
     }
 
     /// Looks at the device's connections, oldest first, under its lock; none if it is unknown.
     ///
     /// What `look` pushes to one of them stands before the `Evict` of its replacement, and behind its `Welcome`. It
     /// must not wait.
-    pub(crate) fn look_at<T>(&self, id: &str, look: impl FnOnce(&[ConnId]) -> T) -> T {
+    pub(crate) fn look_at<T>(&self, id: &str, look: impl FnOnce(Handles<'_>) -> T) -> T {
         let hash = self.hasher.hash_one(id);
         let stripe = self.lock(stripe_of(hash));
         let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
-        look(record.map_or(&[], |record| record.conns.as_slice()))
+        look(Handles(record.map_or(&Conns::None, |record| &record.conns)))
     }
 
     /// Whether the connection is entered: neither replaced, nor revoked, nor closed.
@@ -221,7 +247,7 @@ impl Devices {
         let (stripe, slot) = parts(device);
         let stripe = self.lock(stripe);
         let record = stripe.records.get(slot)?;
-        record.conns.as_slice().contains(&conn).then(|| look(&record.id))
+        record.conns.place_of(conn).is_some().then(|| look(&record.id))
     }
 
     #[cfg(test)]
@@ -295,7 +321,7 @@ impl Stripe {
 
     fn drop_if_idle(&mut self, slot: u32, hasher: &RandomState) {
         let Some(record) = self.records.get(slot) else { return };
-        if record.pins > 0 || !record.conns.as_slice().is_empty() {
+        if record.pins > 0 || record.conns.len() > 0 {
             return;
         }
         let hash = hasher.hash_one(record.id.as_ref());
@@ -306,55 +332,97 @@ impl Stripe {
     }
 }
 
+impl<'a> Handles<'a> {
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = ConnId> + 'a {
+        let Handles(conns) = self;
+        (0..conns.len()).filter_map(|place| conns.get(place)).map(|(_, conn)| conn)
+    }
+}
+
 impl Conns {
-    fn as_slice(&self) -> &[ConnId] {
+    fn len(&self) -> usize {
         match self {
-            Conns::None => &[],
-            Conns::One(conn) => std::slice::from_ref(conn),
-            Conns::Many(conns) => conns,
+            Conns::None => 0,
+            Conns::One(..) => 1,
+            Conns::Many(conns) => conns.len(),
         }
     }
 
-    fn push(&mut self, conn: ConnId) {
+    fn get(&self, place: usize) -> Option<(AcceptOrder, ConnId)> {
         match self {
-            Conns::None => *self = Conns::One(conn),
-            Conns::One(first) => *self = Conns::Many(Box::new(vec![*first, conn])),
-            Conns::Many(conns) => conns.push(conn),
+            Conns::One(order, conn) if place == 0 => Some((order.unpacked(), *conn)),
+            Conns::None | Conns::One(..) => None,
+            Conns::Many(conns) => conns.get(place).copied(),
         }
     }
 
-    fn remove(&mut self, conn: ConnId) -> bool {
-        let Some(index) = self.as_slice().iter().position(|other| *other == conn) else {
-            return false;
-        };
-        self.remove_at(index);
-        true
-    }
-
-    fn take_oldest(&mut self) -> Option<ConnId> {
-        let oldest = self.as_slice().first().copied()?;
-        self.remove_at(0);
-        Some(oldest)
-    }
-
-    fn remove_at(&mut self, index: usize) {
+    fn place_of(&self, conn: ConnId) -> Option<usize> {
         match self {
-            Conns::None | Conns::One(_) => *self = Conns::None,
+            Conns::None => None,
+            Conns::One(_, own) => (*own == conn).then_some(0),
+            Conns::Many(conns) => conns.iter().position(|(_, other)| *other == conn),
+        }
+    }
+
+    /// Whether all of them were accepted after one of that order.
+    fn are_newer_than(&self, order: AcceptOrder) -> bool {
+        self.get(0).is_none_or(|(oldest, _)| oldest > order)
+    }
+
+    fn insert(&mut self, order: AcceptOrder, conn: ConnId) {
+        match self {
+            Conns::None => *self = Conns::One(OrderBytes::of(order), conn),
+            Conns::One(other, first) => {
+                let mut conns = vec![(other.unpacked(), *first), (order, conn)];
+                conns.sort_unstable();
+                *self = Conns::Many(Box::new(conns));
+            }
             Conns::Many(conns) => {
-                conns.remove(index);
-                if let [last] = conns[..] {
-                    *self = Conns::One(last);
-                }
+                let place = conns.partition_point(|(other, _)| *other < order);
+                conns.insert(place, (order, conn));
             }
         }
     }
 
-    fn into_vec(self) -> Vec<ConnId> {
+    fn remove(&mut self, conn: ConnId) -> bool {
+        let Some(place) = self.place_of(conn) else { return false };
+        self.remove_at(place);
+        true
+    }
+
+    fn take_oldest(&mut self) -> Option<ConnId> {
+        let (_, oldest) = self.get(0)?;
+        self.remove_at(0);
+        Some(oldest)
+    }
+
+    fn remove_at(&mut self, place: usize) {
         match self {
-            Conns::None => Vec::new(),
-            Conns::One(conn) => vec![conn],
-            Conns::Many(conns) => *conns,
+            Conns::None | Conns::One(..) => *self = Conns::None,
+            Conns::Many(conns) => {
+                conns.remove(place);
+                if let [(order, last)] = conns[..] {
+                    *self = Conns::One(OrderBytes::of(order), last);
+                }
+            }
         }
+    }
+}
+
+impl OrderBytes {
+    fn of(AcceptOrder(number): AcceptOrder) -> Self {
+        let [_, bytes @ ..] = number.to_be_bytes();
+        Self(bytes)
+    }
+
+    fn unpacked(self) -> AcceptOrder {
+        let mut number = [0; 8];
+        number[1..].copy_from_slice(&self.0);
+        AcceptOrder(u64::from_be_bytes(number))
     }
 }
 

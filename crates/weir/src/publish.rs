@@ -46,7 +46,7 @@ impl Hub {
     /// before it does.
     fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
-            if conns.is_empty() {
+            if conns.len() == 0 {
                 return Ok(draft.accepted(0));
             }
             let credits = conns
@@ -55,8 +55,8 @@ impl Hub {
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
-            for (credit, conn) in credits.into_iter().zip(conns) {
-                credit.push(Command::Send(*conn, Item::Message(Arc::clone(&message))));
+            for (credit, conn) in credits.into_iter().zip(conns.iter()) {
+                credit.push(Command::Send(conn, Item::Message(Arc::clone(&message))));
             }
             Ok(draft.accepted(conns.len()))
         })

@@ -10,9 +10,14 @@ fn conn(number: u64) -> ConnId {
     ConnId::from_u64(number)
 }
 
+/// Of the connection with this number, which is accepted before those with higher ones.
+fn handle(number: u64) -> (AcceptOrder, ConnId) {
+    (AcceptOrder(number), conn(number))
+}
+
 fn enter(devices: &Arc<Devices>, id: &str, number: u64) -> (DeviceRef, Option<ConnId>) {
     let pin = devices.pin(id);
-    let replaced = devices.enter(&pin, conn(number), true, || ()).unwrap();
+    let replaced = devices.enter(&pin, handle(number), true, || ()).unwrap();
     (pin.device(), replaced)
 }
 
@@ -56,7 +61,7 @@ proptest! {
             prop_assert_eq!(devices.connection_count(), twin.values().map(Vec::len).sum::<usize>());
             for (id, conns) in &twin {
                 prop_assert_eq!(devices.connections_of(id), Some(conns.clone()));
-                prop_assert_eq!(devices.look_at(id, <[ConnId]>::to_vec), conns.clone());
+                prop_assert_eq!(devices.look_at(id, |conns| conns.iter().collect::<Vec<_>>()), conns.clone());
                 for conn in conns {
                     let (_, device) = &refs[conn];
                     prop_assert_eq!(devices.id_of(*device, *conn), Some(id.clone()));
@@ -71,12 +76,12 @@ fn one_that_is_revoked_while_connecting_cannot_enter() {
     let devices = Devices::new(1);
     let pin = devices.pin("d");
     assert_eq!(devices.revoke("d"), Some(vec![]));
-    let refused = devices.enter(&pin, conn(1), true, || panic!("it is not welcomed"));
-    assert_eq!(refused, Err(Revoked));
+    let refused = devices.enter(&pin, handle(1), true, || panic!("it is not welcomed"));
+    assert_eq!(refused, Err(NotEntered::Revoked));
     // Authenticated behind the revocation, it may.
     let later = devices.pin("d");
-    assert_eq!(devices.enter(&later, conn(2), true, || ()), Ok(None));
-    assert_eq!(devices.enter(&pin, conn(3), true, || ()), Err(Revoked));
+    assert_eq!(devices.enter(&later, handle(2), true, || ()), Ok(None));
+    assert_eq!(devices.enter(&pin, handle(3), true, || ()), Err(NotEntered::Revoked));
     drop((pin, later));
     assert_eq!(devices.connections_of("d"), Some(vec![conn(2)]));
 }
@@ -88,7 +93,7 @@ fn a_revocation_takes_those_who_are_in_and_those_on_their_way() {
     let pin = devices.pin("d");
     assert_eq!(devices.revoke("d"), Some(vec![conn(1)]));
     assert_eq!(devices.id_of(device, conn(1)), None);
-    assert_eq!(devices.enter(&pin, conn(2), true, || ()), Err(Revoked));
+    assert_eq!(devices.enter(&pin, handle(2), true, || ()), Err(NotEntered::Revoked));
     drop(pin);
     assert_eq!((devices.device_count(), devices.connection_count()), (0, 0));
     assert_eq!(devices.revoke("d"), None);
@@ -101,7 +106,7 @@ fn a_record_goes_with_its_last_pin_or_handle() {
     drop(first);
     assert_eq!(devices.device_count(), 1);
     let device = second.device();
-    devices.enter(&second, conn(1), true, || ()).unwrap();
+    devices.enter(&second, handle(1), true, || ()).unwrap();
     drop(second);
     assert_eq!(devices.device_count(), 1);
     devices.remove(device, conn(1));
@@ -127,7 +132,7 @@ fn nothing_is_pushed_before_welcome() {
     let devices = Devices::new(1);
     let pin = devices.pin("d");
     devices
-        .enter(&pin, conn(1), true, || {
+        .enter(&pin, handle(1), true, || {
             // Under the device's lock: a push to it would wait for this.
             let stripe = parts(pin.device()).0;
             assert!(devices.stripes[stripe].try_lock().is_err());
@@ -145,4 +150,125 @@ fn who_was_revoked_while_somebody_was_asked_is_not_let_in() {
     assert!(devices.pin_since(others, early).is_ok());
     assert!(devices.pin_since("d", devices.mark()).is_ok());
     assert_eq!(devices.device_count(), 0);
+}
+
+/// What the process does to a connection of a device, and when.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Welcome,
+    End,
+}
+
+/// One connection of the model: times are milliseconds of a clock that the process does not see.
+#[derive(Debug, Clone)]
+struct Attempt {
+    device: u8,
+    /// After the one before it was accepted.
+    gap: u64,
+    /// How long the shard and its task take until they enter it.
+    delay: u64,
+    /// How long after that its end is reported.
+    life: u64,
+    /// Decides who is first of all that are due at once.
+    lot: u32,
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    (0u8..3, 0u64..20, 0u64..40, 1u64..200, any::<u32>())
+        .prop_map(|(device, gap, delay, life, lot)| Attempt { device, gap, delay, life, lot })
+}
+
+/// When something happens that is due at this time: not while the process is stopped.
+fn past_pauses(due: u64, pauses: &[(u64, u64)]) -> u64 {
+    pauses.iter().fold(due, |due, &(begin, length)| {
+        let end = begin + length;
+        if (begin..end).contains(&due) { end } else { due }
+    })
+}
+
+proptest! {
+    /// The clock jumps: all that was due meanwhile is due at once, in any order. Even so, none but a connection that its
+    /// device has since opened as many others as it may have is told that it was replaced.
+    #[test]
+    fn only_newer_connections_replace(
+        max in 1usize..4,
+        attempts in proptest::collection::vec(attempt(), 0..60),
+        mut pauses in proptest::collection::vec((0u64..600, 50u64..5_000), 0..4),
+    ) {
+        pauses.sort_unstable();
+        let devices = Devices::new(max);
+        let (mut clock, mut steps) = (0, Vec::new());
+        let mut pins = Vec::new();
+        for (at, attempt) in attempts.iter().enumerate() {
+            clock += attempt.gap;
+            let welcome = past_pauses(clock + attempt.delay, &pauses);
+            let end = past_pauses(welcome + attempt.life, &pauses);
+            steps.push((welcome, attempt.lot, at, Step::Welcome));
+            steps.push((end, attempt.lot, at, Step::End));
+            pins.push(Some(devices.pin(&attempt.device.to_string())));
+        }
+        // Stable: what is due at once happens to one connection in its order.
+        steps.sort_by_key(|(due, lot, at, _)| (*due, *lot, *at));
+        let mut entered = vec![None; attempts.len()];
+        let mut replaced = Vec::new();
+        for (_, _, at, step) in steps {
+            let number = at as u64;
+            match step {
+                Step::Welcome => {
+                    let Some(pin) = pins[at].take() else { continue };
+                    let mut is_welcomed = false;
+                    match devices.enter(&pin, handle(number), true, || is_welcomed = true) {
+                        Ok(oldest) => {
+                            prop_assert!(is_welcomed);
+                            entered[at] = Some(pin.device());
+                            replaced.extend(oldest);
+                        }
+                        Err(not_entered) => {
+                            prop_assert_eq!(not_entered, NotEntered::Replaced);
+                            prop_assert!(!is_welcomed);
+                            replaced.push(conn(number));
+                        }
+                    }
+                }
+                Step::End => {
+                    if let Some(device) = entered[at] {
+                        devices.remove(device, conn(number));
+                    }
+                }
+            }
+            for device in 0..3_u8 {
+                let conns = devices.connections_of(&device.to_string()).unwrap_or_default();
+                prop_assert!(conns.is_sorted() && conns.len() <= max, "{:?}", conns);
+            }
+        }
+        for gone in replaced {
+            let at = usize::try_from(gone.to_u64()).unwrap();
+            let device = attempts[at].device;
+            let newer = attempts[at + 1..].iter().filter(|other| other.device == device).count();
+            prop_assert!(newer >= max, "{gone:?} was replaced, though {newer} came after it");
+        }
+        prop_assert_eq!((devices.connection_count(), devices.device_count()), (0, 0));
+    }
+}
+
+#[test]
+fn one_that_comes_late_gives_way_to_those_that_were_accepted_after_it() {
+    let devices = Devices::new(2);
+    let pin = devices.pin("d");
+    let enter = |number| devices.enter(&pin, handle(number), true, || ());
+    assert_eq!(enter(5), Ok(None));
+    assert_eq!(enter(3), Ok(None));
+    assert_eq!(enter(2), Err(NotEntered::Replaced));
+    assert_eq!(enter(4), Ok(Some(conn(3))));
+    // A service replaces nobody, and stands where its order puts it.
+    assert_eq!(devices.enter(&pin, handle(1), false, || ()), Ok(None));
+    assert_eq!(devices.connections_of("d"), Some(vec![conn(1), conn(4), conn(5)]));
+    assert_eq!(enter(6), Ok(Some(conn(1))));
+}
+
+#[test]
+fn the_order_survives_where_it_is_kept() {
+    for number in [0, 1, 0xff_ffff, 1 << 40, (1 << 56) - 1] {
+        assert_eq!(OrderBytes::of(AcceptOrder(number)).unpacked(), AcceptOrder(number));
+    }
 }

@@ -9,6 +9,7 @@ use http::Request;
 
 use super::Edge;
 use super::counts::{Dialect, End};
+use crate::admission::AcceptOrder;
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub(crate) struct Guest {
     pub(super) caller: Caller,
     pub(super) edge: Arc<Edge>,
     dialect: Dialect,
+    /// Of its first request.
+    accept_order: AcceptOrder,
     /// Its place in the crowd, which the crowd alone writes.
     pub(super) place: AtomicUsize,
     /// Phase, and the tick in which it began or in which something came of it.
@@ -100,13 +103,14 @@ impl Guest {
         edge: &Arc<Edge>,
         caller: Caller,
         dialect: Dialect,
-        since: u32,
+        (accept_order, since): (AcceptOrder, u32),
     ) -> Arc<Guest> {
         let phase = if dialect == Dialect::Http2 { Phase::Idle } else { Phase::First };
         Arc::new(Guest {
             caller,
             edge: Arc::clone(edge),
             dialect,
+            accept_order,
             place: AtomicUsize::new(usize::MAX),
             state: AtomicU64::new(packed(phase, since)),
             blocked: AtomicU32::new(0),
@@ -159,6 +163,14 @@ impl Guest {
         let requests = self.requests.load(Ordering::Relaxed).saturating_add(1);
         self.requests.store(requests, Ordering::Relaxed);
         requests
+    }
+
+    /// Of the request that was heard last: the first one came with the connection, all others come when they are read.
+    pub(super) fn accept_order(&self) -> AcceptOrder {
+        match self.requests.load(Ordering::Relaxed) {
+            0 | 1 => self.accept_order,
+            _ => self.edge.hub.admission.next_order(),
+        }
     }
 
     /// Whether it has made as many requests as it may.

@@ -18,7 +18,7 @@ use http::{HeaderValue, Request, Version};
 use super::Edge;
 use super::closing::close;
 use super::guest::Guest;
-use crate::admission::Seat;
+use crate::admission::{AcceptOrder, Seat};
 use crate::auth::{Bearer, NoBearer};
 use crate::session;
 use crate::tls::stream::Stream;
@@ -58,13 +58,14 @@ impl Wish {
         allowed: Option<HeaderValue>,
     ) -> Result<Wish, Problem> {
         let edge = &guest.edge;
+        let order = guest.accept_order();
         match path {
             Path::Connect if head.version != Version::HTTP_11 => Err(Problem::new(
                 Kind::UpgradeRequired,
                 "a WebSocket is opened by an upgrade of HTTP/1.1, not over HTTP/2",
             )),
-            Path::Connect => SocketWish::of(edge, head).map(Wish::Socket),
-            Path::Events => EventsWish::of(edge, head, allowed).map(Wish::Events),
+            Path::Connect => SocketWish::of(edge, head, order).map(Wish::Socket),
+            Path::Events => EventsWish::of(edge, head, allowed, order).map(Wish::Events),
         }
     }
 
@@ -99,6 +100,14 @@ impl Wish {
         match self {
             Wish::Socket(wish) => wish.token(),
             Wish::Events(wish) => wish.token(),
+        }
+    }
+
+    /// Whether its request came before or after another connection.
+    fn order(&self) -> AcceptOrder {
+        match self {
+            Wish::Socket(wish) => wish.order,
+            Wish::Events(wish) => wish.order,
         }
     }
 
@@ -143,7 +152,7 @@ pub(super) async fn go_on(taken: Taken) {
     };
     drop(request);
     let addr = seat.addr();
-    let unsettled = match seat.stand_up() {
+    let unsettled = match seat.stand_up(wish.order()) {
         Ok(unsettled) => unsettled,
         Err((_seat, cause)) => {
             hub.counters().count_closed(hub.admission.refuse(cause, addr));

@@ -166,7 +166,7 @@ async fn serve(
     let peer = unsettled.addr();
     let Ok(local) = stream.socket().local_addr() else { return };
     let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity };
-    let guest = Guest::new(&edge, caller, dialect, since);
+    let guest = Guest::new(&edge, caller, dialect, (unsettled.order(), since));
     let Some(member) = edge.crowd.enter(&guest) else {
         let reason = unsettled.refuse(edge.crowd.refusal());
         edge.counters.count_closed(reason);

@@ -47,7 +47,8 @@ impl Rig {
     fn guest(&self) -> Arc<Guest> {
         let local = self.listener.local_addr().unwrap();
         let caller = Caller { peer: None, local, is_tls: false, identity: None };
-        Guest::new(self.edge(), caller, Dialect::Http1, 0)
+        let order = self.gateway.parts().0.admission.next_order();
+        Guest::new(self.edge(), caller, Dialect::Http1, (order, 0))
     }
 
     /// A peer, and the conversation with it.

@@ -10,6 +10,7 @@ use weir_wire::format::{self, Format};
 use weir_wire::v1::{Hello, Position, Subscribe};
 
 use super::{query_token, token};
+use crate::admission::AcceptOrder;
 use crate::auth::{Admission, Bearer};
 use crate::http::Edge;
 use crate::http::guest::Guest;
@@ -20,6 +21,7 @@ use crate::web::query::Query;
 /// Events that may be read.
 #[derive(Clone)]
 pub(crate) struct EventsWish {
+    pub(super) order: AcceptOrder,
     hello: Hello,
     /// Who it is, once that is known.
     admission: Option<Box<Admission>>,
@@ -46,6 +48,7 @@ impl EventsWish {
         edge: &Edge,
         head: &Parts,
         allowed: Option<HeaderValue>,
+        order: AcceptOrder,
     ) -> Result<EventsWish, Problem> {
         let limits = &edge.hub.config().limits;
         let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
@@ -75,7 +78,7 @@ impl EventsWish {
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
-        Ok(EventsWish { hello, admission: None, last, headers })
+        Ok(EventsWish { order, hello, admission: None, last, headers })
     }
 
     pub(super) fn token(&self) -> &str {

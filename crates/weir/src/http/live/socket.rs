@@ -11,6 +11,7 @@ use http::request::Parts;
 use weir_wire::format::Format;
 
 use super::{query_token, token, unknown_token};
+use crate::admission::AcceptOrder;
 use crate::auth::Bearer;
 use crate::http::Edge;
 use crate::session::{Hail, Live};
@@ -20,6 +21,7 @@ use crate::web::query::Query;
 /// A WebSocket that may be opened.
 #[derive(Clone)]
 pub(crate) struct SocketWish {
+    pub(super) order: AcceptOrder,
     /// `Sec-WebSocket-Accept`.
     accept: String,
     protocol: &'static str,
@@ -43,7 +45,7 @@ const PROTOCOLS: [(&str, Format); 2] =
 const TOKEN_PROTOCOL: &str = "weir.token.";
 
 impl SocketWish {
-    pub(super) fn of(edge: &Edge, head: &Parts) -> Result<SocketWish, Problem> {
+    pub(super) fn of(edge: &Edge, head: &Parts, order: AcceptOrder) -> Result<SocketWish, Problem> {
         let headers = &head.headers;
         if !has_word(headers, &CONNECTION, "upgrade") || !has_word(headers, &UPGRADE, "websocket") {
             let detail =
@@ -84,7 +86,7 @@ impl SocketWish {
             token =
                 shown.filter(|token| is_alone && !token.is_empty()).ok_or_else(unknown_token)?;
         }
-        Ok(SocketWish { accept: accept(key), protocol, format, token, bearer: None })
+        Ok(SocketWish { order, accept: accept(key), protocol, format, token, bearer: None })
     }
 
     pub(super) fn token(&self) -> &str {
