@@ -57,6 +57,12 @@ impl Server {
         Self::launch(|| Self::spawn(extra, before.as_deref(), Doors::default()))
     }
 
+    /// The same, under a limit of memory: an option of `ulimit` and so many KiB.
+    pub fn start_with_memory(extra: &str, option: char, kib: u64) -> Result<Server> {
+        let before = format!("ulimit -{option} {kib}");
+        Self::launch(|| Self::spawn(extra, Some(&before), Doors::default()))
+    }
+
     /// The same, speaking HTTP too, and not ended by the signal of a file that has become too large.
     pub fn start_with_limited_files(extra: &str) -> Result<Server> {
         Self::launch(|| {
@@ -227,6 +233,11 @@ impl Server {
     fn complaint(&mut self) -> String {
         let _ = self.child.wait();
         self.log()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
     }
 
     /// Its standard output, once: an access log that goes there waits as long as nobody reads it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::net::sockopt;
-use weir_tests::{Device, Server, raise_open_files};
+use weir_tests::{Answer, Device, Server, raise_open_files};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{CloseReason, frame};
 
@@ -195,6 +195,57 @@ fn a_flood_of_pings_that_reads_no_answer_is_bounded() -> Result<()> {
     let peak = server.metrics()?.sum("weir_queued_bytes_peak", "");
     assert!(peak <= 8_388_608.0, "{peak} bytes were queued against a budget of 8 MiB");
     Ok(())
+}
+
+/// Devices that read nothing fill the budget, which the kernel's limit on memory has decided: the process does not die of
+/// an allocation, and serves on.
+fn check_memory_limit(option: char, name: &str) -> Result<()> {
+    const LIMIT_KIB: u64 = 200_000;
+    const MESSAGE_BYTES: usize = 256 * 1024;
+    let long = format!(
+        "[limits]\nframe_bytes_max = {}\n[connection]\nhigh_watermark_bytes = {}\n",
+        MESSAGE_BYTES + 4096,
+        MESSAGE_BYTES * 2
+    );
+    let mut server = Server::start_with_memory(&long, option, LIMIT_KIB)?;
+    let budget = server.metrics()?.sum("weir_queued_bytes_max", "");
+    let mut witness = Device::greet(server.tcp, "witness", &["news"])?;
+    let text = "x".repeat(MESSAGE_BYTES);
+    let mut silent = Vec::new();
+    let mut sent = 0;
+    for number in 0.. {
+        let device = format!("silent-{number}");
+        silent.push(Device::greet(server.tcp, &device, &[])?);
+        for _ in 0..32 {
+            let message = serde_json::json!({"device": device, "text": text}).to_string();
+            let answer = Answer::post(server.admin, "/v1/publish", &message);
+            let Ok(answer) = answer else { panic!("it has died: {}", server.log()) };
+            assert!([200, 503].contains(&answer.status), "{}", answer.body);
+            sent += text.len();
+        }
+        // More than is left of the limit beside the process itself: what was cut has been given back.
+        if sent > 768 * usize::try_from(LIMIT_KIB)? {
+            break;
+        }
+    }
+    assert!(server.is_alive()?, "{}", server.log());
+    let peak = server.metrics()?.sum("weir_queued_bytes_peak", "");
+    assert!(peak > budget / 8.0 * 7.0 && peak <= budget, "{peak} of {budget} were used");
+    assert!(server.log().contains(name), "{}", server.log());
+    drop(silent);
+    server.publish(&serde_json::json!({"topic": "news", "text": "still here"}))?;
+    assert_eq!(witness.push()?.topic, "news");
+    Ok(())
+}
+
+#[test]
+fn a_limited_address_space_is_enough_for_the_budget() -> Result<()> {
+    check_memory_limit('v', "RLIMIT_AS")
+}
+
+#[test]
+fn a_limited_data_segment_is_enough_for_the_budget() -> Result<()> {
+    check_memory_limit('d', "RLIMIT_DATA")
 }
 
 #[test]

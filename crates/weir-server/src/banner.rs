@@ -21,7 +21,12 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
         ("topic classes", classes(&config.topic_classes)),
         (
             "byte budget",
-            format!("{} of {}", size(started.budget_bytes), size(started.resources.memory_bytes)),
+            format!(
+                "{} of {}: {}",
+                size(started.budget_bytes),
+                size(started.resources.memory_bytes),
+                started.resources.memory_limit
+            ),
         ),
         ("open files", open_files(started, config.limits.connections_max)),
         (
@@ -231,7 +236,7 @@ const PINS_SHOWN_MAX: usize = 16;
 mod tests {
     use std::time::Duration;
 
-    use weir::{Buffers, Resources, SlowPolicy};
+    use weir::{Buffers, MemoryLimit, Resources, SlowPolicy};
 
     use super::*;
 
@@ -245,7 +250,12 @@ mod tests {
             udp_buffers: None,
             development: None,
             admin: admin.map(|addr| addr.parse().unwrap()),
-            resources: Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 8 << 30 },
+            resources: Resources {
+                processors: vec![0, 1],
+                cpu_quota: None,
+                memory_bytes: 8 << 30,
+                memory_limit: MemoryLimit::Machine,
+            },
             shards: vec![Some(0), Some(1)],
             budget_bytes: 2 << 30,
             open_files: OpenFiles { soft: 4_096, hard: u64::MAX },
@@ -265,7 +275,7 @@ weir {} is listening
   shards         2, pinned to processors 0, 1
   front threads  1
   topic classes  none: every topic has the defaults
-  byte budget    2048 MiB of 8192 MiB
+  byte budget    2048 MiB of 8192 MiB: the memory of the machine
   open files     4096 soft, unlimited hard: room for 3736 connections, fewer than limits.connections_max = 1000000
   socket buffers 131072 B to send, 131072 B to receive, as granted
 

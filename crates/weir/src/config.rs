@@ -188,7 +188,7 @@ pub struct ThreadsConfig {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Bytes that may wait for sockets; 0: a quarter of the memory that the cgroup or the machine allows.
+    /// Bytes that may wait for sockets; 0: a quarter of [`crate::Resources::memory_bytes`].
     pub budget_bytes: usize,
     /// Bytes of the budget that all topics together may retain for those who come back; 0: a quarter,
     /// and at most half.

@@ -312,6 +312,8 @@ impl Started {
             topic_classes = config.topic_classes.len(),
             pinned = self.shards.iter().all(Option::is_some),
             budget_bytes = self.budget_bytes,
+            memory_bytes = self.resources.memory_bytes,
+            memory_limit = %self.resources.memory_limit,
             open_files_soft = soft,
             open_files_hard = hard,
             connections_max = self.connections_max,
@@ -324,8 +326,13 @@ impl Started {
         }
         let budget_bytes = config.memory.budget_bytes;
         if budget_bytes > self.resources.memory_bytes {
-            let memory_bytes = self.resources.memory_bytes;
-            warn!(budget_bytes, memory_bytes, "memory.budget_bytes is more than there is memory");
+            let Resources { memory_bytes, memory_limit, .. } = &self.resources;
+            warn!(
+                budget_bytes,
+                memory_bytes,
+                %memory_limit,
+                "memory.budget_bytes is more than there is memory"
+            );
         }
         let configured = config.limits.connections_max;
         if self.connections_max < configured {

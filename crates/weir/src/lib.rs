@@ -65,7 +65,7 @@ pub use ipnet::IpNet;
 pub use listener::Buffers;
 pub use private::{make_private_directory, warn_if_exposed};
 pub use rustls;
-pub use threads::{OpenFiles, Resources, raise_open_files, schedule_front_thread};
+pub use threads::{MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread};
 pub use tls::{Development, TlsError};
 pub use weir_engine::datagrams::DatagramBuffers;
 pub use weir_engine::{ConnId, Priority, SlowPolicy, Transport};

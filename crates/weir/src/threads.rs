@@ -1,5 +1,7 @@
 //! What the process may use: processors, memory, descriptors. The machine's size says little in a container.
 
+mod memory;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +11,8 @@ use tracing::debug;
 use weir_engine::ThreadShare;
 
 use crate::config::{MemoryConfig, ThreadsConfig};
+pub use memory::MemoryLimit;
+use memory::{Memory, Rlimits};
 
 /// What the process may use.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,8 +21,10 @@ pub struct Resources {
     pub processors: Vec<usize>,
     /// Processors' worth of time that the cgroup grants, if it limits it.
     pub cpu_quota: Option<f64>,
-    /// Bytes of memory: the cgroup's limit, or the machine's.
+    /// Bytes of memory: the smallest limit that the kernel enforces.
     pub memory_bytes: usize,
+    /// Which limit that is.
+    pub memory_limit: MemoryLimit,
 }
 
 /// The limit on open files.
@@ -31,15 +37,17 @@ pub struct OpenFiles {
 }
 
 impl Resources {
-    /// Asks the kernel: affinity mask, cgroup (version 2 or 1), memory.
+    /// Asks the kernel: affinity mask, cgroup (version 2 or 1), memory, resource limits.
     pub fn detect() -> Resources {
-        let cgroup = Cgroup::of_this_process(Path::new("/"));
-        let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
-        let limits = [cgroup.memory_limit(), machine];
+        let root = Path::new("/");
+        let cgroup = Cgroup::of_this_process(root);
+        let processors = processors();
+        let memory = Memory::of_this_process(root, &cgroup, Rlimits::read(), processors.len());
         Resources {
-            processors: processors(),
             cpu_quota: cgroup.cpu_quota(),
-            memory_bytes: limits.into_iter().flatten().min().unwrap_or(FALLBACK_MEMORY_BYTES),
+            processors,
+            memory_bytes: memory.bytes,
+            memory_limit: memory.limit,
         }
     }
 
@@ -190,13 +198,6 @@ impl Cgroup {
         });
         quotas.min_by(f64::total_cmp)
     }
-
-    fn memory_limit(&self) -> Option<usize> {
-        let limits = self.memory.iter().flat_map(|directory| {
-            ["memory.max", "memory.limit_in_bytes"].map(|file| directory.join(file))
-        });
-        limits.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
-    }
 }
 
 fn with_parents(mount: &Path, path: &str) -> Vec<PathBuf> {
@@ -208,20 +209,10 @@ fn read_number(path: &Path) -> Option<f64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Bytes of `MemTotal` in `/proc/meminfo`.
-fn mem_total(text: &str) -> Option<usize> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 /// Longer than most of what a front thread does at once.
 const FRONT_SLICE: Duration = Duration::from_micros(200);
 /// A tenth of the weight of a shard's thread: never starved, hardly in the way.
 const SETTLING_NICE: i32 = 10;
-
-/// Where neither the cgroup nor the kernel tells.
-const FALLBACK_MEMORY_BYTES: usize = 1 << 30;
 
 #[cfg(test)]
 mod tests;

@@ -266,7 +266,9 @@ static KEYS: &[Key] = &[
         memory.budget_bytes,
         "0 or at least 1048576 and twice connection.high_watermark_bytes",
         "Bytes that may wait for slow sockets, all connections together. At its edge the connections stalled longest \
-         are closed. 0: a quarter of the memory that the cgroup or the machine allows."
+         are closed. 0: a quarter of the memory that the kernel lets the process have. The smallest limit counts: the \
+         machine's memory, `memory.max` and `memory.high` of the cgroup and those above it, `RLIMIT_AS`, `RLIMIT_DATA`, \
+         and the commit limit where nothing is overcommitted. The line `listening` in the log says which."
     ),
     key!(
         memory.retention_bytes,

@@ -1,7 +1,7 @@
 //! Tests of the configuration.
 
 use super::*;
-use crate::Resources;
+use crate::{MemoryLimit, Resources};
 
 /// Changes the default configuration and says which key is at fault, if one is.
 fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
@@ -17,8 +17,13 @@ fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
 }
 
 /// Two processors, and memory for a budget of 64 MiB and a quarter of that to retain.
-fn machine() -> Resources {
-    Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 256 << 20 }
+pub(super) fn machine() -> Resources {
+    Resources {
+        processors: vec![0, 1],
+        cpu_quota: None,
+        memory_bytes: 256 << 20,
+        memory_limit: MemoryLimit::Machine,
+    }
 }
 
 fn token(token: &str, device: Option<&str>) -> TokenConfig {

@@ -171,7 +171,9 @@ impl Config {
         if budget >= min {
             return Ok(());
         }
-        let value = format!("{} (a quarter of the memory: {budget})", self.memory.budget_bytes);
+        let (memory, limit) = (resources.memory_bytes, resources.memory_limit);
+        let value =
+            format!("{} ({budget}, a quarter of {memory}: {limit})", self.memory.budget_bytes);
         let allowed = format!(
             "at least {min}: 1 MiB, and two stalled connections' worth (connection.high_watermark_bytes); set it, or \
              lower that"

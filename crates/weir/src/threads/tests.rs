@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path);
@@ -12,50 +12,45 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-fn limits(files: &[(&str, &str)]) -> (Option<f64>, Option<usize>) {
+fn quota(files: &[(&str, &str)]) -> Option<f64> {
     let root = tree(files);
-    let cgroup = Cgroup::of_this_process(root.path());
-    (cgroup.cpu_quota(), cgroup.memory_limit())
+    Cgroup::of_this_process(root.path()).cpu_quota()
 }
 
 #[test]
 fn the_tightest_limit_on_the_way_up_holds() {
-    let found = limits(&[
+    let found = quota(&[
         ("proc/self/cgroup", "0::/outer/inner\n"),
         ("sys/fs/cgroup/outer/cpu.max", "150000 100000\n"),
         ("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n"),
-        ("sys/fs/cgroup/outer/memory.max", "1073741824\n"),
-        ("sys/fs/cgroup/outer/inner/memory.max", "536870912\n"),
     ]);
-    assert_eq!(found, (Some(1.5), Some(512 << 20)));
+    assert_eq!(found, Some(1.5));
 }
 
 #[test]
 fn a_container_sees_its_own_limits_at_the_mount() {
-    let found = limits(&[
+    let found = quota(&[
         ("proc/self/cgroup", "0::/not/visible/here\n"),
         ("sys/fs/cgroup/cpu.max", "400000 100000\n"),
-        ("sys/fs/cgroup/memory.max", "max\n"),
     ]);
-    assert_eq!(found, (Some(4.0), None));
+    assert_eq!(found, Some(4.0));
 }
 
 #[test]
 fn version_1_is_understood() {
-    let found = limits(&[
+    let found = quota(&[
         ("proc/self/cgroup", "9:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a\n"),
         ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n"),
         ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n"),
         ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
         ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
-        ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "268435456\n"),
     ]);
-    assert_eq!(found, (Some(0.5), Some(256 << 20)));
+    assert_eq!(found, Some(0.5));
 }
 
 #[test]
 fn without_a_cgroup_nothing_is_limited() {
-    assert_eq!(limits(&[]), (None, None));
+    assert_eq!(quota(&[]), None);
 }
 
 #[test]
@@ -64,6 +59,7 @@ fn shards_follow_mask_and_quota() {
         processors: (10..10 + processors).collect(),
         cpu_quota,
         memory_bytes: 1 << 30,
+        memory_limit: MemoryLimit::Machine,
     };
     let auto = ThreadsConfig::default();
     for (processors, quota, shards, pinned) in [

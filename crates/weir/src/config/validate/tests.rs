@@ -1,12 +1,8 @@
 //! Tokens, services, classes and limits with bad values, one by one: what is said of each.
 
-use crate::Resources;
 use crate::config::Config;
-
-/// Two processors, and memory for a budget of 64 MiB and a quarter of that to retain.
-fn machine() -> Resources {
-    Resources { processors: vec![0, 1], cpu_quota: None, memory_bytes: 256 << 20 }
-}
+use crate::config::tests::machine;
+use crate::{MemoryLimit, Resources};
 
 fn said(json: &str) -> String {
     let config: Config = serde_json::from_str(json).unwrap_or_else(|e| panic!("{json}: {e}"));
@@ -510,10 +506,11 @@ fn the_tokens_of_the_example_stay_on_loopback() {
 
 #[test]
 fn a_budget_that_the_machine_decides_is_enough() {
-    let small = Resources { memory_bytes: 2 << 20, ..machine() };
+    let limit = MemoryLimit::AddressSpace;
+    let small = Resources { memory_bytes: 2 << 20, memory_limit: limit, ..machine() };
     let error = Config::default().validate_for(&small).unwrap_err();
     assert_eq!(error.key, "memory.budget_bytes");
-    assert_eq!(error.value, "0 (a quarter of the memory: 524288)");
+    assert_eq!(error.value, "0 (524288, a quarter of 2097152: RLIMIT_AS (ulimit -v))");
     assert!(error.allowed.contains("connection.high_watermark_bytes"), "{error}");
 }
 

@@ -1,0 +1,130 @@
+//! How much memory the process may use, and which limit says so.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::Cgroup;
+
+/// A limit on memory that the kernel enforces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// The memory of the machine.
+    Machine,
+    /// `memory.max` of the cgroup or of one above it (version 1: `memory.limit_in_bytes`): beyond it the process is
+    /// killed.
+    CgroupMax,
+    /// `memory.high` of the cgroup or of one above it: beyond it the process is slowed down.
+    CgroupHigh,
+    /// `RLIMIT_AS` (`ulimit -v`): beyond it an allocation fails, which ends the process.
+    AddressSpace,
+    /// `RLIMIT_DATA` (`ulimit -d`): likewise.
+    Data,
+    /// `CommitLimit`, where the kernel does not overcommit (`vm.overcommit_memory = 2`): likewise.
+    Commit,
+    /// The kernel does not say; this much is assumed.
+    Unknown,
+}
+
+/// Bytes that the process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) bytes: usize,
+    pub(super) limit: MemoryLimit,
+}
+
+/// The resource limits on memory that are in force; `None`: unlimited.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rlimits {
+    pub(super) address_space: Option<u64>,
+    pub(super) data: Option<u64>,
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemoryLimit::Machine => "the memory of the machine",
+            MemoryLimit::CgroupMax => "memory.max of the cgroup",
+            MemoryLimit::CgroupHigh => "memory.high of the cgroup",
+            MemoryLimit::AddressSpace => "RLIMIT_AS (ulimit -v)",
+            MemoryLimit::Data => "RLIMIT_DATA (ulimit -d)",
+            MemoryLimit::Commit => "CommitLimit (vm.overcommit_memory = 2)",
+            MemoryLimit::Unknown => "assumed, the kernel does not say",
+        })
+    }
+}
+
+impl Rlimits {
+    pub(super) fn read() -> Rlimits {
+        let soft = |resource| getrlimit(resource).current;
+        Rlimits { address_space: soft(Resource::As), data: soft(Resource::Data) }
+    }
+}
+
+impl Memory {
+    /// The smallest of all limits. Of those that count mappings, what the process has mapped already, and what its
+    /// threads will map, is taken off: the code, and stacks that are hardly used, take nothing of the others.
+    pub(super) fn of_this_process(
+        root: &Path,
+        cgroup: &Cgroup,
+        rlimits: Rlimits,
+        processors: usize,
+    ) -> Memory {
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let (machine, status) = (read("proc/meminfo"), read("proc/self/status"));
+        let left = |limit: Option<u64>, mapped: &str| {
+            let limit = usize::try_from(limit?).unwrap_or(usize::MAX);
+            let mapped = field(&status, mapped).unwrap_or(0);
+            Some(limit.saturating_sub(mapped).saturating_sub(stack_bytes(processors)))
+        };
+        let is_strict = read("proc/sys/vm/overcommit_memory").trim() == "2";
+        let commit = field(&machine, "CommitLimit:").filter(|_| is_strict).map(|limit| {
+            let committed = field(&machine, "Committed_AS:").unwrap_or(0);
+            limit.saturating_sub(committed).saturating_sub(stack_bytes(processors))
+        });
+        let limits = [
+            (field(&machine, "MemTotal:"), MemoryLimit::Machine),
+            (cgroup.memory(&["memory.max", "memory.limit_in_bytes"]), MemoryLimit::CgroupMax),
+            (cgroup.memory(&["memory.high"]), MemoryLimit::CgroupHigh),
+            (left(rlimits.address_space, "VmSize:"), MemoryLimit::AddressSpace),
+            (left(rlimits.data, "VmData:"), MemoryLimit::Data),
+            (commit, MemoryLimit::Commit),
+        ];
+        let known =
+            limits.into_iter().filter_map(|(bytes, limit)| Some(Memory { bytes: bytes?, limit }));
+        let unknown = Memory { bytes: FALLBACK_BYTES, limit: MemoryLimit::Unknown };
+        known.min_by_key(|memory| memory.bytes).unwrap_or(unknown)
+    }
+}
+
+impl Cgroup {
+    /// The smallest value in files of these names, on the way from the process's own group to the root.
+    fn memory(&self, names: &[&str]) -> Option<usize> {
+        let paths = self.memory.iter().flat_map(|group| names.iter().map(|name| group.join(name)));
+        paths.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
+    }
+}
+
+/// What the stacks of all threads map, at most: five kinds of threads that there is one a processor of, and some others.
+fn stack_bytes(processors: usize) -> usize {
+    (5 * processors + OTHER_THREADS) * STACK_BYTES
+}
+
+/// Bytes of a field in the form of `/proc/meminfo`, in KiB.
+fn field(text: &str, name: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Threads for what blocks, the store, the log, and the allocator's own.
+const OTHER_THREADS: usize = 8;
+/// What Rust gives a thread, with its guard page.
+const STACK_BYTES: usize = 2 * 1024 * 1024 + 4096;
+/// Where the kernel tells nothing.
+const FALLBACK_BYTES: usize = 1 << 30;
+
+#[cfg(test)]
+mod tests;
