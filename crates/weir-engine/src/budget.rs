@@ -3,22 +3,78 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// What a part of the byte budget is for.
+///
+/// Each kind has a limit of its own, and all limits together are the budget: so no kind can take the room of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Messages on their way, in running ticks and in rings.
+    Messages,
+    /// What waits for slow connections: messages in their queues, the queues, and frames for one of them alone.
+    Waiting,
+    /// Beginnings of frames and of records from settled connections.
+    Incoming,
+    /// What peers have sent that are not settled: beginnings of a PROXY header, a handshake or a `Hello`.
+    Unsettled,
+    /// Requests, answers and relays of HTTP.
+    Http,
+}
+
+impl Share {
+    /// How many kinds there are.
+    pub const COUNT: usize = 5;
+
+    /// Every kind.
+    pub const ALL: [Share; Share::COUNT] =
+        [Share::Messages, Share::Waiting, Share::Incoming, Share::Unsettled, Share::Http];
+
+    /// The word in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Share::Messages => "messages",
+            Share::Waiting => "waiting",
+            Share::Incoming => "incoming",
+            Share::Unsettled => "unsettled",
+            Share::Http => "http",
+        }
+    }
+
+    /// Its limit; `rest` is what messages leave. Half of it is for waiting: many healthy clients are slow for a moment.
+    const fn bytes_max(self, budget_bytes: usize, rest: usize) -> usize {
+        match self {
+            Share::Messages => budget_bytes - rest / 16 * 16,
+            Share::Waiting => rest / 16 * 8,
+            Share::Incoming => rest / 16 * 2,
+            Share::Unsettled => rest / 16,
+            Share::Http => rest / 16 * 5,
+        }
+    }
+}
+
 /// All bytes that may wait in this process: messages on their way, remainders, partial frames, queue nodes, and the
 /// positions that events name.
 ///
-/// Shape: one counter for all shards, which lease it in pieces of 64 KiB so that it stays out of their way.
-/// Limits: `take` refuses beyond the limit; what happens then is the caller's: a shard closes its longest-stalled
-/// connection, the router refuses the message. Only the batch of a tick may pass it ([`crate::Message::of_tick`]), by no
-/// more than the messages in it have taken.
+/// Shape: a counter for each [`Share`], common to all shards, which lease pieces of 64 KiB so that it stays out of their
+/// way. Messages have what may be retained and a quarter of the budget; the other shares divide the rest.
+/// Limits: `take` refuses beyond the share's limit; what happens then is the caller's: a shard closes the connections
+/// that hold the most, the router refuses the message. Only what replaces or completes bytes that were taken before may
+/// pass a limit: the batch of a tick ([`crate::Message::of_tick`]), and encodings that shards make.
 /// Cost: one atomic operation a message, and one a piece.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
-    used: AtomicUsize,
+    parts: [Part; Share::COUNT],
     peak: AtomicUsize,
-    refused: AtomicU64,
     #[cfg(any(test, feature = "sim"))]
     overdrawn: AtomicUsize,
+}
+
+/// What one share has.
+#[derive(Debug, Default)]
+struct Part {
+    used: AtomicUsize,
+    bytes_max: usize,
+    refused: AtomicU64,
 }
 
 /// A shard takes and returns budget in pieces of this size: 64 KiB is some hundreds of stalled deliveries, and little
@@ -26,77 +82,108 @@ pub struct Budget {
 pub(crate) const LEASE_BYTES: usize = 64 * 1024;
 
 impl Budget {
-    /// A budget of `bytes_max` bytes.
+    /// A budget of `bytes_max` bytes, a quarter of which may be retained.
     pub fn new(bytes_max: usize) -> Arc<Self> {
+        Self::with_retention(bytes_max, bytes_max / 4)
+    }
+
+    /// A budget of `bytes_max` bytes, of which topics may retain `retention_bytes`, at most half.
+    pub fn with_retention(bytes_max: usize, retention_bytes: usize) -> Arc<Self> {
+        let rest = (bytes_max - bytes_max / 4).saturating_sub(retention_bytes);
+        let part =
+            |share: Share| Part { bytes_max: share.bytes_max(bytes_max, rest), ..Part::default() };
         Arc::new(Self {
             bytes_max,
-            used: AtomicUsize::new(0),
+            parts: Share::ALL.map(part),
             peak: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
             #[cfg(any(test, feature = "sim"))]
             overdrawn: AtomicUsize::new(0),
         })
     }
 
-    /// The limit.
+    /// The limit of all shares together.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// Bytes taken now, leases included.
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+    /// The limit of a share.
+    pub fn bytes_max_of(&self, share: Share) -> usize {
+        self.part(share).bytes_max
     }
 
-    /// The most that was ever taken.
+    /// Bytes taken now, leases included.
+    pub fn used(&self) -> usize {
+        self.parts.iter().map(|part| part.used.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes of a share that are taken now.
+    pub fn used_of(&self, share: Share) -> usize {
+        self.part(share).used.load(Ordering::Relaxed)
+    }
+
+    /// The most that was ever taken, to a few takings at the same moment.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
     /// How often bytes were refused.
     pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+        self.parts.iter().map(|part| part.refused.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether so little is left that the longest-stalled connections should give way: seven eighths are used. The
-    /// last eighth keeps new messages acceptable while they go.
-    pub fn is_tight(&self) -> bool {
-        self.used() > self.bytes_max / 8 * 7
+    /// How often bytes of a share were refused.
+    pub fn refused_of(&self, share: Share) -> u64 {
+        self.part(share).refused.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes`, or nothing, which is counted.
-    pub fn take(&self, bytes: usize) -> bool {
-        let taken = self.try_take(bytes);
+    /// Whether so little is left of a share that those should give way who hold the most of it: seven eighths are used.
+    pub fn is_tight(&self, share: Share) -> bool {
+        let part = self.part(share);
+        part.used.load(Ordering::Relaxed) > part.bytes_max / 8 * 7
+    }
+
+    /// Takes `bytes` of a share, or nothing, which is counted.
+    pub fn take(&self, share: Share, bytes: usize) -> bool {
+        let taken = self.try_take(share, bytes);
         if !taken {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.part(share).refused.fetch_add(1, Ordering::Relaxed);
         }
         taken
     }
 
     /// Takes `bytes`, or nothing.
-    fn try_take(&self, bytes: usize) -> bool {
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max)
+    fn try_take(&self, share: Share, bytes: usize) -> bool {
+        let part = self.part(share);
+        let taken = part.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= part.bytes_max)
         });
-        match taken {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                true
-            }
-            Err(_) => false,
+        if taken.is_ok() {
+            self.note_peak();
         }
+        taken.is_ok()
     }
 
-    /// Takes `bytes`, also beyond the limit: for what replaces bytes that were taken before it.
-    fn overdraw(&self, bytes: usize) {
-        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
-        self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+    /// Takes `bytes`, also beyond the limit: for what replaces or completes bytes that were taken before it.
+    fn overdraw(&self, share: Share, bytes: usize) {
+        self.part(share).used.fetch_add(bytes, Ordering::Relaxed);
+        self.note_peak();
     }
 
-    /// Gives back what was taken.
-    pub fn give(&self, bytes: usize) {
-        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "more given back than taken: {bytes} of {before}");
+    /// Gives back what was taken of a share.
+    pub fn give(&self, share: Share, bytes: usize) {
+        let before = self.part(share).used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(
+            before >= bytes,
+            "more given back than taken: {bytes} of {before} of {share:?}"
+        );
+    }
+
+    fn part(&self, share: Share) -> &Part {
+        &self.parts[share as usize]
+    }
+
+    fn note_peak(&self) {
+        self.peak.fetch_max(self.used(), Ordering::Relaxed);
     }
 }
 
@@ -108,7 +195,7 @@ impl Budget {
     }
 }
 
-/// A part of the budget that is held as long as this lives.
+/// A part of the messages' share that is held as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -119,12 +206,12 @@ pub(crate) struct Charge {
 
 impl Charge {
     pub(crate) fn take(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
-        budget.take(bytes).then(|| Self::of(budget, bytes, false))
+        budget.take(Share::Messages, bytes).then(|| Self::of(budget, bytes, false))
     }
 
     /// Takes it in any case.
     pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize) -> Charge {
-        budget.overdraw(bytes);
+        budget.overdraw(Share::Messages, bytes);
         Self::of(budget, bytes, true)
     }
 
@@ -157,23 +244,24 @@ impl Drop for Charge {
         if self.is_overdrawn {
             self.budget.overdrawn.fetch_sub(self.bytes, Ordering::Relaxed);
         }
-        self.budget.give(self.bytes);
+        self.budget.give(Share::Messages, self.bytes);
     }
 }
 
-/// One shard's piece of the budget.
+/// One shard's piece of a share of the budget.
 ///
-/// Invariant: `held + free` is what this lease has taken from the budget.
+/// Invariant: `held + free` is what this lease has taken from the share.
 #[derive(Debug)]
 pub(crate) struct Lease {
     budget: Arc<Budget>,
+    share: Share,
     held: usize,
     free: usize,
 }
 
 impl Lease {
-    pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, held: 0, free: 0 }
+    pub(crate) fn new(budget: Arc<Budget>, share: Share) -> Self {
+        Self { budget, share, held: 0, free: 0 }
     }
 
     /// Bytes held by what waits in the shard.
@@ -185,13 +273,19 @@ impl Lease {
         &self.budget
     }
 
+    /// Whether little is left of its share.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.budget.is_tight(self.share)
+    }
+
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         if bytes > self.free {
             let missing = bytes - self.free;
             let piece = missing.max(LEASE_BYTES);
-            if piece <= self.budget.bytes_max() / 8 && self.budget.try_take(piece) {
+            let share = self.share;
+            if piece <= self.budget.bytes_max_of(share) / 8 && self.budget.try_take(share, piece) {
                 self.free += piece;
-            } else if self.budget.take(missing) {
+            } else if self.budget.take(share, missing) {
                 self.free += missing;
             } else {
                 return false;
@@ -212,7 +306,7 @@ impl Lease {
         self.free += bytes;
         let keep = if self.held == 0 { 0 } else { LEASE_BYTES };
         if self.free > keep + LEASE_BYTES || self.held == 0 {
-            self.budget.give(self.free - keep);
+            self.budget.give(self.share, self.free - keep);
             self.free = keep;
         }
     }
@@ -220,33 +314,50 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.budget.give(self.held + self.free);
+        self.budget.give(self.share, self.held + self.free);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Share::{Messages, Waiting};
 
     #[test]
-    fn refuses_beyond_the_limit_and_counts_it() {
-        let budget = Budget::new(100);
-        assert!(budget.take(60));
-        assert!(!budget.take(41));
-        assert!(budget.take(40));
-        assert_eq!((budget.used(), budget.peak(), budget.refused()), (100, 100, 1));
+    fn refuses_beyond_the_limit_of_a_share_and_counts_it() {
+        let budget = Budget::new(320);
+        assert_eq!(Share::ALL.map(|share| budget.bytes_max_of(share)), [160, 80, 20, 10, 50]);
+        assert!(budget.take(Messages, 100));
+        assert!(!budget.take(Messages, 61));
+        assert!(budget.take(Messages, 60));
+        assert_eq!((budget.used(), budget.peak(), budget.refused()), (160, 160, 1));
         let charge = Charge::overdraw(&budget, 20);
-        assert_eq!((budget.used(), budget.peak(), budget.refused()), (120, 120, 1));
-        assert!(budget.is_tight() && !budget.take(1));
+        assert_eq!((budget.used(), budget.peak(), budget.refused()), (180, 180, 1));
+        assert!(budget.is_tight(Messages) && !budget.take(Messages, 1));
         drop(charge);
-        budget.give(100);
+        budget.give(Messages, 160);
         assert_eq!(budget.used(), 0);
+    }
+
+    /// Fails when a share takes the room of another one, or all together are more than the budget.
+    #[test]
+    fn no_share_takes_the_room_of_another_one() {
+        for (bytes_max, retention_bytes) in [(1, 0), (1000, 0), (1000, 250), (1 << 20, 1 << 19)] {
+            let budget = Budget::with_retention(bytes_max, retention_bytes);
+            for share in Share::ALL {
+                assert!(budget.take(share, budget.bytes_max_of(share)));
+                assert!(!budget.take(share, 1));
+                assert_eq!(budget.refused_of(share), 1);
+            }
+            assert_eq!(budget.used(), bytes_max);
+            assert!(budget.bytes_max_of(Messages) >= bytes_max / 4 + retention_bytes);
+        }
     }
 
     #[test]
     fn a_lease_takes_pieces_and_returns_them_all_when_nothing_is_held() {
         let budget = Budget::new(64 * LEASE_BYTES);
-        let mut lease = Lease::new(Arc::clone(&budget));
+        let mut lease = Lease::new(Arc::clone(&budget), Waiting);
         assert!(lease.take(10));
         assert_eq!(budget.used(), LEASE_BYTES);
         assert!(lease.take(3 * LEASE_BYTES));
@@ -258,23 +369,24 @@ mod tests {
 
     #[test]
     fn a_lease_uses_the_last_bytes_exactly() {
-        let budget = Budget::new(8 * LEASE_BYTES + 1000);
-        assert!(budget.take(8 * LEASE_BYTES));
-        let mut lease = Lease::new(Arc::clone(&budget));
+        let budget = Budget::new(32 * LEASE_BYTES + 4096);
+        let most = budget.bytes_max_of(Waiting) - 1000;
+        assert!(budget.take(Waiting, most));
+        let mut lease = Lease::new(Arc::clone(&budget), Waiting);
         assert!(lease.take(1000));
         assert_eq!(budget.refused(), 0, "a piece that is too large is no refusal");
         assert!(!lease.take(1));
         assert_eq!(budget.refused(), 1);
         drop(lease);
-        assert_eq!(budget.used(), 8 * LEASE_BYTES);
+        assert_eq!(budget.used(), most);
     }
 
     #[test]
     fn a_charge_is_returned_on_drop() {
-        let budget = Budget::new(10);
-        let charge = Charge::take(&budget, 8);
+        let budget = Budget::new(20);
+        let charge = Charge::take(&budget, 12);
         assert!(charge.is_some());
-        assert!(Charge::take(&budget, 8).is_none());
+        assert!(Charge::take(&budget, 12).is_none());
         drop(charge);
         assert_eq!(budget.used(), 0);
     }

@@ -28,7 +28,7 @@ pub mod tls;
 mod topics;
 mod wheel;
 
-pub use budget::Budget;
+pub use budget::{Budget, Share};
 pub use command::{
     Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Stretch,
     StretchBegin, TlsAdoption, Urgent,

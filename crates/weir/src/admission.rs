@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::{Origin, Transport};
+use weir_engine::{Origin, Share, Transport};
 use weir_wire::CloseReason;
 
 use crate::config::{Config, LimitsConfig};
@@ -127,7 +127,7 @@ impl Admission {
             return Err(ConnectRefuseCause::Draining);
         }
         // At its edge the budget belongs to those who are connected.
-        if hub.engine().budget().is_tight() {
+        if is_memory_tight(hub) {
             return Err(ConnectRefuseCause::Memory);
         }
         // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
@@ -181,7 +181,7 @@ impl Admission {
 
     /// Finds a shard for a connection whose device is known; it has one more now.
     pub(crate) fn settle(hub: &Hub) -> Result<usize, ConnectRefuseCause> {
-        if hub.engine().budget().is_tight() {
+        if is_memory_tight(hub) {
             return Err(ConnectRefuseCause::Memory);
         }
         hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
@@ -424,6 +424,13 @@ impl Spares {
     fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
         self.0.lock().expect("no panic happens under the spares' lock")
     }
+}
+
+/// Whether new connections have to wait until the byte budget has more room. What waits for slow connections says
+/// nothing here: those give way themselves.
+fn is_memory_tight(hub: &Hub) -> bool {
+    let budget = hub.engine().budget();
+    budget.is_tight(Share::Messages) || budget.is_tight(Share::Unsettled)
 }
 
 /// Sockets on shards whose connections have been reported closed.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
-use weir_engine::Budget;
 use weir_engine::tls::Violation;
+use weir_engine::{Budget, Share};
 use weir_wire::CloseReason;
 
 /// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
@@ -49,7 +49,7 @@ impl Partial {
         if missing > 0 {
             // Doubling, like the buffer.
             let charge = missing.max(self.charged);
-            if !self.budget.take(charge) {
+            if !self.budget.take(Share::Unsettled, charge) {
                 return Err(CloseReason::BudgetExhausted);
             }
             self.charged += charge;
@@ -77,14 +77,14 @@ impl Partial {
             self.bytes.drain(..count);
         } else {
             self.bytes = Vec::new();
-            self.budget.give(std::mem::take(&mut self.charged));
+            self.budget.give(Share::Unsettled, std::mem::take(&mut self.charged));
         }
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        self.budget.give(self.charged);
+        self.budget.give(Share::Unsettled, self.charged);
     }
 }
 

@@ -11,6 +11,7 @@ use common::{Hears, Peer, config, encode, eventually, hello, start};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use weir::{Config, ConnectRefuseCause, Gateway};
+use weir_engine::Share;
 use weir_wire::CloseReason;
 
 /// From 127.0.0.`host`.
@@ -128,14 +129,14 @@ async fn near_the_byte_budget_nobody_is_let_in() {
     let mut waiting = from(&gateway, 2).await;
     eventually(|| handle.counters().unsettled() == 1, "it is accepted").await;
     let budget = handle.engine().budget();
-    let taken = budget.bytes_max() / 8 * 7 + 1;
-    assert!(budget.take(taken));
+    let taken = budget.bytes_max_of(Share::Messages) / 8 * 7 + 1;
+    assert!(budget.take(Share::Messages, taken));
     // At accept, and at settling.
     expect_later(&mut from(&gateway, 3).await, CloseReason::BudgetExhausted).await;
     waiting.say(hello("d1", "", &[])).await;
     expect_later(&mut waiting, CloseReason::BudgetExhausted).await;
     assert_eq!(refused(&gateway, ConnectRefuseCause::Memory), 2);
-    budget.give(taken);
+    budget.give(Share::Messages, taken);
     let _later = settled_from(&gateway, 3, "d2").await;
     gateway.shutdown().await;
 }

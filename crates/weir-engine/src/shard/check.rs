@@ -265,7 +265,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let lingering = Transport::ALL.map(|transport| stats.lingering.of(transport).get());
         ensure!(sums.lingering == lingering, "{lingering:?} lingering by transport: {sums:?}");
         ensure!(sums.items == stats.queued_items.get(), "items: {sums:?}");
-        let held = self.lease.held();
+        let held = self.lease.held() + self.incoming.held() + self.events.held();
         ensure!(sums.bytes_held == held, "the lease holds {held}: {sums:?}");
         ensure!(self.lease.budget().used() >= held, "the budget knows less than the lease");
         let budget = self.lease.budget();

@@ -222,7 +222,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Goes on with the walks of a rank that is busy; what is left of the share, nothing after a part of a gathering.
     fn go_on_with_rank(&mut self, rank: usize, share: Share) -> Share {
         let Rank { waiting, touched, .. } = &self.fanouts.ranks[rank];
-        let is_alone = waiting.len() == 1 || self.lease.budget().is_tight();
+        let is_alone = waiting.len() == 1 || self.lease.is_tight();
         if touched.is_empty() && is_alone {
             return self.walk_directly(rank, share);
         }
@@ -245,7 +245,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             || rank.walked.len() >= GATHER_MAX
             || rank.flushed > 0
             || rank.touched.len() >= self.slices.touched
-            || self.lease.budget().is_tight()
+            || self.lease.is_tight()
     }
 
     /// The only walk, or the first while there is no budget for gathering: sends as it goes. What is left of the share.

@@ -115,14 +115,10 @@ impl<N: Net, F: Front> Shard<N, F> {
             *last = offset;
             return true;
         }
-        if !self.charge(POSITION_BYTES) {
+        let Some(positions) = self.positions.get_mut(&slot) else { return false };
+        if !self.events.take(POSITION_BYTES) {
             return false;
         }
-        let Some(positions) = self.positions.get_mut(&slot) else {
-            // Making room ended this very connection.
-            self.lease.give(POSITION_BYTES);
-            return false;
-        };
         positions.reserve_exact(1);
         positions.push((epoch, offset));
         true
@@ -155,7 +151,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Has each event name the positions of all topics of the connection, which comes with these; `false` if the budget
     /// has no room for them.
     pub(super) fn begin_positions(&mut self, slot: u32, mut positions: Vec<(u64, u64)>) -> bool {
-        let has_room = self.charge(bytes_of_positions(positions.len()));
+        let has_room = self.events.take(bytes_of_positions(positions.len()));
         if has_room {
             positions.shrink_to_fit();
             self.positions.insert(slot, positions);
@@ -173,7 +169,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.format(slot) == Format::Sse
             && let Some(positions) = self.positions.remove(&slot)
         {
-            self.lease.give(bytes_of_positions(positions.len()));
+            self.events.give(bytes_of_positions(positions.len()));
         }
     }
 

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::budget::{Budget, Lease};
+use crate::budget::{Budget, Lease, Share};
 use crate::command::{Front, Report};
 use crate::id::Priority;
 use crate::mailbox::Inbox;
@@ -71,7 +71,10 @@ pub(crate) struct Shard<N: Net, F> {
     tls: TlsTable,
     topics: Topics,
     wheel: Wheel,
+    /// What it has of the budget for what waits, for beginnings of frames and records, and for positions of events.
     lease: Lease,
+    incoming: Lease,
+    events: Lease,
     pool: Pool,
     /// Outboxes that wait for a connection that needs one.
     #[expect(clippy::vec_box, reason = "they move into entries as boxes")]
@@ -182,7 +185,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             settings,
             topics: Topics::new(),
             wheel: Wheel::new(),
-            lease: Lease::new(budget),
+            lease: Lease::new(Arc::clone(&budget), Share::Waiting),
+            incoming: Lease::new(Arc::clone(&budget), Share::Incoming),
+            events: Lease::new(budget, Share::Http),
             pool: Pool::default(),
             spare_outboxes: Vec::new(),
             stalled: SlotList::new(|outbox| &mut outbox.links),
@@ -398,7 +403,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         stats.table_entries.set(self.table.in_use() as u64);
         stats.topics.set(self.topics.with_members() as u64);
         stats.memberships.set(self.topics.memberships() as u64);
-        stats.queued_bytes.set(self.lease.held() as u64);
+        let held = self.lease.held() + self.incoming.held() + self.events.held();
+        stats.queued_bytes.set(held as u64);
         stats.fanouts.set(self.fanouts.len() as u64);
         stats.read_paused.set(self.held_back.len() as u64);
         if let Some(allocated_bytes) = self.settings.allocated_bytes {

@@ -313,18 +313,17 @@ impl<N: Net, F: Front> Shard<N, F> {
         charged: usize,
     ) -> Option<Box<Block>> {
         let footprint = block.footprint();
-        let granted = footprint <= charged || self.charge(footprint - charged);
-        if granted && self.table[slot].state == State::Open {
+        if footprint <= charged || self.incoming.take(footprint - charged) {
             return Some(block);
         }
-        self.lease.give(if granted { footprint } else { charged });
+        self.incoming.give(charged);
         self.pool.give(block);
         self.close(slot, CloseReason::BudgetExhausted);
         None
     }
 
     pub(super) fn drop_block(&mut self, block: Box<Block>) {
-        self.lease.give(block.footprint());
+        self.incoming.give(block.footprint());
         self.pool.give(block);
     }
 

@@ -7,6 +7,7 @@ use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
 use super::Shard;
+use crate::budget::Share;
 use crate::command::Front;
 use crate::id::{SlowPolicy, TopicId};
 use crate::message::{Item, Message};
@@ -486,7 +487,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// one that lags only if much of the budget is what is kept for those.
     pub(super) fn relieve_budget(&mut self) {
         let budget = self.lease.budget();
-        if !budget.is_tight() {
+        if !budget.is_tight(Share::Messages) && !budget.is_tight(Share::Waiting) {
             return;
         }
         let is_store_large = self.latest.bytes() > budget.bytes_max() / 16;

@@ -11,6 +11,7 @@ use super::fault::Fault;
 use super::outgoing::{Direct, DirectWhat};
 use super::secure;
 use super::twin::{Conn, Phase, Says};
+use crate::budget::Share;
 use crate::command::{
     Adoption, Command, Inspect, InspectPage, InspectWhat, Report, TlsAdoption, Urgent,
 };
@@ -294,12 +295,13 @@ impl Run {
         if self.foreign > 0 {
             return;
         }
+        let share = Share::ALL[self.dice.index(Share::COUNT)];
         let budget = self.shard.budget();
-        let left = budget.bytes_max().saturating_sub(budget.used());
+        let left = budget.bytes_max_of(share).saturating_sub(budget.used_of(share));
         let bytes = left.saturating_sub(self.dice.below(3000) as usize);
-        if bytes > 0 && self.shard.budget().take(bytes) {
+        if bytes > 0 && self.shard.budget().take(share, bytes) {
             self.faults.note(Fault::BudgetHeld);
-            self.foreign = bytes;
+            (self.foreign_share, self.foreign) = (share, bytes);
             self.foreign_turns = self.dice.between(1, 30);
         }
     }

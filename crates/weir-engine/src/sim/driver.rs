@@ -14,7 +14,7 @@ use super::rooms::TopicTwin;
 use super::secure;
 use super::shard::SimShard;
 use super::twin::{Book, Conn, Phase};
-use crate::budget::Budget;
+use crate::budget::{Budget, Share};
 use crate::command::Command;
 use crate::net::Net;
 use crate::settings::ShardSettings;
@@ -48,13 +48,14 @@ pub struct Run {
     pub(super) front_full_turns: u32,
     pub(super) clock_still_turns: u32,
     /// Bytes of the budget that somebody else holds, and for how many turns.
+    pub(super) foreign_share: Share,
     pub(super) foreign: usize,
     pub(super) foreign_turns: u32,
     /// Slots that were freed in the last turn.
     pub(super) freed: Vec<u32>,
-    /// The budget as the last turn began: how often it had refused, and how much was used.
+    /// The budget as the last turn began: how often it had refused, and how much of each share was used.
     pub(super) refused_before: u64,
-    pub(super) used_before: usize,
+    pub(super) used_before: [usize; Share::COUNT],
     /// The front had taken all reports when the last turn began.
     pub(super) is_up_to_date: bool,
     pub(super) sealed: secure::Sealed,
@@ -166,11 +167,12 @@ impl Run {
             front_room,
             front_full_turns: 0,
             clock_still_turns: 0,
+            foreign_share: Share::Messages,
             foreign: 0,
             foreign_turns: 0,
             freed: Vec::new(),
             refused_before: 0,
-            used_before: 0,
+            used_before: [0; Share::COUNT],
             is_up_to_date: true,
             sealed: secure::begin(&mut dice),
             drained_at: None,
@@ -227,7 +229,7 @@ impl Run {
         };
         let until = self.shard.now().after(Duration::from_millis(wait_ms.into()));
         self.refused_before = self.shard.budget().refused();
-        self.used_before = self.shard.budget().used();
+        self.used_before = Share::ALL.map(|share| self.shard.budget().used_of(share));
         self.shard.turn_until(until);
         self.note_slow();
         self.check_seals()?;
@@ -262,7 +264,8 @@ impl Run {
         if self.foreign_turns > 0 {
             self.foreign_turns -= 1;
             if self.foreign_turns == 0 {
-                self.shard.budget().give(std::mem::take(&mut self.foreign));
+                let bytes = std::mem::take(&mut self.foreign);
+                self.shard.budget().give(self.foreign_share, bytes);
             }
         }
     }

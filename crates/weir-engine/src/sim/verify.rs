@@ -9,7 +9,7 @@ use super::driver::Run;
 use super::link::Owner;
 use super::outgoing::{Look, Outgoing};
 use super::twin::Phase;
-use crate::budget::LEASE_BYTES;
+use crate::budget::{LEASE_BYTES, Share};
 use crate::id::ConnId;
 use crate::net::Net;
 use crate::stats::DropRule;
@@ -180,6 +180,18 @@ impl Run {
         Ok(())
     }
 
+    /// Whether a share of the budget was short in the last turn.
+    fn was_tight(&self) -> bool {
+        let budget = self.shard.budget();
+        // What a turn takes at the most before it relieves the budget.
+        let is_share_tight = |(share, before): (Share, usize)| {
+            let used = before.max(budget.used_of(share)) + 2 * LEASE_BYTES;
+            used > budget.bytes_max_of(share) / 8 * 7
+        };
+        Share::ALL.into_iter().zip(self.used_before).any(is_share_tight)
+            || budget.refused() > self.refused_before
+    }
+
     /// Whether a connection may end, and for this reason.
     pub(super) fn check_end(
         &mut self,
@@ -188,10 +200,7 @@ impl Run {
         reason: CloseReason,
     ) -> Result<(), String> {
         let now = self.shard.now();
-        let budget = self.shard.budget();
-        // What a turn takes at the most before it relieves the budget.
-        let used = self.used_before.max(budget.used()) + 2 * LEASE_BYTES;
-        let is_tight = used > budget.bytes_max() / 8 * 7 || budget.refused() > self.refused_before;
+        let is_tight = self.was_tight();
         let conn = &mut self.conns[index];
         if conn.id != Some(id) || conn.phase != Phase::Open {
             return Err(format!("{id:?} ends as {:?} of {:?}", conn.phase, conn.id));

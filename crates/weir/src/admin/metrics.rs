@@ -16,7 +16,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
-use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats, Transport};
+use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
@@ -380,10 +380,23 @@ impl Gateway {
             "The most that weir_queued_bytes ever was.",
             budget.peak() as u64,
         )?;
-        to.counter(
+        let by_share = |value: &dyn Fn(Share) -> u64| {
+            Share::ALL.map(|share| ([("share", share.name())], value(share)))
+        };
+        to.gauges(
+            "weir_budget_used_bytes",
+            "The byte budget's use, by what its bytes are for.",
+            by_share(&|share| budget.used_of(share) as u64),
+        )?;
+        to.gauges(
+            "weir_budget_share_bytes",
+            "The most that each share of the byte budget may hold.",
+            by_share(&|share| budget.bytes_max_of(share) as u64),
+        )?;
+        to.counters(
             "weir_budget_refused",
-            "Requests for a part of the byte budget that were refused.",
-            budget.refused(),
+            "Requests for a part of the byte budget that were refused, by share.",
+            by_share(&|share| budget.refused_of(share)),
         )
     }
 

@@ -187,7 +187,7 @@ impl Config {
     }
 
     /// What all topics together may retain.
-    fn retention_bytes(&self, resources: &Resources) -> usize {
+    pub(crate) fn retention_bytes(&self, resources: &Resources) -> usize {
         match self.memory.retention_bytes {
             0 => resources.budget_bytes(&self.memory) / 4,
             bytes => bytes,

@@ -164,7 +164,8 @@ impl GatewayBuilder {
         } else {
             AccessLog::off()
         };
-        let budget = Budget::new(budget_bytes);
+        let retention_bytes = config.retention_bytes(&resources);
+        let budget = Budget::with_retention(budget_bytes, retention_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own);

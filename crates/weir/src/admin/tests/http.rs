@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use weir_engine::Urgent;
+use weir_engine::{Share, Urgent};
 
 use crate::{Config, Gateway, GatewayBuilder};
 
@@ -57,14 +57,15 @@ impl Server {
         self.gateway.tls_addrs()[0]
     }
 
-    /// Takes the whole byte budget, once nothing waits any more, and says how much that is.
+    /// Takes what messages have of the byte budget, once nothing waits any more, and says how much that is.
     pub(super) async fn use_up_budget(&self) -> usize {
         let handle = self.gateway.handle();
         let budget = handle.engine().budget();
-        while !budget.take(budget.bytes_max()) {
+        let bytes = budget.bytes_max_of(Share::Messages);
+        while !budget.take(Share::Messages, bytes) {
             tokio::task::yield_now().await;
         }
-        budget.bytes_max()
+        bytes
     }
 
     /// Ends the first shard's thread.
@@ -78,7 +79,7 @@ impl Server {
     }
 
     pub(super) fn give_budget(&self, bytes: usize) {
-        self.gateway.handle().engine().budget().give(bytes);
+        self.gateway.handle().engine().budget().give(Share::Messages, bytes);
     }
 
     /// Asks on a connection of its own: method and target, headers each on a line, then the body. `Host` and

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_engine::{Budget, Nanos};
+use weir_engine::{Budget, Nanos, Share};
 use weir_wire::v1::Position;
 
 use super::{Api, RETRY_AFTER};
@@ -128,7 +128,7 @@ impl<'a> HistoryView<'a> {
 
 impl Charged {
     fn new(bytes: Vec<u8>, budget: &Arc<Budget>) -> Result<Self, Problem> {
-        if budget.take(bytes.len()) {
+        if budget.take(Share::Http, bytes.len()) {
             return Ok(Self { bytes, budget: Arc::clone(budget) });
         }
         let detail = "the byte budget has no room for the answer";
@@ -144,7 +144,7 @@ impl AsRef<[u8]> for Charged {
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        self.budget.give(self.bytes.len());
+        self.budget.give(Share::Http, self.bytes.len());
     }
 }
 

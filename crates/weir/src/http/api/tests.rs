@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
+use weir_engine::Share;
 
 use super::*;
 use crate::config::{Actor, ServiceConfig, TokenConfig, TopicClass};
@@ -407,11 +408,11 @@ async fn an_answer_is_bounded_and_the_budget_pays_for_it() {
     assert!(budget.used() > used + 700_000, "{used} {}", budget.used());
     drop(reply);
     assert_eq!(budget.used(), used);
-    let rest = budget.bytes_max() - used;
-    assert!(budget.take(rest));
+    let rest = budget.bytes_max_of(Share::Http) - budget.used_of(Share::Http);
+    assert!(budget.take(Share::Http, rest));
     let answer = stage.send(&format!("GET /v1/topics/{path}"), "d1", "").await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{answer:?}");
-    budget.give(rest);
+    budget.give(Share::Http, rest);
     stage.stop().await;
 }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use hyper::body::Frame;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
+use weir_engine::{Budget, Share};
 
 use super::super::guest::Guest;
 use super::events::EventsWish;
@@ -50,17 +51,17 @@ pub(crate) fn take_watch() -> Option<Watch> {
 }
 
 /// What is on its way between the pair and the client: a piece, and what the stream keeps for its window.
-struct Charge(Arc<weir_engine::Budget>);
+struct Charge(Arc<Budget>);
 
 impl Charge {
-    fn take(budget: &Arc<weir_engine::Budget>) -> Option<Charge> {
-        budget.take(2 * PIECE_BYTES).then(|| Charge(Arc::clone(budget)))
+    fn take(budget: &Arc<Budget>) -> Option<Charge> {
+        budget.take(Share::Http, 2 * PIECE_BYTES).then(|| Charge(Arc::clone(budget)))
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.0.give(2 * PIECE_BYTES);
+        self.0.give(Share::Http, 2 * PIECE_BYTES);
     }
 }
 

@@ -30,7 +30,7 @@ impl Pair {
     fn new(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> Pair {
         let name = ServerName::try_from("localhost").unwrap();
         Pair {
-            server: Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20)))),
+            server: Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20)))),
             config: Arc::clone(server),
             client: ClientConnection::new(Arc::clone(client), name).unwrap(),
         }
@@ -411,7 +411,7 @@ fn what_rustls_may_keep_stays_counted_until_the_end() {
     let certificate = Certificate::new();
     let (server, client) = (certificate.server(), certificate.client(&TLS13));
     let mut pair = Pair::new(&Arc::new(server), &Arc::new(client));
-    let budget = Budget::new(1 << 20);
+    let budget = Budget::new(32 << 20);
     pair.server.input = Partial::new(&budget);
     let hello = said(&mut pair.client);
     assert!(matches!(pair.receive(&hello), Step::Starved));

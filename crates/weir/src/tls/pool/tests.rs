@@ -145,7 +145,7 @@ impl Rig {
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
         let mut handshake =
-            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
+            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
         receive(&mut handshake, &mut client);
         (client, handshake)
     }
@@ -323,7 +323,7 @@ async fn a_panic_ends_one_handshake_only() {
     let pool = Pool::start(&workers, false, 4, Arc::clone(&counters), step);
     for _ in 0..2 {
         let handshake =
-            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
+            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
     }
 }
@@ -338,7 +338,7 @@ async fn its_threads_stand_behind_all_others() {
     };
     let workers = one_worker();
     let pool = Pool::start(&workers, false, 4, Arc::default(), step);
-    let handshake = Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(1 << 20))));
+    let handshake = Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
     assert!(pool.step(handshake).await.is_ok());
     let own = getpriority_process(None).unwrap();
     assert_eq!(*found.lock().unwrap(), Some((own + 10).min(19)));

@@ -75,7 +75,7 @@ async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Secu
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
-    let mut received = Partial::new(&Budget::new(1 << 20));
+    let mut received = Partial::new(&Budget::new(32 << 20));
     received.extend(&hello()).unwrap();
     let service = Arc::clone(service);
     let secured = tokio::spawn(async move {

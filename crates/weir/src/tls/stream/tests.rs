@@ -41,7 +41,7 @@ async fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> Ends {
     let name = ServerName::try_from("localhost").unwrap();
     let client = tokio::spawn(TlsConnector::from(client).connect(name, socket));
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
-    let (budget, counters) = (Budget::new(1 << 20), Arc::<Counters>::default());
+    let (budget, counters) = (Budget::new(32 << 20), Arc::<Counters>::default());
     let mut handshake = Handshake::new(Spoken::Frames, Partial::new(&budget));
     let session = loop {
         while !handshake.is_ready() {
