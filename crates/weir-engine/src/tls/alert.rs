@@ -96,7 +96,7 @@ pub(super) fn read(version: Version, content: &[u8]) -> Result<Heard, Violation>
 }
 
 const WARNING: u8 = 1;
-const FATAL: u8 = 2;
+pub(super) const FATAL: u8 = 2;
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 const USER_CANCELED: u8 = 90;

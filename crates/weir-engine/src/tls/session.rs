@@ -10,7 +10,7 @@ use zeroize::Zeroize;
 
 use super::alert::{self, Alert, Heard, Violation};
 use super::keys::{IV_BYTES, KEY_BYTES_MAX, Keys, SECRET_BYTES_MAX, ratchet, traffic_keys};
-use super::record::{ContentType, Form, nonce};
+use super::record::{ALERT_BYTES, ContentType, Form, nonce};
 use super::{Cipher, Exhausted, Keys12, Opened, Version, plaintext_bytes_max};
 use crate::sys::aead::Aead;
 
@@ -208,18 +208,31 @@ impl Session {
 
     /// Seals an alert. After `CloseNotify` or a fatal one nothing more is sealed.
     pub fn seal_alert(&mut self, alert: Alert, out: &mut Vec<u8>) -> Result<(), Exhausted> {
+        if alert.is_last() {
+            self.seal_last(alert.encode(), out);
+            return Ok(());
+        }
         if self.state.is_send_closed {
             return Ok(());
         }
         let content = alert.encode();
-        let record = (ContentType::Alert, iter::once(content.as_slice()), content.len());
-        if !alert.is_last() {
-            return self.state.seal(record, out);
+        self.state.seal((ContentType::Alert, iter::once(content.as_slice()), content.len()), out)
+    }
+
+    /// Seals a fatal alert by its code, also one that an established connection never ends with. Nothing more is
+    /// sealed.
+    pub fn seal_fatal(&mut self, code: u8, out: &mut Vec<u8>) {
+        self.seal_last([alert::FATAL, code], out);
+    }
+
+    fn seal_last(&mut self, content: [u8; ALERT_BYTES], out: &mut Vec<u8>) {
+        if self.state.is_send_closed {
+            return;
         }
         self.state.is_send_closed = true;
         // The last record is kept for this one: nothing else is sealed with it.
+        let record = (ContentType::Alert, iter::once(content.as_slice()), content.len());
         self.state.seal_any(record, out);
-        Ok(())
     }
 
     /// Whether something has to leave though there is no plaintext: the answer to a `KeyUpdate` or, in TLS 1.2, to a

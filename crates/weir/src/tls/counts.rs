@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rustls::{AlertDescription, CipherSuite, Error};
+use rustls::{CipherSuite, Error};
 use weir_engine::tls::{Alert, Violation};
 
 use super::handshake::Info;
@@ -250,16 +250,6 @@ impl HandshakeFailure {
     }
 }
 
-/// The alert that an error leads to, where every one of its kind leads to the same.
-pub(crate) fn alert_of(error: &Error) -> Option<u8> {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
-    match error {
-        Error::InvalidCertificate(error) => Some(AlertDescription::from(error.clone()).into()),
-        Error::NoCertificatesPresented => Some(AlertDescription::CertificateRequired.into()),
-        _ => None,
-    }
-}
-
 /// Every suite that a handshake can end with, and its version.
 const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "1.3"),
@@ -274,7 +264,7 @@ const SUITES: [(CipherSuite, &str); 9] = [
 ];
 
 /// Alerts by their code (RFC 8446 section 6); the first stands for others.
-const ALERTS: [(Option<u8>, &str); 23] = [
+const ALERTS: [(Option<u8>, &str); 24] = [
     (None, "other"),
     (Some(0), "close_notify"),
     (Some(10), "unexpected_message"),
@@ -295,6 +285,7 @@ const ALERTS: [(Option<u8>, &str); 23] = [
     (Some(80), "internal_error"),
     (Some(100), "no_renegotiation"),
     (Some(109), "missing_extension"),
+    (Some(110), "unsupported_extension"),
     (Some(112), "unrecognized_name"),
     (Some(116), "certificate_required"),
     (Some(120), "no_application_protocol"),

@@ -9,6 +9,9 @@
 //!
 //! rustls is shown one record at a time, for what it has seen behind the last handshake message cannot be moved: it
 //! would throw a partial record away, and after a `KeyUpdate` its keys are not those that the peer uses.
+//!
+//! A handshake that fails ends with an alert, unless the peer has ended it. rustls makes most alerts. It makes none for
+//! some failures, and for some another one than the RFC names: `alert` says which, and the alert is made here.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,12 +19,14 @@ use std::sync::Arc;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{
-    CipherSuite, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ServerConfig,
+    AlertDescription, CipherSuite, ConnectionTrafficSecrets, Error, ExtractedSecrets,
+    HandshakeKind, ServerConfig,
 };
 use rustls_pki_types::CertificateDer;
 use weir_engine::tls::{Cipher, Keys12, Session, Version};
 
-use super::counts::{self, HandshakeFailure, Kind};
+use super::alert::{self, Ending};
+use super::counts::{HandshakeFailure, Kind};
 use super::hello::{self, ClientHello, Look};
 use super::keylog::{TrafficSecrets, capture};
 use crate::listener::Spoken;
@@ -45,6 +50,8 @@ pub(crate) struct Handshake {
     /// Its code, where it is encrypted and known.
     pub(crate) alert: Option<u8>,
     conn: Option<UnbufferedServerConnection>,
+    /// Where in `input` the record begins that rustls is shown for the first time.
+    latest: Option<usize>,
     /// Bytes at the beginning of `input` that rustls has seen and wants to see again: a message that is not whole.
     shown: usize,
     secrets: TrafficSecrets,
@@ -95,6 +102,7 @@ impl Handshake {
             has_alert: false,
             alert: None,
             conn: None,
+            latest: None,
             shown: 0,
             secrets: TrafficSecrets::default(),
             hello: ClientHello::default(),
@@ -124,7 +132,8 @@ impl Handshake {
         let mut rest = &self.input.bytes[self.shown..];
         // In front of a second one there may be a change_cipher_spec without meaning (RFC 8446 section 5).
         while rest.first() == Some(&CHANGE_CIPHER_SPEC)
-            && let Some(next) = record_bytes(rest).and_then(|bytes| rest.get(bytes..))
+            && let Ok(Some(bytes)) = record_bytes(rest)
+            && let Some(next) = rest.get(bytes..)
         {
             rest = next;
         }
@@ -140,8 +149,10 @@ impl Handshake {
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.has_begun() {
             let rest = &self.input.bytes[self.shown..];
-            return record_bytes(rest).is_some_and(|bytes| bytes <= rest.len())
-                || self.input.bytes.len() >= INPUT_BYTES_MAX;
+            return match record_bytes(rest) {
+                Ok(bytes) => bytes.is_some_and(|bytes| bytes <= rest.len()),
+                Err(_) => true,
+            } || self.input.bytes.len() >= INPUT_BYTES_MAX;
         }
         match hello::look(&self.input.bytes) {
             Look::Partial => false,
@@ -165,12 +176,10 @@ impl Handshake {
                 Err(error) => return Step::Failed(HandshakeFailure::of(&error)),
             },
         };
-        let mut secrets = mem::take(&mut self.secrets);
-        let progress = capture(&mut secrets, || self.progress(&mut conn));
-        self.secrets = secrets;
-        match progress {
+        match self.progress(&mut conn) {
             Ok(Progress::Starved) if self.input.bytes.len() >= INPUT_BYTES_MAX => {
-                Step::Failed(HandshakeFailure::TooLong)
+                let too_long = (HandshakeFailure::TooLong, AlertDescription::DecodeError);
+                Step::Failed(self.end(&mut conn, Failure::Guarded(too_long)))
             }
             Ok(Progress::Starved) => {
                 self.conn = Some(conn);
@@ -180,18 +189,20 @@ impl Handshake {
                 Ok(established) => Step::Established(Box::new(established)),
                 Err(failure) => Step::Failed(failure),
             },
-            Err(failure) => Step::Failed(failure),
+            Err(failure) => Step::Failed(self.end(&mut conn, failure)),
         }
     }
 
     /// Shows rustls record after record until none is left or it is done.
-    fn progress(
-        &mut self,
-        conn: &mut UnbufferedServerConnection,
-    ) -> Result<Progress, HandshakeFailure> {
+    fn progress(&mut self, conn: &mut UnbufferedServerConnection) -> Result<Progress, Failure> {
+        if self.hello.lacks_groups {
+            let lacking = (HandshakeFailure::Incompatible, AlertDescription::MissingExtension);
+            return Err(Failure::Guarded(lacking));
+        }
         loop {
             let seen = &mut self.input.bytes[..self.shown];
-            let UnbufferedStatus { discard, state } = conn.process_tls_records(seen);
+            let status = capture(&mut self.secrets, || conn.process_tls_records(seen));
+            let UnbufferedStatus { discard, state } = status;
             let next = match state {
                 Ok(ConnectionState::EncodeTlsData(data)) => {
                     encode(data, &mut self.output).map(|()| Next::Again)
@@ -203,43 +214,80 @@ impl Handshake {
                 Ok(ConnectionState::BlockedHandshake) => Ok(Next::Record),
                 Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Done),
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
-                    Err(HandshakeFailure::Closed)
+                    Err(Failure::Silent(HandshakeFailure::Closed))
                 }
                 // Neither early data nor any behind the handshake is ever shown to it.
-                Ok(_) => Err(HandshakeFailure::Misbehaved),
-                Err(error) => {
-                    self.alert = counts::alert_of(&error);
-                    Err(HandshakeFailure::of(&error))
+                Ok(_) => {
+                    let early = (HandshakeFailure::Misbehaved, AlertDescription::UnexpectedMessage);
+                    Err(Failure::Guarded(early))
                 }
+                Err(error) => Err(Failure::Rustls(error)),
             };
+            let is_empty = self.is_latest_empty();
             self.input.hand_on(discard);
             self.shown -= discard;
             match next {
+                Ok(_) | Err(Failure::Rustls(_)) if is_empty => {
+                    let empty = (HandshakeFailure::Malformed, AlertDescription::UnexpectedMessage);
+                    return Err(Failure::Guarded(empty));
+                }
                 Ok(Next::Again) => {}
                 Ok(Next::Record) => {
                     let rest = &self.input.bytes[self.shown..];
-                    match record_bytes(rest) {
-                        Some(bytes) if bytes <= rest.len() => self.shown += bytes,
+                    match record_bytes(rest).map_err(Failure::Guarded)? {
+                        Some(bytes) if bytes <= rest.len() => {
+                            self.latest = Some(self.shown);
+                            self.shown += bytes;
+                        }
                         Some(_) | None => return Ok(Progress::Starved),
                     }
                 }
                 Ok(Next::Done) => return Ok(Progress::Done),
-                Err(HandshakeFailure::Signer) => {
-                    // Of an answer that is half made nothing is sent, so the client still hears plaintext.
-                    self.output.extend(INTERNAL_ERROR);
-                    self.has_alert = true;
-                    return Err(HandshakeFailure::Signer);
-                }
-                Err(failure) => {
-                    self.take_alert(conn);
-                    return Err(failure);
-                }
+                Err(failure) => return Err(failure),
             }
         }
     }
 
+    /// Whether the record that rustls has just seen for the first time is sealed and holds nothing.
+    fn is_latest_empty(&mut self) -> bool {
+        let Some(start) = self.latest.take() else { return false };
+        let is_sealed = !self.secrets.server.bytes().is_empty();
+        is_sealed && alert::is_empty_inside(&self.input.bytes[start..self.shown])
+    }
+
+    /// Puts the alert of a failed handshake behind what is to be sent.
+    fn end(&mut self, conn: &mut UnbufferedServerConnection, failure: Failure) -> HandshakeFailure {
+        let (cause, ending) = match failure {
+            Failure::Silent(cause) => return cause,
+            // Of an answer that is half made nothing is sent, so the client still hears plaintext.
+            Failure::Rustls(error) if HandshakeFailure::of(&error) == HandshakeFailure::Signer => {
+                self.say(conn, AlertDescription::InternalError, 0);
+                return HandshakeFailure::Signer;
+            }
+            Failure::Rustls(error) => {
+                (HandshakeFailure::of(&error), Ending::of(&error, &self.hello))
+            }
+            Failure::Guarded((cause, alert)) => (cause, Ending::Instead(alert)),
+        };
+        let start = self.output.len();
+        self.take_rest(conn);
+        let said = alert::last_alert_bytes(&self.output[start..]);
+        self.has_alert = said.is_some();
+        match (ending, said) {
+            (Ending::Silent, _) => {}
+            (Ending::Usual(alert), Some(_)) => {
+                // rustls has one error for a record and for a `Finished` that is wrong, and an alert for either.
+                let is_known = alert != AlertDescription::BadRecordMac;
+                self.alert = is_known.then_some(alert.into());
+            }
+            (Ending::Usual(alert), None) => self.say(conn, alert, 0),
+            (Ending::Instead(alert), said) => self.say(conn, alert, said.unwrap_or_default()),
+        }
+        cause
+    }
+
     /// Takes over what rustls says at the end of a failed handshake.
-    fn take_alert(&mut self, conn: &mut UnbufferedServerConnection) {
+    fn take_rest(&mut self, conn: &mut UnbufferedServerConnection) {
         while conn.wants_write() {
             let seen = &mut self.input.bytes[..self.shown];
             match conn.process_tls_records(seen).state {
@@ -247,11 +295,39 @@ impl Handshake {
                     if encode(data, &mut self.output).is_err() {
                         return;
                     }
-                    self.has_alert = true;
                 }
                 Ok(_) | Err(_) => return,
             }
         }
+    }
+
+    /// Says an alert of ours, in place of the last `instead_of` bytes of what is to be sent.
+    ///
+    /// In a resumed session of TLS 1.2 the keys are not known before the end; there what is said stays.
+    fn say(
+        &mut self,
+        conn: &UnbufferedServerConnection,
+        alert: AlertDescription,
+        instead_of: usize,
+    ) {
+        let code = u8::from(alert);
+        let secret = self.secrets.server.bytes();
+        let mut record = Vec::new();
+        if !secret.is_empty() {
+            // The server has sent its `Finished`, and nothing since then but perhaps an alert, which is not sent.
+            let cipher = conn.negotiated_cipher_suite().and_then(|suite| cipher_of(suite.suite()));
+            let session =
+                cipher.and_then(|cipher| Session::tls13(cipher, (secret, 0), (secret, 0)));
+            let Some(mut session) = session else { return };
+            session.seal_fatal(code, &mut record);
+        } else if conn.handshake_kind() == Some(HandshakeKind::Resumed) {
+            return;
+        } else {
+            record.extend([ALERT, 3, 3, 0, 2, 2, code]);
+        }
+        self.output.truncate(self.output.len() - instead_of);
+        self.output.extend(record);
+        (self.has_alert, self.alert) = (true, Some(code));
     }
 
     /// Takes the keys out of rustls and drops the rest of it.
@@ -293,6 +369,19 @@ impl Handshake {
     }
 }
 
+/// Why a handshake cannot go on.
+enum Failure {
+    /// What rustls finds.
+    Rustls(Error),
+    /// What rustls does not find, or is not shown.
+    Guarded(Guarded),
+    /// What needs no alert.
+    Silent(HandshakeFailure),
+}
+
+/// The cause, and the alert.
+type Guarded = (HandshakeFailure, AlertDescription);
+
 enum Progress {
     Starved,
     Done,
@@ -306,20 +395,27 @@ enum Next {
 
 /// Length of the record at the beginning of `bytes`, once its header is there; of what is no record of a handshake, all
 /// there is, for rustls to say what is wrong.
-fn record_bytes(bytes: &[u8]) -> Option<usize> {
-    let ([kind, major, _, high, low], _) = bytes.split_first_chunk::<5>()?;
+fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Guarded> {
+    let Some(([kind, major, _, high, low], _)) = bytes.split_first_chunk::<5>() else {
+        return Ok(None);
+    };
+    if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(kind) || *major != 3 {
+        return Ok(Some(bytes.len()));
+    }
     let content = usize::from(u16::from_be_bytes([*high, *low]));
-    let is_record = (20..=23).contains(kind) && *major == 3 && content <= SEALED_BYTES_MAX;
-    Some(if is_record { 5 + content } else { bytes.len() })
+    match alert::of_header(*kind, content) {
+        Some(alert) => Err((HandshakeFailure::Malformed, alert)),
+        None => Ok(Some(5 + content)),
+    }
 }
 
-fn encode<T>(mut data: EncodeTlsData<'_, T>, output: &mut Vec<u8>) -> Result<(), HandshakeFailure> {
+fn encode<T>(mut data: EncodeTlsData<'_, T>, output: &mut Vec<u8>) -> Result<(), Failure> {
     let Err(EncodeError::InsufficientSize(missing)) = data.encode(&mut []) else { return Ok(()) };
     let start = output.len();
     output.resize(start + missing.required_size, 0);
     match data.encode(&mut output[start..]) {
         Ok(_) => Ok(()),
-        Err(_) => Err(HandshakeFailure::Internal),
+        Err(_) => Err(Failure::Silent(HandshakeFailure::Internal)),
     }
 }
 
@@ -352,6 +448,17 @@ fn session(
     }
 }
 
+/// Of TLS 1.3.
+fn cipher_of(suite: CipherSuite) -> Option<Cipher> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "suites of other versions")]
+    match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Cipher::Aes128Gcm),
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(Cipher::Aes256Gcm),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Cipher::ChaCha20Poly1305),
+        _ => None,
+    }
+}
+
 fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
     let (cipher, key, iv) = match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Cipher::Aes128Gcm, key, iv),
@@ -368,12 +475,10 @@ fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
 /// headers.
 const INPUT_BYTES_MAX: usize = 80 * 1024;
 const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
 const CLIENT_HELLO: u8 = 1;
-/// The record of an alert that rustls does not send (RFC 8446 section 6.2).
-const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
-/// What TLS 1.2 permits (RFC 5246 section 6.2.3).
-const SEALED_BYTES_MAX: usize = 16 * 1024 + 2048;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 //! A look into a ClientHello before the handshake begins: is it whole, does it come back with a session?
 //!
-//! It decides only who goes first: rustls reads the same bytes again and decides everything else. Nothing here needs
-//! more than the standard library, so that the fuzzer can take this file by itself.
+//! It decides who goes first, and refuses shares of keys without their groups, which rustls does not. rustls reads the
+//! same bytes again and decides everything else. Nothing here needs more than the standard library, so that the fuzzer
+//! can take this file by itself.
 
 /// What the bytes received so far are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub(crate) struct ClientHello {
     pub(crate) takes_tickets: bool,
     /// A session id of TLS 1.2. With 1.3 every client sends one, which means nothing.
     pub(crate) has_session_id: bool,
+    /// TLS 1.3 is among the versions that it offers.
+    pub(crate) offers_tls13: bool,
+    /// It has shares of keys, and does not say of which groups they may be.
+    pub(crate) lacks_groups: bool,
     /// The first suite that it offers is one of ChaCha20-Poly1305, as of devices without AES in hardware.
     pub(crate) is_chacha_first: bool,
     /// The host that the client asks for.
@@ -128,7 +133,7 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
         return Some(hello);
     }
     let mut extensions = Reader(body.vector16()?);
-    let mut offers_tls13 = false;
+    let (mut has_groups, mut has_shares) = (false, false);
     while !extensions.0.is_empty() {
         let kind = extensions.number16()?;
         let content = extensions.vector16()?;
@@ -140,12 +145,15 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
             PRE_SHARED_KEY => hello.has_psk = !content.is_empty(),
             SUPPORTED_VERSIONS => {
                 let versions = Reader(content).vector8()?;
-                offers_tls13 = versions.chunks_exact(2).any(|version| version == TLS13);
+                hello.offers_tls13 = versions.chunks_exact(2).any(|version| version == TLS13);
             }
+            SUPPORTED_GROUPS => has_groups = true,
+            KEY_SHARE => has_shares = true,
             _ => {}
         }
     }
-    hello.has_session_id = !session_id.is_empty() && !offers_tls13;
+    hello.has_session_id = !session_id.is_empty() && !hello.offers_tls13;
+    hello.lacks_groups = hello.offers_tls13 && has_shares && !has_groups;
     body.0.is_empty().then_some(hello)
 }
 
@@ -203,9 +211,11 @@ const VERSION_AND_RANDOM_BYTES: usize = 2 + 32;
 /// The longest name that DNS knows.
 const NAME_BYTES_MAX: usize = 255;
 const SERVER_NAME: u16 = 0;
+const SUPPORTED_GROUPS: u16 = 10;
 const SESSION_TICKET: u16 = 35;
 const PRE_SHARED_KEY: u16 = 41;
 const SUPPORTED_VERSIONS: u16 = 43;
+const KEY_SHARE: u16 = 51;
 const TLS13: [u8; 2] = [3, 4];
 /// Of TLS 1.3, and of TLS 1.2 with ECDSA and RSA (RFC 7905).
 const CHACHA20_SUITES: [[u8; 2]; 3] = [[0x13, 0x03], [0xcc, 0xa9], [0xcc, 0xa8]];
@@ -276,6 +286,24 @@ mod tests {
         check(b"\0\x06\0\0\x04a.b", None);
         check(b"\0\x04\0\0\x01\xff", None);
         check(b"", None);
+    }
+
+    #[test]
+    fn shares_without_groups() {
+        let check = |extensions: &[(u16, &[u8])], expected: bool| {
+            let Look::Whole(hello) = look(&records(&hello(&[], extensions), 1 << 14)) else {
+                panic!("no hello")
+            };
+            assert_eq!(hello.lacks_groups, expected, "{extensions:?}");
+        };
+        let versions: (u16, &[u8]) = (SUPPORTED_VERSIONS, &[4, 3, 4, 3, 3]);
+        let groups: (u16, &[u8]) = (SUPPORTED_GROUPS, &[0, 2, 0, 29]);
+        let shares: (u16, &[u8]) = (KEY_SHARE, &[0, 0]);
+        check(&[versions, shares], true);
+        check(&[versions, shares, groups], false);
+        check(&[versions, groups], false);
+        check(&[versions], false);
+        check(&[shares], false);
     }
 
     #[test]

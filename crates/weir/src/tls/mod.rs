@@ -9,6 +9,7 @@
 //! `pool` says whose turn it is, `handshake` drives rustls and takes the keys out of it, `stream` reads and writes
 //! records as long as the front has the connection. Nothing here knows frames or devices.
 
+mod alert;
 mod certificates;
 mod config;
 mod contexts;

@@ -385,8 +385,8 @@ fn a_failed_handshake_ends_with_an_alert() {
         assert_eq!(pair.server.has_alert, alert.is_some(), "{bytes:?}");
     };
     check(b"GET / HTTP/1.1\r\n\r\n", HandshakeFailure::Malformed, Some(50));
-    check(&[22, 3, 1, 0xff, 0xff, 1], HandshakeFailure::Malformed, Some(50));
-    check(&[22, 3, 1, 0, 0, 1], HandshakeFailure::Malformed, Some(50));
+    check(&[22, 3, 1, 0xff, 0xff, 1], HandshakeFailure::Malformed, Some(22));
+    check(&[22, 3, 1, 0, 0, 1], HandshakeFailure::Malformed, Some(10));
     check(&[23, 3, 3, 0, 1, 0], HandshakeFailure::Misbehaved, Some(10));
     check(&[21, 3, 3, 0, 2, 2, 40], HandshakeFailure::AlertReceived, None);
     // No suite in common.
