@@ -38,6 +38,8 @@ pub const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 /// `:method GET`, `:scheme http`, `:path /`, and `:authority a` without an index.
 pub const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
+/// `:authority localhost`, without an index.
+const HOST: &[u8] = b"\x01\x09localhost";
 /// Has no stream send anything, until its window is opened.
 pub const CLOSED_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 
@@ -49,6 +51,39 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [head.as_slice(), payload].concat()
+}
+
+/// A field of a header list, written out: it depends on no table and enters none. At most 126 bytes each.
+pub fn field(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).unwrap_or(0);
+    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+}
+
+/// The status that the header list of an answer begins with, if it is the first one on its connection.
+pub fn status(head: &[u8]) -> Option<u16> {
+    const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+    match *head {
+        [index @ 0x88..=0x8e, ..] => INDEXED.get(usize::from(index - 0x88)).copied(),
+        // `:status` by its index, then a value: in digits, or in Huffman's code.
+        [0x08 | 0x18 | 0x48, 3, ref digits @ ..] => {
+            std::str::from_utf8(digits.get(..3)?).ok()?.parse().ok()
+        }
+        [0x08 | 0x18 | 0x48, length, ref code @ ..] if length & 0x80 != 0 => {
+            let bits: String = code.iter().take(3).map(|byte| format!("{byte:08b}")).collect();
+            let mut rest = bits.as_str();
+            let mut status = 0;
+            for _ in 0..3 {
+                let short = rest.starts_with("000");
+                let (digit, left) = rest.split_at_checked(if short { 5 } else { 6 })?;
+                let code = u16::from_str_radix(digit, 2).ok()?;
+                // 0 to 2 are 00000 to 00010, 3 to 9 are 011001 to 011111.
+                status = status * 10 + if short { code } else { code.checked_sub(0b01_0110)? };
+                rest = left;
+            }
+            Some(status)
+        }
+        _ => None,
+    }
 }
 
 impl Http2 {
@@ -67,7 +102,7 @@ impl Http2 {
         // A path that is not in the tables, neither before nor after.
         let length = u8::try_from(path.len())?;
         ensure!(length < 127, "a longer path has a longer length");
-        let head = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
+        let head = [&[0x82, 0x86, 0x04, length], path.as_bytes(), HOST].concat();
         Ok(self.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &head))?)
     }
 
@@ -75,7 +110,7 @@ impl Http2 {
     pub fn post(&mut self, stream: u32, path: &str, body: &[u8]) -> Result<()> {
         let length = u8::try_from(path.len())?;
         ensure!(length < 127, "a longer path has a longer length");
-        let head = [&[0x83, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
+        let head = [&[0x83, 0x86, 0x04, length], path.as_bytes(), HOST].concat();
         self.stream.write_all(&frame(HEADERS, END_HEADERS, stream, &head))?;
         Ok(self.stream.write_all(&frame(DATA, END_STREAM, stream, body))?)
     }

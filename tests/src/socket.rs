@@ -29,7 +29,7 @@ impl Default for Upgrade<'_> {
     fn default() -> Self {
         Upgrade {
             line: "GET /v1/connect HTTP/1.1\r\n",
-            headers: "Host: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            headers: "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: weir.v1.json\r\n",
             rest: b"",
         }

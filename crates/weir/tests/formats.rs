@@ -124,7 +124,7 @@ impl Reader {
                     ("weir.v1.protobuf", Opcode::Binary, hello.encode_to_vec())
                 };
                 let head = format!(
-                    "GET /v1/connect HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                    "GET /v1/connect HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                      Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                      Sec-WebSocket-Protocol: {name}\r\n\r\n"
                 );
@@ -139,7 +139,8 @@ impl Reader {
                 } else {
                     format!("Last-Event-ID: {}\r\n", self.id)
                 };
-                self.say(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{id}\r\n").as_bytes()).await;
+                self.say(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{id}\r\n").as_bytes())
+                    .await;
                 self.pass_head("HTTP/1.1 200 ").await;
             }
             Way::Streamed => {
@@ -300,7 +301,7 @@ fn http2_request(path: &str) -> Vec<u8> {
         Ok(length @ 127..=254) => head.extend([127, length - 127]),
         Ok(_) | Err(_) => panic!("a shorter path does"),
     }
-    head.extend([path.as_bytes(), &[0x01, 1, b'a']].concat());
+    head.extend([path.as_bytes(), b"\x01\x09localhost"].concat());
     [
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         http2_frame(4, 0, 0, &settings),

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
-use http::uri::Authority;
 
 use crate::auth::Secrets;
-use crate::web::head::{Origin, bearer, is_host_and_port, name_of};
+use crate::web::head::{Origin, bearer, check_site};
+use crate::web::host::{Host, Hosts, Known};
 use crate::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 
@@ -18,7 +18,7 @@ use crate::{AdminConfig, Right, ServiceConfig};
 pub(super) struct Guard {
     /// By token; `None`: nobody has to show one.
     callers: Option<Secrets<Caller>>,
-    hosts: Vec<HostRule>,
+    hosts: Hosts,
 }
 
 /// Whose token it is.
@@ -31,34 +31,23 @@ enum Caller {
     },
 }
 
-/// A name that the server goes by, at one port or at any.
-struct HostRule {
-    host: String,
-    port: Option<u16>,
-}
-
 impl Guard {
     /// `admin.token` empty: none is asked for. `admin.hosts` are names beside loopback and the address that a connection
-    /// came in on, and have been checked with [`is_host`].
+    /// came in on.
     pub(super) fn new(admin: &AdminConfig, services: &[ServiceConfig]) -> Self {
         let callers = (!admin.token.is_empty()).then(|| callers(&admin.token, services));
-        let mut rules = vec![HostRule { host: "localhost".to_owned(), port: None }];
-        for host in &admin.hosts {
-            if let Ok(authority) = host.parse::<Authority>() {
-                rules.push(HostRule { host: name_of(&authority), port: authority.port_u16() });
-            }
-        }
-        Self { callers, hosts: rules }
+        Self { callers, hosts: Hosts::new(&admin.hosts) }
     }
 
     /// Refuses a request for another host, or from a page of another origin. `local` is where the connection came in.
     pub(super) fn check_host(&self, request: &Parts, local: IpAddr) -> Result<(), Problem> {
-        let host = authority(request)?;
-        if !self.knows(&host, local) {
-            let detail = format!("host {host:?} is not one of this server's; see admin.hosts");
+        let host = asked(request)?;
+        let Some(known) = self.hosts.find(&host, local) else {
+            let detail = format!("host \"{host}\" is not one of this server's; see admin.hosts");
             return Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"));
-        }
-        check_origin(&request.headers, &host)
+        };
+        check_site(request, false)?;
+        check_origin(&request.headers, &host, known)
     }
 
     /// Refuses a request without a token that permits it, where tokens are asked for: that of the admin, or that of a
@@ -96,50 +85,38 @@ impl Guard {
             )),
         }
     }
-
-    fn knows(&self, authority: &Authority, local: IpAddr) -> bool {
-        let name = name_of(authority);
-        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        if let Ok(ip) = literal {
-            let ip = ip.to_canonical();
-            if ip.is_loopback() || ip == local.to_canonical() {
-                return true;
-            }
-        }
-        let at = |rule: &HostRule| rule.port.is_none() || rule.port == authority.port_u16();
-        self.hosts.iter().any(|rule| rule.host == name && at(rule))
-    }
 }
 
-/// Whether a request could ask for this: a name, and a port if need be.
-pub(crate) fn is_host(host: &str) -> bool {
-    host.parse::<Authority>().is_ok_and(|authority| is_host_and_port(&authority))
-}
-
-/// The one authority that a request is for.
-fn authority(request: &Parts) -> Result<Authority, Problem> {
+/// The one host that a request is for.
+fn asked(request: &Parts) -> Result<Host<'_>, Problem> {
     let mut hosts = request.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return Err(Problem::field("Host", "a request has exactly one Host header"));
     };
-    let parsed = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-    let Some(host) = parsed.filter(is_host_and_port) else {
+    let Some(host) = host.to_str().ok().and_then(Host::parse) else {
         return Err(Problem::field("Host", "Host is no host name with an optional port"));
     };
-    match request.uri.authority() {
-        Some(asked) if *asked != host => {
-            Err(Problem::field("Host", "Host and the request's target name different hosts"))
-        }
-        Some(_) | None => Ok(host),
+    let target = request.uri.authority().map(|target| Host::parse(target.as_str()));
+    let is_same = target.is_none_or(|target| {
+        target.is_some_and(|target| target.has_name_of(&host) && target.port() == host.port())
+    });
+    match is_same {
+        true => Ok(host),
+        false => Err(Problem::field("Host", "Host and the request's target name different hosts")),
     }
 }
 
-/// Refuses the page of another origin; a request without `Origin` is no page's, or without effect.
-fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
+/// Refuses the page of another origin.
+///
+/// The listener speaks plain HTTP. A name that the operator has listed may be that of a proxy with TLS.
+fn check_origin(headers: &HeaderMap, host: &Host<'_>, known: Known) -> Result<(), Problem> {
+    let schemes: &[&str] = match known {
+        Known::Fixed => &["http"],
+        Known::Listed => &["http", "https"],
+    };
     for origin in headers.get_all(ORIGIN) {
-        let same =
-            origin.to_str().ok().and_then(Origin::parse).is_some_and(|origin| origin.is_of(host));
-        if !same {
+        let parsed = origin.to_str().ok().and_then(Origin::parse);
+        if !parsed.is_some_and(|origin| origin.is_of(schemes, host)) {
             let detail = format!("origin {origin:?} is not this server");
             return Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Origin"));
         }
@@ -206,11 +183,33 @@ mod tests {
             "http://127.0.0.1:7090",
             "ftp://localhost:7090",
             "localhost:7090",
+            "https://localhost:7090",
         ] {
             assert_eq!(from(origin), Err(403), "{origin}");
         }
+        // Another program's page, at the port that goes without saying.
+        let other = [("host", "localhost"), ("origin", "https://localhost")];
+        assert_eq!(check("127.0.0.1", &other), Err(403));
         let behind_tls = [("host", "gate.example"), ("origin", "https://gate.example")];
         assert_eq!(check("127.0.0.1", &behind_tls), Ok(()));
+    }
+
+    #[test]
+    fn a_page_that_is_not_named_is_another_one() {
+        let from = |site, mode, dest| {
+            let site =
+                [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+            check("127.0.0.1", &[&[("host", "localhost:7090")][..], &site].concat())
+        };
+        for site in ["same-origin", "none"] {
+            assert_eq!(from(site, "no-cors", "image"), Ok(()), "{site}");
+        }
+        for site in ["same-site", "cross-site", "", "new"] {
+            assert_eq!(from(site, "no-cors", "image"), Err(403), "{site}");
+            assert_eq!(from(site, "navigate", "iframe"), Err(403), "{site}");
+            // Somebody has followed a link.
+            assert_eq!(from(site, "navigate", "document"), Ok(()), "{site}");
+        }
     }
 
     fn status(token: &str, header: Option<&str>, needed: Option<Right>) -> Result<(), u16> {

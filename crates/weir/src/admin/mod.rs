@@ -33,7 +33,6 @@ use crate::web::problem::{Kind, Problem};
 use crate::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
-pub(crate) use guard::is_host;
 pub(crate) use process::open_fds;
 use routes::Routes;
 pub(crate) use stream::Stream;

@@ -46,6 +46,9 @@ pub struct HttpConfig {
     /// Origins whose pages may use the public API, as browsers send them, such as `https://app.example`; `*`: those of
     /// all.
     pub cors_origins: Vec<String>,
+    /// Names that a request without a token may have in `Host`, beside `localhost` and the addresses of this machine that
+    /// it comes in on. Where anonymous devices are admitted, any other name is refused.
+    pub hosts: Vec<String>,
 }
 
 impl Default for HttpConfig {
@@ -66,6 +69,7 @@ impl Default for HttpConfig {
             request_ids: false,
             query_token: false,
             cors_origins: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 }

@@ -17,7 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::{AccessLogConfig, Config, ConnectionConfig};
 use crate::Resources;
-use crate::admin::is_host;
+use crate::web::host::is_host;
 pub(crate) use classes::is_pattern;
 
 /// A value that is not allowed: the operator's to mend.
@@ -115,14 +115,7 @@ impl Config {
             let allowed = "printable ASCII without spaces, as it stands in a header";
             return Err(error("admin.token", "(hidden)", allowed));
         }
-        for (index, host) in self.admin.hosts.iter().enumerate() {
-            if !is_host(host) {
-                let key = format!("admin.hosts[{index}]");
-                let allowed = "a host name with or without a port, as it stands in the header Host: gate.example or \
-                               gate.example:7090";
-                return Err(error(&key, format_args!("{host:?}"), allowed));
-            }
-        }
+        check_hosts("admin.hosts", &self.admin.hosts)?;
         match self.listen.admin {
             Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
                 let allowed = format!(
@@ -300,6 +293,22 @@ impl Config {
     }
 }
 
+/// Rules of a list of names that requests may carry as `Host`.
+fn check_hosts(key: &str, hosts: &[String]) -> Result<(), ConfigError> {
+    if hosts.len() > HOSTS_MAX {
+        let allowed = format!("at most {HOSTS_MAX}: requests are looked for in all of them");
+        return Err(error(key, format_args!("({} names)", hosts.len()), allowed));
+    }
+    match hosts.iter().position(|host| !is_host(host)) {
+        Some(index) => {
+            let allowed = "a host name with or without a port, as it stands in the header Host: gate.example or \
+                           gate.example:7090";
+            Err(error(&format!("{key}[{index}]"), format_args!("{:?}", hosts[index]), allowed))
+        }
+        None => Ok(()),
+    }
+}
+
 fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
     let (value, allowed) = (value.to_string(), allowed.to_string());
     ConfigError { key: key.to_owned(), value, allowed, depends_on: &[] }
@@ -340,6 +349,8 @@ fn within_time(
 const TOKEN_BYTES_MAX: usize = 4_096;
 /// A shard's index stands in 8 bits of a connection's id.
 const SHARDS_MAX: usize = 256;
+/// More names than a server goes by.
+const HOSTS_MAX: usize = 256;
 /// A shard numbers its connections, and the router its topics, in 24 bits.
 const CONNECTIONS_MAX: usize = 1 << 24;
 /// Every accept looks through the networks of proxies.

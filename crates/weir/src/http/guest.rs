@@ -17,10 +17,8 @@ pub(crate) struct Caller {
     /// Where the connection comes from, as far as that is known.
     pub(crate) peer: Option<IpAddr>,
     /// Where it came in.
-    #[expect(dead_code, reason = "a request is for whom it says, wherever it came in")]
     pub(crate) local: SocketAddr,
     /// Whether it came over TLS.
-    #[expect(dead_code, reason = "the public API is the same over both")]
     pub(crate) is_tls: bool,
     /// The device that its certificate names.
     pub(crate) identity: Option<String>,

@@ -67,6 +67,15 @@ impl Wish {
             Path::Connect => SocketWish::of(edge, head, order).map(Wish::Socket),
             Path::Events => EventsWish::of(edge, head, allowed, order).map(Wish::Events),
         }
+        .and_then(|wish| wish.checked(guest, head))
+    }
+
+    /// Who shows no token here is anonymous, or says in `Hello` who it is.
+    fn checked(self, guest: &Guest, head: &Parts) -> Result<Wish, Problem> {
+        if self.token().is_empty() {
+            guest.edge.api.check_anonymous(&guest.caller, head)?;
+        }
+        Ok(self)
     }
 
     /// Has what its token stands for checked; without a wait where that is known here.

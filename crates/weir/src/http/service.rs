@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::request::Parts;
-use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use tracing::Instrument as _;
@@ -20,6 +19,8 @@ use super::counts::Dialect;
 use super::guest::{Guest, Order};
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
+use crate::web::head::default_port;
+use crate::web::host::Host;
 use crate::web::problem::{Kind, Problem};
 
 const HELLO: &str = "Hello World";
@@ -146,7 +147,7 @@ impl Service {
         let has_body = !request.body().is_end_stream();
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let (head, _body) = request.into_parts();
-        let (wish, allowed) = match guest.edge.api.check_origin(&head.headers, &head.uri) {
+        let (wish, allowed) = match guest.edge.api.check_page(&guest.caller, &head, true) {
             Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
             Ok(allowed) => (Wish::of(&guest, &head, path, allowed.clone()), allowed),
             Err(problem) => (Err(problem), None),
@@ -373,23 +374,37 @@ fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> 
     answer
 }
 
-/// Over HTTP/1.1 a request names its host, once and well-formed (RFC 9112 section 3.2).
+/// A request names one host, and well-formed (RFC 9112 section 3.2, RFC 9113 section 8.3.1). HTTP/1.0 need not.
 fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
-    if request.version() != Version::HTTP_11 {
-        return Ok(());
-    }
     let mut hosts = request.headers().get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) if is_host(host.as_bytes()) => Ok(()),
-        (Some(_) | None, _) => Err(&BAD_HOST),
-    }
+    let (header, None) = (hosts.next(), hosts.next()) else { return Err(&BAD_HOST) };
+    let target = match request.uri().authority() {
+        Some(target) => Some(Host::parse(target.as_str()).ok_or(&BAD_HOST)?),
+        None => None,
+    };
+    let is_named = match header.map(HeaderValue::to_str) {
+        // Where the target has no host, HTTP/1.1 has an empty header.
+        Some(Ok("")) => request.version() != Version::HTTP_2,
+        Some(Ok(text)) => Host::parse(text).is_some_and(|host| match target {
+            Some(target) if request.version() == Version::HTTP_2 => {
+                is_same(request, &host, &target)
+            }
+            Some(_) | None => true,
+        }),
+        Some(Err(_)) => false,
+        None => match request.version() {
+            Version::HTTP_11 => false,
+            Version::HTTP_2 => target.is_some(),
+            _ => true,
+        },
+    };
+    is_named.then_some(()).ok_or(&BAD_HOST)
 }
 
-/// Whether this could be a host and a port. Nothing here depends on which.
-fn is_host(host: &[u8]) -> bool {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(byte);
-    host.iter().all(is_plain)
-        || Authority::try_from(host).is_ok_and(|host| !host.as_str().contains('@'))
+/// Whether both name the same server, by the scheme of the request.
+fn is_same(request: &Request<Incoming>, one: &Host<'_>, other: &Host<'_>) -> bool {
+    let port = request.uri().scheme_str().and_then(default_port);
+    one.has_name_of(other) && one.port().or(port) == other.port().or(port)
 }
 
 impl Refusal {
@@ -408,6 +423,6 @@ impl Refusal {
 
 static BAD_HOST: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,
-    document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request has exactly one Host header, with a host name and an optional port","field":"Host"}"#,
+    document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request names exactly one host: a host name or an address, and an optional port","field":"Host"}"#,
     allow: None,
 };

@@ -92,7 +92,7 @@ async fn taken(conversation: JoinHandle<Outcome>) -> Box<Taken> {
 
 const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const CONNECT: &[u8] =
-    b"GET /v1/connect HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    b"GET /v1/connect HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
     Sec-WebSocket-Protocol: weir.v1.json\r\n\r\n";
 
@@ -218,7 +218,7 @@ async fn who_goes_away_is_not_kept() {
 async fn a_body_is_not_taken() {
     let rig = Rig::new(|_| {}).await;
     let (mut peer, conversation) = rig.converse().await;
-    peer.write_all(b"GET /v1/sse HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+    peer.write_all(b"GET /v1/sse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
         .await
         .unwrap();
     peer.shutdown().await.unwrap();

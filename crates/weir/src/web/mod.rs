@@ -4,6 +4,7 @@
 
 pub(crate) mod body;
 pub(crate) mod head;
+pub(crate) mod host;
 pub(crate) mod json;
 pub(crate) mod openapi;
 pub(crate) mod problem;

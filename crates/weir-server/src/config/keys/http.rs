@@ -89,4 +89,12 @@ pub(super) static KEYS: &[Key] = &[
          is written. `*`: those of all. Pages of other origins are refused with 403; programs that are no pages send no \
          origin and are not asked."
     ),
+    key!(
+        http.hosts,
+        "at most 256 host names, each with or without a port",
+        "Names that a request without a token may carry as `Host`, beside `localhost`, loopback addresses and the \
+         address that it came in on. It matters where anonymous devices are admitted: any other name is refused with 421 \
+         there, since a stranger's name can be made to point here while a page of that name is open. Behind a proxy that \
+         passes its own name on, list that name. Requests with a token, and pages of `http.cors_origins`, are not asked."
+    ),
 ];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ConfigError, HOUR, TICK, within, within_time};
+use super::{ConfigError, HOUR, TICK, check_hosts, within, within_time};
 use crate::config::Config;
 
 impl Config {
@@ -23,7 +23,8 @@ impl Config {
         within("http.requests_per_connection_max", requests, 0..=REQUESTS_MAX)?;
         within("http.h2_streams_max", http.h2_streams_max, 1..=STREAMS_MAX)?;
         within("http.h2_window_bytes", http.h2_window_bytes, WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX)?;
-        within_time("http.h2_ping_interval", http.h2_ping_interval, PING_MIN, HOUR, "")
+        within_time("http.h2_ping_interval", http.h2_ping_interval, PING_MIN, HOUR, "")?;
+        check_hosts("http.hosts", &http.hosts)
     }
 }
 

@@ -471,13 +471,19 @@ fn what_would_never_match_is_refused() {
              world is in this one, and anyone could claim any address in a PROXY header",
         ),
         (r#"{"admin": {"hosts": ["gate.example", "gate.example:7090", "[::1]:7090"]}}"#, ""),
+        (r#"{"http": {"hosts": ["gate.example", "gate.example:8080", "[::1]:8080"]}}"#, ""),
     ]);
     for host in ["", "http://gate.example", "gate example", "me@gate.example", "gate.example:port"]
     {
-        let message = said(&format!(r#"{{"admin": {{"hosts": ["fine", "{host}"]}}}}"#));
-        let expected = format!("admin.hosts[1] = \"{host}\": allowed is a host name");
-        assert!(message.starts_with(&expected), "{message:?}");
+        for section in ["admin", "http"] {
+            let message = said(&format!(r#"{{"{section}": {{"hosts": ["fine", "{host}"]}}}}"#));
+            let expected = format!("{section}.hosts[1] = \"{host}\": allowed is a host name");
+            assert!(message.starts_with(&expected), "{message:?}");
+        }
     }
+    let many = serde_json::json!({"http": {"hosts": vec!["a"; 257]}}).to_string();
+    let message = said(&many);
+    assert!(message.starts_with("http.hosts = (257 names): allowed is at most 256"), "{message}");
 }
 
 #[test]

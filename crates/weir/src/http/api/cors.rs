@@ -1,19 +1,18 @@
 //! Pages of other origins: which of them may use the API (the Fetch standard, "CORS protocol"; RFC 6454).
 //!
-//! A page cannot leave `Origin` away where a request has effects, nor where it is another's; WebSockets have it always.
-//! What is not allowed is refused before anything is done, not only kept from the page: so it need not be told which
-//! requests have effects. Tokens stand in headers and never in cookies, so no page has one that it was not given.
-
-use std::net::IpAddr;
+//! Browsers send `Origin` with every request that has effects, with every request whose answer a page of another origin
+//! may read, and with every WebSocket. Without it they say in `Sec-Fetch-Site` where a request comes from. What is not
+//! allowed is refused before anything is done, and not only hidden from the page. Tokens stand in headers and never in
+//! cookies, so a page has no token that it was not given.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HOST, HeaderMap, HeaderValue, ORIGIN,
-    VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
-use http::uri::{Authority, Uri};
+use http::request::Parts;
 
-use crate::web::head::{Origin, name_of};
+use crate::web::head::{Origin, check_site};
+use crate::web::host::Host;
 use crate::web::problem::{Kind, Problem};
 
 /// Whose pages may ask.
@@ -34,17 +33,24 @@ impl Cors {
 
     /// What `Access-Control-Allow-Origin` is to say: nothing if no page asks, or one of this server's own.
     ///
-    /// The own pages of a server are those whose origin is the host that the request is for, if that is an address or
-    /// `localhost`: a name could be a stranger's that points here, so its origin has to be configured.
+    /// The own pages of a server are those whose origin is the host that the request is for, by the scheme that it came
+    /// by, if that host is an address or `localhost`: a name could be a stranger's that points here, so its origin has to
+    /// be configured.
     ///
-    /// Errors: 403 for any other origin.
+    /// `scheme`: `http` or `https`. `has_effect`: even to look at the path changes something.
+    /// Errors: 403 for any other origin, and for a page that is not named.
     pub(super) fn check(
         &self,
-        headers: &HeaderMap,
-        uri: &Uri,
+        scheme: &str,
+        head: &Parts,
+        has_effect: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
+        let headers = &head.headers;
         let mut origins = headers.get_all(ORIGIN).iter();
-        let Some(origin) = origins.next() else { return Ok(None) };
+        let Some(origin) = origins.next() else {
+            check_site(head, has_effect)?;
+            return Ok(None);
+        };
         let is_one = origins.next().is_none();
         if is_one && self.is_open {
             return Ok(Some(HeaderValue::from_static("*")));
@@ -53,9 +59,9 @@ impl Cors {
         if is_one && self.origins.iter().any(|allowed| **allowed == *text) {
             return Ok(Some(origin.clone()));
         }
-        let own = host(headers, uri).filter(cannot_be_rebound);
-        if is_one && own.is_some_and(|own| Origin::parse(text).is_some_and(|page| page.is_of(&own)))
-        {
+        let own = Host::of_request(headers, &head.uri).filter(Host::is_fixed);
+        let is_own = |page: Origin<'_>| own.is_some_and(|own| page.is_of(&[scheme], &own));
+        if is_one && Origin::parse(text).is_some_and(is_own) {
             return Ok(None);
         }
         let detail = format!("origin {origin:?} is not one of http.cors_origins");
@@ -81,21 +87,6 @@ impl Cors {
     }
 }
 
-/// The host that a request is for: over HTTP/2 it stands in the target.
-fn host(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
-    if let Some(authority) = uri.authority() {
-        return Some(authority.clone());
-    }
-    headers.get(HOST)?.to_str().ok()?.parse().ok()
-}
-
-/// Whether nobody else can have the host's name point here.
-fn cannot_be_rebound(host: &Authority) -> bool {
-    let name = name_of(host);
-    let literal = name.trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || literal.parse::<IpAddr>().is_ok()
-}
-
 /// Beside those that a page may always send.
 const ALLOWED_HEADERS: &str = "Authorization, Content-Type, Last-Event-ID, Traceparent, Tracestate";
 /// How long a browser need not ask again. A change of the configuration takes as long to reach those who asked.
@@ -105,15 +96,26 @@ const MAX_AGE_SECONDS: &str = "600";
 mod tests {
     use super::*;
 
+    /// Of a request that changes nothing and came without TLS.
     fn check(configured: &[&str], target: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
+        check_by("http", false, configured, target, headers)
+    }
+
+    fn check_by(
+        scheme: &str,
+        has_effect: bool,
+        configured: &[&str],
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<String, u16> {
         let configured: Vec<String> =
             configured.iter().map(|origin| (*origin).to_owned()).collect();
         let mut request = http::Request::builder().uri(target);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(()).unwrap();
-        let checked = Cors::new(&configured).check(request.headers(), request.uri());
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let checked = Cors::new(&configured).check(scheme, &head, has_effect);
         let text = |value: Option<HeaderValue>| {
             value.map_or(String::new(), |value| value.to_str().unwrap().to_owned())
         };
@@ -139,6 +141,9 @@ mod tests {
             (&[], "localhost", "http://localhost", Ok("")),
             (&[], "localhost:8080", "http://localhost:3000", Err(403)),
             (&[], "rebound.example:8080", "http://rebound.example:8080", Err(403)),
+            // Another server's, which differs by its scheme alone.
+            (&[], "localhost", "https://localhost", Err(403)),
+            (&[], "127.0.0.1:8080", "https://127.0.0.1:8080", Err(403)),
         ] {
             let given = check(configured, "/v1/publish", &[("host", host), ("origin", origin)]);
             let expected = expected.map(str::to_owned);
@@ -148,6 +153,42 @@ mod tests {
             let given = check(configured, &target, &[("origin", origin)]);
             assert_eq!(given, expected, "{configured:?} {target} {origin}");
         }
+    }
+
+    #[test]
+    fn the_scheme_of_a_page_is_compared() {
+        for (scheme, origin, expected) in [
+            ("https", "https://localhost:8443", Ok(String::new())),
+            ("https", "http://localhost:8443", Err(403)),
+            ("https", "https://localhost", Err(403)),
+        ] {
+            let headers = [("host", "localhost:8443"), ("origin", origin)];
+            assert_eq!(check_by(scheme, false, &[], "/", &headers), expected, "{origin}");
+        }
+        // By the ports that go without saying.
+        let headers = [("host", "localhost"), ("origin", "http://localhost")];
+        assert_eq!(check_by("https", false, &[], "/", &headers), Err(403));
+    }
+
+    #[test]
+    fn a_page_that_is_not_named_is_another_one() {
+        let site = |site| [("host", "localhost"), ("sec-fetch-site", site)];
+        let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        for configured in [&[][..], &["*"], &["https://app.example"]] {
+            for own in ["same-origin", "none"] {
+                assert_eq!(check(configured, "/v1/sse", &site(own)), Ok(String::new()));
+            }
+            for other in ["same-site", "cross-site", "?"] {
+                assert_eq!(check(configured, "/v1/sse", &site(other)), Err(403), "{other}");
+                let followed = [&site(other)[..], &link].concat();
+                assert_eq!(check(configured, "/openapi.json", &followed), Ok(String::new()));
+                let effect = check_by("http", true, configured, "/v1/sse", &followed);
+                assert_eq!(effect, Err(403), "{other}");
+            }
+        }
+        // One that is named says more.
+        let named = [&site("cross-site")[..], &[("origin", "https://app.example")]].concat();
+        assert_eq!(check(&["https://app.example"], "/", &named).unwrap(), "https://app.example");
     }
 
     #[test]

@@ -12,9 +12,8 @@ mod publish;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, AUTHORIZATION, HeaderMap, HeaderValue};
+use http::header::{ALLOW, AUTHORIZATION, HeaderMap, HeaderValue, ORIGIN};
 use http::request::Parts;
-use http::uri::Uri;
 use http::{Method, Request, StatusCode};
 use hyper::body::Body;
 
@@ -26,6 +25,7 @@ use crate::config::Config;
 use crate::rates::Rates;
 use crate::web::body::{self, Room};
 use crate::web::head::bearer;
+use crate::web::host::{Host, Hosts};
 use crate::web::problem::{Kind, Problem};
 use crate::web::query::{Query, segment};
 use crate::web::reply::{self, Reply};
@@ -35,6 +35,8 @@ use cors::Cors;
 pub(crate) struct Api {
     handle: Handle,
     cors: Cors,
+    /// The names that a request without a token may be for; `None`: without a token nobody is admitted.
+    hosts: Option<Hosts>,
     room: Room,
     /// Of activations, which strangers send.
     small_room: Room,
@@ -89,6 +91,7 @@ impl Api {
         Api {
             handle,
             cors: Cors::new(&config.http.cors_origins),
+            hosts: config.admits_anonymous().then(|| Hosts::new(&config.http.hosts)),
             room: Room::new(config.http.body_bytes_max, config.http.body_timeout),
             small_room: Room::new(activation::BODY_BYTES_MAX, config.http.body_timeout),
             rates: Rates::new(config.limits.publishes_per_second, config.limits.publish_burst),
@@ -103,7 +106,7 @@ impl Api {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let (mut reply, allowed) = match self.check_origin(&head.headers, &head.uri) {
+        let (mut reply, allowed) = match self.check_page(caller, &head, false) {
             Ok(allowed) => {
                 let answered = self.dispatch(caller, &head, body).await;
                 (answered.unwrap_or_else(Problem::into_response), allowed)
@@ -115,12 +118,39 @@ impl Api {
     }
 
     /// Refuses a page of another origin that is not allowed; for [`Api::mark_origin`] what the answer is to say.
-    pub(crate) fn check_origin(
+    ///
+    /// `has_effect`: even to look at the path changes something.
+    pub(crate) fn check_page(
         &self,
-        headers: &HeaderMap,
-        uri: &Uri,
+        caller: &Caller,
+        head: &Parts,
+        has_effect: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        self.cors.check(headers, uri)
+        self.cors.check(if caller.is_tls { "https" } else { "http" }, head, has_effect)
+    }
+
+    /// Refuses a request without a token for a host that is not this server.
+    ///
+    /// A stranger's name can be made to point here while a page of that name is open (DNS rebinding). To the browser the
+    /// page and this server are one origin then, so the page may read what is answered; only `Host` tells. With an
+    /// `Origin` it has been decided already, and nobody has a token by whom it was not given.
+    ///
+    /// Errors: 421.
+    pub(crate) fn check_anonymous(&self, caller: &Caller, head: &Parts) -> Result<(), Problem> {
+        let Some(hosts) = &self.hosts else { return Ok(()) };
+        if caller.identity.is_some() || head.headers.contains_key(ORIGIN) {
+            return Ok(());
+        }
+        let host = Host::of_request(&head.headers, &head.uri);
+        if host.and_then(|host| hosts.find(&host, caller.local.ip())).is_some() {
+            return Ok(());
+        }
+        let host = host.map_or(String::new(), |host| host.to_string());
+        let detail = format!(
+            "host {host:?} is not one of this server's, and a request without a token has to name one: localhost, a \
+             loopback address, or one of http.hosts"
+        );
+        Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"))
     }
 
     /// Says in an answer, a refusal too, whose pages may read it.
@@ -162,7 +192,7 @@ impl Api {
                 self.refresh(caller, shown_token(&head.headers)).await
             }
             Route::Publish => {
-                let requester = self.requester(caller, &head.headers).await?;
+                let requester = self.requester(caller, head).await?;
                 let published = async {
                     Query::parse(head.uri.query(), &[])?;
                     body::check_json(&head.headers)?;
@@ -172,7 +202,7 @@ impl Api {
                 Ok(named(published.await, requester))
             }
             Route::History => {
-                let requester = self.requester(caller, &head.headers).await?;
+                let requester = self.requester(caller, head).await?;
                 let topic = segment(found.params.get("topic").unwrap_or_default(), "topic");
                 let read =
                     topic.and_then(|topic| self.history(&requester, &topic, head.uri.query()));
@@ -182,8 +212,11 @@ impl Api {
     }
 
     /// Whom a request is from.
-    async fn requester(&self, caller: &Caller, headers: &HeaderMap) -> Result<Requester, Problem> {
-        let token = shown_token(headers);
+    async fn requester(&self, caller: &Caller, head: &Parts) -> Result<Requester, Problem> {
+        let token = shown_token(&head.headers);
+        if token == Some("") {
+            self.check_anonymous(caller, head)?;
+        }
         let hub = self.handle.hub();
         let bearer = match token {
             Some(token) => match hub.auth.find(token, hub.devices.mark()).await {

@@ -58,6 +58,9 @@ impl Stage {
         let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
         let (method, target) = line.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(target);
+        if !headers.contains("Host: ") {
+            request = request.header("Host", "localhost");
+        }
         for header in headers.lines() {
             let (name, value) = header.split_once(": ").unwrap();
             request = request.header(name, value);

@@ -1,0 +1,285 @@
+//! What RFC 9110, RFC 9112 and RFC 9113 have a server refuse, or answer in time, over real sockets.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use weir_tests::http2::{
+    END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, RST_STREAM, field, frame, status,
+};
+use weir_tests::{Authority, PATIENCE, Server, Socket};
+
+/// Whoever comes may publish, and what was published can be looked at.
+const OPEN: &str = "[[topic_classes]]\npattern = \"*\"\npublish = [\"devices\"]\nhistory = true\n\
+                    retention_messages = 10\n";
+
+struct Scene {
+    server: Server,
+    http: SocketAddr,
+}
+
+impl Scene {
+    fn new(extra: &str) -> Result<Scene> {
+        let server = Server::start_with_http(&format!("{extra}{OPEN}"))?;
+        let http = server.http.context("it speaks HTTP")?;
+        Ok(Scene { server, http })
+    }
+
+    /// Says something, and hears all that is answered until the connection ends.
+    fn talk(&self, said: &str) -> Result<String> {
+        talk(self.http, said, true)
+    }
+}
+
+/// `ends`: the peer ends its side behind what it says.
+fn talk(addr: SocketAddr, said: &str, ends: bool) -> Result<String> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // Where it is refused early, not all of it is taken.
+    let _ = stream.write_all(said.as_bytes());
+    if ends {
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+    let mut heard = Vec::new();
+    match stream.read_to_end(&mut heard) {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            bail!("it does not end; so far: {:?}", String::from_utf8_lossy(&heard))
+        }
+        Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&heard).into_owned()),
+    }
+}
+
+/// The statuses in what was heard, in their order.
+fn statuses(heard: &str) -> Vec<u16> {
+    let heads = heard.split("HTTP/1.").skip(1);
+    heads.filter_map(|head| head.get(2..5)?.parse().ok()).collect()
+}
+
+/// The status that comes on the first stream, or 0 if the stream or the connection is reset instead.
+fn answered(peer: &mut Http2) -> Result<u16> {
+    loop {
+        match peer.hear()? {
+            Some((HEADERS, 1, head)) => return status(&head).context("a status"),
+            Some((RST_STREAM, 1, _) | (GOAWAY, ..)) | None => return Ok(0),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Header lists that say for which host a request is, or do not, and what becomes of them.
+#[test]
+fn a_request_of_http2_names_one_host() -> Result<()> {
+    let scene = Scene::new("")?;
+    let authority = |host: &str| field(":authority", host);
+    for (what, fields, expected) in [
+        ("a host in the target", authority("localhost:1"), 200),
+        ("a host in the header", field("host", "localhost:1"), 200),
+        ("twice the same", [authority("localhost"), field("host", "LOCALHOST:80")].concat(), 200),
+        ("no host", vec![], 400),
+        ("two hosts", [authority("localhost"), field("host", "elsewhere")].concat(), 400),
+        ("two ports", [authority("localhost:1"), field("host", "localhost:2")].concat(), 400),
+        ("two headers", [field("host", "localhost"), field("host", "localhost")].concat(), 400),
+        ("an empty host", authority(""), 400),
+        ("a user", authority("user@localhost"), 400),
+        ("a port that is none", authority("localhost:port"), 400),
+        ("a header that is none", field("host", "a:1:2"), 400),
+    ] {
+        let mut peer = Http2::connect(scene.http, &[])?;
+        let head = [&[0x82, 0x86, 0x84][..], &fields].concat();
+        peer.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head))?;
+        let heard = answered(&mut peer)?;
+        // What the library calls malformed it may reset.
+        assert!(heard == expected || expected == 400 && heard == 0, "{what}: {heard}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_that_is_none_is_refused() -> Result<()> {
+    let scene = Scene::new("")?;
+    for host in [
+        "[::1", "::1", "[::1]]", "[]", "[zz]", "[::1]x", "[::1]:x", "a:1:2", "a:port", "a:65536",
+        "a:+1", "a:123456", ":80", "a]", "a/b", "a?b", "a#b", "user@a", "a b", "a\\b", "a%zz",
+        "a%20b", "\"a\"", "a,b c",
+    ] {
+        let said = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let heard = scene.talk(&said)?;
+        assert_eq!(statuses(&heard), [400], "{host:?}: {heard}");
+        assert!(heard.contains("\"field\":\"Host\""), "{host:?}: {heard}");
+        let said = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        assert_eq!(
+            statuses(&talk(scene.server.admin, &said, false)?),
+            [400],
+            "{host:?} of the admin"
+        );
+    }
+    for host in ["a", "a:", "a:80", "a.b-c_d~1:65535", "[::1]", "[::ffff:1.2.3.4]:8080", ""] {
+        let said = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        assert_eq!(statuses(&scene.talk(&said)?), [200], "{host:?}");
+    }
+    Ok(())
+}
+
+/// What a browser sends without being asked: the names of the page's requests to a gateway that admits anonymous devices.
+const ASKED: [&str; 4] = [
+    "GET /v1/sse?device=page&topic=news HTTP/1.1\r\n",
+    "GET /v1/topics/news/history HTTP/1.1\r\n",
+    "GET /v1/connect HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: weir.v1.json\r\n",
+    "POST /v1/publish HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 27\r\n",
+];
+const TO_NEWS: &str = "{\"topic\":\"news\",\"text\":\"x\"}";
+
+/// The status line and what follows until the connection ends, or until there is a whole head of what does not end.
+fn first_answer(addr: SocketAddr, head: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = if head.starts_with("POST") { TO_NEWS } else { "" };
+    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
+    let (mut heard, mut bytes) = (String::new(), [0; 4096]);
+    loop {
+        let count = stream.read(&mut bytes)?;
+        heard.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        let is_head = heard.contains("\r\n\r\n");
+        // Problem documents are short, and end so.
+        if count == 0 || is_head && (!heard.contains("problem+json") || heard.ends_with('}')) {
+            return Ok((statuses(&heard).first().copied().context("a status")?, heard));
+        }
+    }
+}
+
+/// A name of a stranger's that points here all of a sudden: its page is of the same origin as this server to a browser.
+#[test]
+fn a_page_by_a_name_that_was_rebound_gets_nothing() -> Result<()> {
+    let token = "[[auth.tokens]]\ntoken = \"right\"\n";
+    let hosts = "[http]\nhosts = [\"gate.example\"]\n[auth]\nanonymous = true\n";
+    let scene = Scene::new(&format!("{hosts}{token}"))?;
+    let port = scene.http.port();
+    for asked in ASKED {
+        let ask = |headers: &str| first_answer(scene.http, &format!("{asked}{headers}"));
+        for host in
+            ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "127.1", "1.2.3.4"]
+        {
+            let (status, heard) = ask(&format!("Host: {host}:{port}\r\n"))?;
+            assert_eq!(status, 421, "{asked} {host}: {heard}");
+            assert!(heard.contains("http.hosts") && heard.contains("unknown-host"), "{heard}");
+        }
+        for host in [&format!("127.0.0.1:{port}"), "LOCALHOST", "[::1]:1", "gate.example:1"] {
+            let (status, heard) = ask(&format!("Host: {host}\r\n"))?;
+            assert!(matches!(status, 200 | 101), "{asked} {host}: {heard}");
+        }
+        // Nobody has a token by whom it was not given.
+        let (status, heard) = ask("Host: evil.example\r\nAuthorization: Bearer right\r\n")?;
+        assert!(matches!(status, 200 | 101), "{asked}: {heard}");
+    }
+    for (host, path, expected) in [
+        ("evil.example", "/v1/topics/news/history", 421),
+        ("evil.example", "/v1/sse?device=page", 421),
+        ("localhost", "/v1/topics/news/history", 200),
+        ("gate.example", "/v1/sse?device=page", 200),
+    ] {
+        let mut peer = Http2::connect(scene.http, &[])?;
+        let head = [&[0x82, 0x86][..], &field(":path", path), &field(":authority", host)].concat();
+        peer.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head))?;
+        assert_eq!(answered(&mut peer)?, expected, "{host} {path} over HTTP/2");
+    }
+    Ok(())
+}
+
+/// Where a token is asked for, a proxy may pass on what name it likes.
+#[test]
+fn a_name_is_not_asked_for_where_a_token_is() -> Result<()> {
+    let token = "[auth]\nanonymous = false\n[[auth.tokens]]\ntoken = \"right\"\n";
+    let scene = Scene::new(token)?;
+    for asked in ASKED {
+        let ask = |headers: &str| first_answer(scene.http, &format!("{asked}{headers}"));
+        let (status, heard) = ask("Host: gate.example\r\nAuthorization: Bearer right\r\n")?;
+        assert!(matches!(status, 200 | 101), "{asked}: {heard}");
+        let (status, heard) = ask("Host: gate.example\r\n")?;
+        // A WebSocket may say in its first message who it is.
+        assert!(matches!(status, 401 | 101), "{asked}: {heard}");
+    }
+    Ok(())
+}
+
+/// What any page in the world may have a browser ask for, as by `<img src>`.
+#[test]
+fn a_picture_on_a_page_replaces_no_device() -> Result<()> {
+    let scene = Scene::new("")?;
+    let device = Socket::greet(scene.http, "lock-1", &["news"])?;
+    let port = scene.http.port();
+    for site in ["cross-site", "same-site"] {
+        for (mode, dest) in [
+            ("no-cors", "image"),
+            ("navigate", "iframe"),
+            ("navigate", "document"),
+            ("cors", "empty"),
+        ] {
+            let fetch = format!(
+                "Host: localhost:{port}\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\n\
+                 Sec-Fetch-Dest: {dest}\r\n"
+            );
+            for asked in [&ASKED[0].replace("device=page", "device=lock-1"), ASKED[2]] {
+                let (status, heard) = first_answer(scene.http, &format!("{asked}{fetch}"))?;
+                assert_eq!(status, 403, "{asked}{fetch}: {heard}");
+                assert!(heard.contains("\"field\":\"Sec-Fetch-Site\""), "{heard}");
+            }
+            let (status, _) = first_answer(scene.http, &format!("{}{fetch}", ASKED[1]))?;
+            // Somebody who follows a link may look.
+            assert_eq!(status, if dest == "document" { 200 } else { 403 }, "history: {fetch}");
+            let fields = [
+                field(":path", "/v1/sse?device=lock-1"),
+                field(":authority", "localhost"),
+                field("sec-fetch-site", site),
+                field("sec-fetch-mode", mode),
+                field("sec-fetch-dest", dest),
+            ];
+            let mut peer = Http2::connect(scene.http, &[])?;
+            let head = [&[0x82, 0x86][..], &fields.concat()].concat();
+            peer.stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head))?;
+            assert_eq!(answered(&mut peer)?, 403, "over HTTP/2: {fetch}");
+            let events = format!("GET /v1/events HTTP/1.1\r\n{fetch}")
+                .replace(&format!("localhost:{port}"), &scene.server.admin.to_string());
+            let (status, _) = first_answer(scene.server.admin, &events)?;
+            assert_eq!(status, if dest == "document" { 200 } else { 403 }, "the admin: {fetch}");
+        }
+    }
+    // What the address bar, or a page of this server's, asks for is let in.
+    for site in ["none", "same-origin"] {
+        let fetch = format!("Host: localhost:{port}\r\nSec-Fetch-Site: {site}\r\n");
+        let (status, heard) = first_answer(scene.http, &format!("{}{fetch}", ASKED[0]))?;
+        assert_eq!(status, 200, "{heard}");
+    }
+    let mut device = device;
+    scene.server.publish(&json!({"topic": "news", "text": "still there"}))?;
+    let push = device.expect("push")?;
+    assert_eq!(push["text"], "still there");
+    Ok(())
+}
+
+/// `http://localhost` and `https://localhost` are two servers.
+#[test]
+fn a_page_is_of_this_server_by_its_scheme_too() -> Result<()> {
+    let authority = Authority::new()?;
+    let certificate = authority.files("server", "localhost", false)?;
+    let server = Server::start_with_https(&format!("{OPEN}{certificate}"))?;
+    let (http, https) = server.http.zip(server.https).context("it speaks HTTP")?;
+    for (addr, listener) in [(http, "http"), (https, "https"), (server.admin, "http")] {
+        for scheme in ["http", "https"] {
+            let host = format!("localhost:{}", addr.port());
+            let path = if addr == server.admin { "/v1/topics" } else { "/v1/topics/news/history" };
+            let mut curl = Command::new("curl");
+            curl.args(["--silent", "--show-error", "--noproxy", "*", "--ipv4", "-o", "/dev/null"]);
+            curl.args(["-w", "%{http_code}", "-H", &format!("Origin: {scheme}://{host}")]);
+            curl.arg("--cacert").arg(authority.path("ca.pem"));
+            let output = curl.arg(format!("{listener}://{host}{path}")).output()?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let expected = if scheme == listener { "200" } else { "403" };
+            assert_eq!(said, expected, "a page of {scheme} asks {listener}://{host}{path}");
+        }
+    }
+    Ok(())
+}
