@@ -255,7 +255,7 @@ async fn a_service_s_token_is_good_for_what_it_may() {
         ("GET /v1/connections", "eyes-token", 403, nothing),
         ("POST /v1/devices/d/revoke", "mouth-token", 403, nothing),
         ("GET /nowhere", "mouth-token", 403, nothing),
-        ("GET /metrics", "admin", 200, "application/openmetrics-text"),
+        ("GET /metrics", "admin", 200, "text/plain; version=0.0.4"),
         ("GET /healthz", "", 200, "ok"),
     ] {
         let answer = answer(admin, head, token).await;

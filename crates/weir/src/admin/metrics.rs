@@ -7,6 +7,7 @@ mod auth;
 mod families;
 mod http;
 mod store;
+mod text;
 mod tls;
 mod udp;
 
@@ -21,6 +22,7 @@ use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
 use self::families::{Families, Histogram};
+pub(super) use self::text::Form;
 use super::process;
 use crate::{
     AcceptError, ConnectRefuseCause, Handle, PublishTarget, RefuseCause, ResumeOutcome,
@@ -48,10 +50,18 @@ impl Metrics {
         encode(&mut text, &self.registry).expect("a String takes everything");
         text
     }
+
+    /// The same in one of the two forms.
+    pub(super) fn text_as(&self, form: Form) -> String {
+        match form {
+            Form::OpenMetrics => self.text(),
+            Form::Prometheus => text::to_prometheus(&self.text()),
+        }
+    }
 }
 
 impl Handle {
-    /// All metrics in the text form of OpenMetrics, as `GET /metrics` answers.
+    /// All metrics in the text form of OpenMetrics, as `GET /metrics` answers a request that accepts it.
     ///
     /// Cost: some 20 KB of text, from relaxed reads of what shards and front count.
     pub fn metrics(&self) -> String {
@@ -509,6 +519,3 @@ fn process(to: &mut Families<'_>) -> fmt::Result {
     }
     to.info("weir_build", "The program.", &[("version", env!("CARGO_PKG_VERSION"))])
 }
-
-/// What the text is, as scrapers know it.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -153,8 +153,10 @@ fn ready() -> Operation {
 }
 
 fn metrics() -> Operation {
-    guarded("metrics", "The metrics")
-        .answers_text("application/openmetrics-text", "OpenMetrics text")
+    guarded("metrics", "The metrics").answers_texts(
+        &["text/plain", "application/openmetrics-text"],
+        "The text format of Prometheus, or OpenMetrics where `Accept` prefers it",
+    )
 }
 
 fn description() -> Operation {

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{HeaderValue, VARY};
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use hyper::body::Body;
 
 use super::guard::Guard;
-use super::metrics::{self, Metrics};
+use super::metrics::{Form, Metrics};
 use super::{events, openapi, roster, views};
 use crate::web::body::{self, Room};
 use crate::web::problem::{Kind, Problem};
@@ -159,7 +160,7 @@ impl Routes {
             Query::parse(head.uri.query(), &[])?;
             return views::close(&self.handle, id).await;
         }
-        self.look(route, id, head.uri.query()).await
+        self.look(route, id, head).await
     }
 
     async fn post<B>(&self, route: Route, id: &str, head: &Parts, body: B) -> Result<Reply, Problem>
@@ -188,7 +189,8 @@ impl Routes {
         views::revoke(&self.handle, id, &body.bytes).await
     }
 
-    async fn look(&self, route: Route, id: &str, query: Option<&str>) -> Result<Reply, Problem> {
+    async fn look(&self, route: Route, id: &str, head: &Parts) -> Result<Reply, Problem> {
+        let query = head.uri.query();
         if !matches!(route, Route::Connections | Route::Topics | Route::Devices | Route::Events) {
             Query::parse(query, &[])?;
         }
@@ -203,8 +205,11 @@ impl Routes {
             Route::Health => Ok(text("ok\n")),
             Route::Ready => self.ready(),
             Route::Metrics => {
-                let text = self.metrics.text();
-                Ok(reply::bytes(StatusCode::OK, metrics::CONTENT_TYPE, text.into()))
+                let form = Form::of(&head.headers);
+                let text = self.metrics.text_as(form);
+                let mut reply = reply::bytes(StatusCode::OK, form.content_type(), text.into());
+                reply.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+                Ok(reply)
             }
             Route::OpenApi => {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))

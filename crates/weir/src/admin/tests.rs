@@ -46,7 +46,8 @@ async fn every_path_answers_and_nothing_else_does() {
     for (request, status, says) in [
         ("GET /healthz", 200, "ok"),
         ("GET /readyz", 200, "ready"),
-        ("GET /metrics", 200, "# EOF"),
+        ("GET /metrics", 200, "\n# TYPE weir_devices gauge\n"),
+        ("GET /metrics\nAccept: application/openmetrics-text", 200, "# EOF"),
         ("GET /v1/connections", 200, r#"{"connections":[],"next_cursor":null}"#),
         ("GET /v1/topics?prefix=a&limit=5", 200, r#"{"topics":[],"next_cursor":null}"#),
         ("GET /v1/connections/00000000000000ff", 404, "there is no connection 00000000000000ff"),
@@ -141,7 +142,7 @@ async fn strangers_and_web_pages_are_refused() {
     for (request, status, says) in [
         ("GET /healthz".to_owned(), 200, "ok"),
         ("GET /readyz".to_owned(), 200, "ready"),
-        (format!("GET /metrics\n{token}"), 200, "# EOF"),
+        (format!("GET /metrics\n{token}"), 200, "# TYPE"),
         (format!("GET /v1/topics\n{token}\nHost: gate.example"), 200, "topics"),
         ("GET /metrics".to_owned(), 401, "unauthorized"),
         ("GET /v1/topics\nAuthorization: Bearer s3cre7".to_owned(), 401, "not the one"),
@@ -343,9 +344,13 @@ async fn the_metrics_follow_the_format_and_count_what_happens() {
     let mut device = Device::connect(server.device_addr(), "a", &["news"]).await;
     check(&server, &post("/v1/publish"), r#"{"topic":"news","text":"t"}"#, 200, &[]).await;
     device.push().await;
-    let answer = check(&server, "GET /metrics", "", 200, &[]).await;
+    // As Prometheus asks.
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
+    let scrape = format!("GET /metrics\nAccept: {accept}");
+    let answer = check(&server, &scrape, "", 200, &[]).await;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert_eq!(answer.header("content-type"), Some(content_type));
+    assert_eq!(answer.header("vary"), Some("Accept"));
     openmetrics::check_text(&answer.body);
     for line in [
         "weir_connections{transport=\"tcp\",state=\"unsettled\"} 0",
@@ -359,5 +364,15 @@ async fn the_metrics_follow_the_format_and_count_what_happens() {
     ] {
         assert!(answer.body.lines().any(|given| given == line), "{line}\n{}", answer.body);
     }
+    let plain = check(&server, "GET /metrics\nAccept: text/plain", "", 200, &[]).await;
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(plain.header("content-type"), Some(content_type));
+    openmetrics::check_plain(&plain.body);
+    // The same series in both.
+    let series = |text: &str| {
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(series(&plain.body), series(&answer.body));
     server.stop().await;
 }

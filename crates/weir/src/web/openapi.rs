@@ -11,8 +11,8 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    ContentBuilder, HeaderBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, Paths, Ref, RefOr,
-    Required, ResponseBuilder,
+    ContentBuilder, HeaderBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApiBuilder, Paths,
+    Ref, RefOr, Required, ResponseBuilder, ServerBuilder,
 };
 
 use super::problem::{Document, Kind};
@@ -44,7 +44,10 @@ impl Description {
         let mut by_status = BTreeMap::<u16, Vec<&str>>::new();
         for kind in refusals {
             let (slug, _, status) = kind.facts();
-            by_status.entry(status.as_u16()).or_default().push(slug);
+            let slugs = by_status.entry(status.as_u16()).or_default();
+            if !slugs.contains(&slug) {
+                slugs.push(slug);
+            }
         }
         for (status, slugs) in by_status {
             builder = builder.response(status.to_string(), refusal(status, &slugs));
@@ -61,12 +64,17 @@ impl Description {
         let components = ComponentsBuilder::new()
             .schemas_from_iter(self.schemas)
             .security_scheme(TOKEN, SecurityScheme::Http(bearer.build()));
+        let license = LicenseBuilder::new().name(LICENSE).identifier(Some(LICENSE)).build();
         let info = InfoBuilder::new()
             .title(title)
+            .license(Some(license))
             .version(env!("CARGO_PKG_VERSION"))
             .description(Some(description));
+        let about = Some("The gateway that serves this document");
+        let server = ServerBuilder::new().url("/").description(about).build();
         let document = OpenApiBuilder::new()
             .info(info)
+            .servers(Some([server]))
             .paths(self.paths)
             .components(Some(components.build()))
             .build();
@@ -184,6 +192,16 @@ impl Operation {
         self.response(200, description, Some((content_type, text().into())))
     }
 
+    /// 200 with text of one of these media types.
+    pub(crate) fn answers_texts(self, content_types: &[&'static str], description: &str) -> Self {
+        let mut response = ResponseBuilder::new().description(description);
+        for content_type in content_types {
+            let content = ContentBuilder::new().schema(Some(RefOr::from(text()))).build();
+            response = response.content(*content_type, content);
+        }
+        Self { builder: self.builder.response("200", response.build()), ..self }
+    }
+
     /// A status without a body.
     pub(crate) fn answers_nothing(self, status: u16, description: &str) -> Self {
         self.response(status, description, None)
@@ -261,6 +279,7 @@ fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
 }
 
 const TOKEN: &str = "token";
+const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -59,6 +59,33 @@ pub(super) fn check_text(text: &str) {
     }
 }
 
+/// The same for the text format of Prometheus, by the rules of `promtool check metrics`.
+pub(super) fn check_plain(text: &str) {
+    assert!(text.ends_with('\n') && !text.contains("# EOF") && !text.contains("# UNIT"));
+    let (mut help, mut family, mut names) = ("", ("", ""), HashSet::new());
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, sentence) = rest.split_once(' ').expect("a sentence of help");
+            assert!(sentence.ends_with('.'), "{line}");
+            help = name;
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split_once(' ').expect("a kind");
+            assert_eq!(help, family.0, "a family has its help before it: {line}");
+            assert!(names.insert(family.0), "families stand together: {line}");
+            assert!(["counter", "gauge", "histogram"].contains(&family.1), "{line}");
+            assert_eq!(family.0.ends_with("_total"), family.1 == "counter", "{line}");
+        } else {
+            let series = line.split([' ', '{']).next().unwrap();
+            let endings: &[&str] = match family.1 {
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            let ending = series.strip_prefix(family.0).expect("a sample of its family");
+            assert!(endings.contains(&ending), "{line}");
+        }
+    }
+}
+
 fn check_family(family: &Family<'_>) {
     let name = family.name;
     assert!(family.has_help, "{name} has a sentence of help");
