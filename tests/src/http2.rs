@@ -38,6 +38,8 @@ pub const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 /// `:method GET`, `:scheme http`, `:path /`, and `:authority a` without an index.
 pub const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
+/// `:method POST`, `:scheme http`, without path and host.
+pub const POST: &[u8] = &[0x83, 0x86];
 /// `:authority localhost`, without an index.
 const HOST: &[u8] = b"\x01\x09localhost";
 /// Has no stream send anything, until its window is opened.

@@ -5,11 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_tests::http2::{
-    END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, RST_STREAM, field, frame, status,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, POST, RST_STREAM, field, frame, status,
 };
-use weir_tests::{Authority, PATIENCE, Server, Socket};
+use weir_tests::{Answer, Authority, PATIENCE, Server, Socket};
 
 /// Whoever comes may publish, and what was published can be looked at.
 const OPEN: &str = "[[topic_classes]]\npattern = \"*\"\npublish = [\"devices\"]\nhistory = true\n\
@@ -30,6 +30,13 @@ impl Scene {
     /// Says something, and hears all that is answered until the connection ends.
     fn talk(&self, said: &str) -> Result<String> {
         talk(self.http, said, true)
+    }
+
+    /// How many messages a topic keeps.
+    fn kept(&self, topic: &str) -> Result<usize> {
+        let answer = Answer::get(self.http, &format!("/v1/topics/{topic}/history"))?;
+        let history: Value = serde_json::from_str(&answer.body)?;
+        Ok(history["messages"].as_array().context("a list")?.len())
     }
 }
 
@@ -97,6 +104,41 @@ fn a_request_of_http2_names_one_host() -> Result<()> {
     Ok(())
 }
 
+/// RFC 9113 section 8.1: a message with such trailers is malformed, so nothing of it is carried out.
+#[test]
+fn what_comes_behind_a_body_over_http2_is_refused() -> Result<()> {
+    let scene = Scene::new("")?;
+    let head = [
+        POST,
+        &field(":path", "/v1/publish"),
+        &field(":authority", "localhost"),
+        &field("content-type", "application/json"),
+    ]
+    .concat();
+    for (what, trailers) in [
+        ("a pseudo-header by its index", vec![0x84]),
+        ("a pseudo-header in full", field(":path", "/")),
+        ("a pseudo-header of answers", field(":status", "200")),
+        ("a field and a pseudo-header", [field("x", "y"), field(":path", "/")].concat()),
+        ("a field", field("x", "y")),
+        ("nothing", vec![]),
+    ] {
+        let topic = format!("topic-{}", what.replace(' ', "-"));
+        let body = json!({"topic": topic, "text": "x"}).to_string();
+        let mut peer = Http2::connect(scene.http, &[])?;
+        let said = [
+            frame(HEADERS, END_HEADERS, 1, &head),
+            frame(DATA, 0, 1, body.as_bytes()),
+            frame(HEADERS, END_HEADERS | END_STREAM, 1, &trailers),
+        ];
+        peer.stream.write_all(&said.concat())?;
+        let heard = answered(&mut peer)?;
+        assert!(matches!(heard, 0 | 400), "{what}: {heard}");
+        assert_eq!(scene.kept(&topic)?, 0, "{what} was published");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_host_that_is_none_is_refused() -> Result<()> {
     let scene = Scene::new("")?;
@@ -120,6 +162,91 @@ fn a_host_that_is_none_is_refused() -> Result<()> {
         let said = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         assert_eq!(statuses(&scene.talk(&said)?), [200], "{host:?}");
     }
+    Ok(())
+}
+
+/// RFC 9112 section 6.1: what is not understood is not read as if it were plain.
+#[test]
+fn a_transfer_coding_that_is_not_known_is_refused() -> Result<()> {
+    let scene = Scene::new("")?;
+    for coding in
+        ["gzip, chunked", "GZIP,chunked", "deflate, chunked", "chunked, chunked", "x, chunked"]
+    {
+        let body = json!({"topic": "coded", "text": "x"}).to_string();
+        for path in ["/v1/publish", "/v1/devices/activate", "/", "/nothing"] {
+            let said = format!(
+                "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Transfer-Encoding: {coding}\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n{NEXT}",
+                body.len()
+            );
+            let heard = scene.talk(&said)?;
+            assert!(matches!(statuses(&heard)[..], [400 | 501]), "{coding} {path}: {heard}");
+            let heard = talk(scene.server.admin, &said, false)?;
+            assert!(matches!(statuses(&heard)[..], [400 | 501]), "{coding} {path}: {heard}");
+        }
+    }
+    assert_eq!(scene.kept("coded")?, 0);
+    Ok(())
+}
+
+/// A line of a trailer that ends in LF alone hides the next request from the library: so nothing that has a trailer is
+/// carried out, and nothing behind it is passed over in silence.
+#[test]
+fn no_request_is_swallowed_by_a_trailer() -> Result<()> {
+    let scene = Scene::new("")?;
+    let body = json!({"topic": "trailed", "text": "x"}).to_string();
+    for trailer in ["X: y\n\r\n", "X: y\n\n", "\n\r\n", "X: y\r\n\r\n"] {
+        for path in ["/v1/publish", "/v1/devices/token/refresh", "/", "/nothing"] {
+            let said = format!(
+                "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n{trailer}{NEXT}",
+                body.len()
+            );
+            for addr in [scene.http, scene.server.admin] {
+                let heard = talk(addr, &said, false)?;
+                let lower = heard.to_lowercase();
+                // One answer, which says that there is no other one.
+                assert_eq!(statuses(&heard).len(), 1, "{trailer:?} {path} {addr}: {heard}");
+                assert!(lower.contains("connection: close"), "{trailer:?} {path} {addr}: {heard}");
+                assert!(!heard.contains(" 200 OK"), "{trailer:?} {path} {addr}: {heard}");
+            }
+        }
+    }
+    assert_eq!(scene.kept("trailed")?, 0);
+    Ok(())
+}
+
+/// RFC 9110 section 15.5.16: a coding is named, and not read as broken JSON.
+#[test]
+fn a_coded_body_is_of_another_type() -> Result<()> {
+    let scene = Scene::new("")?;
+    // `{}` by gzip.
+    let body = "\u{1f}\u{8}";
+    for path in ["/v1/publish", "/v1/devices/activate"] {
+        let ask = |addr, coding: &str| {
+            let said = format!(
+                "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Content-Encoding: {coding}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            Answer::ask(addr, &said)
+        };
+        for coding in ["gzip", "br", "identity, gzip", "x"] {
+            let answer = ask(scene.http, coding)?;
+            assert_eq!(answer.status, 415, "{coding}: {answer:?}");
+            assert!(answer.body.contains("\"field\":\"Content-Encoding\""), "{answer:?}");
+            let head = answer.head.to_lowercase();
+            assert!(head.contains("accept-encoding: identity"), "{answer:?}");
+        }
+        let answer = ask(scene.http, "identity")?;
+        assert!(matches!(answer.status, 400 | 404), "it is no JSON, and nothing is activated");
+    }
+    let said = format!(
+        "POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Encoding: gzip\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    assert_eq!(Answer::ask(scene.server.admin, &said)?.status, 415);
     Ok(())
 }
 
@@ -283,3 +410,5 @@ fn a_page_is_of_this_server_by_its_scheme_too() -> Result<()> {
     }
     Ok(())
 }
+
+const NEXT: &str = "GET /rest/hello HTTP/1.1\r\nHost: localhost\r\n\r\n";

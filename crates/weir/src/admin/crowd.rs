@@ -26,6 +26,8 @@ pub(super) struct Life {
     /// The turn in which it was heard of last: all draw from one row of numbers, so no clock is needed.
     heard: AtomicU64,
     is_busy: AtomicBool,
+    /// Whether the body of its request has been read to its end.
+    is_whole: AtomicBool,
 }
 
 /// A request's body that shows when something of it comes.
@@ -42,7 +44,12 @@ impl Crowd {
     /// A life for a connection that has just come.
     pub(super) fn life(&self) -> Arc<Life> {
         let heard = AtomicU64::new(self.turns.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Life { turns: Arc::clone(&self.turns), heard, is_busy: AtomicBool::new(false) })
+        Arc::new(Life {
+            turns: Arc::clone(&self.turns),
+            heard,
+            is_busy: AtomicBool::new(false),
+            is_whole: AtomicBool::new(true),
+        })
     }
 
     pub(super) fn enter(&mut self, task: AbortHandle, life: Arc<Life>) {
@@ -72,6 +79,17 @@ impl Life {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
+    /// A request has come, with or without a body behind it.
+    pub(super) fn begin(&self, is_whole: bool) {
+        self.is_whole.store(is_whole, Ordering::Relaxed);
+        self.hear(is_whole);
+    }
+
+    /// Whether the body of its request has been read to its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
     fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
     }
@@ -95,7 +113,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
         match &polled {
             Poll::Ready(Some(_)) => self.life.hear(false),
             // Whole: now it is carried out.
-            Poll::Ready(None) => self.life.hear(true),
+            Poll::Ready(None) => self.life.begin(true),
             Poll::Pending => {}
         }
         polled

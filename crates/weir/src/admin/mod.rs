@@ -19,6 +19,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::CONNECTION;
 use http_body_util::Either;
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
@@ -29,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::web::body::is_passed_over;
 use crate::web::problem::{Kind, Problem};
 use crate::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
@@ -139,9 +142,13 @@ async fn answer(
 ) -> Reply {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     // Until its body is whole it is the peer's turn.
-    life.hear(request.is_end_stream());
+    life.begin(request.is_end_stream());
+    let is_passed_over = is_passed_over(request.body());
     let request = request.map(|body| Watched::new(body, Arc::clone(life)));
-    let reply = routes.answer(local, request).await;
+    let mut reply = routes.answer(local, request).await;
+    if !life.is_whole() && !is_passed_over {
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     // So is what follows, but for a stream: that ends with the connection, and its readers are few.
     life.hear(matches!(reply.body(), Either::Right(_)));
     tracing::debug!(%method, path, status = reply.status().as_u16(), "admin request");

@@ -139,6 +139,10 @@ impl Routes {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         self.guard.check_host(head, local)?;
+        if !body::is_chunked_alone(&head.headers) {
+            let detail = "the only transfer coding that is known here is chunked, and once";
+            return Err(Problem::new(Kind::UnknownCoding, detail).at_header("Transfer-Encoding"));
+        }
         let found = self.router.at(head.uri.path()).ok();
         let route = found.as_ref().map(|found| *found.value);
         if !route.is_some_and(Route::is_open) {

@@ -16,9 +16,10 @@ use tracing::Instrument as _;
 use super::access::ids::{Ids, Wanted};
 use super::body::{Answer, Asking, Turn};
 use super::counts::Dialect;
-use super::guest::{Guest, Order};
+use super::guest::{Guest, Order, Phase};
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
+use crate::web::body::{is_chunked_alone, is_passed_over};
 use crate::web::head::default_port;
 use crate::web::host::Host;
 use crate::web::problem::{Kind, Problem};
@@ -80,7 +81,7 @@ impl Service {
         let has_body = !request.body().is_end_stream();
         let is_last = self.note(guest.asked(has_body));
         let asked = self.asked(&request, is_last);
-        if let Err(refusal) = check_host(&request) {
+        if let Err(refusal) = check_host(&request).and_then(|()| check_coding(&request)) {
             let (head, _body) = request.into_parts();
             return asked.at_once(guest, &head, refusal.answer());
         }
@@ -111,6 +112,7 @@ impl Service {
             version: request.version(),
             is_head: *request.method() == Method::HEAD,
             is_last,
+            is_passed_over: is_passed_over(request.body()),
             ids: Ids::of(headers, Wanted { in_answers, in_log: is_logged }),
             began: is_logged.then(now),
         }
@@ -232,6 +234,8 @@ struct Asked {
     is_head: bool,
     /// The connection may make no more.
     is_last: bool,
+    /// Whether the next request can be found behind a body that nobody reads.
+    is_passed_over: bool,
     ids: Ids,
     /// When its head was there, where there is an access log.
     began: Option<Instant>,
@@ -323,7 +327,10 @@ impl Asked {
         let dialect = Dialect::of(self.version);
         guest.edge.counters.http.count_request(dialect, answer.status());
         match dialect {
-            Dialect::Http1 if self.is_last => {
+            // A body that is still to come has not been read, and is not going to be.
+            Dialect::Http1
+                if self.is_last || !self.is_passed_over && guest.phase() == Phase::Body =>
+            {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Dialect::Http1 => {}
@@ -407,6 +414,11 @@ fn is_same(request: &Request<Incoming>, one: &Host<'_>, other: &Host<'_>) -> boo
     one.has_name_of(other) && one.port().or(port) == other.port().or(port)
 }
 
+/// Of transfer codings only `chunked` is known here (RFC 9112 section 6.1).
+fn check_coding(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
+    is_chunked_alone(request.headers()).then_some(()).ok_or(&UNKNOWN_CODING)
+}
+
 impl Refusal {
     fn answer(&self) -> Response<Answer> {
         let mut answer = Response::new(Answer::Text(self.document));
@@ -424,5 +436,11 @@ impl Refusal {
 static BAD_HOST: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,
     document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request names exactly one host: a host name or an address, and an optional port","field":"Host"}"#,
+    allow: None,
+};
+
+static UNKNOWN_CODING: Refusal = Refusal {
+    status: StatusCode::NOT_IMPLEMENTED,
+    document: r#"{"type":"urn:problem-type:weir:unknown-coding","title":"The transfer coding is not known","status":501,"detail":"the only transfer coding that is known here is chunked, and once","field":"Transfer-Encoding"}"#,
     allow: None,
 };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
@@ -68,19 +68,25 @@ impl Room {
 
     /// Reads a body whole.
     ///
-    /// Errors: too long; not there in time; no room for it within that time, or needed by
-    /// others that come faster; broken.
+    /// Errors: coded; too long; not there in time; no room for it within that time, or needed by
+    /// others that come faster; broken, shorter than announced, or with trailers.
     pub(crate) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.check_announced(headers)?;
+        check_coding(headers)?;
+        let announced = self.check_announced(headers)?;
         let entry = self.enter();
         tokio::select! {
             biased;
             whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
-                whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))
+                let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))?;
+                match announced {
+                    // Over HTTP/2 a stream that is reset without an error ends like this.
+                    Some(announced) if announced != whole.bytes.len() => Err(broken()),
+                    Some(_) | None => Ok(whole),
+                }
             }
             () = entry.growing.given_up.notified() => Err(self.no_room()),
         }
@@ -97,12 +103,10 @@ impl Room {
             let frame = match frame {
                 Ok(frame) => frame,
                 Err(error) if error.is::<LengthLimitError>() => return Err(self.too_large()),
-                Err(_) => {
-                    let detail = "the body ends or is framed wrongly";
-                    return Err(Problem::new(Kind::InvalidRequest, detail));
-                }
+                Err(_) => return Err(broken()),
             };
-            let Ok(data) = frame.into_data() else { continue };
+            // Neither library tells a trailer that is well formed from one that is not.
+            let Ok(data) = frame.into_data() else { return Err(trailed()) };
             growing.grown.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
             let kib = kibibytes(bytes.len() + data.len());
             let more = kib - growing.kib.load(Ordering::Relaxed);
@@ -156,12 +160,13 @@ impl Room {
     }
 
     /// Refuses a body that announces more than it may have.
-    fn check_announced(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    fn check_announced(&self, headers: &HeaderMap) -> Result<Option<usize>, Problem> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-        match announced.map(str::parse::<usize>) {
-            Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(()),
+        // With both, chunks count, and the library ends the connection (RFC 9112 section 6.3).
+        match announced.filter(|_| !headers.contains_key(TRANSFER_ENCODING)).map(str::parse) {
+            Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(Some(bytes)),
             Some(_) => Err(self.too_large()),
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 
@@ -190,6 +195,39 @@ impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.room.lock().retain(|other| !Arc::ptr_eq(other, &self.growing));
     }
+}
+
+fn broken() -> Problem {
+    Problem::new(Kind::InvalidRequest, "the body ends or is framed wrongly")
+}
+
+fn trailed() -> Problem {
+    Problem::new(Kind::InvalidRequest, "the body has trailers behind it, which are not taken here")
+}
+
+/// Refuses a coded body: it would be read as if it were plain.
+fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    if codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Ok(());
+    }
+    Err(Problem::coding("a body is sent as it is, without a content coding"))
+}
+
+/// Whether the transfer coding of a request is `chunked`, or it has none.
+pub(crate) fn is_chunked_alone(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// Whether the next request can be found behind a body that nobody reads: if the body is short, and its length known
+/// before. Where its chunks end is not left to the library, which reads a bare LF in a trailer as a part of a line.
+pub(crate) fn is_passed_over(body: &impl Body) -> bool {
+    body.size_hint().exact().is_some_and(|bytes| bytes <= PASSED_OVER_BYTES_MAX)
 }
 
 /// Refuses what is not announced as JSON in UTF-8.
@@ -237,6 +275,8 @@ fn kibibytes(bytes: usize) -> u32 {
 /// 32 bodies of a megabyte.
 const ROOM_KIB: usize = 32 * 1024;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The library passes over what has come with the head; more would end the connection without a word of it.
+const PASSED_OVER_BYTES_MAX: u64 = 4 * 1024;
 
 #[cfg(test)]
 mod tests {

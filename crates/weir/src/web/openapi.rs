@@ -156,7 +156,7 @@ impl Operation {
             let content = ContentBuilder::new().schema(Some(text())).build();
             body = body.content(*content_type, content);
         }
-        Self { builder: self.builder.request_body(Some(body.build())), ..self }
+        Self { builder: self.builder.request_body(Some(body.build())), ..self }.refuses(&CODED)
     }
 
     pub(crate) fn body(self, schema: RefOr<Schema>, required: Required) -> Self {
@@ -165,7 +165,7 @@ impl Operation {
             .content("application/json", content)
             .required(Some(required))
             .build();
-        Self { builder: self.builder.request_body(Some(body)), ..self }
+        Self { builder: self.builder.request_body(Some(body)), ..self }.refuses(&CODED)
     }
 
     /// 200 with this as JSON.
@@ -280,6 +280,8 @@ fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
 
 const TOKEN: &str = "token";
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
+/// What every body may be refused for.
+const CODED: [Kind; 2] = [Kind::UnsupportedMediaType, Kind::UnknownCoding];
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{
-    ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_VERSION, UPGRADE,
+    WWW_AUTHENTICATE,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -36,8 +37,10 @@ pub(crate) enum Kind {
     LengthRequired,
     /// A body or a message over its limit.
     TooLarge,
-    /// A body that is not JSON.
+    /// A body that is not JSON, or coded.
     UnsupportedMediaType,
+    /// A body in a transfer coding that is not known.
+    UnknownCoding,
     /// A `Host` that this server does not go by.
     UnknownHost,
     /// More messages than the topic takes, or than one sender may publish.
@@ -100,6 +103,9 @@ impl Kind {
                 "The body is of another media type",
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ),
+            Kind::UnknownCoding => {
+                ("unknown-coding", "The transfer coding is not known", StatusCode::NOT_IMPLEMENTED)
+            }
             Kind::UnknownHost => (
                 "unknown-host",
                 "This server does not go by that host name",
@@ -141,7 +147,7 @@ pub(crate) struct Problem {
     detail: String,
     field: Option<String>,
     retry_after: Option<Duration>,
-    /// A header that belongs to this refusal: `Allow`, or `WWW-Authenticate`.
+    /// A header that belongs to this refusal: `Allow`, `WWW-Authenticate`, or `Accept-Encoding`.
     header: Option<HeaderValue>,
 }
 
@@ -177,6 +183,15 @@ impl Problem {
         Self {
             header: Some(HeaderValue::from_static(allow)),
             ..Self::new(Kind::MethodNotAllowed, detail)
+        }
+    }
+
+    /// 415 for a content coding.
+    pub(crate) fn coding(detail: &'static str) -> Self {
+        Self {
+            header: Some(HeaderValue::from_static("identity")),
+            field: Some("Content-Encoding".to_owned()),
+            ..Self::new(Kind::UnsupportedMediaType, detail)
         }
     }
 
@@ -266,8 +281,13 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(value) = self.header {
-            let is_challenge = matches!(self.kind, Kind::Unauthorized | Kind::Forbidden);
-            let name = if is_challenge { WWW_AUTHENTICATE } else { ALLOW };
+            let name = if matches!(self.kind, Kind::Unauthorized | Kind::Forbidden) {
+                WWW_AUTHENTICATE
+            } else if self.kind == Kind::UnsupportedMediaType {
+                ACCEPT_ENCODING
+            } else {
+                ALLOW
+            };
             headers.insert(name, value);
         }
         if self.kind == Kind::UpgradeRequired {
