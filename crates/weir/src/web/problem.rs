@@ -158,13 +158,15 @@ impl From<ShardSilent> for Problem {
 }
 
 impl Problem {
+    /// Limits: `detail` is cut at [`DETAIL_BYTES_MAX`], because it may repeat parts of the request.
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), field: None, retry_after: None, header: None }
+        let detail = clipped(detail.into(), DETAIL_BYTES_MAX);
+        Self { kind, detail, field: None, retry_after: None, header: None }
     }
 
     /// A field, a query parameter or a path segment is at fault.
     pub(crate) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), ..Self::new(Kind::InvalidRequest, detail) }
+        Self::new(Kind::InvalidRequest, detail).at(field)
     }
 
     /// A header is at fault, beyond what its kind says.
@@ -173,8 +175,10 @@ impl Problem {
     }
 
     /// A member, a parameter or a header is at fault, beyond what its kind says.
+    ///
+    /// Limits: `field` is cut at [`FIELD_BYTES_MAX`].
     pub(crate) fn at(self, field: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), ..self }
+        Self { field: Some(clipped(field.into(), FIELD_BYTES_MAX)), ..self }
     }
 
     /// 405; `allow` lists the methods that the path knows.
@@ -238,10 +242,9 @@ impl Problem {
                 | TopicNameError::Control(_)
                 | TopicNameError::Wildcard(_),
             ) => Self::field(format!("{}topic", place.object), detail),
-            PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => Self {
-                field: Some(format!("{}{}", place.object, place.content)),
-                ..Self::new(Kind::TooLarge, detail)
-            },
+            PublishError::TooLarge { .. } | PublishError::TooLargeForTopic { .. } => {
+                Self::new(Kind::TooLarge, detail).at(format!("{}{}", place.object, place.content))
+            }
             PublishError::RateLimited { after, .. } => {
                 Self::retry(Kind::RateLimited, after, detail)
             }
@@ -325,6 +328,23 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The text; a longer one is cut and marked.
+fn clipped(mut text: String, bytes_max: usize) -> String {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max - CUT.len()).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text.push_str(CUT);
+        text.shrink_to_fit();
+    }
+    text
+}
+
+/// The longest text of ours has some 300 bytes.
+const DETAIL_BYTES_MAX: usize = 512;
+/// A path of members, such as `messages[999].content_type`.
+const FIELD_BYTES_MAX: usize = 128;
+const CUT: &str = "…";
+
 /// A store that has gone is tried again about as often.
 const STORE_RETRY: Duration = Duration::from_secs(2);
 
@@ -339,6 +359,20 @@ mod tests {
             Problem::publish(error, Place { object: "", content: "text" }).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
+    }
+
+    #[test]
+    fn what_a_request_brings_is_not_repeated_at_length() {
+        let long = "é".repeat(100_000);
+        let problem = Problem::field(long.clone(), format!("there is nothing at {long:?}"));
+        let document = serde_json::to_value(problem.document()).unwrap();
+        for (member, bytes_max) in [("detail", DETAIL_BYTES_MAX), ("field", FIELD_BYTES_MAX)] {
+            let text = document[member].as_str().unwrap();
+            assert!(text.len() <= bytes_max && text.ends_with("é…"), "{member}: {}", text.len());
+        }
+        assert!(document["detail"].as_str().unwrap().starts_with("there is nothing at \"éé"));
+        let exact = "x".repeat(DETAIL_BYTES_MAX);
+        assert_eq!(Problem::new(Kind::NotFound, exact.clone()).document().detail, exact);
     }
 
     #[test]
