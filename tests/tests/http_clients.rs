@@ -271,6 +271,61 @@ fn python_speaks_by_websockets() -> Result<()> {
     Ok(())
 }
 
+/// Refusals of a body that is still being sent: of its length, and of its path.
+const REFUSED: [(&str, &str); 2] = [("/v1/publish", "413"), ("/nothing", "404")];
+const LONG_BYTES: usize = 8_000_000;
+
+/// A script of `clients/http`.
+fn client(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/http").join(name)
+}
+
+/// Clients that send on hear why that is of no use, and not that the connection or the stream has ended.
+#[test]
+fn who_still_sends_hears_of_the_refusal() -> Result<()> {
+    let scene = Scene::new("")?;
+    let directory = tempfile::tempdir()?;
+    let body = directory.path().join("body");
+    std::fs::write(&body, vec![b' '; LONG_BYTES])?;
+    let body = format!("@{}", body.display());
+    for (path, status) in REFUSED {
+        for (is_tls, option, version) in WAYS {
+            let json = "Content-Type: application/json";
+            let args =
+                [option, "-H", "Expect:", "-H", json, "-o", "/dev/null", "--data-binary", &body];
+            let said = scene.ask(is_tls, path, &args)?;
+            assert_eq!(said, format!("\n{version} {status}"), "curl, TLS: {is_tls}");
+        }
+    }
+    let admin = format!("http://localhost:{}/v1/publish", scene.server.admin.port());
+    let mut urls = vec![(admin, "413")];
+    for (path, status) in REFUSED {
+        urls.extend([false, true].map(|is_tls| (scene.url(is_tls, path), status)));
+    }
+    let mut python = Command::new("python3");
+    python.arg(client("upload.py")).arg(LONG_BYTES.to_string());
+    python.arg(scene.authority.path("ca.pem")).args(urls.iter().map(|(url, _)| url));
+    let said = printed(&mut python)?;
+    let expected: Vec<&str> = urls.iter().map(|(_, status)| *status).collect();
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "Python, of {urls:?}");
+    let mut java = Command::new("java");
+    java.arg(client("Upload.java")).arg(scene.authority.path("ca.pem")).arg(LONG_BYTES.to_string());
+    let mut expected = Vec::new();
+    for (path, status) in REFUSED {
+        for (is_tls, version) in [(false, "1.1"), (true, "1.1"), (true, "2")] {
+            java.args([version, &scene.url(is_tls, path)]);
+            expected.push(format!("{status} HTTP_{}", version.replace('.', "_")));
+        }
+    }
+    let said = printed(&mut java)?;
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "Java");
+    let metrics = scene.server.metrics()?;
+    let cut = ["too_long", "too_late"]
+        .map(|outcome| metrics.sum("weir_http_discarded_total", &format!("outcome=\"{outcome}\"")));
+    assert_eq!(cut, [0.0, 0.0], "{}", metrics.text());
+    Ok(())
+}
+
 /// How many answers there were, none of them wrong.
 #[test]
 fn wrk_and_h2load_find_no_error() -> Result<()> {

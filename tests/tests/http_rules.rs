@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use weir_tests::http2::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, POST, RST_STREAM, field, frame, status,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, POST, RST_STREAM, WINDOW_UPDATE, field,
+    frame, status,
 };
 use weir_tests::{Answer, Authority, PATIENCE, Server, Socket};
 
@@ -408,6 +409,84 @@ fn a_page_is_of_this_server_by_its_scheme_too() -> Result<()> {
             assert_eq!(said, expected, "a page of {scheme} asks {listener}://{host}{path}");
         }
     }
+    Ok(())
+}
+
+/// What is taken of a body that nobody wants ends: by bytes, by silence, and where somebody else needs the place.
+#[test]
+fn what_is_thrown_away_has_an_end() -> Result<()> {
+    let limits = "[http]\ndiscard_bytes_max = 100000\nconnections_max = 1\n";
+    let scene = Scene::new(limits)?;
+    let discarded = |outcome: &str| -> Result<f64> {
+        let label = format!("outcome=\"{outcome}\"");
+        Ok(scene.server.metrics()?.sum("weir_http_discarded_total", &label))
+    };
+    let post = format!(
+        "POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        1_u64 << 40
+    );
+    let connect = || -> Result<TcpStream> {
+        let stream = TcpStream::connect(scene.http)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    };
+    // One that goes on and on.
+    let mut endless = connect()?;
+    endless.write_all(post.as_bytes())?;
+    let mut sent = 0;
+    while endless.write_all(&[b' '; 10_000]).is_ok() {
+        sent += 10_000;
+        assert!(sent < 100_000_000, "it takes all there is");
+    }
+    scene.server.await_metrics("the end of one that sends too much", |metrics| {
+        metrics.sum("weir_http_discarded_total", "outcome=\"too_long\"") == 1.0
+    })?;
+    // One that says no more, and does not end its side.
+    let mut silent = connect()?;
+    silent.write_all(post.as_bytes())?;
+    let mut heard = String::new();
+    silent.read_to_string(&mut heard)?;
+    assert_eq!(statuses(&heard), [404], "{heard}");
+    scene.server.await_metrics("the end of one that is silent", |metrics| {
+        metrics.sum("weir_http_discarded_total", "outcome=\"silent\"") == 1.0
+    })?;
+    // One that goes on slowly gives its place to somebody who has something to ask.
+    let mut slow = connect()?;
+    slow.write_all(post.as_bytes())?;
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"HTTP/1.1 404");
+    slow.write_all(b" ")?;
+    let hello = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    assert_eq!(statuses(&scene.talk(hello)?), [200]);
+    scene.server.await_metrics("an empty house", |metrics| {
+        metrics.sum("weir_http_connections", "") == 0.0
+    })?;
+    assert_eq!(discarded("ended")? + discarded("too_late")?, 0.0);
+    // Over HTTP/2 a stream is reset for good then.
+    let mut peer = Http2::connect(scene.http, &[])?;
+    let head = [POST, &field(":path", "/nothing"), &field(":authority", "localhost")].concat();
+    peer.stream.write_all(&frame(HEADERS, END_HEADERS, 1, &head))?;
+    assert_eq!(answered(&mut peer)?, 404);
+    let data = frame(DATA, 0, 1, &[b' '; 16_000]);
+    let (mut window, mut sent) = (65_535_u32, 0);
+    let code = loop {
+        while window >= 16_000 && sent < 1_000_000 {
+            peer.stream.write_all(&data)?;
+            (window, sent) = (window - 16_000, sent + 16_000);
+        }
+        match peer.hear()?.context("the connection goes on")? {
+            (WINDOW_UPDATE, 1, more) => {
+                window += u32::from_be_bytes(more[..4].try_into()?);
+            }
+            (RST_STREAM, 1, code) => break code,
+            _ => {}
+        }
+    };
+    assert_eq!(code, [0; 4], "NO_ERROR");
+    assert!((100_000..200_000).contains(&sent), "{sent} bytes");
+    assert_eq!(discarded("too_long")?, 2.0);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod stream;
 mod views;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,12 +27,14 @@ use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::web::body::is_passed_over;
+use crate::web::linger::Linger;
 use crate::web::problem::{Kind, Problem};
 use crate::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
@@ -110,27 +113,37 @@ async fn converse(
 ) {
     let Ok(local) = stream.local_addr().map(|addr| addr.ip()) else { return };
     prepare(&stream);
+    let known = Arc::clone(&life);
     let service = service_fn(move |request| {
-        let (routes, life) = (Arc::clone(&routes), Arc::clone(&life));
-        async move { Ok::<_, Infallible>(answer(&routes, &life, local, request).await) }
+        let (routes, life) = (Arc::clone(&routes), Arc::clone(&known));
+        Box::pin(async move { Ok::<_, Infallible>(answer(&routes, &life, local, request).await) })
     });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(BUFFER_BYTES)
-            .max_headers(HEADERS_MAX)
-            .serve_connection(TokioIo::new(stream), service)
-    );
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         _ = stopped.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    if let Err(error) = ended {
+    if let Err(error) = &ended {
         tracing::debug!(%error, "a connection to the admin API ended early");
+    }
+    let parts = connection.into_parts();
+    let is_unread = !life.is_whole() || !parts.read_buf.is_empty() || ended.is_err();
+    close(parts.io.into_inner(), is_unread).await;
+}
+
+/// Ends a connection. `is_unread`: the peer may still be sending; were the socket closed at once, the reset would overtake
+/// the last answer.
+async fn close(mut stream: TcpStream, is_unread: bool) {
+    if stream.shutdown().await.is_ok() && is_unread {
+        LINGER.discard(&stream).await;
     }
 }
 
@@ -186,6 +199,8 @@ const CONNECTIONS_MAX: usize = 256;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is refused comes whole up to sixteen times of what a body may be.
+const LINGER: Linger = Linger { bytes_max: 16 << 20, time: Duration::from_secs(10) };
 /// Ten attempts a second would fill the log.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 const ACCEPT_BACK_OFF: Duration = Duration::from_millis(100);

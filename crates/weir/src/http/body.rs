@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use super::closing::Inbound;
 use super::guest::Guest;
 use super::live::Relayed;
 use crate::admin;
@@ -15,7 +16,7 @@ use crate::web::reply::Reply;
 
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {
-    body: Incoming,
+    body: Inbound,
     guest: Arc<Guest>,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Turn(Arc<Guest>);
 
 impl Asking {
     pub(super) fn new(body: Incoming, guest: Arc<Guest>) -> Self {
-        Self { body, guest }
+        Self { body: Inbound::new(body, &guest), guest }
     }
 }
 

@@ -1,40 +1,160 @@
-//! The last moments of a connection.
+//! The last moments of a connection, and of a request that is refused while its body still comes.
+//!
+//! A client that sends a long body hears of an early refusal only if its bytes are taken meanwhile: a socket that is closed
+//! while bytes come resets the connection, and a reset overtakes the answer (RFC 9112 section 9.6). Over HTTP/2 many
+//! clients take the reset of a stream, which is said behind its answer, for a failure of the whole request. So what comes
+//! is read and thrown away for a while, within bounds of bytes and time.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::io::AsyncWriteExt as _;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::session::discard;
+use super::counts::{Dialect, Discarded};
+use super::guest::{Guest, Order};
+use crate::config::HttpConfig;
+use crate::counters::Counters;
 use crate::tls::stream::Stream;
+use crate::web::linger::{Linger, SILENCE};
 
-/// Says what is left to be said and closes. `is_heard`: the peer may still be sending; what it sends is thrown away for a
-/// moment, so that our close does not become a reset, which would overtake what was said.
-pub(super) async fn close(mut stream: Stream, last: &[u8], is_heard: bool) {
-    if stream.is_plain() && last.is_empty() && !is_heard {
+/// A request's body. Over HTTP/2 its rest is thrown away where nobody reads it, so that its stream is not reset.
+pub(super) struct Inbound {
+    /// Until it is dropped.
+    body: Option<Incoming>,
+    guest: Arc<Guest>,
+}
+
+/// For a peer that has no place here.
+pub(super) const SHORT: Linger = Linger { bytes_max: 256 * 1024, time: Duration::from_secs(1) };
+
+/// For a request that is refused: its body has as much time as one that is wanted.
+pub(super) fn linger_of(config: &HttpConfig) -> Linger {
+    Linger { bytes_max: config.discard_bytes_max, time: config.body_timeout }
+}
+
+/// Says what is left to be said and closes. `linger`: the peer may still be sending.
+pub(super) async fn close(
+    mut stream: Stream,
+    last: &[u8],
+    linger: Option<Linger>,
+    counters: &Counters,
+) {
+    if stream.is_plain() && last.is_empty() && linger.is_none() {
         return;
     }
-    let closed = async {
+    let said = async {
         if !last.is_empty() {
             stream.write_all(last).await?;
+            stream.flush().await?;
         }
-        stream.shutdown().await?;
-        for _ in 0..DISCARDED_READS_MAX {
-            if !is_heard {
-                break;
-            }
-            stream.socket().readable().await?;
-            if discard(stream.socket())? == 0 {
-                break;
-            }
+        // Some clients (Java's) take the end of our side of TLS for the end of both, and lose what was said before it.
+        if stream.is_plain() || linger.is_none() {
+            stream.shutdown().await?;
         }
         io::Result::Ok(())
     };
     // Whether it arrived or not, the socket is closed now.
-    let _ = timeout(LINGER_TIMEOUT, closed).await;
+    if !matches!(timeout(SILENCE, said).await, Ok(Ok(()))) {
+        return;
+    }
+    let Some(linger) = linger else { return };
+    let discarded = linger.discard(stream.socket()).await;
+    if discarded == Discarded::Silent && !stream.is_plain() {
+        let _ = timeout(SILENCE, stream.shutdown()).await;
+        linger.discard(stream.socket()).await;
+    }
+    counters.http.count_discarded(discarded);
 }
 
-/// Together with the time-out: how much may still be sent before it is answered with a reset.
-const DISCARDED_READS_MAX: usize = 64;
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Throws away the rest of a body over HTTP/2.
+async fn discard(linger: Linger, guest: &Guest, mut body: Incoming) -> Discarded {
+    let mut left = linger.bytes_max;
+    let discarding = async {
+        loop {
+            let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+            let Ok(frame) = timeout(SILENCE, next).await else { return Discarded::Silent };
+            let Some(Ok(frame)) = frame else { return Discarded::Ended };
+            let count = frame.data_ref().map_or(0, Bytes::len);
+            if count >= left || guest.order().is_some() {
+                return Discarded::TooLong;
+            }
+            left -= count;
+        }
+    };
+    timeout(linger.time, discarding).await.unwrap_or(Discarded::TooLate)
+}
+
+impl Inbound {
+    pub(super) fn new(body: Incoming, guest: &Arc<Guest>) -> Inbound {
+        Inbound { body: Some(body), guest: Arc::clone(guest) }
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take() {
+            pass_over(&self.guest, body);
+        }
+    }
+}
+
+/// Leaves a body that nobody wants. Over HTTP/1.1 it has to pass, or ends the connection: see [`close`].
+pub(super) fn pass_over(guest: &Arc<Guest>, mut body: Incoming) {
+    if guest.dialect() != Dialect::Http2 || body.is_end_stream() || guest.order().is_some() {
+        return;
+    }
+    // A short one is mostly there.
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(&mut cx) {
+        if !matches!(frame, Some(Ok(_))) {
+            return;
+        }
+    }
+    let Ok(runtime) = Handle::try_current() else { return };
+    let guest = Arc::clone(guest);
+    runtime.spawn(async move {
+        let discarded = discard(linger_of(&guest.edge.h2), &guest, body).await;
+        guest.edge.counters.http.count_discarded(discarded);
+    });
+}
+
+impl Body for Inbound {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        Poll::Ready(ready!(Pin::new(body).poll_frame(cx)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::default(), Body::size_hint)
+    }
+}
+
+/// Is done when a connection is told to end. `listen` has its orders wake the task.
+pub(super) async fn told_to_end(guest: &Guest) {
+    poll_fn(|cx| {
+        guest.listen(cx.waker());
+        match guest.order() {
+            Some(Order::End(_)) => Poll::Ready(()),
+            Some(Order::Drain) | None => Poll::Pending,
+        }
+    })
+    .await;
+}

@@ -14,6 +14,7 @@ pub(crate) struct HttpCounts {
     /// Connections by version, and those whose version is not known yet.
     connections: [AtomicUsize; Dialect::ALL.len()],
     ended: [AtomicU64; End::ALL.len()],
+    discarded: [AtomicU64; Discarded::ALL.len()],
 }
 
 /// The requests that some of the threads have answered, in cache lines of their own.
@@ -65,6 +66,19 @@ pub(crate) enum End {
     Draining,
 }
 
+/// How it ended that what a peer sent without being wanted was thrown away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Discarded {
+    /// By the peer.
+    Ended,
+    /// The peer said nothing more.
+    Silent,
+    /// There was more than `http.discard_bytes_max`.
+    TooLong,
+    /// It took longer than `http.body_timeout`.
+    TooLate,
+}
+
 impl HttpCounts {
     pub(crate) fn count_request(&self, dialect: Dialect, status: StatusCode) {
         let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES) - 1;
@@ -94,6 +108,15 @@ impl HttpCounts {
     /// Connections that are open.
     pub(crate) fn connections(&self, dialect: Dialect) -> usize {
         self.connections[dialect as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_discarded(&self, discarded: Discarded) {
+        self.discarded[discarded as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bodies, and rests of connections, that were thrown away so.
+    pub(crate) fn discarded(&self, discarded: Discarded) -> u64 {
+        self.discarded[discarded as usize].load(Ordering::Relaxed)
     }
 
     /// Connections that ended so.
@@ -157,6 +180,22 @@ impl End {
             End::Broken => "broken",
             End::Moved => "moved",
             End::Draining => "draining",
+        }
+    }
+}
+
+impl Discarded {
+    /// Every outcome.
+    pub(crate) const ALL: [Discarded; 4] =
+        [Discarded::Ended, Discarded::Silent, Discarded::TooLong, Discarded::TooLate];
+
+    /// The outcome as a metric label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Discarded::Ended => "ended",
+            Discarded::Silent => "silent",
+            Discarded::TooLong => "too_long",
+            Discarded::TooLate => "too_late",
         }
     }
 }

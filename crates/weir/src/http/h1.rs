@@ -9,7 +9,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::arrival::PREFACE;
-use super::closing::close;
+use super::closing::{SHORT, close, linger_of, told_to_end};
 use super::counts::End;
 use super::guest::{Guest, Order, Phase};
 use super::live::Taken;
@@ -104,12 +104,19 @@ pub(super) async fn converse(
                 ended => (end_of(guest, ended, is_draining), &b""[..]),
             };
             let is_unread = is_unread || guest.phase() == Phase::Body || end.is_mid_request();
-            close(stream, last, is_unread && !guest.has_ended()).await;
+            let linger = (is_unread && !guest.has_ended()).then(|| linger_of(&guest.edge.h2));
+            // Whoever needs its place gets it.
+            tokio::select! {
+                () = close(stream, last, linger, &guest.edge.counters) => {}
+                () = told_to_end(guest) => {}
+            }
             Outcome::Over(end)
         }
         Step::Told(end) => {
             let is_late = guest.phase() == Phase::Head && guest.is_flushed();
-            close(stream, if is_late { REQUEST_TIMEOUT } else { b"" }, is_late).await;
+            let (last, linger): (&[u8], _) =
+                if is_late { (REQUEST_TIMEOUT, Some(SHORT)) } else { (b"", None) };
+            close(stream, last, linger, &guest.edge.counters).await;
             Outcome::Over(end)
         }
     }

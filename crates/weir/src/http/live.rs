@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Version};
 
 use super::Edge;
-use super::closing::close;
+use super::closing::{SHORT, close};
 use super::guest::Guest;
 use crate::admission::{AcceptOrder, Seat};
 use crate::auth::{Bearer, NoBearer};
@@ -165,7 +165,8 @@ pub(super) async fn go_on(taken: Taken) {
         Ok(unsettled) => unsettled,
         Err((_seat, cause)) => {
             hub.counters().count_closed(hub.admission.refuse(cause, addr));
-            return close(stream, super::UNAVAILABLE, true).await;
+            let linger = Some(SHORT);
+            return close(stream, super::UNAVAILABLE, linger, hub.counters()).await;
         }
     };
     let identity = guest.caller.identity.clone();

@@ -32,6 +32,7 @@ use weir_wire::CloseReason;
 
 use api::Api;
 use arrival::Arrival;
+use closing::SHORT;
 use counts::{Dialect, End};
 use crowd::Crowd;
 pub(crate) use guest::Caller;
@@ -147,7 +148,8 @@ pub(crate) async fn run(
                 b""
             };
             if !stream.is_unsecured() {
-                closing::close(stream, last, !last.is_empty()).await;
+                let linger = (!last.is_empty()).then_some(SHORT);
+                closing::close(stream, last, linger, hub.counters()).await;
             }
         }
     }
@@ -171,7 +173,7 @@ async fn serve(
         let reason = unsettled.refuse(edge.crowd.refusal());
         edge.counters.count_closed(reason);
         let last = if is_h2 { b"" } else { UNAVAILABLE };
-        closing::close(stream, last, true).await;
+        closing::close(stream, last, Some(SHORT), &edge.counters).await;
         return;
     };
     edge.counters.http.enter(dialect);

@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 
 use super::access::ids::{Ids, Wanted};
 use super::body::{Answer, Asking, Turn};
+use super::closing::pass_over;
 use super::counts::Dialect;
 use super::guest::{Guest, Order, Phase};
 use super::live::{Admitting, Path, Relayed, Wish, relay};
@@ -82,12 +83,14 @@ impl Service {
         let is_last = self.note(guest.asked(has_body));
         let asked = self.asked(&request, is_last);
         if let Err(refusal) = check_host(&request).and_then(|()| check_coding(&request)) {
-            let (head, _body) = request.into_parts();
+            let (head, body) = request.into_parts();
+            pass_over(guest, body);
             return asked.at_once(guest, &head, refusal.answer());
         }
         match Route::of(request.uri().path()) {
             Route::Hello if matches!(*request.method(), Method::GET | Method::HEAD) => {
-                let (mut head, _body) = request.into_parts();
+                let (mut head, body) = request.into_parts();
+                pass_over(guest, body);
                 let is_h2 = Dialect::of(head.version) == Dialect::Http2;
                 let text = if is_h2 { HELLO_BY_H2 } else { HELLO };
                 asked.record(guest, &head, StatusCode::OK, text.len() as u64);
@@ -148,7 +151,8 @@ impl Service {
         let (turn, guest) = (Turn::of(&self.guest), Arc::clone(&self.guest));
         let has_body = !request.body().is_end_stream();
         let noted = asked.began.map(|began| Noted::of(began, &request));
-        let (head, _body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        pass_over(&guest, body);
         let (wish, allowed) = match guest.edge.api.check_page(&guest.caller, &head, true) {
             Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
             Ok(allowed) => (Wish::of(&guest, &head, path, allowed.clone()), allowed),

@@ -44,6 +44,13 @@ pub(super) static KEYS: &[Key] = &[
         "Length of a request's body: a message and what JSON adds to it, with room for many of them."
     ),
     key!(
+        http.discard_bytes_max,
+        "0 to 1073741824",
+        "Bytes of a refused body that are taken and thrown away, so that its sender hears of the refusal: many clients send \
+         all of a body before they read, and a socket or a stream that ends before that is all they see. The time for it \
+         is http.body_timeout; a sender that is silent for a second ends it too. It takes no memory."
+    ),
+    key!(
         http.requests_per_connection_max,
         "0 to 1000000000",
         "Requests that one connection may make; then it is closed, and its client connects anew, perhaps to another \

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Gateway;
 use super::families::Families;
-use crate::http::counts::{Dialect, End};
+use crate::http::counts::{Dialect, Discarded, End};
 
 impl Gateway {
     pub(super) fn http(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -26,6 +26,12 @@ impl Gateway {
             "weir_http_connections_ended",
             "Connections that HTTP was spoken on, by how that ended.",
             End::ALL.map(|end| ([("cause", end.name())], counts.ended(end))),
+        )?;
+        to.counters(
+            "weir_http_discarded",
+            "Bodies that were refused while they came, and thrown away so that the refusal arrives, by how that ended.",
+            Discarded::ALL
+                .map(|outcome| ([("outcome", outcome.name())], counts.discarded(outcome))),
         )
     }
 }

@@ -85,7 +85,8 @@ impl Secured {
     }
 
     async fn metrics(&self) -> String {
-        let answer = self.server.ask("GET /metrics\nAccept: application/openmetrics-text", "").await;
+        let answer =
+            self.server.ask("GET /metrics\nAccept: application/openmetrics-text", "").await;
         openmetrics::check_text(&answer.body);
         answer.body
     }
