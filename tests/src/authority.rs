@@ -11,7 +11,8 @@ use rcgen::{
 };
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 
@@ -114,12 +115,24 @@ impl Authority {
 
     /// What a client of rustls needs to trust what it signs. It resumes no sessions: each time it is shown a certificate.
     pub fn client(&self) -> Result<Arc<ClientConfig>> {
+        self.client_as(None)
+    }
+
+    /// The same, which shows a certificate of its own.
+    pub fn client_as(&self, leaf: Option<&Leaf>) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der())?;
-        let mut client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut client = match leaf {
+            None => builder.with_no_client_auth(),
+            Some(leaf) => {
+                let chain = vec![CertificateDer::from(leaf.der.clone())];
+                let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes())?;
+                builder.with_client_auth_cert(chain, key)?
+            }
+        };
         client.resumption = Resumption::disabled();
         Ok(Arc::new(client))
     }

@@ -6,10 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, Server, program};
+use tempfile::TempDir;
+use weir_tests::{Answer, Authority, Datagrams, Device, PATIENCE, Server, Socket, program};
 use weir_wire::CloseReason;
-use weir_wire::v1::Hello;
 use weir_wire::v1::client_message::Kind;
+use weir_wire::v1::{Hello, server_message};
 
 /// A gateway that keeps devices in its own directory, and speaks HTTP.
 fn start(activation: &str) -> Result<Server> {
@@ -237,11 +238,16 @@ fn devices_are_listed_shown_exported_and_shut_out_with_their_connections() -> Re
     assert!(streamed.head.contains("application/x-ndjson"), "{}", streamed.head);
     assert_eq!(lines(&streamed.body)?, lines(&exported)?);
 
-    let mut device = Device::greet(server.tcp, "d1", &[])?;
+    assert_eq!(server.stored("d1")?["state"], "new");
+    let (_, answer) = activate(http(&server)?, "d1", "0123456789abcdef")?;
+    let token = answer["pt"].as_str().context("a token")?.to_owned();
+    let mut device = Device::connect(server.tcp)?;
+    device.send(Kind::Hello(Hello { token, ..Hello::default() }))?;
     server.await_answer("/v1/devices/d1", |shown| {
         shown["connections"].as_array().is_some_and(|connections| connections.len() == 1)
-            && shown["stored"]["state"] == "new"
+            && shown["stored"]["state"] == "active"
     })?;
+    ensure!(matches!(device.hear()?, Some(server_message::Kind::Welcome(_))));
     let revoked = devices(&server, &["revoke", "d1", "nobody"])?;
     assert_eq!((revoked.status.code(), stdout(&revoked).as_str()), (Some(1), "revoked d1\n"));
     assert!(stderr(&revoked).contains("there is no device \"nobody\""), "{revoked:?}");
@@ -297,5 +303,203 @@ fn without_a_gateway_the_commands_open_the_store_themselves() -> Result<()> {
     assert!(stdout(&output).starts_with("2 rows: 1 added,"), "{output:?}");
     let nothing = run(at, &[], &["import", "devices.txt"])?;
     assert!(stderr(&nothing).contains("say --format csv"), "{nothing:?}");
+    Ok(())
+}
+
+/// HS256 by `SECRET`, for one `sub` until the year 2100.
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const HEAD: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+const OF_LOCK: &str =
+    "eyJzdWIiOiJsb2NrLTEiLCJleHAiOjQxMDI0NDQ4MDB9.6I_k9vnyKIK2bleK3rKOcuKK0R6UPBUtF85CndQQpO8";
+const OF_GONE: &str =
+    "eyJzdWIiOiJnb25lLTEiLCJleHAiOjQxMDI0NDQ4MDB9.oCGZ052xPhzOgufetCL4-w3tx7jPBzka7WeFx08uO4I";
+const OF_USER: &str =
+    "eyJzdWIiOiJ1c2VyLTciLCJleHAiOjQxMDI0NDQ4MDB9.ppbPv3VnDgRRWiPwfpHe-08yAbZLB1Hw6SPC7fEQ6IU";
+
+/// What becomes of whoever says that he is this device, by each way: "welcome", or what he is told instead.
+struct Claims<'a> {
+    server: &'a Server,
+    device: &'a str,
+    token: &'a str,
+}
+
+impl Claims<'_> {
+    fn by_frames(&self) -> Result<String> {
+        let mut peer = Device::connect(self.server.tcp)?;
+        let (device_id, token) = (self.device.to_owned(), self.token.to_owned());
+        peer.send(Kind::Hello(Hello { device_id, token, ..Hello::default() }))?;
+        Ok(match peer.hear()?.context("an answer")? {
+            server_message::Kind::Welcome(_) => "welcome".to_owned(),
+            server_message::Kind::Goodbye(goodbye) => goodbye.reason,
+            other => format!("{other:?}"),
+        })
+    }
+
+    fn by_websocket(&self) -> Result<String> {
+        let mut socket = Socket::open(http(self.server)?)?;
+        socket.say(&json!({"hello": {"deviceId": self.device, "token": self.token}}))?;
+        let (_, said) = socket.hear()?.context("an answer")?;
+        let said: Value = serde_json::from_slice(&said)?;
+        Ok(if said["welcome"].is_object() { "welcome" } else { "unauthorized" }.to_owned())
+    }
+
+    /// `GET` or `POST` with the token.
+    fn by_request(&self, line: &str, body: &str) -> Result<String> {
+        let addr = http(self.server)?;
+        let bearer = match self.token {
+            "" => String::new(),
+            token => format!("Authorization: Bearer {token}\r\n"),
+        };
+        let mut stream = std::net::TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        std::io::Write::write_all(
+            &mut stream,
+            format!(
+                "{line} HTTP/1.1\r\nHost: {addr}\r\nContent-Type: application/json\r\n{bearer}\
+                 Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
+        )?;
+        let mut status = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut status)?;
+        Ok(match &status[9..] {
+            b"200" => "welcome".to_owned(),
+            b"401" => "unauthorized".to_owned(),
+            other => String::from_utf8_lossy(other).into_owned(),
+        })
+    }
+
+    fn by_events(&self) -> Result<String> {
+        self.by_request(&format!("GET /v1/sse?topic=news&device={}", self.device), "")
+    }
+
+    fn by_publish(&self) -> Result<String> {
+        let topic = format!("state/{}", self.device);
+        self.by_request("POST /v1/publish", &json!({"topic": topic, "text": "x"}).to_string())
+    }
+
+    fn by_datagram(&self) -> Result<String> {
+        let client = Datagrams::new(self.server.udp_addr()?)?;
+        let topic = format!("state/{}", self.device);
+        let publish = json!({"topic": topic, "text": "x"});
+        let answer = client.ask(
+            &json!({"pt": self.token, "publish": publish, "room": "for what is told"}).to_string(),
+        )?;
+        Ok(answer["error"].as_str().unwrap_or("welcome").to_owned())
+    }
+
+    /// By all of them.
+    fn all(&self) -> Result<[String; 3]> {
+        Ok([self.by_frames()?, self.by_websocket()?, self.by_events()?])
+    }
+}
+
+fn start_with_claims(unchecked: &str) -> Result<(Server, TempDir)> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("jwt.key");
+    std::fs::write(&file, SECRET)?;
+    let server = Server::start_with_datagrams(&format!(
+        "[store]\npath = \"devices.db\"\n[auth]\nanonymous = true\n{unchecked}\
+         [[auth.jwt.keys]]\nalgorithm = \"HS256\"\nfile = {file:?}\n\
+         [[auth.tokens]]\ntoken = \"fleet\"\n[[auth.tokens]]\ntoken = \"bound\"\ndevice = \"bound-1\"\n\
+         [[topic_classes]]\npattern = \"state/{{device}}\"\npublish = [\"devices\"]\nsubscribe = [\"devices\"]\n"
+    ))?;
+    server.import("lock-1,key of it\nnew-1,key of it\ngone-1,key of it\nbound-1,key of it\n")?;
+    let revoked = Answer::post(server.admin, "/v1/devices/gone-1/revoke", "")?;
+    ensure!(revoked.status == 204, "{revoked:?}");
+    Ok((server, directory))
+}
+
+/// An id that the store knows is its device's alone, whichever way somebody else claims it, and whatever he shows.
+#[test]
+fn an_id_of_the_store_needs_its_own_credentials() -> Result<()> {
+    let (server, _directory) = start_with_claims("")?;
+    let token = server.token("lock-1", "key of it")?;
+    let mut lock = Device::connect(server.tcp)?;
+    lock.send(Kind::Hello(Hello { token: token.clone(), ..Hello::default() }))?;
+    ensure!(matches!(lock.hear()?, Some(server_message::Kind::Welcome(_))));
+    let jwt = |rest: &str| format!("{HEAD}.{rest}");
+    let mut admitted = Vec::new();
+    for (device, signed) in [("lock-1", OF_LOCK), ("gone-1", OF_GONE), ("new-1", "")] {
+        for token in ["", "fleet", &jwt(signed)] {
+            if token == jwt("") {
+                continue;
+            }
+            let claims = Claims { server: &server, device, token };
+            let mut outcomes = claims.all()?.to_vec();
+            if token.starts_with(HEAD) {
+                outcomes.extend([claims.by_publish()?, claims.by_datagram()?]);
+            }
+            if outcomes.iter().any(|outcome| outcome != "unauthorized") {
+                admitted.push(format!("{device} by {token:?}: {outcomes:?}"));
+            }
+        }
+    }
+    assert!(admitted.is_empty(), "{admitted:#?}");
+    // It was not replaced, and what is its own admits it still.
+    assert!(lock.is_silent(std::time::Duration::from_millis(50))?);
+    let own = Claims { server: &server, device: "lock-1", token: &token };
+    assert_eq!((&*own.by_publish()?, &*own.by_datagram()?), ("welcome", "welcome"));
+    assert_eq!(own.all()?, ["welcome"; 3]);
+    // What nobody keeps is free as ever, and what a token of the configuration is bound to is its own.
+    let user = jwt(OF_USER);
+    for (device, token) in
+        [("user-7", &*user), ("user-8", "fleet"), ("user-9", ""), ("bound-1", "bound")]
+    {
+        let claims = Claims { server: &server, device, token };
+        assert_eq!(claims.all()?, ["welcome"; 3], "{device} by {token:?}");
+    }
+    let claims = Claims { server: &server, device: "user-7", token: &user };
+    assert_eq!((&*claims.by_publish()?, &*claims.by_datagram()?), ("welcome", "welcome"));
+    let refused = |kind| {
+        Ok::<_, anyhow::Error>(
+            server
+                .metrics()?
+                .sum_of("weir_authentications_total", &[("kind", kind), ("outcome", "stored")]),
+        )
+    };
+    assert_eq!((refused("anonymous")?, refused("token")?, refused("jwt")?), (9.0, 9.0, 10.0));
+    Ok(())
+}
+
+/// Where the operator says so, credentials of a kind are taken at their word.
+#[test]
+fn ids_may_be_left_unchecked() -> Result<()> {
+    let (server, _directory) = start_with_claims("unchecked_ids = [\"token\", \"jwt\"]\n")?;
+    let jwt = format!("{HEAD}.{OF_LOCK}");
+    for (token, expected) in [("fleet", "welcome"), (&jwt, "welcome"), ("", "unauthorized")] {
+        let claims = Claims { server: &server, device: "lock-1", token };
+        assert_eq!(claims.all()?, [expected; 3], "{token:?}");
+    }
+    Ok(())
+}
+
+/// A certificate that names a device is its own, until the device is shut out.
+#[test]
+fn a_certificate_does_not_admit_a_device_that_is_shut_out() -> Result<()> {
+    let authority = Authority::new()?;
+    let names = authority.files("server", "localhost", false)?;
+    let server = Server::start_with_tls(&format!(
+        "[store]\npath = \"devices.db\"\n[tls]\nclient_auth = \"required\"\nclient_ca = {:?}\nclient_identity = \"common_name\"\n{names}",
+        authority.path("ca.pem")
+    ))?;
+    server.import("lock-1,key of it\ngone-1,key of it\n")?;
+    let revoked = Answer::post(server.admin, "/v1/devices/gone-1/revoke", "")?;
+    ensure!(revoked.status == 204, "{revoked:?}");
+    let tls = server.tls.context("it listens with TLS")?;
+    for (name, expected) in
+        [("lock-1", "welcome"), ("user-7", "welcome"), ("gone-1", "unauthorized")]
+    {
+        let leaf = authority.sign(name, false)?;
+        let mut peer = Device::connect_tls(tls, &authority.client_as(Some(&leaf))?)?;
+        peer.send(Kind::Hello(Hello::default()))?;
+        let outcome = match peer.hear()?.context("an answer")? {
+            server_message::Kind::Welcome(_) => "welcome".to_owned(),
+            server_message::Kind::Goodbye(goodbye) => goodbye.reason,
+            other => format!("{other:?}"),
+        };
+        assert_eq!(outcome, expected, "{name}");
+    }
     Ok(())
 }

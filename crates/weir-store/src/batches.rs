@@ -6,14 +6,14 @@
 //!            └── held: its device is in a batch that is on its way ◄──┘
 //! ```
 //!
-//! There is one lane for issues and one for checks. Nothing runs while nothing is asked: a batch is a task that ends with
+//! There is a lane each for issues, for checks and for states. Nothing runs while nothing is asked: a batch is a task that ends with
 //! the store's answer, and starts those that it kept waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{Error, Store};
-use crate::records::{Hash, Holder, Issue, Issued, Millis, Proof, Refusal, Serial};
+use crate::records::{Hash, Holder, Issue, Issued, Millis, Proof, Refusal, Serial, State};
 
 mod lane;
 
@@ -23,14 +23,14 @@ use lane::{Lane, Sent};
 /// How a store is asked in batches.
 #[derive(Debug, Clone)]
 pub struct BatchLimits {
-    /// Items that may wait, for issues and for checks each: who comes then is told [`Error::Overloaded`] at once.
+    /// Items of each kind that may wait: who comes then is told [`Error::Overloaded`] at once.
     pub queue_max: usize,
     /// Items of the largest batch, at most [`crate::BATCH_MAX`]; with 1 each request goes by itself.
     pub batch_max: usize,
     /// How long the first item waits for others to come; with zero it goes at once, and only what comes while no batch
     /// may leave is gathered.
     pub batch_wait: Duration,
-    /// Batches on their way at the same time, for issues and for checks each: 1 for a store with one writer, which loses
+    /// Batches of each kind on their way at the same time: 1 for a store with one writer, which loses
     /// by more, several for one whose answer is a round trip away.
     pub in_flight_max: usize,
     /// How long an item may take, waiting included: then it is answered with [`Error::TimedOut`].
@@ -56,15 +56,18 @@ pub struct BatchCounts {
     pub issues: LaneCounts,
     /// Of [`Batches::check`].
     pub checks: LaneCounts,
+    /// Of [`Batches::state`].
+    pub states: LaneCounts,
 }
 
 /// A store that is asked for one thing at a time and answers in batches.
 ///
-/// Everything but issues and checks is asked of [`Batches::store`] itself.
+/// Everything else is asked of [`Batches::store`] itself.
 pub struct Batches {
     store: Arc<dyn Store>,
     issues: Arc<Lane<Issues>>,
     checks: Arc<Lane<Checks>>,
+    states: Arc<Lane<States>>,
 }
 
 impl Batches {
@@ -72,7 +75,8 @@ impl Batches {
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits) -> Batches {
         let issues = Lane::new(Issues(Arc::clone(&store)), limits);
         let checks = Lane::new(Checks(Arc::clone(&store)), limits);
-        Batches { store, issues, checks }
+        let states = Lane::new(States(Arc::clone(&store)), limits);
+        Batches { store, issues, checks, states }
     }
 
     /// The store behind it.
@@ -102,9 +106,22 @@ impl Batches {
         self.checks.ask((token, now)).await
     }
 
+    /// The state of a device, of [`Store::find`]; `None`: the store does not know it. Those of one device that wait
+    /// together are asked as one.
+    ///
+    /// # Errors
+    /// As those of [`Batches::issue`].
+    pub async fn state(&self, serial: Serial) -> Result<Option<State>, Error> {
+        self.states.ask(serial).await
+    }
+
     /// What has been asked so far.
     pub fn counts(&self) -> BatchCounts {
-        BatchCounts { issues: self.issues.counts(), checks: self.checks.counts() }
+        BatchCounts {
+            issues: self.issues.counts(),
+            checks: self.checks.counts(),
+            states: self.states.counts(),
+        }
     }
 }
 
@@ -222,6 +239,39 @@ impl Kind for Checks {
 
     fn share((_, now): &Self::Ask, answer: Self::Answer) -> Self::Answer {
         answer.filter(|holder| *now < holder.expires)
+    }
+}
+
+struct States(Arc<dyn Store>);
+
+impl Kind for States {
+    type Ask = Serial;
+    type Answer = Option<State>;
+    type Key = Serial;
+    const JOINS: bool = true;
+    // As with checks.
+    const HOLDS: bool = false;
+
+    fn key(serial: &Serial) -> Serial {
+        serial.clone()
+    }
+
+    fn send(&self, serials: Vec<Serial>) -> Sent<Self::Answer> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move {
+            let devices = store.find(serials).await?;
+            Ok(devices.into_iter().map(|device| device.map(|device| device.state)).collect())
+        })
+    }
+
+    fn rescue(&self, _: Vec<Serial>) -> Sent<Option<Self::Answer>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn join(_: &mut Serial, _: &Serial) {}
+
+    fn share(_: &Serial, state: Self::Answer) -> Self::Answer {
+        state
     }
 }
 

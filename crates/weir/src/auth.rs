@@ -2,10 +2,11 @@
 //! for, tokens that other backends sign, or nobody's word on loopback.
 //!
 //! ```text
-//!  token ─look─▶ Bearer ─admit─▶ Admission ─pin─▶ on its way to a shard
+//!  token ─look─▶ Bearer ─admit─▶ Claim ─confirm─▶ Admission ─pin─▶ on its way to a shard
 //!          └ not known here: ask ─▶ Bearer
 //! ```
 
+mod claim;
 mod grants;
 pub(crate) mod jwt;
 mod secrets;
@@ -23,6 +24,8 @@ use weir_wire::CloseReason;
 use crate::config::{Actor, Config, TokenConfig};
 use crate::counters::{AuthKind, AuthOutcome, Counters};
 use crate::hub::{unix_millis, unix_time};
+pub(crate) use claim::Claim;
+use claim::Confirmed;
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
 use jwt::Jwt;
 pub(crate) use secrets::Secrets;
@@ -52,6 +55,9 @@ pub(crate) struct Authenticator {
     patience: Duration,
     labels: NamedLabels,
     source: Option<Arc<dyn TokenSource>>,
+    /// Credentials whose ids are not looked up there.
+    unchecked_ids: Vec<AuthKind>,
+    confirmed: Confirmed,
     jwt: Option<Arc<Jwt>>,
     counters: Arc<Counters>,
 }
@@ -186,6 +192,8 @@ impl Authenticator {
             patience: config.connection.hello_timeout,
             labels: NamedLabels::of(config),
             source,
+            unchecked_ids: config.auth.unchecked_ids.clone(),
+            confirmed: Confirmed::default(),
             jwt,
             counters,
         }
@@ -264,19 +272,19 @@ impl Authenticator {
     ///
     /// `named`: the device that the connection's certificate names. No other may be claimed, and no token is needed;
     /// with one the token says what the device may do, and has to admit it.
+    ///
+    /// An id that the store knows is its device's own: what is found here is a [`Claim`].
     pub(crate) fn admit(
         &self,
         named: Option<&str>,
         device: &str,
         bearer: &Bearer,
-    ) -> Result<Admission, CloseReason> {
-        let admitted = self.check(named, device, bearer);
-        let outcome = match admitted {
-            Ok(_) => AuthOutcome::Accepted,
-            Err(_) => AuthOutcome::Refused,
-        };
-        self.counters.count_authentication(bearer.kind(named.is_some()), outcome);
-        admitted
+    ) -> Result<Claim, CloseReason> {
+        let kind = bearer.kind(named.is_some());
+        let admission = self.check(named, device, bearer).inspect_err(|_| {
+            self.counters.count_authentication(kind, AuthOutcome::Refused);
+        })?;
+        Ok(self.claim(kind, named.is_some(), bearer, admission))
     }
 
     fn check(
@@ -346,19 +354,27 @@ impl Authenticator {
     /// Whom a request is from, by the rules of [`Authenticator::admit`]; `None`: it may not be.
     ///
     /// A token for any device names none, and neither does anonymous mode.
-    pub(crate) fn identify(&self, named: Option<&str>, bearer: &Bearer) -> Option<Requester> {
+    pub(crate) async fn identify(
+        &self,
+        named: Option<&str>,
+        bearer: &Bearer,
+    ) -> Result<Requester, NoBearer> {
         if named.is_none()
             && let Some(grant) = self.grant_of_any(bearer)
         {
             let outcome =
                 if grant.is_some() { AuthOutcome::Accepted } else { AuthOutcome::Refused };
             self.counters.count_authentication(bearer.kind(false), outcome);
-            let grant = GrantRef::Numbered(grant?);
-            return Some(Requester { device: None, grant, is_service: false, ends: None });
+            let grant = GrantRef::Numbered(grant.ok_or(NoBearer::Unknown)?);
+            return Ok(Requester { device: None, grant, is_service: false, ends: None });
         }
-        let Admission { device, grant, is_service, ends, .. } =
-            self.admit(named, "", bearer).ok()?;
-        Some(Requester { device: Some(device), grant, is_service, ends })
+        let claim = self.admit(named, "", bearer).map_err(|_| NoBearer::Unknown)?;
+        let admission = match claim.settled(self) {
+            Ok(admission) => admission,
+            Err(claim) => Box::pin(self.confirm_again(claim)).await?,
+        };
+        let Admission { device, grant, is_service, ends, .. } = admission;
+        Ok(Requester { device: Some(device), grant, is_service, ends })
     }
 
     /// The grant of somebody who may be any device; `None`: he may not, `Some(None)`: he would, if it were permitted.
@@ -466,15 +482,6 @@ impl NamedLabels {
 impl Who {
     fn of(token: &TokenConfig) -> Who {
         token.device.as_deref().map_or(Who::AnyDevice, |device| Who::Device(device.into()))
-    }
-}
-
-impl From<NoBearer> for CloseReason {
-    fn from(no_bearer: NoBearer) -> CloseReason {
-        match no_bearer {
-            NoBearer::Unknown => CloseReason::Unauthorized,
-            NoBearer::Unavailable => CloseReason::StoreUnavailable,
-        }
     }
 }
 

@@ -17,6 +17,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use weir_engine::Priority;
 
+use crate::counters::AuthKind;
+
 pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use activation::{ActivationConfig, BenchStage};
 pub use classes::{Actor, TopicClass};
@@ -105,6 +107,11 @@ pub struct AuthConfig {
     /// How long before its credentials end a connection is told.
     #[serde(with = "duration")]
     pub expiring_notice: Duration,
+    /// Kinds of credentials whose device ids are not looked up among those of [`crate::TokenSource::state`].
+    ///
+    /// Otherwise an id that is known there is its device's own: who claims it without a token, with one for any device, or
+    /// with a signed one is refused, and so is a certificate of a device that is shut out.
+    pub unchecked_ids: Vec<AuthKind>,
 }
 
 /// One of `[[auth.tokens]]`.
@@ -338,6 +345,7 @@ impl Default for AuthConfig {
             services: Vec::new(),
             jwt: JwtConfig::default(),
             expiring_notice: Duration::from_secs(60),
+            unchecked_ids: Vec::new(),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use weir_store::{
     Answer, BatchCounts, BatchLimits, Batches, Breaker, BreakerCounts, CacheCounts, Cached, Device,
-    Holder, Secrets, State, Store,
+    Holder, Secrets, Serial, State, Store,
 };
 
 use crate::auth::TokenSource;
@@ -121,6 +121,16 @@ impl TokenSource for DeviceStore {
             match self.secrets.token_hash(token) {
                 Some(hash) => self.batches.check(hash, unix_millis()).await,
                 None => Ok(None),
+            }
+        })
+    }
+
+    fn state<'a>(&'a self, device: &'a str) -> Answer<'a, Option<State>> {
+        Box::pin(async move {
+            match Serial::new(device) {
+                Ok(serial) => self.batches.state(serial).await,
+                // No store has such a name.
+                Err(_) => Ok(None),
             }
         })
     }

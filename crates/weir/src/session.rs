@@ -33,7 +33,7 @@ use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
 use crate::admission::{self, Unsettled};
-use crate::auth::{Admission, Bearer, GrantRef, OWN_GRANT};
+use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT};
 use crate::config::LimitsConfig;
 use crate::counters::ConnectRefuseCause;
 use crate::desk::Term;
@@ -353,7 +353,8 @@ async fn settle(
     Ok(())
 }
 
-/// Who it is. Only a token that is not known here is waited for, and not for longer than `Hello` may take.
+/// Who it is. Only a token that is not known here, or an id that may be one of the store's, is waited for, and not for
+/// longer than `Hello` may take.
 ///
 /// From the pin on a revocation of the device reaches this connection too; one since its token was looked at does here.
 async fn admit(
@@ -364,17 +365,21 @@ async fn admit(
     patience: &Patience,
 ) -> Result<(Admission, Pin), CloseReason> {
     let admit = |bearer: &Bearer| hub.auth.admit(named, &hello.device_id, bearer);
-    let admission = match shown {
-        Shown::Admitted(admission) => *admission,
-        Shown::Bearer(bearer) => admit(&bearer)?,
+    let claim = match shown {
+        Shown::Admitted(admission) => Err(*admission),
+        Shown::Bearer(bearer) => Ok(admit(&bearer)?),
         Shown::Token => {
             let mark = hub.devices.mark();
-            admit(&match hub.auth.look(&hello.token, mark) {
+            Ok(admit(&match hub.auth.look(&hello.token, mark) {
                 Some(found) => found?,
                 // Apart, or everybody who has not settled would have room for it.
-                None => Box::pin(ask(hub, &hello.token, mark, patience)).await?,
-            })?
+                None => Box::pin(ask(hub, patience, hub.auth.ask(&hello.token, mark))).await?,
+            })?)
         }
+    };
+    let admission = match claim.map(|claim| claim.settled(&hub.auth)) {
+        Err(admission) | Ok(Ok(admission)) => admission,
+        Ok(Err(claim)) => Box::pin(ask(hub, patience, hub.auth.confirm(claim))).await?,
     };
     let pin = hub.devices.pin_since(&admission.device, admission.mark)?;
     if let (true, Some(devices)) = (admission.is_kept, &hub.device_store) {
@@ -383,15 +388,15 @@ async fn admit(
     Ok((admission, pin))
 }
 
-async fn ask(
+/// Waits for what keeps tokens and devices, as long as there is time for `Hello`.
+async fn ask<T>(
     hub: &Hub,
-    token: &str,
-    mark: u64,
     patience: &Patience,
-) -> Result<Bearer, CloseReason> {
+    asked: impl Future<Output = Result<T, NoBearer>>,
+) -> Result<T, CloseReason> {
     let mut draining = hub.draining.subscribe();
     tokio::select! {
-        asked = patience.within(hub.auth.ask(token, mark)) => match asked {
+        asked = patience.within(asked) => match asked {
             Ok(asked) => Ok(asked?),
             // Its time is over, but it was we who let it wait.
             Err(_) => Err(CloseReason::StoreUnavailable),

@@ -18,7 +18,7 @@ use weir::{
     Actor, AuthKind, AuthOutcome, CloseReason, Config, Gateway, RefreshOutcome, TokenConfig,
     TokenSource, TopicClass,
 };
-use weir_store::{Answer, Error, Holder, Serial};
+use weir_store::{Answer, Error, Holder, Serial, State};
 use weir_wire::v1::{Refresh, Subscribe};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,9 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Tokens {
     holders: Mutex<HashMap<String, Holder>>,
     asked: AtomicUsize,
+    /// How often an id was.
+    looked_up: AtomicUsize,
     /// A permit for each question that may be answered.
     gate: Semaphore,
     is_down: std::sync::atomic::AtomicBool,
+    /// Devices that are known, for claims of their ids.
+    known: Mutex<HashMap<String, State>>,
 }
 
 impl Tokens {
@@ -37,8 +41,10 @@ impl Tokens {
         Arc::new(Tokens {
             holders: Mutex::default(),
             asked: AtomicUsize::new(0),
+            looked_up: AtomicUsize::new(0),
             gate: Semaphore::new(1_000),
             is_down: false.into(),
+            known: Mutex::default(),
         })
     }
 
@@ -71,6 +77,17 @@ impl TokenSource for Tokens {
                 return Err(Error::Unavailable("it is down".to_owned()));
             }
             Ok(holder)
+        })
+    }
+
+    fn state<'a>(&'a self, device: &'a str) -> Answer<'a, Option<State>> {
+        Box::pin(async move {
+            self.looked_up.fetch_add(1, Ordering::SeqCst);
+            self.gate.acquire().await.unwrap().forget();
+            if self.is_down.load(Ordering::SeqCst) {
+                return Err(Error::Unavailable("it is down".to_owned()));
+            }
+            Ok(self.known.lock().unwrap().get(device).copied())
         })
     }
 }
@@ -358,11 +375,77 @@ async fn refresh_of_what_does_not_end_is_refused_and_of_one_in_doubt_put_off() {
     tokens.gate.add_permits(1_000);
     let error = peer.error().await;
     assert_eq!(error.code, "busy", "{error:?}");
+    tokens.is_down.store(false, Ordering::SeqCst);
     // A token that does not end prolongs it for good.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     peer.say(Says::Refresh(Refresh { token: "static".to_owned() })).await;
     let Some(Hears::Refreshed(refreshed)) = peer.hear().await else { panic!("it is prolonged") };
     assert_eq!(refreshed.expires_at_ms, 0);
+    gateway.shutdown().await;
+}
+
+/// Whoever may claim any id waits for what knows ids; without an answer he is told to come back, and never let in.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_cannot_be_looked_up_is_not_given_away() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    tokens.known.lock().unwrap().insert("van-7".to_owned(), State::Active);
+    let mut config = strict();
+    config.auth.anonymous = Some(true);
+    let gateway = start(&tokens, config.clone()).await;
+    tokens.is_down.store(true, Ordering::SeqCst);
+    for token in ["static", ""] {
+        for device in ["van-7", "van-8"] {
+            let mut peer = says_hello(&gateway, device, token).await;
+            peer.expect_goodbye(CloseReason::StoreUnavailable).await;
+        }
+    }
+    let answer = ask(&gateway, "GET /v1/sse?device=van-7&topic=a", "static").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    // A request that claims no id needs no answer.
+    let answer = ask(&gateway, "GET /v1/topics/a/history", "static").await;
+    assert!(answer.contains("have no history"), "{answer}");
+    tokens.is_down.store(false, Ordering::SeqCst);
+    says_hello(&gateway, "van-8", "static").await.welcome().await;
+    says_hello(&gateway, "van-7", "static").await.expect_goodbye(CloseReason::Unauthorized).await;
+    says_hello(&gateway, "van-7", &name("one")).await.welcome().await;
+    let handle = gateway.handle();
+    let count = |outcome| handle.counters().authentications(AuthKind::Token, outcome);
+    assert_eq!((count(AuthOutcome::Stored), count(AuthOutcome::Unavailable)), (1, 3));
+    gateway.shutdown().await;
+    // One that never answers is not waited for beyond the time of `Hello`.
+    config.connection.hello_timeout = Duration::from_secs(2);
+    let gateway = start(&tokens, config).await;
+    tokens.gate.forget_permits(usize::MAX);
+    says_hello(&gateway, "d", "static").await.expect_goodbye(CloseReason::StoreUnavailable).await;
+    gateway.shutdown().await;
+}
+
+/// A device that is revoked while its id is looked up is out, as while its token is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_is_revoked_while_it_is_looked_up_is_not_given_away() {
+    let tokens = Tokens::new();
+    tokens.gate.forget_permits(usize::MAX);
+    let gateway = start(&tokens, strict()).await;
+    let mut peer = says_hello(&gateway, "van-8", "static").await;
+    eventually(|| tokens.looked_up.load(Ordering::SeqCst) == 1, "it is looked up").await;
+    gateway.handle().revoke("van-8").await.unwrap();
+    tokens.gate.add_permits(1_000);
+    peer.expect_goodbye(CloseReason::Revoked).await;
+    gateway.shutdown().await;
+}
+
+/// A connection with credentials of its own does not become everlasting by those of nobody in particular.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_needs_the_devices_own_credentials_too() {
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    tokens.known.lock().unwrap().insert("van-7".to_owned(), State::Active);
+    let gateway = start(&tokens, strict()).await;
+    let mut peer = says_hello(&gateway, "", &name("one")).await;
+    peer.welcome().await;
+    peer.say(Says::Refresh(Refresh { token: "static".to_owned() })).await;
+    assert_eq!(peer.error().await.code, "not_permitted");
     gateway.shutdown().await;
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 use weir::{
-    AccessLogFormat, Actor, BenchStage, ClientAuth, ClientIdentity, IpNet, JwtAlgorithm, Priority,
-    Right, SlowPolicy, TlsVersion,
+    AccessLogFormat, Actor, AuthKind, BenchStage, ClientAuth, ClientIdentity, IpNet, JwtAlgorithm,
+    Priority, Right, SlowPolicy, TlsVersion,
 };
 
 use super::LogFormat;
@@ -453,6 +453,29 @@ impl Value for Vec<Right> {
 
 fn right(word: &str) -> Option<Right> {
     Right::ALL.into_iter().find(|right| right.name() == word)
+}
+
+impl Value for Vec<AuthKind> {
+    const KIND: &'static str = "a list of \"anonymous\", \"certificate\", \"jwt\" and \"token\"";
+    const WORDS: &'static [&'static str] = &["anonymous", "certificate", "jwt", "token"];
+
+    fn from_toml(value: &DeValue<'_>) -> Option<Vec<AuthKind>> {
+        texts(value)?.into_iter().map(credentials).collect()
+    }
+
+    fn from_text(text: &str) -> Option<Vec<AuthKind>> {
+        parts(text).map(credentials).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(list(self.iter().map(|kind| kind.name().to_owned())))
+    }
+}
+
+/// A kind of credentials whose ids need not be looked up.
+fn credentials(word: &str) -> Option<AuthKind> {
+    let kinds = AuthKind::ALL.into_iter().filter(|kind| *kind != AuthKind::Device);
+    kinds.into_iter().find(|kind| kind.name() == word)
 }
 
 impl Value for Vec<BenchStage> {

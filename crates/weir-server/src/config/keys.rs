@@ -225,6 +225,14 @@ static KEYS: &[Key] = &[
          it begins, if that is less. Long enough for a device to get a new token with a few attempts."
     ),
     key!(
+        auth.unchecked_ids,
+        "a list of \"anonymous\", \"certificate\", \"jwt\" and \"token\"",
+        "Credentials whose device ids are not looked up in the store. Otherwise an id that the store knows is its device's \
+         own: it is refused to devices without a token, with a token for any device, or with a signed one, and to the \
+         certificate of a device that is revoked. While the store does not answer, they are told to come back \
+         (`store_unavailable`)."
+    ),
+    key!(
         secret auth.tokens,
         "",
         "Tokens that admit devices. Only in the file."

@@ -210,7 +210,7 @@ static TOKEN: &[MemberOf<TokenConfig>] = &[
         TokenConfig.device,
         "1 to limits.device_id_bytes_max bytes, not a service's",
         "\"thermometer-7\"",
-        "The only device id that it admits, and the id of a device that names none. Absent: it admits any id."
+        "The only device id that it admits, and the id of a device that names none. Absent: it admits any id, but those of the store (`auth.unchecked_ids`)."
     ),
     member!(
         TokenConfig.priority,

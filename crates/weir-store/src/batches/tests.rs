@@ -90,8 +90,11 @@ impl Store for Scripted {
         unreachable!()
     }
 
-    fn find(&self, _: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
-        unreachable!()
+    fn find(&self, serials: Vec<Serial>) -> Answer<'_, Vec<Option<Device>>> {
+        Box::pin(async move {
+            let count = self.pass(serials.iter().map(Serial::to_string).collect()).await?;
+            Ok(serials.into_iter().take(count).map(device).collect())
+        })
     }
 
     fn list(&self, _: Page) -> Answer<'_, Vec<Device>> {
@@ -118,6 +121,22 @@ fn holder() -> Holder {
         generation: 1,
         expires: 100,
     }
+}
+
+/// Knows devices whose name begins with "a".
+fn device(serial: Serial) -> Option<Device> {
+    serial.as_str().starts_with('a').then(|| Device {
+        serial,
+        key: Hash([0; 32]),
+        state: State::Active,
+        labels: BTreeMap::new(),
+        created: 1,
+        activated: Some(1),
+        seen: None,
+        generation: 1,
+        token: None,
+        previous: None,
+    })
 }
 
 fn name(issue: &Issue) -> String {
@@ -171,6 +190,16 @@ impl Fixture {
         self.asked += 1;
         let asked = self.asked;
         self.until(move |counts| counts.checks.items == asked).await;
+        waiting
+    }
+
+    async fn state(&mut self, serial: &str) -> Waiting<Option<State>> {
+        let batches = Arc::clone(&self.batches);
+        let serial = Serial::new(serial).unwrap();
+        let waiting = tokio::spawn(async move { batches.state(serial).await });
+        self.asked += 1;
+        let asked = self.asked;
+        self.until(move |counts| counts.states.items == asked).await;
         waiting
     }
 
@@ -313,6 +342,25 @@ async fn checks_of_one_token_are_asked_as_one_and_each_at_its_time() {
     // What is on its way is not joined: it may not see what has been answered since.
     assert_eq!(fixture.store.asked(), [vec!["1@50"], vec!["2@55", "1@55"]]);
     assert_eq!(fixture.batches.counts().checks.joined, 2);
+}
+
+#[tokio::test]
+async fn states_of_one_device_are_asked_as_one_and_nothing_is_made_up() {
+    let mut fixture = Fixture::new(&at_once());
+    let first = fixture.state("a1").await;
+    let waiting = [fixture.state("b").await, fixture.state("a2").await, fixture.state("b").await];
+    fixture.store.gate.add_permits(2);
+    assert_eq!(first.await.unwrap(), Ok(Some(State::Active)));
+    let mut found = Vec::new();
+    for waiting in waiting {
+        found.push(waiting.await.unwrap().unwrap());
+    }
+    assert_eq!(found, [None, Some(State::Active), None]);
+    assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b", "a2"]]);
+    assert_eq!(fixture.batches.counts().states.joined, 1);
+    fixture.store.fails.store(true, Ordering::Relaxed);
+    fixture.store.gate.add_permits(1);
+    assert!(fixture.state("a1").await.await.unwrap().is_err());
 }
 
 #[tokio::test]

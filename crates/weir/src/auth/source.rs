@@ -1,6 +1,6 @@
 //! Tokens that somebody else keeps.
 
-use weir_store::{Answer, Holder};
+use weir_store::{Answer, Holder, State};
 
 use super::{Mortal, NamedLabels};
 use crate::counters::AuthKind;
@@ -11,11 +11,24 @@ use crate::counters::AuthKind;
 pub trait TokenSource: Send + Sync + 'static {
     /// Who holds this token now; `None`: nobody.
     fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>>;
+
+    /// The state of the device with this id; `None`: there is none. An id that is known here may be claimed with a token
+    /// that is valid here, and with nothing else but what [`crate::AuthConfig::unchecked_ids`] lists: see there.
+    ///
+    /// Without an implementation no id is known.
+    fn state<'a>(&'a self, device: &'a str) -> Answer<'a, Option<State>> {
+        let _ = device;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 impl<S: TokenSource + ?Sized> TokenSource for std::sync::Arc<S> {
     fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>> {
         (**self).check(token)
+    }
+
+    fn state<'a>(&'a self, device: &'a str) -> Answer<'a, Option<State>> {
+        (**self).state(device)
     }
 }
 

@@ -35,7 +35,17 @@ impl Authenticator {
         token: &str,
     ) -> Result<Admission, CloseReason> {
         let bearer = self.look(token, 0).expect("nobody is there to be asked")?;
-        self.admit(named, device, &bearer)
+        let claim = self.admit(named, device, &bearer)?;
+        Ok(claim.settled(self).expect("nobody is there to be asked"))
+    }
+}
+
+/// What comes of it without a wait.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    use std::task::{Context, Poll, Waker};
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("somebody is asked"),
     }
 }
 
@@ -142,9 +152,10 @@ fn a_request_is_from_whom_its_token_stands_for() {
         (false, Some("d2"), "one", None),
         (true, Some("d2"), "wrong", None),
     ] {
-        let auth = authenticator(anonymous);
+        let auth = &authenticator(anonymous);
         let bearer = auth.look(token, 0).expect("nobody is there to be asked").ok();
-        let requester = bearer.and_then(|bearer| auth.identify(named, &bearer));
+        let identify = |bearer| async move { auth.identify(named, &bearer).await.ok() };
+        let requester = bearer.and_then(|bearer| ready(identify(bearer)));
         let given = requester.as_ref().map(|who| (who.device.as_deref(), who.is_service));
         assert_eq!(given, expected, "{named:?} with {token:?}");
     }

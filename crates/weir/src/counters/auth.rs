@@ -1,7 +1,10 @@
 //! Kinds and ends of authentications.
 
+use serde::Deserialize;
+
 /// What somebody shows to say who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AuthKind {
     /// Nothing.
     Anonymous,
@@ -22,6 +25,9 @@ pub enum AuthOutcome {
     Accepted,
     /// It may not.
     Refused,
+    /// The id is one of the store's, and what was shown is not that device's own: see
+    /// [`crate::AuthConfig::unchecked_ids`].
+    Stored,
     /// What keeps the tokens could not be asked.
     Unavailable,
 }
@@ -65,14 +71,19 @@ impl AuthKind {
 
 impl AuthOutcome {
     /// Every outcome.
-    pub const ALL: [AuthOutcome; 3] =
-        [AuthOutcome::Accepted, AuthOutcome::Refused, AuthOutcome::Unavailable];
+    pub const ALL: [AuthOutcome; 4] = [
+        AuthOutcome::Accepted,
+        AuthOutcome::Refused,
+        AuthOutcome::Stored,
+        AuthOutcome::Unavailable,
+    ];
 
     /// The outcome as a metric label.
     pub const fn name(self) -> &'static str {
         match self {
             AuthOutcome::Accepted => "accepted",
             AuthOutcome::Refused => "refused",
+            AuthOutcome::Stored => "stored",
             AuthOutcome::Unavailable => "unavailable",
         }
     }

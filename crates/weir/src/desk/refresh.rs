@@ -13,16 +13,17 @@ use weir_wire::{CloseReason, ErrorCode};
 
 use super::terms::{Due, NoRefresh, Term};
 use super::{Asker, Desk, Job, Starved};
-use crate::auth::{Bearer, NoBearer};
+use crate::auth::{Admission, NoBearer};
 use crate::counters::RefreshOutcome;
 use crate::frames;
-use crate::hub::unix_millis;
+use crate::hub::{Hub, unix_millis};
 
 /// What has been found out about the token of a `Refresh`.
 pub(crate) struct Found {
     conn: ConnId,
     device: DeviceRef,
-    bearer: Result<Bearer, NoBearer>,
+    /// `None`: the connection has gone meanwhile.
+    admitted: Option<Result<Admission, NoBearer>>,
 }
 
 /// Tokens that are being looked at for the connections of one shard.
@@ -78,8 +79,8 @@ impl Desk {
                 Ok(place) => {
                     let hub = Arc::clone(&self.hub);
                     tokio::spawn(async move {
-                        let bearer = hub.auth.find(&token, hub.devices.mark()).await;
-                        place.send(Found { conn, device, bearer });
+                        let admitted = find(&hub, device, conn, &token).await;
+                        place.send(Found { conn, device, admitted });
                     });
                     return;
                 }
@@ -113,16 +114,14 @@ impl Desk {
 
     /// Takes what has been found out; what it leads to stands behind what is there.
     pub(crate) fn take_found(&mut self, found: Found) {
-        let Found { conn, device, bearer } = found;
-        let admitted = bearer.map(|bearer| {
-            let admit = |id: &str| self.hub.auth.admit(None, id, &bearer);
-            // Replaced, revoked or closed meanwhile: nobody is left to be told.
-            self.hub.devices.with_id_of(device, conn, admit)
-        });
+        let Found { conn, device, admitted } = found;
+        // Replaced, revoked or closed meanwhile: nobody is left to be told.
+        let Some(admitted) = admitted.filter(|_| self.hub.devices.has(device, conn)) else {
+            return;
+        };
         let now = unix_millis();
         let (outcome, frame) = match admitted {
-            Ok(None) => return,
-            Ok(Some(Ok(admission))) => {
+            Ok(admission) => {
                 // What does not end holds for as long as it can.
                 let ends = admission.ends.unwrap_or(Millis::MAX);
                 let term = Term { ends, grant: admission.grant };
@@ -133,7 +132,7 @@ impl Desk {
                 let frame = frames::encode(Kind::Refreshed(Refreshed { expires_at_ms }));
                 (RefreshOutcome::Prolonged, frame)
             }
-            Ok(Some(Err(_))) | Err(NoBearer::Unknown) => {
+            Err(NoBearer::Unknown) => {
                 let message = "the token is not valid, or not one of this device".to_owned();
                 let frame = frames::error(ErrorCode::NotPermitted, message, "", 0);
                 (RefreshOutcome::Refused, frame)
@@ -149,6 +148,26 @@ impl Desk {
         }
         self.hub.counters().count_refresh(outcome);
         self.jobs.push_back(Job::Send { conn, frame });
+    }
+}
+
+/// What a token permits the device of a connection; `None`: the connection has gone.
+async fn find(
+    hub: &Hub,
+    device: DeviceRef,
+    conn: ConnId,
+    token: &str,
+) -> Option<Result<Admission, NoBearer>> {
+    let bearer = match hub.auth.find(token, hub.devices.mark()).await {
+        Ok(bearer) => bearer,
+        Err(no_bearer) => return Some(Err(no_bearer)),
+    };
+    let admit = |id: &str| hub.auth.admit(None, id, &bearer);
+    let claim = hub.devices.with_id_of(device, conn, admit)?;
+    match claim.map(|claim| claim.settled(&hub.auth)) {
+        Ok(Ok(admission)) => Some(Ok(admission)),
+        Ok(Err(claim)) => Some(hub.auth.confirm(claim).await),
+        Err(_) => Some(Err(NoBearer::Unknown)),
     }
 }
 

@@ -19,7 +19,7 @@ use super::Edge;
 use super::closing::{SHORT, close};
 use super::guest::Guest;
 use crate::admission::{AcceptOrder, Seat};
-use crate::auth::{Bearer, NoBearer};
+use crate::auth::NoBearer;
 use crate::session;
 use crate::tls::stream::Stream;
 use crate::web::head::bearer;
@@ -81,27 +81,37 @@ impl Wish {
     /// Has what its token stands for checked; without a wait where that is known here.
     pub(super) fn admit(self, guest: &Guest) -> Admitting {
         let hub = &guest.edge.hub;
-        match hub.auth.look(self.token(), hub.devices.mark()) {
-            Some(found) => Admitting::Done(self.admitted(guest, found)),
-            None => Admitting::Asks(self),
+        let bearer = match hub.auth.look(self.token(), hub.devices.mark()) {
+            Some(Ok(bearer)) => bearer,
+            Some(Err(no_bearer)) => return Admitting::Done(Err(problem(no_bearer))),
+            None => return Admitting::Asks(self),
+        };
+        match self {
+            Wish::Socket(wish) => Admitting::Done(Ok(Wish::Socket(wish.admitted(bearer)))),
+            Wish::Events(wish) => match wish.claim(guest, &bearer) {
+                Ok(claim) => match claim.settled(&hub.auth) {
+                    Ok(admission) => Admitting::Done(Ok(Wish::Events(wish.admitted(admission)))),
+                    Err(_) => Admitting::Asks(Wish::Events(wish)),
+                },
+                Err(problem) => Admitting::Done(Err(problem)),
+            },
         }
     }
 
-    /// The same where its token has to be asked for.
+    /// The same where its token, or the id that it claims, has to be asked for.
     pub(super) async fn ask(self, guest: &Guest) -> Result<Wish, Problem> {
-        let hub = &guest.edge.hub;
-        let found = hub.auth.ask(self.token(), hub.devices.mark()).await;
-        self.admitted(guest, found)
-    }
-
-    fn admitted(self, guest: &Guest, found: Result<Bearer, NoBearer>) -> Result<Wish, Problem> {
-        let bearer = found.map_err(|no_bearer| match no_bearer {
-            NoBearer::Unknown => unknown_token(),
-            NoBearer::Unavailable => Problem::store_unavailable(),
-        })?;
+        let auth = &guest.edge.hub.auth;
+        let found = auth.find(self.token(), guest.edge.hub.devices.mark()).await;
+        let bearer = found.map_err(problem)?;
         match self {
             Wish::Socket(wish) => Ok(Wish::Socket(wish.admitted(bearer))),
-            Wish::Events(wish) => wish.admitted(guest, &bearer).map(Wish::Events),
+            Wish::Events(wish) => {
+                let admission = match wish.claim(guest, &bearer)?.settled(auth) {
+                    Ok(admission) => admission,
+                    Err(claim) => Box::pin(auth.confirm(claim)).await.map_err(problem)?,
+                };
+                Ok(Wish::Events(wish.admitted(admission)))
+            }
         }
     }
 
@@ -194,6 +204,13 @@ fn token(headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Proble
         (Some(_), ..) => None,
     };
     token.map(str::to_owned).ok_or_else(unknown_token)
+}
+
+fn problem(no_bearer: NoBearer) -> Problem {
+    match no_bearer {
+        NoBearer::Unknown => unknown_token(),
+        NoBearer::Unavailable => Problem::store_unavailable(),
+    }
 }
 
 fn unknown_token() -> Problem {

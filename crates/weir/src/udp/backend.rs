@@ -131,11 +131,14 @@ impl Front {
             return Err(Refused::unauthorized());
         }
         let hub = self.handle.hub();
-        let bearer = hub.auth.find(token, hub.devices.mark()).await.map_err(|none| match none {
+        let identified = match hub.auth.find(token, hub.devices.mark()).await {
+            Ok(bearer) => hub.auth.identify(None, &bearer).await,
+            Err(no_bearer) => Err(no_bearer),
+        };
+        identified.map_err(|no_bearer| match no_bearer {
             NoBearer::Unknown => Refused::unauthorized(),
             NoBearer::Unavailable => Refused::store_unavailable(RETRY_AFTER),
-        })?;
-        hub.auth.identify(None, &bearer).ok_or_else(Refused::unauthorized)
+        })
     }
 
     fn publish_for(

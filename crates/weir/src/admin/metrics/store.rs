@@ -23,7 +23,7 @@ impl Gateway {
                 .map(|outcome| ([("outcome", outcome.name())], activation.of(outcome))),
         )?;
         let counts = devices.counts();
-        let lanes = [("issue", counts.issues), ("check", counts.checks)];
+        let lanes = [("issue", counts.issues), ("check", counts.checks), ("state", counts.states)];
         let totals: [Row<u64>; 6] = [
             ("weir_store_requests", "What the store was to be asked.", |lane| lane.items),
             ("weir_store_batches", "Batches that went to the store.", |lane| lane.batches),

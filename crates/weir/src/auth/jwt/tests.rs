@@ -76,7 +76,8 @@ fn signed(claims: &Value) -> String {
 
 fn admitted(auth: &Authenticator, token: &str) -> Result<crate::auth::Admission, NoBearer> {
     let bearer = auth.look(token, 0).expect("nobody has to be asked")?;
-    auth.admit(None, "", &bearer).map_err(|_| NoBearer::Unknown)
+    let claim = auth.admit(None, "", &bearer).map_err(|_| NoBearer::Unknown)?;
+    Ok(claim.settled(auth).expect("nobody has to be asked"))
 }
 
 #[test]

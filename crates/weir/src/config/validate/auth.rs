@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{ConfigError, TOKEN_BYTES_MAX, error};
 use crate::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
+use crate::counters::AuthKind;
 
 /// Secrets that have been seen, each with the place where it stands.
 type Secrets<'a> = HashMap<&'a str, String>;
@@ -11,6 +12,13 @@ type Secrets<'a> = HashMap<&'a str, String>;
 impl Config {
     pub(super) fn check_auth(&self) -> Result<(), ConfigError> {
         self.check_anonymous()?;
+        if self.auth.unchecked_ids.contains(&AuthKind::Device) {
+            let words = self.auth.unchecked_ids.iter().map(|kind| kind.name());
+            let allowed =
+                "a list of \"anonymous\", \"certificate\", \"jwt\" and \"token\"".to_owned();
+            let value = format!("{:?}", words.collect::<Vec<_>>());
+            return Err(error("auth.unchecked_ids", value, allowed));
+        }
         self.check_placeholders()?;
         let mut secrets = Secrets::new();
         if !self.admin.token.is_empty() {

@@ -218,21 +218,21 @@ impl Api {
             self.check_anonymous(caller, head)?;
         }
         let hub = self.handle.hub();
-        let bearer = match token {
-            Some(token) => match hub.auth.find(token, hub.devices.mark()).await {
-                Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
-                found => found.ok(),
-            },
-            None => None,
-        };
         let named = caller.identity.as_deref();
-        let identified = bearer.and_then(|bearer| hub.auth.identify(named, &bearer));
-        identified.ok_or_else(|| match token {
-            Some("") => Problem::unauthorized(
+        let identified = match token {
+            Some(token) => match hub.auth.find(token, hub.devices.mark()).await {
+                Ok(bearer) => hub.auth.identify(named, &bearer).await,
+                Err(no_bearer) => Err(no_bearer),
+            },
+            None => Err(NoBearer::Unknown),
+        };
+        identified.map_err(|no_bearer| match (no_bearer, token) {
+            (NoBearer::Unavailable, _) => Problem::store_unavailable(),
+            (NoBearer::Unknown, Some("")) => Problem::unauthorized(
                 "Bearer realm=\"weir\"",
                 "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
             ),
-            Some(_) | None => Problem::unauthorized(
+            (NoBearer::Unknown, _) => Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
                 "the token is not one of a device or a service, or not of the device that the certificate names",
             ),

@@ -11,7 +11,7 @@ use weir_wire::v1::{Hello, Position, Subscribe};
 
 use super::{query_token, token};
 use crate::admission::AcceptOrder;
-use crate::auth::{Admission, Bearer};
+use crate::auth::{Admission, Bearer, Claim};
 use crate::http::Edge;
 use crate::http::guest::Guest;
 use crate::session::{Hail, Live};
@@ -86,11 +86,14 @@ impl EventsWish {
     }
 
     /// Says before the connection is moved what would end it there.
-    pub(super) fn admitted(self, guest: &Guest, bearer: &Bearer) -> Result<EventsWish, Problem> {
+    pub(super) fn claim(&self, guest: &Guest, bearer: &Bearer) -> Result<Claim, Problem> {
         let named = guest.caller.identity.as_deref();
-        let admitted = guest.edge.hub.auth.admit(named, &self.hello.device_id, bearer);
-        let admission = admitted.map_err(|reason| refused(reason, &self.hello.token))?;
-        Ok(EventsWish { admission: Some(Box::new(admission)), ..self })
+        let claim = guest.edge.hub.auth.admit(named, &self.hello.device_id, bearer);
+        claim.map_err(|reason| refused(reason, &self.hello.token))
+    }
+
+    pub(super) fn admitted(self, admission: Admission) -> EventsWish {
+        EventsWish { admission: Some(Box::new(admission)), ..self }
     }
 
     /// The device that it is for, as the request or its token says.
