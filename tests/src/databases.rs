@@ -179,6 +179,34 @@ impl Database {
         Ok(())
     }
 
+    /// Drops one of its databases, as somebody does who takes it for another one.
+    pub fn drop_database(&self, name: &str) -> Result<()> {
+        let mut document = b"\x10dropDatabase\0\x01\0\0\0\x02$db\0".to_vec();
+        document.extend(u32::try_from(name.len() + 1)?.to_le_bytes());
+        document.extend(name.as_bytes());
+        // The ends of the text and of the document.
+        document.extend([0, 0]);
+        // OP_MSG: length, two ids, opcode, flags, and the kind of the one section; then the document behind its length.
+        let mut message = Vec::new();
+        let bytes = u32::try_from(document.len())? + 4;
+        for number in [bytes + 21, 1, 0, 2_013, 0] {
+            message.extend(number.to_le_bytes());
+        }
+        message.push(0);
+        message.extend(bytes.to_le_bytes());
+        message.extend(document);
+        let mut stream = TcpStream::connect(self.addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&message)?;
+        let mut length = [0; 4];
+        stream.read_exact(&mut length)?;
+        let mut answer = vec![0; usize::try_from(u32::from_le_bytes(length))?.saturating_sub(4)];
+        stream.read_exact(&mut answer)?;
+        let is_done = contains(&answer, b"ok\0") && !contains(&answer, b"errmsg");
+        ensure!(is_done, "{:?}", String::from_utf8_lossy(&answer));
+        Ok(())
+    }
+
     fn launch(directory: impl Fn() -> Result<Option<TempDir>>) -> Result<Database> {
         for _ in 0..5 {
             let directory = directory()?;
@@ -212,6 +240,10 @@ impl Database {
         BufReader::new(output).read_line(&mut said)?;
         Ok(said.trim() == "ready")
     }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|found| found == part)
 }
 
 /// Where `cargo xtask test` has built it: beside the directory of the programs.

@@ -151,12 +151,12 @@ impl Server {
                  {with_tls}{extra}{store}"
             ),
         )?;
-        let child = Self::run(&directory, before)?;
+        let child = Self::run(&directory, before, &[])?;
         Ok(Server { child, tcp, tls, http, https, udp, udp_v6, admin, directory })
     }
 
     /// Starts the program on the configuration in `directory`.
-    fn run(directory: &TempDir, before: Option<&str>) -> Result<Child> {
+    fn run(directory: &TempDir, before: Option<&str>, args: &[&str]) -> Result<Child> {
         let log = directory.path().join("log");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
         let mut command = match before {
@@ -169,6 +169,7 @@ impl Server {
             }
         };
         command
+            .args(args)
             .arg("--config")
             .arg(directory.path().join("weir.toml"))
             .current_dir(directory.path())
@@ -189,10 +190,15 @@ impl Server {
 
     /// Starts it again where it was, on what it left behind, when it has ended.
     pub fn restart(&mut self) -> Result<()> {
+        self.restart_with(&[])
+    }
+
+    /// The same with these words before the name of its configuration.
+    pub fn restart_with(&mut self, args: &[&str]) -> Result<()> {
         let deadline = now() + PATIENCE;
         // A port may be taken for a moment by another's connection.
         while now() < deadline {
-            self.child = Self::run(&self.directory, None)?;
+            self.child = Self::run(&self.directory, None, args)?;
             if self.wait_until_ready()? {
                 return Ok(());
             }

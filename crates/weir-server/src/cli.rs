@@ -36,6 +36,9 @@ pub(crate) struct ServeArgs {
     /// Configuration file (or in WEIR_CONFIG); without one the defaults apply.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
+    #[arg(long)]
+    pub(crate) new_store: bool,
 }
 
 #[derive(Debug, Args)]
@@ -173,6 +176,9 @@ pub(crate) struct ImportArgs {
     /// Skip what stands before this line.
     #[arg(long, value_name = "LINE", default_value_t = 1)]
     pub(crate) from_line: u64,
+    /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
+    #[arg(long)]
+    pub(crate) new_store: bool,
 }
 
 /// How a file is written.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use weir_store::Serial;
 
 use crate::cli::{DevicesArgs, DevicesCommand, StoreArgs};
+use crate::store::Begin;
 use crate::{complain, say};
 use access::Access;
 
@@ -18,22 +19,22 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     match args.command {
         DevicesCommand::Import(command) => import::run(&args.store, command).await,
         DevicesCommand::Export => {
-            let access = Access::open(&args.store).await?;
+            let access = Access::open(&args.store, Begin::Never).await?;
             each(&access, None, usize::MAX, |device| say(device)).await
         }
         DevicesCommand::List { after, limit } => {
-            let access = Access::open(&args.store).await?;
+            let access = Access::open(&args.store, Begin::Never).await?;
             each(&access, after, limit, |device| say(line(device))).await
         }
         DevicesCommand::Show { serial } => {
-            let access = Access::open(&args.store).await?;
+            let access = Access::open(&args.store, Begin::Never).await?;
             match access.show(&serial).await? {
                 Some(device) => say(format_args!("{device:#}")),
                 None => bail!("there is no device {serial:?}"),
             }
         }
         DevicesCommand::Revoke { serials } => {
-            let access = Access::open(&args.store).await?;
+            let access = Access::open(&args.store, Begin::Never).await?;
             let unknown = revoke(&access, &serials).await?;
             if access.is_shared() && !by_admin {
                 complain(

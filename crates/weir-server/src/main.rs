@@ -22,6 +22,7 @@ use clap::Parser as _;
 
 use cli::{Cli, Command, ConfigCommand};
 use config::Settings;
+use store::Begin;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-        Command::Serve(args) => return serve::run(load(args.config)?),
+        Command::Serve(args) => return serve::run(load(args.config)?, Begin::of(args.new_store)),
         Command::Publish(args) => block_on(publish::run(args))?,
         Command::Subscribe(args) => block_on(subscribe::run(args))?,
         Command::Devices(args) => block_on(devices::run(args))?,

@@ -1,22 +1,23 @@
 //! `weir serve`: the gateway as a process, from its first line to its last.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::interval;
+use tokio::time::{interval, timeout};
 use tracing::{info, warn};
 use tracing_appender::non_blocking::ErrorCounter;
-use weir::{Gateway, Handle, Resources};
+use weir::{DeviceStore, Gateway, Handle, Resources};
 
 use crate::config::Settings;
 use crate::log::Log;
-use crate::store::{self, Opened};
+use crate::store::{self, Begin, Opened};
 use crate::{banner, say, sys};
 
 /// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
-pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> {
     // Dropped last, so that the lines about the end are written too.
     let log = Log::start(&settings.log)?;
     let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
@@ -27,7 +28,7 @@ pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the front threads")?;
-    let end = runtime.block_on(serve(settings, front_threads, log.dropped()));
+    let end = runtime.block_on(serve(settings, begin, front_threads, log.dropped()));
     // After an orderly end nothing is left to wait for; after a second signal nothing may be waited for.
     runtime.shutdown_background();
     end
@@ -35,19 +36,22 @@ pub(crate) fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 
 async fn serve(
     settings: Settings,
+    begin: Begin,
     front_threads: usize,
     dropped: ErrorCounter,
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that an early signal finds somebody.
     let mut signals = Signals::catch()?;
-    let devices = Box::pin(store::open(&settings)).await?;
+    let devices = match Box::pin(store::open(&settings, begin)).await? {
+        Opened::Store(devices) => Some(devices),
+        Opened::Nothing => None,
+        Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
+    };
     let config = settings.gateway;
     let mut builder =
         Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
-    match devices {
-        Opened::Store(devices) => builder = builder.devices(devices),
-        Opened::Nothing => {}
-        Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
+    if let Some(devices) = &devices {
+        builder = builder.devices(Arc::clone(devices));
     }
     let gateway = builder.start().await;
     // Its message names the cause already; as a source it would be named twice.
@@ -60,7 +64,7 @@ async fn serve(
     let signal = signals.end(|| reload(&gateway.handle())).await;
     info!(signal, "stopping; a second signal ends at once");
     let code = tokio::select! {
-        () = gateway.shutdown() => ExitCode::SUCCESS,
+        () = end(gateway, devices) => ExitCode::SUCCESS,
         signal = signals.end(|| info!("SIGHUP: nothing is reloaded while stopping")) => {
             warn!(signal, "ended at once");
             ExitCode::from(EXIT_CUT_SHORT)
@@ -68,6 +72,17 @@ async fn serve(
     };
     reporter.abort();
     Ok(code)
+}
+
+/// Ends in order: the gateway, then the store, whose file is whole afterwards, without the one that ends in -wal.
+async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
+    gateway.shutdown().await;
+    let Some(devices) = devices else { return };
+    if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
+        warn!(
+            "the store of devices did not end in time; what it has answered is kept nevertheless"
+        );
+    }
 }
 
 /// What SIGHUP asks for.
@@ -127,6 +142,9 @@ async fn report_dropped_lines(handle: Handle, dropped: ErrorCounter) {
 
 /// Ended by a second signal, before every device was told.
 const EXIT_CUT_SHORT: u8 = 1;
+
+/// Some 60 MB are to be moved from one file to another at the most.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Often enough for a scrape of the metrics.
 const DROPPED_LINES_INTERVAL: Duration = Duration::from_secs(5);

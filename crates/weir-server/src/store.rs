@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
+use tracing::{info, warn};
 use weir::{BenchStage, DeviceStore, make_private_directory, warn_if_exposed};
 use weir_store::{
-    BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions, Error,
-    Guarded, Mongo, MongoOptions, OpenError, Secrets, Store,
+    BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions,
+    EmbeddedReport, Error, Guarded, Mongo, MongoOptions, OpenError, Secrets, Store,
 };
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
@@ -26,38 +27,57 @@ pub(crate) enum Opened {
     Held(String),
 }
 
+/// What to do where the store, or its key file, is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Nothing is begun: whoever only looks has named the wrong place.
+    Never,
+    /// Both are made where neither is there; what one of them misses is lost or elsewhere.
+    Both,
+    /// What is missing is made (`--new-store`).
+    Missing,
+}
+
+impl Begin {
+    /// Of what begins stores where `--new-store` says how far.
+    pub(crate) fn of(new_store: bool) -> Begin {
+        if new_store { Begin::Missing } else { Begin::Both }
+    }
+}
+
 /// Opens the store as a gateway does.
-pub(crate) async fn open(settings: &Settings) -> Result<Opened> {
+pub(crate) async fn open(settings: &Settings, begin: Begin) -> Result<Opened> {
     let (activation, mut cache) = (&settings.gateway.activation, settings.cache.clone());
     if !activation.has_stage(BenchStage::Redis) {
         cache.redis.clear();
     }
     let (settings, timeout) = (&settings.store, settings.store.timeout);
     if activation.has_stage(BenchStage::Store) {
-        return open_with(settings, &cache, timeout).await;
+        return open_with(settings, &cache, begin, timeout).await;
     }
-    let (store, secrets) = (Arc::new(Unchecked::default()), Key::read(settings)?.secrets);
+    let (store, secrets) = (Arc::new(Unchecked::default()), Key::read(settings, begin)?.secrets);
     Ok(Opened::Store(Arc::new(devices(settings, &cache, (store, None), secrets, timeout)?)))
 }
 
 /// Opens the store for a command, which can wait longer.
-pub(crate) async fn open_patiently(settings: &Settings) -> Result<Opened> {
+pub(crate) async fn open_patiently(settings: &Settings, begin: Begin) -> Result<Opened> {
     // Redis is told of what a command ends too.
-    open_with(&settings.store, &settings.cache, COMMAND_TIMEOUT).await
+    open_with(&settings.store, &settings.cache, begin, COMMAND_TIMEOUT).await
 }
 
 async fn open_with(
     settings: &StoreSettings,
     cache: &CacheSettings,
+    begin: Begin,
     timeout: Duration,
 ) -> Result<Opened> {
     match settings.kind {
         StoreKind::None => return Ok(Opened::Nothing),
         // The key file lies there too, unless it says otherwise.
-        StoreKind::Embedded => make_directory(&settings.path()?)?,
-        StoreKind::Mongodb => {}
+        StoreKind::Embedded if begin != Begin::Never => make_directory(&settings.path()?)?,
+        StoreKind::Embedded | StoreKind::Mongodb => {}
     }
-    let key = Key::read(settings)?;
+    let key = Key::read(settings, begin)?;
     let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
         StoreKind::None => return Ok(Opened::Nothing),
         StoreKind::Embedded => match embedded(settings, &key, timeout)? {
@@ -123,13 +143,53 @@ fn embedded(
     key: &Key,
     timeout: Duration,
 ) -> Result<std::result::Result<Embedded, String>> {
-    let path = settings.path()?;
-    let (queue_max, fingerprint) = (settings.queue_max, key.secrets.fingerprint());
-    match Embedded::open(EmbeddedOptions { path, timeout, queue_max, fingerprint }) {
-        Ok(store) => Ok(Ok(store)),
-        Err(error @ OpenError::Held { .. }) => Ok(Err(error.to_string())),
-        Err(error @ OpenError::OtherSecrets(_)) => Err(key.refused(error)),
-        Err(error) => Err(error).context("store.path"),
+    let options = EmbeddedOptions {
+        path: settings.path()?,
+        create: key.begins,
+        timeout,
+        queue_max: settings.queue_max,
+        fingerprint: key.secrets.fingerprint(),
+    };
+    let path = options.path.clone();
+    let error = match Embedded::open(options) {
+        Ok(store) => {
+            tell(&path, &store.opened());
+            return Ok(Ok(store));
+        }
+        Err(error @ OpenError::Held { .. }) => return Ok(Err(error.to_string())),
+        Err(error) => error,
+    };
+    if matches!(error, OpenError::OtherSecrets(_)) {
+        return Err(key.refused(error));
+    }
+    if matches!(error, OpenError::Missing(_)) {
+        return Err(key.bereft(error).context("store.path"));
+    }
+    // Without anything that it has hashed, the key file would look like one whose store is lost.
+    if std::fs::metadata(&path).map_or(true, |file| file.len() == 0) {
+        key.unmake();
+    }
+    Err(error).context("store.path")
+}
+
+/// Says what was found. An operator who misses devices looks for this line.
+fn tell(path: &Path, opened: &EmbeddedReport) {
+    let EmbeddedReport { devices, is_new, check, is_checked, is_log_lost } = *opened;
+    let (path, check_ms) = (path.display(), millis(check));
+    if is_new {
+        info!(%path, devices, "a new store of devices was made");
+        return;
+    }
+    info!(%path, devices, check_ms, "the store of devices is open; no damage was found");
+    if !is_checked {
+        warn!(%path, check_ms, "only a part of the store was looked at for damage in this time");
+    }
+    if is_log_lost {
+        warn!(
+            %path,
+            "the process before ended without closing the store, and the file that ends in -wal is gone: unless the \
+             store was brought back from a copy, its last changes are lost"
+        );
     }
 }
 
@@ -143,13 +203,22 @@ async fn mongodb(settings: &StoreSettings, key: &Key, timeout: Duration) -> Resu
         // Who waits for it then has time left to be told what the cache knows.
         timeout: timeout * 3 / 4,
         fingerprint: key.secrets.fingerprint(),
+        create: key.begins,
         ..MongoOptions::default()
     };
     let store = Mongo::new(&options).await.context("[store.mongodb]")?;
+    let database = &mongodb.database;
     // While the database is down a gateway starts: then whoever uses it first is told.
-    let prepared = tokio::time::timeout(PREPARE_TIMEOUT, store.prepare()).await;
-    if let Ok(Err(error @ Error::OtherSecrets)) = prepared {
-        return Err(key.refused(error));
+    let prepared = async {
+        store.prepare().await?;
+        store.count().await
+    };
+    match tokio::time::timeout(PREPARE_TIMEOUT, prepared).await {
+        Ok(Ok(devices)) => info!(database, devices, "the store of devices is open"),
+        Ok(Err(error @ Error::OtherSecrets)) => return Err(key.refused(error)),
+        Ok(Err(error @ Error::Lost(_))) => return Err(key.bereft(error).context("store.mongodb")),
+        Ok(Err(error)) => warn!(database, %error, "the store of devices does not answer yet"),
+        Err(_) => warn!(database, "the store of devices does not answer yet"),
     }
     Ok(Guarded::new(Arc::new(store), &BreakerLimits::default()))
 }
@@ -172,30 +241,60 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
 /// What keys and tokens are hashed by.
 struct Key {
     secrets: Secrets,
-    /// Their file, if it was not there before.
-    made: Option<PathBuf>,
+    path: PathBuf,
+    /// The file was not there before.
+    is_made: bool,
+    /// A store may be begun with it.
+    begins: bool,
 }
 
 impl Key {
-    fn read(settings: &StoreSettings) -> Result<Key> {
+    fn read(settings: &StoreSettings, begin: Begin) -> Result<Key> {
         let path = settings.hash_key()?;
-        let was_there = path.exists();
+        let is_made = !path.exists();
+        if is_made && begin == Begin::Never {
+            let path = path.display();
+            bail!(
+                "store.hash_key: {path} is not there: weir devices import, or a start, begins a store"
+            );
+        }
         let secrets = Secrets::load_or_create(&path).context("store.hash_key")?;
-        Ok(Key { secrets, made: (!was_there).then_some(path) })
+        Ok(Key { secrets, path, is_made, begins: is_made || begin == Begin::Missing })
+    }
+
+    /// What to say where the store is not there that it belongs to.
+    fn bereft(&self, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
+        anyhow!(
+            "{error}, while its key file {} is there: what was hashed with it is lost, or elsewhere. Bring the store back; \
+             or begin with no devices by weir serve --new-store, after which every device has to be imported and activated \
+             again",
+            self.path.display()
+        )
+    }
+
+    /// Takes a file that was made away again.
+    fn unmake(&self) {
+        if self.is_made {
+            // What is left of it, the next start tells.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
     /// What to say where a store was hashed by others. A file that was made for it goes again: it would look like the one
     /// that is missing.
     fn refused(&self, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
-        let context = match &self.made {
-            None => "store.hash_key".to_owned(),
-            Some(path) => {
-                let _ = std::fs::remove_file(path);
-                format!("store.hash_key: {} is not there", path.display())
-            }
+        self.unmake();
+        let context = if self.is_made {
+            format!("store.hash_key: {} is not there", self.path.display())
+        } else {
+            "store.hash_key".to_owned()
         };
         anyhow::Error::new(error).context(context)
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A start waits so long for a database, and goes on without.

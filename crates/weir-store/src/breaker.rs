@@ -122,7 +122,10 @@ impl Breaker {
         let result = call.await;
         let failure = match &result {
             Err(error @ (Error::Unavailable(_) | Error::TimedOut(_))) => Some(error),
-            Ok(_) | Err(Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets) => None,
+            Ok(_)
+            | Err(
+                Error::Overloaded(_) | Error::Lost(_) | Error::Damaged(_) | Error::OtherSecrets,
+            ) => None,
         };
         pass.is_decided = true;
         self.settle(pass.is_probe, failure);
@@ -287,6 +290,14 @@ impl Store for Guarded {
 
     fn count(&self) -> Answer<'_, u64> {
         self.run(self.store.count())
+    }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        self.run(self.store.probe())
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        self.store.close()
     }
 }
 

@@ -434,6 +434,14 @@ impl Store for Cached {
     fn count(&self) -> Answer<'_, u64> {
         self.store.count()
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        self.store.probe()
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        self.store.close()
+    }
 }
 
 fn count(counter: &AtomicU64, by: usize) {

@@ -25,6 +25,10 @@ pub enum Error {
     /// More is waiting for it than allowed.
     #[error("{0} requests wait for the store, which is as many as may")]
     Overloaded(usize),
+    /// What holds the devices was removed, replaced or emptied behind our back, or was never there: an answer would be
+    /// taken for what it is not, and what is written would be lost.
+    #[error("the store is lost: {0}")]
+    Lost(String),
     /// It holds something that cannot be: it is damaged, or of another version.
     #[error("the store is damaged or of another version: {0}")]
     Damaged(String),
@@ -96,6 +100,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Devices stored, as counted at some moment within the last minute.
     fn count(&self) -> Answer<'_, u64>;
+
+    /// Whether it takes writes, and still is what it was when it was opened: writes something that changes no answer.
+    fn probe(&self) -> Answer<'_, ()>;
+
+    /// Ends it in order, once all that it was asked is carried out; whoever asks afterwards is refused.
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// Items of the largest batch.

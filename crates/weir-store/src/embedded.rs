@@ -2,6 +2,7 @@
 
 mod changes;
 mod file;
+mod identity;
 mod index;
 mod queue;
 mod tables;
@@ -9,13 +10,11 @@ mod tables;
 mod tests;
 mod worker;
 
-use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub use file::OpenError;
@@ -24,7 +23,9 @@ use crate::contract::{Answer, BATCH_MAX, Error, Store};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
+#[cfg(test)]
 use changes::Recent;
+use file::Lock;
 use queue::{Queue, Task};
 use tables::Tables;
 
@@ -42,13 +43,18 @@ use tables::Tables;
 pub struct Embedded {
     timeout: Duration,
     queue_max: usize,
+    opened: EmbeddedReport,
     #[cfg(test)]
     recent: Arc<Recent>,
     // What has been asked is carried out when it ends, and in this order: the last connection that is closed moves the
     // log into the file, and that is the writer's; then others may open it.
     reads: Worker,
     writes: Worker,
-    _lock: File,
+    /// Until it is closed.
+    lock: Mutex<Option<Lock>>,
+    /// Where a test has it, which goes with it.
+    #[cfg(test)]
+    directory: Option<tempfile::TempDir>,
 }
 
 /// What an [`Embedded`] store is made with.
@@ -56,6 +62,8 @@ pub struct Embedded {
 pub struct EmbeddedOptions {
     /// Its file. Beside it lie `-wal`, `-shm` and `.lock`.
     pub path: PathBuf,
+    /// Whether to make the file where there is none; otherwise that is [`OpenError::Missing`].
+    pub create: bool,
     /// Nobody waits longer for an answer.
     pub timeout: Duration,
     /// Items that may wait; a single batch may always, if nothing else does.
@@ -64,38 +72,69 @@ pub struct EmbeddedOptions {
     pub fingerprint: Hash,
 }
 
+/// What was found when a file was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddedReport {
+    /// Devices in it.
+    pub devices: u64,
+    /// It was made.
+    pub is_new: bool,
+    /// How long it took to look whether it is damaged.
+    pub check: Duration,
+    /// That was long enough for the whole file.
+    pub is_checked: bool,
+    /// The process before ended without closing it, and the log with the last changes, which must then be there, is not.
+    pub is_log_lost: bool,
+}
+
 /// A thread and what waits for it.
 struct Worker {
     queue: Arc<Queue>,
-    thread: Option<JoinHandle<()>>,
+    /// Until it is told to end.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
-    /// Opens the file, or makes it.
+    /// Opens the file, or makes it if the options permit that.
     ///
     /// # Errors
-    /// Another process holds it, it cannot be written, it is damaged, of another version, or was hashed by other secrets.
+    /// There is none, another process holds it, it cannot be written, it is damaged, of another version, or was hashed by
+    /// other secrets.
     ///
     /// # Cost
-    /// Blocks while it reads which tokens lead to which devices, some half a second for a million that have been activated,
-    /// and after a crash as long as reading the log takes, which has 64 MB at the most.
+    /// Blocks while it looks for damage, which reads the whole file and takes ten seconds at the most; while it reads which
+    /// tokens lead to which devices, some half a second for a million that have been activated; and after a crash as long as
+    /// reading the log takes, which has 64 MB at the most.
     pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
-        let opened = file::open(&options.path, &options.fingerprint)?;
+        let opened = file::open(&options)?;
         let recent = Arc::new(opened.recent);
-        let writes =
-            Worker::start("store-writer", opened.writer, Arc::clone(&recent), worker::write)?;
-        let reads =
-            Worker::start("store-reader", opened.reader, Arc::clone(&recent), worker::read)?;
+        let (writer, reader, identity) = (opened.writer, opened.reader, opened.identity);
+        let shared = Arc::clone(&recent);
+        let writes = Worker::start("store-writer", move |queue| {
+            worker::write(&writer, &shared, queue, identity);
+        })?;
+        let shared = Arc::clone(&recent);
+        let reads = Worker::start("store-reader", move |queue| {
+            worker::read(&reader, &shared, queue);
+        })?;
         let (timeout, queue_max) = (options.timeout, options.queue_max);
         Ok(Embedded {
             timeout,
             queue_max,
+            opened: opened.report,
             #[cfg(test)]
             recent,
+            #[cfg(test)]
+            directory: None,
             reads,
             writes,
-            _lock: opened.lock,
+            lock: Mutex::new(Some(opened.lock)),
         })
+    }
+
+    /// What was found when it was opened.
+    pub fn opened(&self) -> EmbeddedReport {
+        self.opened
     }
 
     fn ask<T: Send + 'static>(
@@ -178,30 +217,49 @@ impl Store for Embedded {
     fn count(&self) -> Answer<'_, u64> {
         self.ask(&self.reads, 1, |tables| tables.count())
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        self.ask(&self.writes, 1, |tables| tables.probe())
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        let (reads, writes) = (self.reads.end(), self.writes.end());
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            let ended = tokio::task::spawn_blocking(move || {
+                for thread in [reads, writes].into_iter().flatten() {
+                    // One that panicked has said so.
+                    let _ = thread.join();
+                }
+                drop(lock);
+            });
+            ended.await.map_err(|error| Error::Unavailable(error.to_string()))
+        })
+    }
 }
 
 impl Worker {
-    fn start(
-        name: &str,
-        conn: Connection,
-        recent: Arc<Recent>,
-        run: fn(&Connection, &Recent, &Queue),
-    ) -> Result<Worker, OpenError> {
+    fn start(name: &str, run: impl FnOnce(&Queue) + Send + 'static) -> Result<Worker, OpenError> {
         let queue = Arc::new(Queue::default());
         let shared = Arc::clone(&queue);
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             // However it ends, nobody waits for it afterwards.
             let _closed = shared.close_at_end();
-            run(&conn, &recent, &shared);
+            run(&shared);
         });
-        Ok(Worker { queue, thread: Some(thread.map_err(OpenError::Thread)?) })
+        Ok(Worker { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
+    }
+
+    /// Has it end when nothing waits any more; the thread, for whoever is the first to ask for it.
+    fn end(&self) -> Option<JoinHandle<()>> {
+        self.queue.close();
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.queue.close();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.end() {
             // One that panicked has said so.
             let _ = thread.join();
         }

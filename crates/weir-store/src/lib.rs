@@ -18,7 +18,7 @@ pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
 pub use contract::{Answer, BATCH_MAX, Error, Store};
-pub use embedded::{Embedded, EmbeddedOptions, OpenError};
+pub use embedded::{Embedded, EmbeddedOptions, EmbeddedReport, OpenError};
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,

@@ -1,8 +1,9 @@
 //! Devices and tokens in MongoDB: for several gateways with one memory.
 //!
 //! Two collections: `devices`, whose `_id` is the serial, and `tokens`, whose `_id` is the hash; and a third one, `store`,
-//! with one document that says by which secrets they are hashed. The document of the
-//! device decides, and is replaced only if its generation is still the one that was read, so that no transaction is
+//! with one document that says by which secrets they are hashed. Each of the two has a sentinel, a document with an empty
+//! `_id`, which every look-up asks for too: a collection that was dropped is taken for a loss, and not for one that knows
+//! nobody. The document of the device decides, and is replaced only if its generation is still the one that was read, so that no transaction is
 //! needed. A batch is one command with many statements for each kind of write. Nothing is used that MongoDB 5 does not
 //! have: no transactions, no change streams, no pipelines.
 //!
@@ -48,6 +49,8 @@ pub struct MongoOptions {
     pub timeout: Duration,
     /// Of the secrets that keys and tokens are hashed by ([`crate::Secrets::fingerprint`]).
     pub fingerprint: Hash,
+    /// Whether to begin with what is missing of the collections; otherwise that is [`Error::Lost`].
+    pub create: bool,
 }
 
 impl Default for MongoOptions {
@@ -60,6 +63,7 @@ impl Default for MongoOptions {
             connections_max: 16,
             timeout: Duration::from_secs(2),
             fingerprint: Hash([0; 32]),
+            create: false,
         }
     }
 }
@@ -78,6 +82,7 @@ pub struct Mongo {
     write_concern: mongodb::bson::RawBson,
     timeout: Duration,
     fingerprint: Hash,
+    create: bool,
     /// Set when the indexes are there and the secrets are known to be the same.
     prepared: OnceCell<()>,
 }
@@ -106,14 +111,16 @@ impl Mongo {
             write_concern: write_concern(&options.write_concern)?,
             timeout: options.timeout,
             fingerprint: options.fingerprint,
+            create: options.create,
             prepared: OnceCell::new(),
         })
     }
 
-    /// Does at once what the first use does otherwise: makes the indexes, and looks by which secrets everything is hashed.
+    /// Does at once what the first use does otherwise: looks whether the collections are there and by which secrets
+    /// everything is hashed, and makes the indexes.
     ///
     /// # Errors
-    /// [`Error::OtherSecrets`], and those of the other methods.
+    /// [`Error::OtherSecrets`], [`Error::Lost`], and those of the other methods.
     pub async fn prepare(&self) -> Result<(), Error> {
         self.bounded(async { Ok(()) }).await
     }
@@ -154,6 +161,9 @@ impl Mongo {
         serials: impl IntoIterator<Item = &Serial>,
     ) -> Result<Vec<RawDocumentBuf>, Error> {
         let serials: BTreeSet<&Serial> = serials.into_iter().collect();
+        if serials.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids = serials.into_iter().map(|serial| serial.as_str().into()).collect();
         self.by_ids("devices", ids).await
     }
@@ -164,6 +174,9 @@ impl Mongo {
         tokens: impl IntoIterator<Item = &Hash>,
     ) -> Result<HashMap<Hash, Serial>, Error> {
         let tokens: BTreeSet<&[u8; 32]> = tokens.into_iter().map(|token| &token.0).collect();
+        if tokens.is_empty() {
+            return Ok(HashMap::new());
+        }
         let ids = tokens.into_iter().map(|token| documents::binary(&Hash(*token)).into()).collect();
         let found = self.by_ids("tokens", ids).await?;
         found.iter().map(|document| documents::owner(document)).collect()
@@ -189,8 +202,11 @@ impl Mongo {
             }
         }
         let issued = self.amend(&items, |serial, (_, issue), device| issued(serial, issue, device));
+        // Nobody has looked there yet where all have shown their keys. Beside the others, this takes no time.
+        let (issued, is_there) = tokio::join!(issued, self.by_ids("tokens", vec![]));
+        is_there?;
         let mut tokens = Vec::with_capacity(items.len());
-        for ((_, (place, issue)), answer) in items.iter().zip(issued.await?) {
+        for ((_, (place, issue)), answer) in items.iter().zip(issued?) {
             if let Ok(Issued { serial, generation, .. }) = &answer {
                 let (token, expires) = (issue.token, issue.expires);
                 tokens.push(documents::token(&TokenRecord {
@@ -302,6 +318,10 @@ impl Store for Mongo {
 
     fn count(&self) -> Answer<'_, u64> {
         self.bounded(self.count_devices())
+    }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        self.bounded(self.probe_all())
     }
 }
 

@@ -100,7 +100,14 @@ fn read_answers(child: &mut Child, count: u64) -> Vec<u64> {
 fn open(path: &Path) -> Embedded {
     let (timeout, queue_max) = (Duration::from_secs(60), 100_000);
     let fingerprint = Hash([0; 32]);
-    Embedded::open(EmbeddedOptions { path: path.into(), timeout, queue_max, fingerprint }).unwrap()
+    Embedded::open(EmbeddedOptions {
+        path: path.into(),
+        create: true,
+        timeout,
+        queue_max,
+        fingerprint,
+    })
+    .unwrap()
 }
 
 /// Each device that was activated is, once, and its token is valid.

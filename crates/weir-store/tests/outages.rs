@@ -44,7 +44,8 @@ struct Way {
 
 impl Way {
     async fn new(uri: String, redis: String, timeout: Duration) -> Way {
-        let options = MongoOptions { uri, timeout: PATIENCE, ..MongoOptions::default() };
+        let create = true;
+        let options = MongoOptions { uri, timeout: PATIENCE, create, ..MongoOptions::default() };
         let patient = Mongo::new(&options).await.expect("good options");
         let options = MongoOptions { timeout, ..options };
         let mongo: Arc<dyn Store> = Arc::new(Mongo::new(&options).await.expect("good options"));
@@ -85,7 +86,12 @@ impl Way {
                 true
             }
             Err(Error::Unavailable(_) | Error::TimedOut(_)) => false,
-            Err(error @ (Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets)) => {
+            Err(
+                error @ (Error::Overloaded(_)
+                | Error::Lost(_)
+                | Error::Damaged(_)
+                | Error::OtherSecrets),
+            ) => {
                 panic!("{error}")
             }
         }
@@ -255,7 +261,12 @@ async fn while_the_database_is_cut_off_cached_tokens_are_valid() {
                 Err(Error::Unavailable(_) | Error::TimedOut(_)) => {
                     assert!(device >= 10, "{device}")
                 }
-                Err(error @ (Error::Overloaded(_) | Error::Damaged(_) | Error::OtherSecrets)) => {
+                Err(
+                    error @ (Error::Overloaded(_)
+                    | Error::Lost(_)
+                    | Error::Damaged(_)
+                    | Error::OtherSecrets),
+                ) => {
                     panic!("{error}")
                 }
             }

@@ -244,6 +244,7 @@ impl Activator {
             }
             Error::Unavailable(_)
             | Error::TimedOut(_)
+            | Error::Lost(_)
             | Error::Damaged(_)
             | Error::OtherSecrets => self.fail(error),
         }

@@ -75,6 +75,14 @@ impl DeviceStore {
         self.batches.store()
     }
 
+    /// Ends the store in order: what it has been told is in its files. To be called behind [`crate::Gateway::shutdown`].
+    ///
+    /// # Errors
+    /// Those of the store; what it was told is kept nevertheless.
+    pub async fn close(&self) -> Result<(), weir_store::Error> {
+        self.store().close().await
+    }
+
     /// What keys and tokens are hashed by.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets

@@ -14,7 +14,7 @@ use super::serial;
 use crate::cli::StoreArgs;
 use crate::config::{Settings, StoreKind};
 use crate::http::{Admin, Body};
-use crate::store::{self, Opened};
+use crate::store::{self, Begin, Opened};
 use crate::{complain, load, publish};
 
 /// See the module.
@@ -34,14 +34,14 @@ pub(super) struct Counts {
 
 impl Access {
     /// The admin API, if one is named; the store, if nobody holds it; otherwise the admin API of who does.
-    pub(super) async fn open(args: &StoreArgs) -> Result<Access> {
+    pub(super) async fn open(args: &StoreArgs, begin: Begin) -> Result<Access> {
         let shown = args.token.clone().or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
         if let Some(addr) = &args.admin {
             let tls = crate::tls::options(&args.tls, addr)?.map(Box::new);
             return Ok(Access::Gateway { addr: addr.clone(), token: shown, tls });
         }
         let settings = load(args.config.clone())?;
-        match Box::pin(store::open_patiently(&settings)).await? {
+        match Box::pin(store::open_patiently(&settings, begin)).await? {
             Opened::Store(devices) => {
                 let is_shared = settings.store.kind == StoreKind::Mongodb;
                 Ok(Access::Store { devices, is_shared })

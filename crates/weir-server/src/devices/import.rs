@@ -13,6 +13,7 @@ use super::access::{Access, Counts};
 use super::progress::Progress;
 use crate::cli::{ImportArgs, StoreArgs};
 use crate::say;
+use crate::store::Begin;
 
 /// Counts what is read of a file.
 struct Counted<R> {
@@ -41,7 +42,7 @@ pub(super) async fn run(store: &StoreArgs, args: ImportArgs) -> Result<()> {
     };
     let bytes = Arc::<AtomicU64>::default();
     let rows = Rows::new(Counted { input, bytes: Arc::clone(&bytes) }, format)?;
-    let access = Access::open(store).await?;
+    let access = Access::open(store, Begin::of(args.new_store)).await?;
     let mut progress = Progress::start(size, bytes);
     let mut tally = Tally::default();
     let ended = feed(&access, rows, args.from_line, &mut tally, &mut progress).await;

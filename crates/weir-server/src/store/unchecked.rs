@@ -68,4 +68,8 @@ impl Store for Unchecked {
     fn count(&self) -> Answer<'_, u64> {
         Box::pin(ready(Ok(0)))
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
 }

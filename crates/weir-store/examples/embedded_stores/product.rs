@@ -69,7 +69,8 @@ async fn activate(store: Arc<Embedded>, next: Arc<AtomicU64>, count: u64) {
 fn open(path: &str) -> Embedded {
     let (timeout, queue_max) = (Duration::from_secs(60), 16_384);
     let fingerprint = Hash([0; 32]);
-    let options = EmbeddedOptions { path: path.into(), timeout, queue_max, fingerprint };
+    let options =
+        EmbeddedOptions { path: path.into(), create: true, timeout, queue_max, fingerprint };
     Embedded::open(options).expect("it opens")
 }
 

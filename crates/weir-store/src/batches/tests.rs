@@ -112,6 +112,10 @@ impl Store for Scripted {
     fn count(&self) -> Answer<'_, u64> {
         unreachable!()
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        unreachable!()
+    }
 }
 
 fn holder() -> Holder {

@@ -4,13 +4,17 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use tokio::time::Instant;
 
 use super::changes::Recent;
+use super::identity::{Identity, beside};
 use super::tables::{self, SCHEMA};
-use crate::records::Hash;
+use super::{EmbeddedOptions, EmbeddedReport};
 
 /// Why a store's file does not open.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,9 @@ pub enum OpenError {
         /// What the system says.
         source: io::Error,
     },
+    /// There is none, or an empty file, and none is to be made.
+    #[error("store {0}: is not there, or is empty")]
+    Missing(PathBuf),
     /// It is something else.
     #[error("store {0}: is no store of devices")]
     Foreign(PathBuf),
@@ -43,7 +50,7 @@ pub enum OpenError {
         found: i64,
     },
     /// It cannot be read as what it says it is.
-    #[error("store {path}: is damaged: {text}")]
+    #[error("store {path}: is damaged: {text}; bring it back from its copy")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -77,48 +84,108 @@ pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) reader: Connection,
     pub(super) recent: Recent,
-    pub(super) lock: File,
+    pub(super) identity: Identity,
+    pub(super) report: EmbeddedReport,
+    pub(super) lock: Lock,
 }
 
-/// Opens a file, or makes it, and holds it for this process.
-pub(super) fn open(path: &Path, fingerprint: &Hash) -> Result<Opened, OpenError> {
+/// Holds the file for this process.
+///
+/// Shape: a file beside the store's, with the number of the process that holds it, and empty once that has let go.
+pub(super) struct Lock {
+    file: File,
+    path: PathBuf,
+    /// The process before this one ended without letting go.
+    was_broken_off: bool,
+}
+
+/// Opens a file, or makes it if that is permitted, and holds it for this process.
+pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
+    let path = options.path.as_path();
     if rusqlite::version_number() < LIBRARY_MIN {
         return Err(OpenError::Library(rusqlite::version()));
     }
+    let is_missing = || match std::fs::metadata(path) {
+        Ok(file) => file.len() == 0,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    let missing = || OpenError::Missing(path.into());
+    // Whoever only looks leaves no trace; but a process may hold what has been taken away.
+    if !options.create && is_missing() && !beside(path, ".lock").exists() {
+        return Err(missing());
+    }
     let lock = lock(path)?;
-    let is_new = probe(path)?;
+    if !options.create && is_missing() {
+        return Err(missing());
+    }
+    let is_empty = probe(path)?;
+    let is_log_lost = lock.was_broken_off && !is_empty && !beside(path, "-wal").exists();
     let connect = || -> rusqlite::Result<(Connection, Connection)> {
         let writer = connection(path)?;
-        if is_new {
+        if is_empty {
             writer.pragma_update(None, "page_size", PAGE_BYTES)?;
         }
         Ok((writer, connection(path)?))
     };
     let (writer, reader) = connect().map_err(|error| failed(path, &error))?;
-    format(path, &writer)?;
+    let is_new = format(options, &writer)?;
     set(&writer, &reader).map_err(|error| failed(path, &error))?;
+    let (check, is_checked) = check(path, &reader)?;
+    let fingerprint = &options.fingerprint;
     let known = tables::fingerprint(&writer, fingerprint).map_err(|error| failed(path, &error))?;
     if known != *fingerprint {
         return Err(OpenError::OtherSecrets(path.into()));
     }
     let recent = Recent::read(&writer).map_err(|error| failed(path, &error))?;
-    Ok(Opened { writer, reader, recent, lock })
+    let devices = tables::count(&reader).map_err(|error| failed(path, &error))?;
+    let unseen = |source| OpenError::Unwritable { path: path.into(), source };
+    let identity = Identity::new(path, &lock.path).map_err(unseen)?;
+    let report = EmbeddedReport { devices, is_new, check, is_checked, is_log_lost };
+    Ok(Opened { writer, reader, recent, identity, report, lock })
+}
+
+/// Looks whether the file is put together as it should be, for a limited time; how long it took, and whether that was
+/// enough for all of it.
+fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> {
+    let interrupt = conn.get_interrupt_handle();
+    let (ended, end) = sync_channel::<()>(1);
+    let begun = Instant::now();
+    let checked = thread::scope(|scope| {
+        let watch = move || {
+            if end.recv_timeout(CHECK_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                interrupt.interrupt();
+            }
+        };
+        thread::Builder::new().spawn_scoped(scope, watch).map_err(OpenError::Thread)?;
+        let checked = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        drop(ended);
+        Ok(checked)
+    })?;
+    let took = begun.elapsed();
+    match checked {
+        Ok(text) if text == "ok" => Ok((took, true)),
+        Ok(text) => Err(OpenError::Damaged { path: path.into(), text }),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Ok((took, false))
+        }
+        Err(error) => Err(failed(path, &error)),
+    }
 }
 
 /// Holds the file for this process, by a file beside it: SQLite's own locks are let go between transactions.
-fn lock(path: &Path) -> Result<File, OpenError> {
+fn lock(path: &Path) -> Result<Lock, OpenError> {
     let unwritable = |source| OpenError::Unwritable { path: path.into(), source };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    let name = beside(path, ".lock");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(&name).map_err(unwritable)?;
-    match file.try_lock() {
+    let held = file.try_lock();
+    let mut holder = String::new();
+    // Best effort: whoever holds it may just be writing it.
+    let _ = (&file).take(20).read_to_string(&mut holder);
+    match held {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            // Best effort: it may just be writing it.
-            let _ = (&file).take(20).read_to_string(&mut holder);
             let holder = match holder.trim().parse::<u32>() {
                 Ok(process) => format!("process {process}"),
                 Err(_) => "another process".to_owned(),
@@ -133,10 +200,17 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         writeln!(file, "{}", std::process::id())
     };
     write(&mut file).map_err(unwritable)?;
-    Ok(file)
+    Ok(Lock { file, path: name, was_broken_off: !holder.is_empty() })
 }
 
-/// Makes sure that the file can be written, with the permissions that SQLite then takes over; whether it is new.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Should it fail, the next process takes this one for one that was broken off, and says so.
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// Makes sure that the file can be written, with the permissions that SQLite then takes over; whether it is empty.
 fn probe(path: &Path) -> Result<bool, OpenError> {
     let unwritable = |source| OpenError::Unwritable { path: path.into(), source };
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -162,19 +236,24 @@ fn connection(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Makes the tables in a new file; otherwise looks whether they are ours.
-fn format(path: &Path, conn: &Connection) -> Result<(), OpenError> {
+/// Makes the tables in a new file, and says so; otherwise looks whether they are ours.
+fn format(options: &EmbeddedOptions, conn: &Connection) -> Result<bool, OpenError> {
+    let path = options.path.as_path();
     let number = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let look =
         || Ok((number("application_id")?, number("user_version")?, number("schema_version")?));
     let (application, version, schema) = look().map_err(|error| failed(path, &error))?;
     // Without tables, it was made and nothing came of it.
     if (application, version, schema) == (0, 0, 0) {
+        if !options.create {
+            return Err(OpenError::Missing(path.into()));
+        }
         let sql = format!(
             "PRAGMA journal_mode = wal; PRAGMA synchronous = full; BEGIN IMMEDIATE; {SCHEMA} \
              PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
         );
-        return conn.execute_batch(&sql).map_err(|error| failed(path, &error));
+        conn.execute_batch(&sql).map_err(|error| failed(path, &error))?;
+        return Ok(true);
     }
     if application != APPLICATION {
         return Err(OpenError::Foreign(path.into()));
@@ -182,7 +261,7 @@ fn format(path: &Path, conn: &Connection) -> Result<(), OpenError> {
     if version != FORMAT {
         return Err(OpenError::Format { path: path.into(), found: version });
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The settings that decision 0005 argues for.
@@ -228,5 +307,7 @@ const LOG_PAGES: i64 = 8_000;
 const LOG_BYTES_MAX: i64 = 64 << 20;
 /// Nobody else writes; a reader may have to wait while the log is recovered.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// A start does not wait longer for the check of a file: some gigabytes of one that the machine has in memory.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than there are.
 const STATEMENTS: usize = 32;

@@ -4,17 +4,19 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::*;
 use crate::conformance::Memory;
 
-/// An empty store whose files have no names any more: they go with it.
+mod files;
+
+/// An empty store, whose files go with it.
 async fn make() -> Arc<dyn Store> {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(options(&directory)).unwrap();
-    // Both connections have all their files open.
-    assert_eq!(store.count().await, Ok(0));
+    let mut store = Embedded::open(options(&directory)).unwrap();
+    store.directory = Some(directory);
     Arc::new(store)
 }
 
@@ -25,6 +27,7 @@ const FINGERPRINT: Hash = Hash([9; 32]);
 fn options(directory: &TempDir) -> EmbeddedOptions {
     EmbeddedOptions {
         path: directory.path().join("devices.db"),
+        create: true,
         timeout: Duration::from_secs(60),
         queue_max: 100_000,
         fingerprint: FINGERPRINT,
@@ -49,6 +52,7 @@ fn activation(number: u8, token: u8) -> Issue {
 fn open_error(path: &Path) -> String {
     let options = EmbeddedOptions {
         path: path.into(),
+        create: true,
         timeout: Duration::ZERO,
         queue_max: 1,
         fingerprint: FINGERPRINT,
@@ -339,6 +343,7 @@ async fn a_full_queue_refuses_and_a_late_answer_is_given_up() {
     let limits = EmbeddedOptions {
         timeout: Duration::from_millis(1),
         queue_max: 3,
+        create: true,
         path,
         fingerprint: FINGERPRINT,
     };

@@ -6,91 +6,124 @@ use rusqlite::{Connection, ErrorCode};
 use tracing::warn;
 
 use super::changes::{Fold, Recent};
+use super::identity::Identity;
 use super::queue::{Job, Queue};
 use super::tables::Tables;
 use crate::contract::Error;
 
 /// Carries out what waits for the writer until its queue is closed.
-pub(super) fn write(conn: &Connection, recent: &Recent, queue: &Queue) {
+pub(super) fn write(conn: &Connection, recent: &Recent, queue: &Queue, identity: Identity) {
     let mut fold = Fold::default();
     let mut is_told = false;
-    serve(conn, recent, queue, "BEGIN IMMEDIATE", || match fold.step(conn, recent) {
-        Ok(()) => is_told = false,
-        Err(error) if !is_told => {
-            is_told = true;
-            warn!(%error, "the store of devices cannot move what has changed into its rows");
+    let mut work = Work { conn, recent, begin: "BEGIN IMMEDIATE", identity: Some(identity) };
+    while work.serve(queue) {
+        match work.fold(&mut fold) {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!(%error, "the store of devices cannot move what has changed into its rows");
+            }
+            Err(_) => {}
         }
-        Err(_) => {}
-    });
+    }
 }
 
 /// Carries out what waits for the reader until its queue is closed.
 ///
-/// A transaction begins after its jobs have come, so they see what was answered before.
+/// A transaction begins after its jobs have come, so they see what was answered before. It goes on where the files are
+/// not what they were: what is open still holds all that was answered.
 pub(super) fn read(conn: &Connection, recent: &Recent, queue: &Queue) {
-    serve(conn, recent, queue, "BEGIN", || {});
+    let mut work = Work { conn, recent, begin: "BEGIN", identity: None };
+    while work.serve(queue) {}
 }
 
-fn serve(
-    conn: &Connection,
-    recent: &Recent,
-    queue: &Queue,
-    begin: &str,
-    mut afterwards: impl FnMut(),
-) {
-    while let Some(mut jobs) = queue.take(GROUP_ITEMS) {
+/// What a thread works with.
+struct Work<'a> {
+    conn: &'a Connection,
+    recent: &'a Recent,
+    /// What its transactions begin with.
+    begin: &'static str,
+    /// Of the files, if it writes.
+    identity: Option<Identity>,
+}
+
+impl Work<'_> {
+    /// Carries out what waits, once there is something; false if the queue has been closed.
+    fn serve(&mut self, queue: &Queue) -> bool {
+        let Some(mut jobs) = queue.take(GROUP_ITEMS) else { return false };
         jobs.retain(|job| !job.is_abandoned());
         if jobs.is_empty() {
-            continue;
+            return true;
         }
-        match transact(conn, recent, begin, &mut jobs).map_err(|error| described(&error)) {
+        match self.transact(&mut jobs) {
             Ok(()) => jobs.into_iter().for_each(|job| job.answer(Ok(()))),
             // One damaged record is no reason to refuse what does not concern it.
             Err(Error::Damaged(_)) if jobs.len() > 1 => {
                 for mut job in jobs {
-                    let outcome = transact(conn, recent, begin, std::slice::from_mut(&mut job));
-                    job.answer(outcome.map_err(|error| described(&error)));
+                    let outcome = self.transact(std::slice::from_mut(&mut job));
+                    job.answer(outcome);
                 }
             }
             Err(error) => jobs.into_iter().for_each(|job| job.answer(Err(error.clone()))),
         }
-        afterwards();
+        true
+    }
+
+    /// Carries out jobs as one transaction, if it will be kept; on an error none of them, or nobody knows.
+    fn transact(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Error> {
+        self.identity.as_ref().map_or(Ok(()), Identity::check).map_err(lost)?;
+        self.run(jobs).map_err(|error| described(&error))?;
+        self.identity.as_mut().map_or(Ok(()), Identity::check_written).map_err(lost)
+    }
+
+    fn run(&self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+        let leads = RefCell::default();
+        let run = || {
+            // From before the transaction to its end.
+            let changes = self.recent.changes();
+            self.conn.prepare_cached(self.begin)?.execute([])?;
+            let tables = Tables::new(self.conn, self.recent, &changes, &leads);
+            for job in jobs {
+                job.run(&tables)?;
+            }
+            tables.finish()?;
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            let (pending, forgotten) = tables.into_changes();
+            drop(changes);
+            self.recent.publish(pending);
+            forgotten.iter().for_each(|(token, device)| self.recent.index.remove(token, *device));
+            Ok(())
+        };
+        let outcome = run();
+        if outcome.is_err() {
+            leads
+                .take()
+                .iter()
+                .for_each(|(token, device)| self.recent.index.remove(token, *device));
+        }
+        if outcome.is_err() && !self.conn.is_autocommit() {
+            // If this fails too, the next transaction cannot begin, and says so.
+            let _ = self.conn.execute_batch("ROLLBACK");
+        }
+        outcome
+    }
+
+    /// Goes on with moving changes into their rows, as long as the files are what they were.
+    fn fold(&mut self, fold: &mut Fold) -> rusqlite::Result<()> {
+        let Some(identity) = self.identity.as_mut().filter(|identity| identity.check().is_ok())
+        else {
+            return Ok(());
+        };
+        let outcome = fold.step(self.conn, self.recent);
+        // The next transaction is told what is wrong.
+        let _ = identity.check_written();
+        outcome
     }
 }
 
-/// Carries out jobs as one transaction; on an error none of them.
-fn transact(
-    conn: &Connection,
-    recent: &Recent,
-    begin: &str,
-    jobs: &mut [Box<dyn Job>],
-) -> rusqlite::Result<()> {
-    let leads = RefCell::default();
-    let run = || {
-        // From before the transaction to its end.
-        let changes = recent.changes();
-        conn.prepare_cached(begin)?.execute([])?;
-        let tables = Tables::new(conn, recent, &changes, &leads);
-        for job in jobs {
-            job.run(&tables)?;
-        }
-        tables.finish()?;
-        conn.prepare_cached("COMMIT")?.execute([])?;
-        let (pending, forgotten) = tables.into_changes();
-        drop(changes);
-        recent.publish(pending);
-        forgotten.iter().for_each(|(token, device)| recent.index.remove(token, *device));
-        Ok(())
-    };
-    let outcome = run();
-    if outcome.is_err() {
-        leads.take().iter().for_each(|(token, device)| recent.index.remove(token, *device));
-    }
-    if outcome.is_err() && !conn.is_autocommit() {
-        // If this fails too, the next transaction cannot begin, and says so.
-        let _ = conn.execute_batch("ROLLBACK");
-    }
-    outcome
+/// Nothing that is written would be there after a restart.
+fn lost(cause: String) -> Error {
+    Error::Lost(format!("{cause}; nothing that is written would be kept"))
 }
 
 /// What an error of SQLite's means for whoever asked.

@@ -28,34 +28,74 @@ pub(super) struct Written {
 }
 
 impl Mongo {
-    /// Makes the indexes and looks by which secrets everything is hashed, once.
+    /// Looks whether everything is there, and by which secrets it is hashed; makes the indexes. All of it once.
     pub(super) async fn prepare_once(&self) -> Result<(), Error> {
         let make = || async {
+            if !self.is_whole().await? {
+                self.begin().await?;
+            }
             // Whatever ended is removed by the database itself; `sweep` is for those who want it sooner.
             let ends = doc! { "key": { "expires": 1 }, "name": "expires", "expireAfterSeconds": 0 };
             let command = doc! { "createIndexes": "tokens", "indexes": [ends] };
             self.database.run_command(command).await.map_err(|error| self.error(&error))?;
-            self.compare_secrets().await
+            Ok(())
         };
         self.prepared.get_or_try_init(make).await?;
         Ok(())
     }
 
-    /// Whoever comes first writes whose secrets it is; those of all others must be the same.
-    async fn compare_secrets(&self) -> Result<(), Error> {
-        let ours = vec![documents::secrets(&self.fingerprint)];
-        if self.write(Write::Insert, "store", ours).await?.duplicates.is_empty() {
-            return Ok(());
-        }
-        let found = self.by_ids("store", vec![documents::SECRETS_ID.into()]).await?;
+    /// Whether secrets and sentinels are there; the secrets must be ours.
+    async fn is_whole(&self) -> Result<bool, Error> {
+        Ok(self.has_secrets().await?
+            && self.has_sentinel("devices").await?
+            && self.has_sentinel("tokens").await?)
+    }
+
+    async fn has_secrets(&self) -> Result<bool, Error> {
+        let ids = rawdoc! { "_id": documents::SECRETS_ID };
+        let found = self.documents("store", ids, 1, false).await?;
         match found.first().map(|document| documents::fingerprint(document)).transpose()? {
-            Some(fingerprint) if fingerprint == self.fingerprint => Ok(()),
+            Some(fingerprint) if fingerprint == self.fingerprint => Ok(true),
             Some(_) => Err(Error::OtherSecrets),
-            None => Err(strange()),
+            None => Ok(false),
         }
     }
 
-    /// Documents by their `_id`.
+    async fn has_sentinel(&self, collection: &str) -> Result<bool, Error> {
+        match self.by_ids(collection, vec![]).await {
+            Ok(_) => Ok(true),
+            Err(Error::Lost(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether devices are there that an older version has written, which knew no sentinels.
+    async fn is_older(&self) -> Result<bool, Error> {
+        let any = self.documents("devices", RawDocumentBuf::new(), 1, false).await?;
+        Ok(!any.is_empty() && self.has_secrets().await? && !self.has_sentinel("devices").await?)
+    }
+
+    /// Begins with what is missing, if that is permitted. Whoever comes first writes whose secrets it is; those of all
+    /// others must be the same.
+    async fn begin(&self) -> Result<(), Error> {
+        if !self.create && !self.is_older().await? {
+            let name = self.database.name();
+            return Err(Error::Lost(format!(
+                "database {name:?} has no collections of devices and tokens that belong together"
+            )));
+        }
+        let ours = vec![documents::secrets(&self.fingerprint)];
+        self.write(Write::Insert, "store", ours).await?;
+        for collection in ["devices", "tokens"] {
+            self.write(Write::Insert, collection, vec![documents::sentinel()]).await?;
+        }
+        match self.is_whole().await? {
+            true => Ok(()),
+            false => Err(strange()),
+        }
+    }
+
+    /// Documents by their `_id`, if the collection is the one that was begun; with no `_id` whether it is.
     pub(super) async fn by_ids(
         &self,
         collection: &str,
@@ -63,13 +103,41 @@ impl Mongo {
     ) -> Result<Vec<RawDocumentBuf>, Error> {
         let mut found = Vec::new();
         let mut ids = ids.into_iter();
-        while ids.len() > 0 {
+        loop {
             let mut some = RawArrayBuf::new();
+            some.push(documents::SENTINEL_ID);
             ids.by_ref().take(IDS_MAX).for_each(|id| some.push(id));
             let filter = rawdoc! { "_id": { "$in": some } };
-            found.extend(self.documents(collection, filter, IDS_MAX, false).await?);
+            let before = found.len();
+            found.extend(self.documents(collection, filter, IDS_MAX + 1, false).await?);
+            let sentinel = found[before..].iter().position(|found| documents::is_sentinel(found));
+            let Some(sentinel) = sentinel else {
+                let name = self.database.name();
+                return Err(Error::Lost(format!(
+                    "the collection {collection:?} of database {name:?} was dropped or replaced"
+                )));
+            };
+            found.swap_remove(before + sentinel);
+            if ids.len() == 0 {
+                return Ok(found);
+            }
         }
-        Ok(found)
+    }
+
+    /// Writes what changes nothing, if everything is there.
+    pub(super) async fn probe_all(&self) -> Result<(), Error> {
+        self.by_ids("devices", vec![]).await?;
+        self.by_ids("tokens", vec![]).await?;
+        let probe = vec![documents::probe(&self.fingerprint)];
+        match self.write(Write::Update, "store", probe).await?.matched {
+            0 => {
+                let name = self.database.name();
+                Err(Error::Lost(format!(
+                    "the collection \"store\" of database {name:?} was dropped or replaced"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Devices behind a serial, in their order.
@@ -78,10 +146,10 @@ impl Mongo {
         after: Option<&Serial>,
         limit: usize,
     ) -> Result<Vec<RawDocumentBuf>, Error> {
-        let mut filter = RawDocumentBuf::new();
-        if let Some(after) = after {
-            filter.append(cstr!("_id"), rawdoc! { "$gt": after.as_str() });
-        }
+        self.by_ids("devices", vec![]).await?;
+        // Behind the sentinel at least.
+        let after = after.map_or(documents::SENTINEL_ID, Serial::as_str);
+        let filter = rawdoc! { "_id": { "$gt": after } };
         self.documents("devices", filter, limit, true).await
     }
 
@@ -98,10 +166,12 @@ impl Mongo {
     }
 
     pub(super) async fn count_devices(&self) -> Result<u64, Error> {
+        self.by_ids("devices", vec![]).await?;
         let command = doc! { "count": "devices" };
         let answer =
             self.database.run_command(command).await.map_err(|error| self.error(&error))?;
-        Ok(u64::try_from(number(&answer, "n")).unwrap_or(0))
+        // The sentinel is no device.
+        Ok(u64::try_from(number(&answer, "n")).unwrap_or(0).saturating_sub(1))
     }
 
     async fn documents(

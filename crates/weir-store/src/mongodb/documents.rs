@@ -46,6 +46,23 @@ pub(super) fn fingerprint(document: &RawDocument) -> Result<Hash, Error> {
     needed(hash(document, "fingerprint")?, "fingerprint")
 }
 
+/// What every look-up finds too, as long as a collection is what it was.
+pub(super) fn sentinel() -> RawDocumentBuf {
+    rawdoc! { "_id": SENTINEL_ID }
+}
+
+pub(super) fn is_sentinel(document: &RawDocument) -> bool {
+    document.get_str("_id").is_ok_and(|id| id == SENTINEL_ID)
+}
+
+/// The statement that changes nothing that is ever read.
+pub(super) fn probe(fingerprint: &Hash) -> RawDocumentBuf {
+    rawdoc! {
+        "q": { "_id": SECRETS_ID, "fingerprint": binary(fingerprint) },
+        "u": { "$inc": { "probes": 1_i64 } },
+    }
+}
+
 /// A token's hash, and whose it is.
 pub(super) fn owner(document: &RawDocument) -> Result<(Hash, Serial), Error> {
     Ok((needed(hash(document, "_id")?, "_id")?, serial(document, "serial")?))
@@ -235,3 +252,5 @@ fn number(number: u64) -> i64 {
 
 /// The `_id` of the one document of its kind.
 pub(super) const SECRETS_ID: &str = "secrets";
+/// No serial is empty, and no hash is a text.
+pub(super) const SENTINEL_ID: &str = "";

@@ -66,6 +66,10 @@ impl Store for Flaky {
     fn count(&self) -> Answer<'_, u64> {
         self.or_gone(self.memory.count())
     }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        self.or_gone(self.memory.probe())
+    }
 }
 
 struct Stage {

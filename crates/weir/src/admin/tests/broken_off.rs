@@ -68,6 +68,10 @@ impl Store for Slow {
     fn count(&self) -> StoreAnswer<'_, u64> {
         self.memory.count()
     }
+
+    fn probe(&self) -> StoreAnswer<'_, ()> {
+        self.memory.probe()
+    }
 }
 
 #[tokio::test]
