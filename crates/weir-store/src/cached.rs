@@ -1,12 +1,14 @@
 //! Redis before a store: a check that hits costs no trip to the store, and works while the store is down.
 //!
-//! Two kinds of entries, both short-lived:
+//! Two kinds of entries, both short-lived, and one that stays:
 //! - `PREFIXt:HASH`: who holds a token, as the store answered, with the generation of its device then;
-//! - `PREFIXg:SERIAL`: the newest generation known of a device. It is only ever raised, and lives twice as long.
+//! - `PREFIXg:SERIAL`: the newest generation known of a device. It is only ever raised, and lives twice as long;
+//! - `PREFIXe`: the epoch, a random text that is drawn when it is missing: a Redis that was emptied has another one.
 //!
 //! An entry of the first kind counts only if none of the second kind is newer. Whatever ends tokens raises the second
 //! kind after the store has answered and before the caller is, so that a check that begins then finds no ended token;
-//! and a check that read the store before, and writes its entry after, writes one that does not count.
+//! and a check that read the store before, and writes its entry after, writes one that does not count. If Redis was
+//! emptied in between, it has forgotten what does not count: so the entry is written only in the epoch of the look-up.
 //!
 //! What Redis could not be told is owed to it: until it has been told, nothing that it says is believed here. Other
 //! gateways may go by an entry until its short life ends if the one that ended a token cannot reach Redis.
@@ -127,10 +129,11 @@ impl Debt {
     }
 }
 
-/// What Redis said of some tokens, and the connection that it said it through.
+/// What Redis said of some tokens.
 struct Found {
     holders: Vec<Option<Holder>>,
-    conn: Option<MultiplexedConnection>,
+    /// The connection that it said it through, and in which epoch.
+    said: Option<(MultiplexedConnection, Vec<u8>)>,
 }
 
 impl Cached {
@@ -172,7 +175,7 @@ impl Cached {
         tokens: Vec<Hash>,
         now: Millis,
     ) -> Result<Vec<Option<Holder>>, Error> {
-        let Found { mut holders, conn } = self.look_up(&tokens, now).await;
+        let Found { mut holders, said } = self.look_up(&tokens, now).await;
         let missing = holders.iter().zip(&tokens).filter(|(holder, _)| holder.is_none());
         let missing: Vec<Hash> = missing.map(|(_, token)| *token).collect();
         count(&self.misses, missing.len());
@@ -183,8 +186,8 @@ impl Cached {
         }
         let begun = Instant::now();
         let answers = self.store.check(missing.clone(), now).await?;
-        if let Some(conn) = conn.filter(|_| begun.elapsed() < self.ttl / 2) {
-            self.fill(conn, &missing, &answers, now).await;
+        if let Some(said) = said.filter(|_| begun.elapsed() < self.ttl / 2) {
+            self.fill(said, &missing, &answers, now).await;
         }
         let gaps = holders.iter_mut().filter(|holder| holder.is_none());
         for (gap, answer) in gaps.zip(answers) {
@@ -196,13 +199,13 @@ impl Cached {
 
     /// Asks Redis alone.
     async fn look_up(&self, tokens: &[Hash], now: Millis) -> Found {
-        let nothing = || Found { holders: vec![None; tokens.len()], conn: None };
+        let nothing = || Found { holders: vec![None; tokens.len()], said: None };
         let until = self.link.deadline();
         if tokens.is_empty() || !self.is_even(until).await {
             return nothing();
         }
         match self.ask(until, tokens, now).await {
-            Ok((holders, conn)) => Found { holders, conn: Some(conn) },
+            Ok(found) => found,
             Err(_) => {
                 count(&self.errors, 1);
                 nothing()
@@ -210,22 +213,23 @@ impl Cached {
         }
     }
 
-    async fn ask(
-        &self,
-        until: Instant,
-        tokens: &[Hash],
-        now: Millis,
-    ) -> Result<(Vec<Option<Holder>>, MultiplexedConnection), Error> {
+    async fn ask(&self, until: Instant, tokens: &[Hash], now: Millis) -> Result<Found, Error> {
         let mut ask = redis::cmd("MGET");
+        ask.arg(self.epoch_key());
         for token in tokens {
             ask.arg(self.token_key(token));
         }
         let (entries, conn): (Vec<Option<Vec<u8>>>, _) = self.link.run(until, &ask).await?;
-        let decoded = entries.iter().map(|bytes| entry::decode(bytes.as_deref()?));
-        let mut holders: Vec<Option<Holder>> = decoded.collect();
+        let mut entries = entries.into_iter();
+        let epoch = match entries.next().flatten() {
+            Some(epoch) => epoch,
+            None => self.begin_epoch(until, conn.clone()).await?,
+        };
+        let mut holders: Vec<Option<Holder>> =
+            entries.map(|bytes| entry::decode(&bytes?)).collect();
         holders.resize(tokens.len(), None);
         if holders.iter().all(Option::is_none) {
-            return Ok((holders, conn));
+            return Ok(Found { holders, said: Some((conn, epoch)) });
         }
         let mut ask = redis::cmd("MGET");
         for holder in holders.iter().flatten() {
@@ -242,30 +246,52 @@ impl Cached {
                 *entry = None;
             }
         }
-        Ok((holders, conn))
+        Ok(Found { holders, said: Some((conn, epoch)) })
     }
 
-    /// Remembers what the store answered. It goes through the connection of the look-up before it: a Redis that began
-    /// anew since then, and has forgotten generations, does not get it.
+    /// Draws an epoch for a Redis that has none; which one it has then.
+    async fn begin_epoch(
+        &self,
+        until: Instant,
+        conn: MultiplexedConnection,
+    ) -> Result<Vec<u8>, Error> {
+        let drawn = format!("{:016x}", rand::random::<u64>());
+        let mut begin = redis::pipe();
+        // Another gateway may be drawing one as well.
+        begin.cmd("SET").arg(self.epoch_key()).arg(drawn).arg("NX").ignore();
+        begin.cmd("GET").arg(self.epoch_key());
+        let (epoch,): (Vec<u8>,) = self.link.run_on(until, conn, &begin).await?;
+        Ok(epoch)
+    }
+
+    /// Remembers what the store answered. It goes through the connection of the look-up before it, and in its epoch: a
+    /// Redis that began anew since then, or was emptied, has forgotten generations, and does not get it.
     async fn fill(
         &self,
-        conn: MultiplexedConnection,
+        (conn, epoch): (MultiplexedConnection, Vec<u8>),
         tokens: &[Hash],
         answers: &[Option<Holder>],
         now: Millis,
     ) {
-        let mut pipe = redis::pipe();
+        let (mut keys, mut values) = (vec![self.epoch_key()], Vec::new());
         for (token, holder) in tokens.iter().zip(answers) {
             let Some(holder) = holder else { continue };
             let left = Duration::from_millis(holder.expires.saturating_sub(now));
             let life = millis(left.min(self.ttl));
             if life > 0 {
-                let set = pipe.cmd("SET").arg(self.token_key(token)).arg(entry::encode(holder));
-                set.arg("PX").arg(life).ignore();
+                keys.push(self.token_key(token));
+                values.push((entry::encode(holder), life));
             }
         }
-        let until = self.link.deadline();
-        if !pipe.is_empty() && self.link.run_on::<()>(until, conn, &pipe).await.is_err() {
+        if values.is_empty() {
+            return;
+        }
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(REMEMBER).arg(keys.len()).arg(keys).arg(epoch);
+        for (holder, life) in values {
+            eval.arg(holder).arg(life);
+        }
+        if self.link.run_on::<()>(self.link.deadline(), conn, &eval).await.is_err() {
             count(&self.errors, 1);
         }
     }
@@ -373,6 +399,10 @@ impl Cached {
         Ok(answers)
     }
 
+    fn epoch_key(&self) -> Vec<u8> {
+        [&self.prefix, b"e".as_slice()].concat()
+    }
+
     fn token_key(&self, token: &Hash) -> Vec<u8> {
         [&self.prefix, b"t:".as_slice(), &token.0].concat()
     }
@@ -461,6 +491,16 @@ const OWED_MAX: usize = 65_536;
 /// Devices that Redis is told of in one command when it is owed: some milliseconds in which it does nothing else.
 const PART_MAX: usize = 512;
 
+/// Sets entries in the epoch that is the first argument; then comes, for each key behind that of the epoch, its value and
+/// its life.
+const REMEMBER: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  for place = 2, #KEYS do
+    redis.call('SET', KEYS[place], ARGV[2 * place - 2], 'PX', ARGV[2 * place - 1])
+  end
+end
+return redis.status_reply('OK')";
+
 /// Raises generations, and has them live on from now: keys are those of devices, arguments their life and the values.
 const RAISE: &str = "\
 for place, key in ipairs(KEYS) do
@@ -472,3 +512,6 @@ for place, key in ipairs(KEYS) do
   end
 end
 return redis.status_reply('OK')";
+
+#[cfg(test)]
+mod tests;
