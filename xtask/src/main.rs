@@ -6,6 +6,7 @@
 
 mod docs;
 mod fuzz;
+mod golang;
 mod maven;
 mod process;
 mod python;

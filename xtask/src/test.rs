@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use crate::docs;
+use crate::golang;
 use crate::maven;
 use crate::process::{cargo, program, run as run_command, succeeds};
 use crate::python;
@@ -41,6 +42,7 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("tools", || tools(root))?;
     steps.run("Python packages", || python::install(root))?;
     steps.run("database for tests", || maven::build(root))?;
+    steps.run("conformance suite for HTTP/2", || golang::build(root))?;
     steps.run("house rules", || rules(root))?;
     steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
     steps.run("clippy, as tested", || {

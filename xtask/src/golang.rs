@@ -1,0 +1,39 @@
+//! The conformance suite for HTTP/2 that tests start: built with Go from the module that `tests/h2spec` pins.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::process::{program, run};
+
+/// Builds it, unless it is there in this version.
+pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
+    let module = root.join("tests/h2spec");
+    let mut wanted = String::new();
+    for file in ["go.mod", "go.sum"] {
+        let path = module.join(file);
+        wanted +=
+            &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    }
+    let place = place(root);
+    let built = place.join("built-from");
+    if fs::read_to_string(&built).is_ok_and(|built| built == wanted) {
+        return Ok(());
+    }
+    fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
+    let mut go = program(root, "go", "build -buildvcs=false -mod=readonly -o");
+    go.arg(place.join("h2spec")).arg(SUITE).current_dir(&module).env("GOTOOLCHAIN", "local");
+    run(&mut go)?;
+    // Written last: a build that was broken off is begun again.
+    fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
+}
+
+/// Where tests look for it: beside the directory of the programs.
+fn place(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |target| root.join(target));
+    target.join("h2spec")
+}
+
+const SUITE: &str = "github.com/summerwind/h2spec/cmd/h2spec";
