@@ -259,8 +259,13 @@ impl Outgoing {
             }
             numbers.push(number);
         }
-        let is_missed =
-            |number| self.directs.iter().any(|direct| direct.what == DirectWhat::Missed(number));
+        // A tick of one message looks like that message. Where the tick is still due it comes first: whoever leaves a
+        // topic and resumes it gets what was queued before.
+        let is_missed = |number| {
+            let is_due = |tick| self.pushes.contains(&tick);
+            self.directs.iter().any(|direct| direct.what == DirectWhat::Missed(number))
+                && !book.sent(number).tick.is_some_and(is_due)
+        };
         match (&numbers[..], book.sent(numbers[0]).tick) {
             ([number], None) => Ok(book.sent(*number).frame.clone()),
             ([number], Some(tick))
