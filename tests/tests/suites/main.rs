@@ -4,6 +4,7 @@
 //! stay true.
 
 mod h2spec;
+mod websocket;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
