@@ -326,6 +326,22 @@ fn who_still_sends_hears_of_the_refusal() -> Result<()> {
     Ok(())
 }
 
+/// Java's client sends no body before it has heard `100 Continue`, however long that takes.
+#[test]
+fn java_is_told_to_go_on() -> Result<()> {
+    let scene = Scene::new("")?;
+    let mut java = Command::new("java");
+    java.arg(client("Upload.java")).arg(scene.authority.path("ca.pem")).arg("1000");
+    for (version, is_tls) in [("1.1+", false), ("1.1+", true), ("2+", true), ("2+", true)] {
+        java.args([version, &scene.url(is_tls, "/v1/publish")]);
+    }
+    let said = printed(&mut java)?;
+    // It was read: spaces are no message.
+    let expected = ["400 HTTP_1_1", "400 HTTP_1_1", "400 HTTP_2", "400 HTTP_2"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    Ok(())
+}
+
 /// How many answers there were, none of them wrong.
 #[test]
 fn wrk_and_h2load_find_no_error() -> Result<()> {

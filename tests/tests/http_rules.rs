@@ -140,6 +140,64 @@ fn what_comes_behind_a_body_over_http2_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// RFC 9110 section 10.1.1: whoever waits for `100 Continue` hears it, once and before the answer, on each of its streams
+/// and on no other.
+#[test]
+fn who_expects_to_go_on_is_told_so_over_http2() -> Result<()> {
+    let scene = Scene::new("")?;
+    let mut peer = Http2::connect(scene.http, &[])?;
+    let head = |path: &str, expects: bool| {
+        let host = field(":authority", "localhost");
+        let json = field("content-type", "application/json");
+        let expect = if expects { field("expect", "100-Continue") } else { vec![] };
+        [POST, &field(":path", path), &host, &json, &expect].concat()
+    };
+    let open = |stream, head: &[u8]| frame(HEADERS, END_HEADERS, stream, head);
+    // Requests that are no such ones stand between, also some that the library itself refuses.
+    let malformed = frame(HEADERS, END_HEADERS | END_STREAM, 9, &field(":status", "200"));
+    let get =
+        [0x82, 0x86, 0x84].iter().copied().chain(field(":authority", "a")).collect::<Vec<_>>();
+    let said = [
+        open(1, &head("/v1/publish", true)),
+        frame(HEADERS, END_HEADERS | END_STREAM, 3, &get),
+        open(5, &head("/v1/publish", false)),
+        open(7, &head("/v1/publish", true)),
+        malformed,
+    ];
+    peer.stream.write_all(&said.concat())?;
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        match peer.hear()?.context("it goes on")? {
+            (HEADERS, stream, head) if head == b"\x08\x03100" => told.push(stream),
+            (HEADERS, stream, _) => assert_eq!(stream, 3, "an answer before there is a body"),
+            _ => {}
+        }
+    }
+    told.sort_unstable();
+    assert_eq!(told, [1, 7]);
+    // One more, alone, and one whose answer is known without a body.
+    peer.stream.write_all(&open(11, &head("/v1/publish", true)))?;
+    peer.stream.write_all(&open(13, &head("/nothing", true)))?;
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        match peer.hear()?.context("it goes on")? {
+            (HEADERS, 3, _) => {}
+            (HEADERS, stream, head) => heard.push((stream, head == b"\x08\x03100")),
+            _ => {}
+        }
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, [(11, true), (13, false)]);
+    for stream in [1, 5, 7, 11] {
+        let body = json!({"topic": format!("expected-{stream}"), "text": "x"}).to_string();
+        peer.stream.write_all(&frame(DATA, END_STREAM, stream, body.as_bytes()))?;
+        let answer = String::from_utf8(peer.body(stream)?)?;
+        assert!(answer.contains("offset"), "stream {stream}: {answer}");
+        assert_eq!(scene.kept(&format!("expected-{stream}"))?, 1);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_host_that_is_none_is_refused() -> Result<()> {
     let scene = Scene::new("")?;

@@ -46,8 +46,9 @@ pub(crate) struct Going {
 pub(super) struct Turn(Arc<Guest>);
 
 impl Asking {
-    pub(super) fn new(body: Incoming, guest: Arc<Guest>) -> Self {
-        Self { body: Inbound::new(body, &guest), guest }
+    /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
+    pub(super) fn new(body: Incoming, guest: Arc<Guest>, expects: Option<u32>) -> Self {
+        Self { body: Inbound::new(body, &guest, expects), guest }
     }
 }
 

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +30,8 @@ pub(super) struct Inbound {
     /// Until it is dropped.
     body: Option<Incoming>,
     guest: Arc<Guest>,
+    /// The stream of HTTP/2 whose sender waits for `100 Continue`.
+    expects: Option<u32>,
 }
 
 /// For a peer that has no place here.
@@ -93,8 +95,9 @@ async fn discard(linger: Linger, guest: &Guest, mut body: Incoming) -> Discarded
 }
 
 impl Inbound {
-    pub(super) fn new(body: Incoming, guest: &Arc<Guest>) -> Inbound {
-        Inbound { body: Some(body), guest: Arc::clone(guest) }
+    /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
+    pub(super) fn new(body: Incoming, guest: &Arc<Guest>, expects: Option<u32>) -> Inbound {
+        Inbound { body: Some(body), guest: Arc::clone(guest), expects }
     }
 }
 
@@ -134,8 +137,16 @@ impl Body for Inbound {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        Poll::Ready(ready!(Pin::new(body).poll_frame(cx)))
+        let Inbound { body, guest, expects } = &mut *self;
+        let Some(body) = body else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
+        if polled.is_pending()
+            && let (Some(stream), Some(interim)) = (expects.take(), &guest.interim)
+        {
+            interim.want(stream);
+            guest.wake();
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,7 @@ use http::Request;
 use super::Edge;
 use super::counts::{Dialect, End};
 use crate::admission::AcceptOrder;
+use super::interim::Interim;
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub(crate) struct Guest {
     dialect: Dialect,
     /// Of its first request.
     accept_order: AcceptOrder,
+    /// Over HTTP/2.
+    pub(super) interim: Option<Box<Interim>>,
     /// Its place in the crowd, which the crowd alone writes.
     pub(super) place: AtomicUsize,
     /// Phase, and the tick in which it began or in which something came of it.
@@ -109,6 +112,7 @@ impl Guest {
             edge: Arc::clone(edge),
             dialect,
             accept_order,
+            interim: (dialect == Dialect::Http2).then(Box::default),
             place: AtomicUsize::new(usize::MAX),
             state: AtomicU64::new(packed(phase, since)),
             blocked: AtomicU32::new(0),
@@ -269,9 +273,14 @@ impl Guest {
             Order::End(end) => FIRST_END + end as u8,
         };
         let told = self.order.fetch_max(code, Ordering::Release);
-        if told < code
-            && let Some(waker) = &*self.waker()
-        {
+        if told < code {
+            self.wake();
+        }
+    }
+
+    /// Has the connection's task look at what it is to do.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &*self.waker() {
             waker.wake_by_ref();
         }
     }

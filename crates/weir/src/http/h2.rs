@@ -124,6 +124,9 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
         }
         loop {
             let polled = conn.as_mut().poll(cx);
+            if let Some(interim) = &guest.interim {
+                interim.settle();
+            }
             if polled.is_ready() || !tasks.begin(cx) {
                 return polled.map(Ok);
             }

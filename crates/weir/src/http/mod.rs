@@ -19,6 +19,7 @@ mod crowd;
 mod guest;
 mod h1;
 mod h2;
+mod interim;
 mod live;
 mod record;
 mod service;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
@@ -80,6 +80,8 @@ impl Service {
     fn answer(&self, request: Request<Incoming>) -> Answering {
         let guest = &self.guest;
         let has_body = !request.body().is_end_stream();
+        // Each request claims its stream, or the next one would.
+        let stream = guest.interim.as_ref().and_then(|interim| interim.claim());
         let is_last = self.note(guest.asked(has_body));
         let asked = self.asked(&request, is_last);
         if let Err(refusal) = check_host(&request).and_then(|()| check_coding(&request)) {
@@ -98,11 +100,11 @@ impl Service {
             }
             // What is no GET the API refuses, or it is a page's question whether it may ask.
             Route::Connect | Route::Sse if *request.method() != Method::GET => {
-                self.ask_api(asked, request)
+                self.ask_api(asked, request, stream)
             }
             Route::Connect => self.take(asked, request, Path::Connect),
             Route::Sse => self.take(asked, request, Path::Events),
-            Route::Hello | Route::Api => self.ask_api(asked, request),
+            Route::Hello | Route::Api => self.ask_api(asked, request, stream),
         }
     }
 
@@ -121,13 +123,15 @@ impl Service {
         }
     }
 
-    fn ask_api(&self, asked: Asked, request: Request<Incoming>) -> Answering {
+    /// `stream`: that of HTTP/2.
+    fn ask_api(&self, asked: Asked, request: Request<Incoming>, stream: Option<u32>) -> Answering {
+        let expects = stream.filter(|_| expects_continue(request.headers()));
         let turn = Turn::of(&self.guest);
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let span = asked.ids.span();
         let answering = async move {
             let guest = Arc::clone(turn.guest());
-            let request = request.map(|body| Asking::new(body, Arc::clone(&guest)));
+            let request = request.map(|body| Asking::new(body, Arc::clone(&guest), expects));
             let reply = guest.edge.api.answer(&guest.caller, request).await;
             asked.answered(&guest, noted.as_deref(), Answer::of(reply, turn))
         };
@@ -416,6 +420,11 @@ fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
 fn is_same(request: &Request<Incoming>, one: &Host<'_>, other: &Host<'_>) -> bool {
     let port = request.uri().scheme_str().and_then(default_port);
     one.has_name_of(other) && one.port().or(port) == other.port().or(port)
+}
+
+/// Whether the sender of a body waits for `100 Continue`.
+fn expects_continue(headers: &HeaderMap) -> bool {
+    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Of transfer codings only `chunked` is known here (RFC 9112 section 6.1).
