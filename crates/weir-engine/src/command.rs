@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
+use crate::mailbox::CreditKind;
 use crate::message::{Item, Message};
 use crate::tls::Session;
 
@@ -62,6 +63,26 @@ pub enum Command<S> {
         /// Seed of the draw.
         seed: u64,
     },
+}
+
+impl<S> Command<S> {
+    /// Which credit it needs.
+    pub fn credit_kind(&self) -> CreditKind {
+        match self {
+            Command::Publish(..) | Command::Broadcast(_) | Command::Send(_, Item::Message(_)) => {
+                CreditKind::Message
+            }
+            Command::Adopt(_)
+            | Command::Welcome(..)
+            | Command::Send(_, Item::Frame(_))
+            | Command::Subscribe { .. }
+            | Command::Unsubscribe { .. }
+            | Command::Resume(_)
+            | Command::Evict(..)
+            | Command::Retire(_)
+            | Command::Drain { .. } => CreditKind::Control,
+        }
+    }
 }
 
 /// A part of what a connection has missed of a topic.

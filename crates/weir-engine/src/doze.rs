@@ -58,10 +58,12 @@ impl Credits {
         Self { free: AtomicUsize::new(count) }
     }
 
-    /// Takes one, if there is one.
-    pub(crate) fn try_take(&self) -> bool {
+    /// Takes one, if more than `leave` are left.
+    pub(crate) fn try_take(&self, leave: usize) -> bool {
         self.free
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1))
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| {
+                (free > leave).then(|| free - 1)
+            })
             .is_ok()
     }
 

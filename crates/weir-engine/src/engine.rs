@@ -109,7 +109,8 @@ fn start_shard(
     budget: &Arc<Budget>,
 ) -> io::Result<Handle> {
     let (bell, ring) = bell()?;
-    let (mailbox, inbox) = Mailbox::new(settings.lane_capacity, settings.reserved_capacity, ring);
+    let capacities = [settings.lane_capacity, settings.control_capacity];
+    let (mailbox, inbox) = Mailbox::new(capacities, settings.reserved_capacity, ring);
     let stats = Arc::new(ShardStats::default());
     let (settings, budget, shard_stats) =
         (settings.clone(), Arc::clone(budget), Arc::clone(&stats));

@@ -37,7 +37,7 @@ pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
-pub use mailbox::{Bell, Credit, Full, Mailbox};
+pub use mailbox::{Bell, Credit, CreditKind, Full, Mailbox};
 pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready};
 pub use settings::ShardSettings;

@@ -14,7 +14,8 @@ pub type Bell = Box<dyn Fn() + Send + Sync>;
 ///
 /// Shape: the *lane* carries commands in order and is bounded by credits; the *reserved lane* carries closing and
 /// inspecting and never waits behind messages.
-/// Limits: no credit, no command: the caller refuses or tries again later. Nobody blocks.
+/// Limits: no credit, no command: the caller refuses or tries again later. Nobody blocks. Messages and all other
+/// commands have credits of their own, so neither kind can use up those of the other one.
 /// Cost: both lanes are allocated at the start.
 pub struct Mailbox<S> {
     shared: Arc<Shared<S>>,
@@ -28,47 +29,64 @@ pub(crate) struct Inbox<S> {
 struct Shared<S> {
     lane: ArrayQueue<Command<S>>,
     reserved: ArrayQueue<Urgent>,
-    /// Commands that may still be pushed. Invariant: credits + commands in the lane + commands being carried out =
-    /// capacity, so a push after a taken credit always finds room.
-    credits: Credits,
+    /// Commands of each kind that may still be pushed, and the most there are. Invariant of each kind: credits +
+    /// commands in the lane + commands being carried out = capacity. So a push after a taken credit always finds room.
+    credits: [Credits; CreditKind::COUNT],
+    capacities: [usize; CreditKind::COUNT],
     doze: Doze,
     bell: Bell,
+}
+
+/// What a credit permits to push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreditKind {
+    /// A message: to a topic, to all connections, or to one.
+    Message,
+    /// Any other command: adoptions, subscriptions, answers, ends. Devices cause most of them.
+    Control,
 }
 
 /// The right to push one command; returned unused when dropped.
 #[must_use = "a credit that is dropped is returned"]
 pub struct Credit<'a, S> {
     mailbox: &'a Mailbox<S>,
+    kind: CreditKind,
 }
 
 /// The reserved lane is full; the request is given back.
 pub struct Full(pub Urgent);
 
 impl<S> Mailbox<S> {
-    /// A mailbox whose lane holds `capacity` commands, and its shard's end.
+    /// A mailbox whose lane holds so many commands of each kind, and its shard's end.
     pub(crate) fn new(
-        capacity: usize,
+        capacities: [usize; CreditKind::COUNT],
         reserved_capacity: usize,
         bell: Bell,
     ) -> (Mailbox<S>, Inbox<S>) {
         let shared = Arc::new(Shared {
-            lane: ArrayQueue::new(capacity),
+            lane: ArrayQueue::new(capacities.iter().sum()),
             reserved: ArrayQueue::new(reserved_capacity),
-            credits: Credits::new(capacity),
+            credits: capacities.map(Credits::new),
+            capacities,
             doze: Doze::new(),
             bell,
         });
         (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
     }
 
-    /// Takes the right to push one command; `None` when the lane is full.
-    pub fn try_credit(&self) -> Option<Credit<'_, S>> {
-        self.shared.credits.try_take().then(|| Credit { mailbox: self })
+    /// Takes the right to push one command of a kind; `None` when there is no credit of this kind.
+    pub fn try_credit(&self, kind: CreditKind) -> Option<Credit<'_, S>> {
+        self.try_credit_leaving(kind, 0)
     }
 
-    /// Pushes a command, or gives it back when the lane is full.
+    /// Likewise, but leaves `leave` credits of this kind to others.
+    pub fn try_credit_leaving(&self, kind: CreditKind, leave: usize) -> Option<Credit<'_, S>> {
+        self.shared.credits(kind).try_take(leave).then(|| Credit { mailbox: self, kind })
+    }
+
+    /// Pushes a command, or gives it back when there is no credit of its kind.
     pub fn try_push(&self, command: Command<S>) -> Result<(), Command<S>> {
-        match self.try_credit() {
+        match self.try_credit(command.credit_kind()) {
             Some(credit) => {
                 credit.push(command);
                 Ok(())
@@ -91,7 +109,12 @@ impl<S> Mailbox<S> {
 
     /// Commands in the lane or being carried out.
     pub fn depth(&self) -> usize {
-        self.capacity() - self.shared.credits.free().min(self.capacity())
+        CreditKind::ALL.into_iter().map(|kind| self.depth_of(kind)).sum()
+    }
+
+    /// The same of one kind.
+    pub fn depth_of(&self, kind: CreditKind) -> usize {
+        self.shared.credits_out(kind)
     }
 
     /// Requests in the reserved lane.
@@ -99,9 +122,25 @@ impl<S> Mailbox<S> {
         self.shared.reserved.len()
     }
 
-    /// Commands that the lane holds at the most.
-    pub fn capacity(&self) -> usize {
-        self.shared.lane.capacity()
+    /// Commands of a kind that the lane holds at the most.
+    pub fn capacity(&self, kind: CreditKind) -> usize {
+        self.shared.capacities[kind as usize]
+    }
+}
+
+impl CreditKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 2;
+
+    /// Every kind.
+    pub const ALL: [CreditKind; CreditKind::COUNT] = [CreditKind::Message, CreditKind::Control];
+
+    /// The word in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CreditKind::Message => "messages",
+            CreditKind::Control => "control",
+        }
     }
 }
 
@@ -122,6 +161,7 @@ impl<S> Credit<'_, S> {
     /// Likewise, but lets a shard that sleeps sleep on: [`Mailbox::nudge`] is to follow soon, for this command and for
     /// others.
     pub fn push_quietly(self, command: Command<S>) {
+        debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
         let pushed = self.mailbox.shared.lane.push(command).is_ok();
         debug_assert!(pushed, "a credit is room in the lane");
         std::mem::forget(self);
@@ -130,12 +170,12 @@ impl<S> Credit<'_, S> {
 
 impl<S> Drop for Credit<'_, S> {
     fn drop(&mut self) {
-        self.mailbox.shared.credits.give();
+        self.mailbox.shared.credits(self.kind).give();
     }
 }
 
 impl<S> Inbox<S> {
-    /// The next command; its credit returns by [`Inbox::return_credit`] once it is carried out.
+    /// The next command; its credit, which is of its kind, returns by [`Inbox::return_credit`] once it is carried out.
     pub(crate) fn pop(&self) -> Option<Command<S>> {
         self.shared.lane.pop()
     }
@@ -144,15 +184,14 @@ impl<S> Inbox<S> {
         self.shared.reserved.pop()
     }
 
-    pub(crate) fn return_credit(&self) {
-        self.shared.credits.give();
+    pub(crate) fn return_credit(&self, kind: CreditKind) {
+        self.shared.credits(kind).give();
     }
 
-    /// Credits that are out, and how many commands wait in the lane.
+    /// Credits of each kind that are out, and how many commands wait in the lane.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn credits_out(&self) -> (usize, usize) {
-        let lane = &self.shared.lane;
-        (lane.capacity() - self.shared.credits.free(), lane.len())
+    pub(crate) fn credits_out(&self) -> ([usize; CreditKind::COUNT], usize) {
+        (CreditKind::ALL.map(|kind| self.shared.credits_out(kind)), self.shared.lane.len())
     }
 
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
@@ -168,6 +207,14 @@ impl<S> Inbox<S> {
 }
 
 impl<S> Shared<S> {
+    fn credits(&self, kind: CreditKind) -> &Credits {
+        &self.credits[kind as usize]
+    }
+
+    fn credits_out(&self, kind: CreditKind) -> usize {
+        self.capacities[kind as usize].saturating_sub(self.credits(kind).free())
+    }
+
     /// After a push: rings once per sleep, and not at all while the shard is up.
     fn ring(&self) {
         if self.doze.must_ring() {
@@ -182,9 +229,10 @@ pub struct Detached<S>(Inbox<S>);
 
 #[cfg(feature = "sim")]
 impl<S> Detached<S> {
-    /// A mailbox whose lane holds `capacity` commands, and its end; nobody is woken.
+    /// A mailbox whose lane holds `capacity` commands of each kind, and its end; nobody is woken.
     pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
-        let (mailbox, inbox) = Mailbox::new(capacity, reserved_capacity, Box::new(|| ()));
+        let capacities = [capacity; CreditKind::COUNT];
+        let (mailbox, inbox) = Mailbox::new(capacities, reserved_capacity, Box::new(|| ()));
         (mailbox, Detached(inbox))
     }
 
@@ -198,8 +246,8 @@ impl<S> Detached<S> {
         self.0.pop_urgent()
     }
 
-    /// One command has been carried out.
-    pub fn return_credit(&self) {
-        self.0.return_credit();
+    /// One command of this kind has been carried out.
+    pub fn return_credit(&self, kind: CreditKind) {
+        self.0.return_credit(kind);
     }
 }

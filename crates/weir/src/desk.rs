@@ -9,7 +9,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::coop;
 use tracing::debug;
-use weir_engine::{Command, ConnId, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent};
+use weir_engine::{
+    Command, ConnId, CreditKind, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent,
+};
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
@@ -44,6 +46,7 @@ pub(crate) struct Desk {
     room: Arc<Room>,
     handle: Handle,
     jobs: VecDeque<Job>,
+    carried_out: u64,
     terms: Terms,
     refreshes: Refreshes,
 }
@@ -123,7 +126,19 @@ impl Desk {
         let handle = Handle::new(Arc::clone(&hub));
         let terms = Terms::new(hub.config().auth.expiring_notice);
         let (refreshes, found) = Refreshes::new();
-        (Self { hub, shard, room, handle, jobs: VecDeque::new(), terms, refreshes }, found)
+        (
+            Self {
+                hub,
+                shard,
+                room,
+                handle,
+                jobs: VecDeque::new(),
+                carried_out: 0,
+                terms,
+                refreshes,
+            },
+            found,
+        )
     }
 
     /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
@@ -156,6 +171,11 @@ impl Desk {
         }
     }
 
+    /// Jobs that have been carried out.
+    pub(crate) fn carried_out(&self) -> u64 {
+        self.carried_out
+    }
+
     /// Carries out jobs until none is left, or the first has no credit: then `false`.
     pub(crate) async fn work(&mut self) -> bool {
         loop {
@@ -165,6 +185,7 @@ impl Desk {
                     self.jobs.push_front(job);
                     return false;
                 }
+                self.carried_out += 1;
                 coop::consume_budget().await;
             }
             if !is_more {
@@ -207,7 +228,7 @@ impl Desk {
                 self.subscribe((conn, device), topic, (format, position))
             }
             Job::ResumeNext { conn, topic, resume, after } => {
-                match self.hub.lane(self.shard).try_credit() {
+                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
                     Some(credit) => {
                         self.hub.router.resume_next(credit, conn, topic, (resume, after));
                     }
@@ -216,7 +237,7 @@ impl Desk {
                 Ok(())
             }
             Job::Unsubscribe { conn, device, topic } => {
-                match self.hub.lane(self.shard).try_credit() {
+                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
                     Some(credit) => self.hub.router.unsubscribe(credit, conn, &topic),
                     None => return Err(Starved(Job::Unsubscribe { conn, device, topic })),
                 }
@@ -224,7 +245,7 @@ impl Desk {
                 Ok(())
             }
             Job::Send { conn, frame } => {
-                match self.hub.lane(conn.shard()).try_credit() {
+                match self.hub.lane(conn.shard()).try_credit(CreditKind::Control) {
                     Some(credit) => credit.push(Command::Send(conn, Item::Frame(frame))),
                     None => return Err(Starved(Job::Send { conn, frame })),
                 }
@@ -244,7 +265,7 @@ impl Desk {
     }
 
     fn welcome(&mut self, conn: ConnId, ticket: u64) -> Result<(), Starved> {
-        let Some(credit) = self.hub.lane(self.shard).try_credit() else {
+        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
             return Err(Starved(Job::Adopted { conn, ticket }));
         };
         let Some(pending) = self.hub.tickets[self.shard].take(ticket) else {
@@ -402,7 +423,7 @@ impl Desk {
         topic: String,
         (format, position): (Format, Option<Position>),
     ) -> Result<(), Starved> {
-        let Some(credit) = self.hub.lane(self.shard).try_credit() else {
+        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
             return Err(Starved(Job::Subscribe { conn, device, format, topic, position }));
         };
         let from = (format, position);
@@ -491,7 +512,7 @@ impl Desk {
             ttl: None,
             sender: Some(asker.conn),
         };
-        Ok(self.hub.publish(&publication)?)
+        Ok(self.hub.publish(&publication, self.grant(asker).publisher())?)
     }
 
     /// Gives what a device publishes to the embedding program, which alone decides.

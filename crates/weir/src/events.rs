@@ -9,6 +9,7 @@ use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::lanes::Publisher;
 
 pub(crate) use bus::{Bus, EventCounts};
 pub use bus::{Event, EventFilter, EventKind, Events, EventsEnd};
@@ -48,14 +49,15 @@ pub(crate) type OnPublish =
 impl FromDevice<'_> {
     /// Publishes it to the topic that it names, with its connection as the sender.
     pub fn publish(&self) -> Result<Accepted, PublishError> {
-        self.handle.publish(&Publication {
+        let publication = Publication {
             target: Target::Topic(self.topic),
             payload: self.payload,
             content_type: self.content_type,
             key: self.key,
             ttl: self.ttl,
             sender: self.conn,
-        })
+        };
+        self.handle.hub().publish(&publication, Publisher::Device)
     }
 
     /// Asks the embedding program, which alone decides. A panic of its must end nothing else.

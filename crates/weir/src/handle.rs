@@ -12,6 +12,7 @@ use crate::device_store::DeviceStore;
 use crate::events::{EventCounts, EventFilter, Events};
 use crate::http::access::AccessLog;
 use crate::hub::Hub;
+use crate::lanes::Publisher;
 use crate::tls::Contexts;
 
 /// The gateway from the inside.
@@ -57,7 +58,7 @@ impl Handle {
     /// takes, to be tried again after the delay.
     /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
-        self.hub.publish(publication)
+        self.hub.publish(publication, Publisher::Backend)
     }
 
     /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.

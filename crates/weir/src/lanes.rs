@@ -6,37 +6,53 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weir_engine::{
-    Command, Credit, Full, Inspect, InspectPage, InspectWhat, Mailbox, Priority, Urgent,
+    Command, Credit, CreditKind, Full, Inspect, InspectPage, InspectWhat, Mailbox, Priority, Urgent,
 };
 
 /// The way to each shard, by its index.
 pub(crate) type Lanes = [Mailbox<OwnedFd>];
 
-/// A credit for a message of this priority; `None` when the lane is full but for what is kept free.
+/// Who sends a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Publisher {
+    /// A backend, a service, or the embedding program.
+    Backend,
+    /// A device.
+    Device,
+}
+
+/// A credit for a message of this priority; `None` when only those are left that are kept for others.
 ///
-/// The last eighth is left to what is done for settled connections (welcome, subscriptions, evictions): their jobs
-/// wait for credits, and those who ask again and again must not starve them. The one before it is left to messages of
-/// high priority, and another to those of normal: fan-outs of lower priority hold credits while higher ones go first.
+/// An eighth is kept for messages of high priority, and another one for those of normal priority: fan-outs of lower
+/// priority hold credits while higher ones go first. Devices leave a further quarter to backends.
 pub(crate) fn try_credit(
     lane: &Mailbox<OwnedFd>,
     priority: Priority,
+    publisher: Publisher,
 ) -> Option<Credit<'_, OwnedFd>> {
-    let eighths = match priority {
-        Priority::High => 1,
-        Priority::Normal => 2,
-        Priority::Low => 3,
+    let by_priority = match priority {
+        Priority::High => 0,
+        Priority::Normal => 1,
+        Priority::Low => 2,
     };
-    if lane.depth() >= lane.capacity() - lane.capacity() * eighths / 8 {
-        return None;
-    }
-    lane.try_credit()
+    let eighths = by_priority
+        + match publisher {
+            Publisher::Backend => 0,
+            Publisher::Device => 2,
+        };
+    let leave = lane.capacity(CreditKind::Message) * eighths / 8;
+    lane.try_credit_leaving(CreditKind::Message, leave)
 }
 
-/// Waits for a credit for a new connection, of which all but the last eighth may be taken, asking at growing intervals. No lock may be held meanwhile.
+/// Waits for a credit for a new connection, asking at growing intervals. No lock may be held meanwhile.
+///
+/// The last eighth is left to settled connections (welcome, subscriptions, evictions): their jobs wait for credits, and
+/// new connections must not starve them.
 pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
+    let leave = lane.capacity(CreditKind::Control) / 8;
     let mut pause = PAUSE_MIN;
     loop {
-        if let Some(credit) = try_credit(lane, Priority::High) {
+        if let Some(credit) = lane.try_credit_leaving(CreditKind::Control, leave) {
             return credit;
         }
         sleep(pause).await;
@@ -95,16 +111,33 @@ mod tests {
 
     use super::*;
 
-    /// Fails when a lane that messages of low priority have filled has no credit for higher ones.
+    /// Fails when a lane that messages of low priority have filled has no credit for higher ones, or one that devices
+    /// have filled none for backends.
     #[test]
     fn higher_messages_find_credits_in_a_lane_that_lower_ones_fill() {
         let (mailbox, _detached) = Detached::mailbox(16, 1);
         let mut taken = Vec::new();
         let mut counts = Vec::new();
-        for priority in [Priority::Low, Priority::Normal, Priority::High] {
-            taken.extend(std::iter::from_fn(|| try_credit(&mailbox, priority)));
-            counts.push(taken.len());
+        for publisher in [Publisher::Device, Publisher::Backend] {
+            for priority in [Priority::Low, Priority::Normal, Priority::High] {
+                taken.extend(std::iter::from_fn(|| try_credit(&mailbox, priority, publisher)));
+                counts.push(taken.len());
+            }
         }
-        assert_eq!(counts, [10, 12, 14]);
+        assert_eq!(counts, [8, 10, 12, 12, 14, 16]);
+    }
+
+    /// Fails when subscriptions and answers can use up the credits of messages, or messages theirs.
+    #[test]
+    fn neither_kind_of_commands_takes_the_credits_of_the_other() {
+        for full in CreditKind::ALL {
+            let (mailbox, _detached) = Detached::<OwnedFd>::mailbox(16, 1);
+            let taken: Vec<_> = std::iter::from_fn(|| mailbox.try_credit(full)).collect();
+            for kind in CreditKind::ALL {
+                assert_eq!(mailbox.try_credit(kind).is_some(), kind != full, "{kind:?}");
+            }
+            drop(taken);
+            assert_eq!(mailbox.depth(), 0);
+        }
     }
 }

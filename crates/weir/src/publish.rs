@@ -11,12 +11,16 @@ use weir_wire::hot;
 use crate::counters::{PublishTarget, RefuseCause};
 use crate::handle::{Accepted, Payload, Publication, PublishError, Target};
 use crate::hub::Hub;
-use crate::lanes;
+use crate::lanes::{self, Publisher};
 use crate::router::{Class, Offer, Place, RouteError, validate_name};
 
 impl Hub {
-    pub(crate) fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
-        let accepted = self.route(publication);
+    pub(crate) fn publish(
+        &self,
+        publication: &Publication<'_>,
+        publisher: Publisher,
+    ) -> Result<Accepted, PublishError> {
+        let accepted = self.route(publication, publisher);
         match &accepted {
             Ok(_) => self.counters().count_published(PublishTarget::of(&publication.target)),
             Err(error) => self.counters().count_refused(RefuseCause::of(error)),
@@ -24,8 +28,12 @@ impl Hub {
         accepted
     }
 
-    fn route(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
-        let draft = Draft::new(self, publication)?;
+    fn route(
+        &self,
+        publication: &Publication<'_>,
+        publisher: Publisher,
+    ) -> Result<Accepted, PublishError> {
+        let draft = Draft::new(self, publication, publisher)?;
         match publication.target {
             Target::Topic(topic) => self.publish_to_topic(topic, &draft),
             Target::Device(device) => self.publish_to_device(device, &draft),
@@ -49,9 +57,9 @@ impl Hub {
             if conns.len() == 0 {
                 return Ok(draft.accepted(0));
             }
-            let credits = conns
-                .iter()
-                .map(|conn| lanes::try_credit(self.lane(conn.shard()), Priority::Normal));
+            let credits = conns.iter().map(|conn| {
+                lanes::try_credit(self.lane(conn.shard()), Priority::Normal, draft.publisher)
+            });
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -67,7 +75,8 @@ impl Hub {
         if connections == 0 {
             return Ok(draft.accepted(0));
         }
-        let credits = self.lanes().iter().map(|lane| lanes::try_credit(lane, Priority::Normal));
+        let credit = |lane| lanes::try_credit(lane, Priority::Normal, draft.publisher);
+        let credits = self.lanes().iter().map(credit);
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -88,10 +97,15 @@ struct Draft<'a> {
     id: u64,
     accepted_at: Nanos,
     expires_at: Option<Nanos>,
+    publisher: Publisher,
 }
 
 impl<'a> Draft<'a> {
-    fn new(hub: &'a Hub, publication: &Publication<'a>) -> Result<Draft<'a>, PublishError> {
+    fn new(
+        hub: &'a Hub,
+        publication: &Publication<'a>,
+        publisher: Publisher,
+    ) -> Result<Draft<'a>, PublishError> {
         let id = hub.next_message_id();
         let push = hot::Push {
             topic: match publication.target {
@@ -115,12 +129,13 @@ impl<'a> Draft<'a> {
         }
         let accepted_at = Nanos::now();
         let expires_at = publication.ttl.map(|ttl| accepted_at.after(ttl));
-        Ok(Draft { hub, push, id, accepted_at, expires_at })
+        Ok(Draft { hub, push, id, accepted_at, expires_at, publisher })
     }
 
     fn offer(&self) -> Offer<'_> {
         let frame_bytes = self.push.frame_bytes();
-        Offer { frame_bytes, key: self.push.key, accepted_at: self.accepted_at }
+        let (accepted_at, publisher) = (self.accepted_at, self.publisher);
+        Offer { frame_bytes, key: self.push.key, accepted_at, publisher }
     }
 
     /// Encodes it for whom it is sent to; `None` if the budget is used up.

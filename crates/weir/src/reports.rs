@@ -167,6 +167,7 @@ pub(crate) async fn run(hub: Arc<Hub>, shard: usize, mut reports: Reports) {
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {
+        let before = desk.carried_out();
         let is_starved = !desk.work().await;
         let wait = if is_starved { Some(pause) } else { desk.until_next_look() };
         let received = tokio::select! {
@@ -179,7 +180,9 @@ pub(crate) async fn run(hub: Arc<Hub>, shard: usize, mut reports: Reports) {
             }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
         };
-        pause = if is_starved { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+        // Where credits come back it is soon asked again.
+        let is_stuck = is_starved && desk.carried_out() == before;
+        pause = if is_stuck { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         if !received {
             return;
         }

@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Budget, Command, Credit, Message, Nanos, Priority, TopicId};
+use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
 
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::handle::{TopicInfo, TopicNameError};
-use crate::lanes::{self, Lanes};
+use crate::lanes::{self, Lanes, Publisher};
 pub(crate) use bucket::Bucket;
 pub(crate) use classes::{Class, Classes, Pattern, Rate};
 use counts::ShardCounts;
@@ -114,6 +114,7 @@ pub(crate) struct Offer<'a> {
     /// Its conflation key, or empty.
     pub(crate) key: &'a str,
     pub(crate) accepted_at: Nanos,
+    pub(crate) publisher: Publisher,
 }
 
 /// The place of a message in its topic.
@@ -242,7 +243,7 @@ impl Router {
             Some(rule) => self.gather(topic, state, (rule, offer), message)?,
             None => {
                 let credits =
-                    self.credits(&state.counts, topic.class.priority).ok_or(RouteError::Busy)?;
+                    self.credits(&state.counts, topic, offer.publisher).ok_or(RouteError::Busy)?;
                 let message = message(&topic.class, topic.next(state)).ok_or(RouteError::Budget)?;
                 if !state.formats.encode_ahead(&message, &self.counters) {
                     return Err(RouteError::Budget);
@@ -262,13 +263,16 @@ impl Router {
         Ok(Routed { offset: state.offset, connections: state.counts.total() })
     }
 
-    /// A credit of this priority for each shard that has members, or none: those that are dropped return to their lanes.
+    /// A credit for each shard that has members, or none: those that are dropped return to their lanes.
     fn credits(
         &self,
         counts: &ShardCounts,
-        priority: Priority,
+        topic: &Topic,
+        publisher: Publisher,
     ) -> Option<Vec<Credit<'_, OwnedFd>>> {
-        counts.occupied().map(|shard| lanes::try_credit(&self.lanes[shard], priority)).collect()
+        let priority = topic.class.priority;
+        let credit = |shard: usize| lanes::try_credit(&self.lanes[shard], priority, publisher);
+        counts.occupied().map(credit).collect()
     }
 
     /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's, unless it keeps

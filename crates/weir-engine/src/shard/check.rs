@@ -343,9 +343,15 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (out, in_lane) = self.inbox.credits_out();
         let (walking, waiting) = (self.fanouts.len(), self.fanouts.commands_waiting());
         let reports = self.backlog.iter().filter(|(_, credit)| *credit).count();
+        let [messages, control] = out;
         ensure!(
-            out == in_lane + walking + waiting + reports,
-            "{out} credits are out: {in_lane} in the lane, {walking} walking, {waiting} behind them, {reports} in reports"
+            messages + control == in_lane + walking + waiting + reports,
+            "{out:?} credits are out: {in_lane} in the lane, {walking} walking, {waiting} behind them, {reports} in reports"
+        );
+        ensure!(messages >= walking, "{messages} credits for messages are out, {walking} walk");
+        ensure!(
+            control >= waiting + reports,
+            "{control} other credits are out, {waiting} wait for walks and {reports} for reports"
         );
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::fanout::Behind;
 use super::{Shard, key_of};
 use crate::command::{Adoption, Command, Front, Report, Urgent};
 use crate::id::{ConnId, TopicId};
+use crate::mailbox::CreditKind;
 use crate::message::Item;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
@@ -57,6 +58,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Carries out one command. Its credit returns here, or with the report that answers it, or with the end of the
     /// fan-out that it begins.
     fn take_command(&mut self, command: Command<N::Offer>) {
+        let kind = command.credit_kind();
         match command {
             Command::Adopt(adoption) => return self.adopt(*adoption),
             Command::Subscribe { conn, topic, reply } => return self.subscribe(conn, topic, reply),
@@ -84,7 +86,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 return self.end_behind(Behind::Drain { over, retry_after_ms, seed });
             }
         }
-        self.inbox.return_credit();
+        self.inbox.return_credit(kind);
     }
 
     /// The slot of an open connection.
@@ -161,7 +163,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         self.topics.join(&mut self.table, slot, topic);
         self.send_item(slot, &Item::Frame(reply));
-        self.inbox.return_credit();
+        self.inbox.return_credit(CreditKind::Control);
     }
 
     fn unsubscribe(&mut self, conn: ConnId, topic: TopicId, reply: Box<[u8]>) {
@@ -178,7 +180,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         match left {
             Some(_) => self.report(Report::Left { topic }, true),
-            None => self.inbox.return_credit(),
+            None => self.inbox.return_credit(CreditKind::Control),
         }
     }
 }

@@ -9,6 +9,7 @@ use weir_wire::CloseReason;
 use super::{Shard, Slices};
 use crate::command::Front;
 use crate::id::{ConnId, Priority, TopicId};
+use crate::mailbox::CreditKind;
 use crate::message::Message;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
@@ -191,7 +192,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn begin_fanout(&mut self, message: &Arc<Message>, over: Over, ends: [u32; Priority::COUNT]) {
         let walks = ends.map(|end| u8::from(end > 0)).iter().sum();
         if walks == 0 {
-            return self.inbox.return_credit();
+            return self.inbox.return_credit(CreditKind::Message);
         }
         let number = self.fanouts.begun;
         let running = self.fanouts.add(Running { walks, began: None });
@@ -364,7 +365,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if running.walks == 0 {
             self.stats.fanout.record(now.since(running.began.unwrap_or(now)), 1);
             self.fanouts.free.push(walk.running);
-            self.inbox.return_credit();
+            self.inbox.return_credit(CreditKind::Message);
         }
     }
 
@@ -400,7 +401,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     self.begin_drain(over, retry_after_ms, seed);
                 }
             }
-            self.inbox.return_credit();
+            self.inbox.return_credit(CreditKind::Control);
         }
     }
 

@@ -33,7 +33,7 @@ use std::time::Duration;
 use crate::budget::{Budget, Lease, Share};
 use crate::command::{Front, Report};
 use crate::id::Priority;
-use crate::mailbox::Inbox;
+use crate::mailbox::{CreditKind, Inbox};
 use crate::net::{Net, Ready};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
@@ -388,7 +388,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         self.front.try_report(report)?;
         if credit {
-            self.inbox.return_credit();
+            // No report answers a message.
+            self.inbox.return_credit(CreditKind::Control);
         }
         if let Some(slot) = closed {
             self.table[slot].flags.ending.note(Ending::REPORTED);

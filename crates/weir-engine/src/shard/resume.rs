@@ -16,6 +16,7 @@ use super::commands::topic_of;
 use super::read::error_item;
 use crate::command::{Front, Report, Stretch, StretchBegin};
 use crate::id::TopicId;
+use crate::mailbox::CreditKind;
 use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::table::State;
@@ -120,7 +121,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if is_refused {
             return self.report(Report::ResumeRefused { conn, topic, resume }, true);
         }
-        self.inbox.return_credit();
+        self.inbox.return_credit(CreditKind::Control);
     }
 
     /// Answers the beginning of a resume; whether it may go on.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 use weir_engine::{
-    Adoption, Command, DeviceRef, DropRule, Engine, Item, Nanos, Origin, Priority, Report,
-    ShardSettings, Urgent,
+    Adoption, Command, CreditKind, DeviceRef, DropRule, Engine, Item, Nanos, Origin, Priority,
+    Report, ShardSettings, Urgent,
 };
 use weir_wire::CloseReason;
 
@@ -121,7 +121,7 @@ fn an_urgent_close_waits_behind_nothing() {
     let (mut peer, conn) = rig.device(0);
     let held_up = rig.hold_up(0);
     let message = rig.message("never arrives", 0, None);
-    for _ in 0..rig.engine.mailbox(0).capacity() {
+    for _ in 0..rig.engine.mailbox(0).capacity(CreditKind::Message) {
         send(&rig, conn, &message);
     }
     let is_full = rig.engine.mailbox(0).try_push(Command::Send(conn, Item::Message(message)));

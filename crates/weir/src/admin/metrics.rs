@@ -17,7 +17,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
-use weir_engine::{Cell, DropRule, Durations, Priority, ShardStats, Share, Transport};
+use weir_engine::{Cell, CreditKind, DropRule, Durations, Priority, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
@@ -416,14 +416,14 @@ impl Gateway {
         let names: Vec<String> = (0..engine.shard_count()).map(|shard| shard.to_string()).collect();
         for (shard, name) in names.iter().enumerate() {
             let mailbox = engine.mailbox(shard);
-            let lanes = [("commands", mailbox.depth()), ("reserved", mailbox.reserved_depth())];
-            for (lane, depth) in lanes {
+            let lanes = CreditKind::ALL.map(|kind| (kind.name(), mailbox.depth_of(kind)));
+            for (lane, depth) in lanes.into_iter().chain([("reserved", mailbox.reserved_depth())]) {
                 depths.push(([("shard", name.as_str()), ("lane", lane)], depth as u64));
             }
         }
         to.gauges(
             "weir_mailbox_depth",
-            "Commands that wait for a shard or are being carried out, by lane.",
+            "Commands that wait for a shard or are being carried out: messages, all other commands, and the reserved lane.",
             depths,
         )
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use hashbrown::HashTable;
 
 use crate::config::{Actor, Right};
+use crate::lanes::Publisher;
 use crate::router::Pattern;
 
 /// What a token permits, and so the connections that were admitted with it.
@@ -80,6 +81,11 @@ impl Grant {
     /// Whether it is a service's with this right.
     pub(crate) fn has(&self, right: Right) -> bool {
         self.service.as_ref().is_some_and(|may| may.contains(&right))
+    }
+
+    /// As whom its holder publishes.
+    pub(crate) fn publisher(&self) -> Publisher {
+        if self.service.is_some() { Publisher::Backend } else { Publisher::Device }
     }
 
     /// Whether it is good for a topic, whatever the class of that says; `fits` tells whether a pattern does, for the

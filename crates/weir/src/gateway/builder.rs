@@ -39,7 +39,8 @@ pub struct GatewayBuilder {
 /// How many commands and reports may be on their way to and from one shard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Depths {
-    pub(super) lane: usize,
+    pub(super) messages: usize,
+    pub(super) control: usize,
     pub(super) reports: usize,
 }
 
@@ -197,7 +198,7 @@ impl GatewayBuilder {
 
 impl Default for Depths {
     fn default() -> Self {
-        // A burst of publishes or of closes; behind it is refused or kept.
-        Self { lane: 4096, reports: 4096 }
+        // A burst of publishes, of subscriptions or of closes; behind it is refused or kept.
+        Self { messages: 3072, control: 1024, reports: 4096 }
     }
 }

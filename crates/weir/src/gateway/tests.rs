@@ -24,7 +24,7 @@ async fn credits_and_reports_never_wait_for_each_other() {
     config.threads.shards = 1;
     config.threads.pin = false;
     config.connection.drain_timeout = Duration::ZERO;
-    let depths = Depths { lane: 8, reports: 2 };
+    let depths = Depths { messages: 8, control: 8, reports: 2 };
     let mut builder = Gateway::builder().config(config);
     builder.depths = depths;
     let gateway = builder.start().await.unwrap();

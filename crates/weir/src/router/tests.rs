@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use weir_engine::{Budget, ConnId, Detached, Mailbox, Nanos, Stretch};
+use weir_engine::{Budget, ConnId, CreditKind, Detached, Mailbox, Nanos, Stretch};
 use weir_wire::v1::{Position, ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame, hot};
 
@@ -61,7 +61,7 @@ proptest! {
                     }
                 }
                 2 => {
-                    if let Some(credit) = router.lanes[conn.shard()].try_credit() {
+                    if let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) {
                         router.unsubscribe(credit, conn, name);
                     }
                 }
@@ -182,7 +182,7 @@ fn a_position_is_exact_under_threads() {
                         std::thread::yield_now();
                     }
                     let credit = loop {
-                        match router.lanes[index].try_credit() {
+                        match router.lanes[index].try_credit(CreditKind::Control) {
                             Some(credit) => break credit,
                             None => std::thread::yield_now(),
                         }
@@ -210,7 +210,8 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
         assert!(subscribe(&router, conn(shard.index, 1), "t"));
         assert!(shard.step(&router, |_| ()));
     }
-    let taken: Vec<_> = (0..2).map(|_| router.lanes[1].try_credit().unwrap()).collect();
+    let taken: Vec<_> =
+        (0..2).map(|_| router.lanes[1].try_credit(CreditKind::Message).unwrap()).collect();
     for _ in 0..3 {
         let refused = router.publish("t", OFFER, |_, _| panic!("it is not even encoded"));
         assert_eq!(refused, Err(RouteError::Busy));
@@ -237,7 +238,8 @@ fn a_class_bounds_length_and_rate() {
     let (router, mut shards) = world_of(&config, 1, 100);
     let publish = |frame_bytes, at_ms: u64| {
         let accepted_at = Nanos(at_ms * 1_000_000);
-        let offer = Offer { frame_bytes, key: "", accepted_at };
+        let publisher = Publisher::Backend;
+        let offer = Offer { frame_bytes, key: "", accepted_at, publisher };
         router.publish("t", offer, |class, place| message(&budget, ("t", ""), class, place))
     };
     // Whether anybody is there or not.
@@ -254,7 +256,8 @@ fn a_class_bounds_length_and_rate() {
     assert_eq!((publish(1, 0), publish(1, 30)), (limited(100), limited(70)));
     assert_eq!((publish(1, 100), publish(1, 100)), (accepted(3), limited(100)));
     // What is refused for another reason uses nothing up.
-    let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
+    let busy: Vec<_> =
+        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
     assert_eq!(publish(1, 200), Err(RouteError::Busy));
     drop(busy);
     assert_eq!(publish(1, 200), accepted(4));
@@ -269,14 +272,15 @@ fn a_number_is_free_when_every_shard_has_let_go() {
         assert!(shard.step(&router, |_| ()));
     }
     // One lane is full when the topic ends: its shard is asked later.
-    let taken: Vec<_> = (0..2).map(|_| router.lanes[1].try_credit().unwrap()).collect();
+    let taken: Vec<_> =
+        (0..2).map(|_| router.lanes[1].try_credit(CreditKind::Control).unwrap()).collect();
     for shard in &mut shards {
         let conn = conn(shard.index, 1);
         shard.close(&router, conn, |_| ());
     }
     assert_eq!(router.topic_count(), 0);
     let refused = |router: &Router| {
-        let credit = router.lanes[0].try_credit().unwrap();
+        let credit = router.lanes[0].try_credit(CreditKind::Control).unwrap();
         router
             .subscribe(credit, conn(0, 2), "second", (weir_wire::format::Format::Stream, None))
             .map_err(|(error, _)| error)

@@ -18,6 +18,7 @@ use weir_wire::hot;
 
 use super::classes::TickRule;
 use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
+use crate::lanes::Publisher;
 
 /// What a topic's running tick has gathered.
 ///
@@ -274,7 +275,8 @@ impl Router {
         self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
         let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
         if !messages.is_empty() && state.counts.total() > 0 {
-            let Some(credits) = self.credits(&state.counts, topic.class.priority) else {
+            // They have been accepted, whoever has sent them.
+            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
                 return false;
             };
             let message = self.batch(topic, &messages, state.offset);

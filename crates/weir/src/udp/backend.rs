@@ -193,10 +193,10 @@ impl Front {
     ) -> Result<Accepted, Refused> {
         let hub = self.handle.hub();
         let device = requester.device.as_deref();
-        let permitted =
-            hub.permit(hub.auth.grant(&requester.grant), Act::Publish, topic, |pattern| {
-                device.is_some_and(|device| pattern.matches_for(topic, device))
-            });
+        let grant = hub.auth.grant(&requester.grant);
+        let permitted = hub.permit(grant, Act::Publish, topic, |pattern| {
+            device.is_some_and(|device| pattern.matches_for(topic, device))
+        });
         if let Err(denied) = permitted {
             let (cause, refusal) = match denied {
                 Denied::Name(error) => {
@@ -209,7 +209,7 @@ impl Front {
             hub.counters().count_refused(cause);
             return Err(refused(refusal, None));
         }
-        self.handle.publish(publication).map_err(not_published)
+        hub.publish(publication, grant.publisher()).map_err(not_published)
     }
 
     /// The embedding program decides.

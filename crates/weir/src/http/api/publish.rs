@@ -4,7 +4,7 @@ use weir_engine::Nanos;
 use weir_wire::ErrorCode;
 
 use super::{Api, RETRY_AFTER};
-use crate::auth::{Act, Requester};
+use crate::auth::{Act, Grant, Requester};
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, OnPublish, Refusal};
 use crate::http::Caller;
@@ -76,7 +76,7 @@ impl Api {
             hub.counters().count_refused(cause);
             return Err(problem);
         }
-        self.accept(publication, place)
+        self.accept(grant, publication, place)
     }
 
     fn pass_on(
@@ -111,8 +111,9 @@ impl Api {
         field: &str,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        if self.handle.hub().auth.grant(&requester.grant).has(Right::Publish) {
-            return self.accept(publication, place);
+        let grant = self.handle.hub().auth.grant(&requester.grant);
+        if grant.has(Right::Publish) {
+            return self.accept(grant, publication, place);
         }
         self.handle.counters().count_refused(RefuseCause::NotPermitted);
         let detail = "devices publish to topics; to a device or to all publishes a service with the right \"publish\" \
@@ -122,10 +123,11 @@ impl Api {
 
     fn accept(
         &self,
+        grant: &Grant,
         publication: &Publication<'_>,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        let accepted = self.handle.publish(publication);
+        let accepted = self.handle.hub().publish(publication, grant.publisher());
         accepted.map(Some).map_err(|error| Problem::publish(error, place))
     }
 }

@@ -44,7 +44,7 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
     };
     loop {
         let command = shard.lane.pop().expect("a resume goes on");
-        shard.lane.return_credit();
+        shard.lane.return_credit(command.credit_kind());
         match command {
             Command::Subscribe { topic, reply, .. } => {
                 shard.names.insert(topic, router.name(topic).unwrap());
@@ -69,7 +69,7 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
                     return answer;
                 }
                 between(stretch.after);
-                let credit = router.lanes[0].try_credit().unwrap();
+                let credit = router.lanes[0].try_credit(CreditKind::Control).unwrap();
                 let part = (stretch.resume, stretch.after);
                 router.resume_next(credit, stretch.conn, stretch.topic, part);
             }
@@ -195,7 +195,7 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
         assert!(resume(&router, conn(0, number), "t", position));
     }
     sweep(&router, Nanos(TTL_NANOS));
-    router.unsubscribe(router.lanes[0].try_credit().unwrap(), conn(0, 1), "t");
+    router.unsubscribe(router.lanes[0].try_credit(CreditKind::Control).unwrap(), conn(0, 1), "t");
     assert_eq!(router.topic_count(), 1);
     router.end_resumes(conn(0, 2));
     assert_eq!(router.topic_count(), 0);
@@ -213,7 +213,7 @@ fn a_resume_that_its_shard_refuses_keeps_no_topic() {
     let begin = || {
         assert!(resume(&router, conn(0, 1), "t", position));
         let Some(Command::Resume(stretch)) = shard.lane.pop() else { panic!() };
-        shard.lane.return_credit();
+        shard.lane.return_credit(CreditKind::Control);
         assert!(!stretch.is_last);
         (stretch.conn, stretch.topic, stretch.resume)
     };
@@ -369,7 +369,7 @@ fn come_and_go(router: &Router, told: &Told, shard: usize) {
             std::thread::yield_now();
         }
         if number % 2 == 0
-            && let Some(credit) = router.lanes[shard].try_credit()
+            && let Some(credit) = router.lanes[shard].try_credit(CreditKind::Control)
         {
             router.unsubscribe(credit, conn, "t");
         }

@@ -95,7 +95,8 @@ pub(super) fn message(
     Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(place, key))
 }
 
-pub(super) const OFFER: Offer<'_> = Offer { frame_bytes: 40, key: "", accepted_at: Nanos(0) };
+pub(super) const OFFER: Offer<'_> =
+    Offer { frame_bytes: 40, key: "", accepted_at: Nanos(0), publisher: Publisher::Backend };
 
 pub(super) fn publish(
     router: &Router,
@@ -126,7 +127,9 @@ pub(super) fn resume(
     name: &str,
     position: Option<Position>,
 ) -> bool {
-    let Some(credit) = router.lanes[conn.shard()].try_credit() else { return false };
+    let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) else {
+        return false;
+    };
     router
         .subscribe(credit, conn, name, (weir_wire::format::Format::Stream, position))
         .map_err(|(error, _)| error)
@@ -137,7 +140,7 @@ pub(super) fn resume(
 /// Gives a connection the next part that its shard has asked for; `false`: there is none, or no credit.
 pub(super) fn resume_next(router: &Router, told: &Told) -> bool {
     let Some((conn, topic, part)) = lock(&told.asked).pop_front() else { return false };
-    let Some(credit) = router.lanes[conn.shard()].try_credit() else {
+    let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) else {
         lock(&told.asked).push_front((conn, topic, part));
         return false;
     };
@@ -188,6 +191,7 @@ impl Shard {
     /// Carries out one command; `false` if there is none. Each count that goes down is told to `left`.
     pub(super) fn step(&mut self, router: &Router, mut left: impl FnMut(&str)) -> bool {
         let Some(command) = self.lane.pop() else { return false };
+        let kind = command.credit_kind();
         match command {
             Command::Subscribe { conn, topic, reply } => {
                 let server_message::Kind::Subscribed(subscribed) = decode(&reply) else { panic!() };
@@ -225,7 +229,7 @@ impl Shard {
             | Command::Welcome(..)
             | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
         }
-        self.lane.return_credit();
+        self.lane.return_credit(kind);
         true
     }
 

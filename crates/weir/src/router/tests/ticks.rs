@@ -17,7 +17,7 @@ fn topic(class: TopicClass) -> (Arc<Router>, Shard) {
 /// What a tick has left behind in the lane.
 fn sent(shard: &mut Shard) -> Arc<Message> {
     let Some(Command::Publish(_, message)) = shard.lane.pop() else { panic!("nothing was sent") };
-    shard.lane.return_credit();
+    shard.lane.return_credit(CreditKind::Message);
     message
 }
 
@@ -107,7 +107,8 @@ fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     let tick_bytes_max = 90 + 2 * size_of::<Message>();
     let (router, mut shard) =
         topic(TopicClass { tick_bytes_max, conflation: true, ..TopicClass::default() });
-    let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
+    let busy: Vec<_> =
+        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
     assert_eq!(publish_key(&router, &budget, "t", "a"), accepted(1));
     assert!(!router.end_ticks());
     assert_eq!(publish_key(&router, &budget, "t", "b"), accepted(2));
@@ -217,7 +218,8 @@ fn what_expires_leaves_a_tick_that_cannot_leave() {
         };
         router.publish("t", Offer { key, ..OFFER }, expiring).unwrap();
     }
-    let busy: Vec<_> = std::iter::from_fn(|| router.lanes[0].try_credit()).collect();
+    let busy: Vec<_> =
+        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
     assert!(!router.end_ticks());
     assert_eq!((budget.used(), router.counters.expired()), (used, 2));
     drop(busy);

@@ -1,0 +1,121 @@
+//! What devices do must not keep backends from publishing.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[expect(dead_code, reason = "it serves other tests too")]
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use common::{Peer, Says, config, encode, eventually, hello, start};
+use weir::{Gateway, Payload, Publication, PublishError, Target};
+use weir_wire::v1::{Refresh, Subscribe, Unsubscribe};
+
+/// How many publishes were made, and how many were refused.
+#[derive(Debug, Default)]
+struct Tally {
+    made: u32,
+    busy: u32,
+    budget: u32,
+}
+
+impl Tally {
+    fn publish(&mut self, gateway: &Gateway, target: Target<'_>, data: &[u8]) {
+        self.made += 1;
+        let publication = Publication {
+            target,
+            payload: Payload::Data(data),
+            content_type: "",
+            key: "",
+            ttl: None,
+            sender: None,
+        };
+        match gateway.handle().publish(&publication) {
+            Ok(_) => {}
+            Err(PublishError::Busy(_)) => self.busy += 1,
+            Err(PublishError::BudgetExhausted(_)) => self.budget += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// A device that sends the same frames over and over, and reads and drops what comes.
+struct Flooder {
+    stream: TcpStream,
+    threads: Vec<JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+    sent_bytes: Arc<AtomicU64>,
+}
+
+impl Flooder {
+    fn start(addr: SocketAddr, device: &str, frames: Vec<u8>) -> Flooder {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.write_all(&encode(hello(device, "", &[]))).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let sent_bytes = Arc::new(AtomicU64::new(0));
+        let (mut reads, mut writes) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
+        let reader = thread::spawn(move || {
+            let mut bytes = [0; 64 * 1024];
+            while reads.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        });
+        let (over, sent) = (Arc::clone(&is_over), Arc::clone(&sent_bytes));
+        let writer = thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) && writes.write_all(&frames).is_ok() {
+                sent.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            }
+        });
+        Flooder { stream, threads: vec![reader, writer], is_over, sent_bytes }
+    }
+
+    fn stop(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.stream.shutdown(Shutdown::Both);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Some 64 KiB of frames of a kind.
+fn frames(kind: Says) -> Vec<u8> {
+    let frame = encode(kind);
+    frame.repeat(64 * 1024 / frame.len())
+}
+
+/// A device that may do nothing floods; who publishes meanwhile to another one is never refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_frames_keeps_no_credit_from_publishes() {
+    let topic = || "t".to_owned();
+    let floods = [
+        ("subscribe", Says::Subscribe(Subscribe { topic: topic(), position: None })),
+        ("unsubscribe", Says::Unsubscribe(Unsubscribe { topic: topic() })),
+        ("refresh", Says::Refresh(Refresh { token: "x".to_owned() })),
+        ("hello", hello("other", "", &[])),
+    ];
+    for (name, kind) in floods {
+        let mut config = config();
+        config.threads.shards = 1;
+        let gateway = start(config).await;
+        let mut witness = Peer::settled(&gateway, "witness", &["room"]).await;
+        let flooder = Flooder::start(gateway.tcp_addrs()[0], "flooder", frames(kind));
+        eventually(|| flooder.sent_bytes.load(Ordering::Relaxed) > 0, "the flood begins").await;
+        let mut tally = Tally::default();
+        for _ in 0..500 {
+            tally.publish(&gateway, Target::Topic("room"), b"news");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let sent = flooder.sent_bytes.load(Ordering::Relaxed);
+        eprintln!("{name}: {tally:?}, {sent} bytes sent");
+        for offset in 1..=u64::from(tally.made - tally.busy) {
+            assert_eq!(witness.push().await.offset, offset);
+        }
+        flooder.stop();
+        gateway.shutdown().await;
+        assert_eq!((tally.busy, tally.budget), (0, 0), "{name}: {tally:?}");
+    }
+}
