@@ -12,7 +12,7 @@ use hyper::body::Body;
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
 use super::{events, openapi, roster, views};
-use crate::web::body::{self, Room};
+use crate::web::body::{self, Room, Whole};
 use crate::web::problem::{Kind, Problem};
 use crate::web::publish;
 use crate::web::query::Query;
@@ -175,14 +175,14 @@ impl Routes {
         Query::parse(head.uri.query(), &[])?;
         if route == Route::Devices {
             let format = roster::format(&head.headers)?;
-            let body = self.room.read(&head.headers, body).await?;
+            let body = self.read(head, body).await?;
             return roster::import(&self.handle, format, &body.bytes).await;
         }
         body::check_json(&head.headers)?;
         if route == Route::Publish {
             body::check_length(&head.headers)?;
         }
-        let body = self.room.read(&head.headers, body).await?;
+        let body = self.read(head, body).await?;
         if route == Route::Publish {
             return publish::publish(&body.bytes, |publication, place| {
                 let accepted = self.handle.publish(publication);
@@ -191,6 +191,15 @@ impl Routes {
             .await;
         }
         views::revoke(&self.handle, id, &body.bytes).await
+    }
+
+    async fn read<B>(&self, head: &Parts, body: B) -> Result<Whole<'_>, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let announced = self.room.check(&head.headers)?;
+        self.room.read(announced, body).await
     }
 
     async fn look(&self, route: Route, id: &str, head: &Parts) -> Result<Reply, Problem> {

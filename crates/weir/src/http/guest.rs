@@ -9,8 +9,8 @@ use http::Request;
 
 use super::Edge;
 use super::counts::{Dialect, End};
-use crate::admission::AcceptOrder;
 use super::interim::Interim;
+use crate::admission::AcceptOrder;
 
 /// Who asks.
 #[derive(Debug, Clone)]

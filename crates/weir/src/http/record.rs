@@ -7,6 +7,9 @@ use http::{HeaderValue, Method, Request, Version};
 
 use super::access::Entry;
 use super::access::ids::Ids;
+use super::access::line::{
+    HOST_BYTES_MAX, METHOD_BYTES_MAX, REFERER_BYTES_MAX, TARGET_BYTES_MAX, USER_AGENT_BYTES_MAX,
+};
 use super::guest::Guest;
 
 /// What of a request outlives its head, where there is an access log.
@@ -43,15 +46,20 @@ pub(super) struct Outcome<'a> {
 }
 
 impl Noted {
+    /// Limits: of each text as much as a line shows, and one byte more, so that the line shows the cut.
     pub(super) fn of<B>(began: Instant, request: &Request<B>) -> Box<Noted> {
         let headers = request.headers();
+        let noted = |name, max| headers.get(name).map(|value| clipped(value, max));
+        let path = request.uri().path();
+        let end = (0..=path.len().min(TARGET_BYTES_MAX + 1)).rev();
+        let end = end.into_iter().find(|end| path.is_char_boundary(*end));
         Box::new(Noted {
             began,
-            method: request.method().clone(),
-            target: request.uri().path().into(),
-            host: headers.get(HOST).cloned(),
-            user_agent: headers.get(USER_AGENT).cloned(),
-            referer: headers.get(REFERER).cloned(),
+            method: short_method(request.method()),
+            target: path[..end.unwrap_or(0)].into(),
+            host: noted(HOST, HOST_BYTES_MAX),
+            user_agent: noted(USER_AGENT, USER_AGENT_BYTES_MAX),
+            referer: noted(REFERER, REFERER_BYTES_MAX),
         })
     }
 
@@ -69,6 +77,19 @@ impl Noted {
         };
         seen.record(guest, ids, outcome);
     }
+}
+
+fn short_method(method: &Method) -> Method {
+    let shown = method.as_str().as_bytes().get(..=METHOD_BYTES_MAX);
+    shown.and_then(|shown| Method::from_bytes(shown).ok()).unwrap_or_else(|| method.clone())
+}
+
+/// The value, or its beginning where it is longer than a line shows.
+fn clipped(value: &HeaderValue, max: usize) -> HeaderValue {
+    if value.len() <= max + 1 {
+        return value.clone();
+    }
+    HeaderValue::from_bytes(&value.as_bytes()[..=max]).unwrap_or_else(|_| value.clone())
 }
 
 /// Has the log take the line of a request that is answered while its head is there.

@@ -46,6 +46,10 @@ struct Growing {
     given_up: Notify,
 }
 
+/// The length that a head announces for its body, if it does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Announced(Option<usize>);
+
 /// Keeps a body among those that grow.
 struct Entry<'a> {
     room: &'a Room,
@@ -66,23 +70,21 @@ impl Room {
         }
     }
 
-    /// Reads a body whole.
+    /// Reads a body whole, after [`Room::check`].
     ///
-    /// Errors: coded; too long; not there in time; no room for it within that time, or needed by
+    /// Errors: too long; not there in time; no room for it within that time, or needed by
     /// others that come faster; broken, shorter than announced, or with trailers.
-    pub(crate) async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Whole<'_>, Problem>
+    pub(crate) async fn read<B>(&self, announced: Announced, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        check_coding(headers)?;
-        let announced = self.check_announced(headers)?;
         let entry = self.enter();
         tokio::select! {
             biased;
             whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
                 let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))?;
-                match announced {
+                match announced.0 {
                     // Over HTTP/2 a stream that is reset without an error ends like this.
                     Some(announced) if announced != whole.bytes.len() => Err(broken()),
                     Some(_) | None => Ok(whole),
@@ -159,14 +161,16 @@ impl Room {
         Problem::new(Kind::BodyTimeout, detail)
     }
 
-    /// Refuses a body that announces more than it may have.
-    fn check_announced(&self, headers: &HeaderMap) -> Result<Option<usize>, Problem> {
+    /// Refuses a body that is coded, or whose announced length is over the limit. [`Room::read`] does not need the head
+    /// any more.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Announced, Problem> {
+        check_coding(headers)?;
         let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         // With both, chunks count, and the library ends the connection (RFC 9112 section 6.3).
         match announced.filter(|_| !headers.contains_key(TRANSFER_ENCODING)).map(str::parse) {
-            Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(Some(bytes)),
+            Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(Announced(Some(bytes))),
             Some(_) => Err(self.too_large()),
-            None => Ok(None),
+            None => Ok(Announced(None)),
         }
     }
 
@@ -328,7 +332,7 @@ mod tests {
     where
         B: Body<Data = Bytes, Error = Infallible>,
     {
-        let whole = room.read(&HeaderMap::new(), body).await;
+        let whole = room.read(Announced(None), body).await;
         whole
             .map(|whole| whole.bytes.len())
             .map_err(|problem| problem.into_response().status().as_u16())

@@ -158,14 +158,14 @@ fn number(out: &mut Vec<u8>, number: impl itoa::Integer) {
 }
 
 /// The longest of the methods that are registered, and twice that.
-const METHOD_BYTES_MAX: usize = 32;
+pub(in crate::http) const METHOD_BYTES_MAX: usize = 32;
 /// A topic's name, escaped, has room in it.
-const TARGET_BYTES_MAX: usize = 2_048;
+pub(in crate::http) const TARGET_BYTES_MAX: usize = 2_048;
 /// A name of the DNS and a port.
-const HOST_BYTES_MAX: usize = 261;
+pub(in crate::http) const HOST_BYTES_MAX: usize = 261;
 /// Those of browsers have some 200 bytes.
-const USER_AGENT_BYTES_MAX: usize = 512;
-const REFERER_BYTES_MAX: usize = 1_024;
+pub(in crate::http) const USER_AGENT_BYTES_MAX: usize = 512;
+pub(in crate::http) const REFERER_BYTES_MAX: usize = 1_024;
 /// The most that `limits.device_id_bytes_max` can be.
 const DEVICE_BYTES_MAX: usize = 1_024;
 

@@ -5,7 +5,7 @@
 mod direct;
 mod escape;
 pub(crate) mod ids;
-mod line;
+pub(super) mod line;
 mod output;
 mod queue;
 mod stamp;

@@ -81,6 +81,11 @@ impl Api {
     }
 }
 
+/// The token that a request wants to exchange; `None`: it is too long for a token of an activated device.
+pub(super) fn refreshed(shown: Option<&str>) -> Option<String> {
+    shown.filter(|token| token.len() <= TOKEN_BYTES_MAX).map(str::to_owned)
+}
+
 fn answer(activated: Activated) -> Reply {
     let view = ActivatedView {
         pt: activated.token.as_str(),
@@ -113,5 +118,7 @@ fn problem(refused: Refused, unauthorized: impl FnOnce() -> Problem) -> Problem 
 
 /// How a device shows who it is here; there is no registered name for it.
 const BY_KEY: &str = "DeviceKey realm=\"weir\"";
+/// Tokens of activated devices have 22 characters.
+const TOKEN_BYTES_MAX: usize = 64;
 /// Two fields, and whatever else a device sends with them.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;

@@ -50,11 +50,8 @@ impl Api {
         &self,
         requester: &Requester,
         topic: &str,
-        query: Option<&str>,
+        range: Range,
     ) -> Result<Reply, Problem> {
-        let query = Query::parse(query, &["limit", "after"])?;
-        let range =
-            Range { after: after(&query)?, messages_max: query.limit()?, bytes_max: BYTES_MAX };
         self.check_history(requester, topic)?;
         let view = match self.handle.hub().router.history(topic, range) {
             Some(history) => HistoryView::new(topic, &history),
@@ -146,6 +143,12 @@ impl Drop for Charged {
     fn drop(&mut self) {
         self.budget.give(Share::Http, self.bytes.len());
     }
+}
+
+/// The part that a query asks for.
+pub(super) fn range(query: Option<&str>) -> Result<Range, Problem> {
+    let query = Query::parse(query, &["limit", "after"])?;
+    Ok(Range { after: after(&query)?, messages_max: query.limit()?, bytes_max: BYTES_MAX })
 }
 
 /// The position behind which to look.

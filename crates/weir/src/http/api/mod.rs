@@ -9,6 +9,9 @@ mod history;
 mod openapi;
 mod publish;
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,10 +23,11 @@ use hyper::body::Body;
 use super::Caller;
 use super::record::Asker;
 use crate::Handle;
-use crate::auth::{NoBearer, Requester};
+use crate::auth::{Bearer, NoBearer, Requester};
 use crate::config::Config;
 use crate::rates::Rates;
-use crate::web::body::{self, Room};
+use crate::router::Range;
+use crate::web::body::{self, Announced, Room};
 use crate::web::head::bearer;
 use crate::web::host::{Host, Hosts};
 use crate::web::problem::{Kind, Problem};
@@ -56,6 +60,28 @@ enum Route {
     Activate,
     Refresh,
     OpenApi,
+}
+
+/// What the head of a request asks for. The head itself is dropped before the request is carried out.
+enum Job {
+    /// The answer is there.
+    Done(Reply),
+    Activate(Announced),
+    Refresh(Option<String>),
+    /// With the result of the other checks of the head; it counts once the sender is known.
+    Publish(Shown, Result<Announced, Problem>),
+    History(Shown, Result<(String, Range), Problem>),
+}
+
+/// The token of a request.
+enum Shown {
+    /// The request has none.
+    Nothing(Bearer),
+    Known(Bearer),
+    /// The store has to be asked; with the mark of the devices at the time of the look.
+    Asks(String, u64),
+    /// It is malformed or unknown.
+    Wrong,
 }
 
 impl Route {
@@ -106,13 +132,17 @@ impl Api {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let (mut reply, allowed) = match self.check_page(caller, &head, false) {
-            Ok(allowed) => {
-                let answered = self.dispatch(caller, &head, body).await;
-                (answered.unwrap_or_else(Problem::into_response), allowed)
-            }
-            Err(problem) => (problem.into_response(), None),
+        let (job, allowed) = match self.check_page(caller, &head, false) {
+            Ok(allowed) => (self.job(caller, &head), allowed),
+            Err(problem) => (Err(problem), None),
         };
+        // Many requests may wait at one time, each with a long head.
+        drop(head);
+        let answered = match job {
+            Ok(job) => self.carry_out(caller, job, body).await,
+            Err(problem) => Err(problem),
+        };
+        let mut reply = answered.unwrap_or_else(Problem::into_response);
         self.mark_origin(reply.headers_mut(), allowed);
         reply
     }
@@ -158,11 +188,8 @@ impl Api {
         self.cors.mark(headers, allowed);
     }
 
-    async fn dispatch<B>(&self, caller: &Caller, head: &Parts, body: B) -> Result<Reply, Problem>
-    where
-        B: Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    /// Reads what a head asks for, without a wait.
+    fn job(&self, caller: &Caller, head: &Parts) -> Result<Job, Problem> {
         let nothing = || {
             let detail = format!("there is nothing at {:?}", head.uri.path());
             Problem::new(Kind::NotFound, detail)
@@ -173,71 +200,140 @@ impl Api {
             return Err(Problem::method(route.methods()));
         }
         if *method == Method::OPTIONS {
-            return Ok(options(route));
+            return Ok(Job::Done(options(route)));
         }
+        let query = head.uri.query();
         match route {
             // The listener does not ask.
             Route::Hello | Route::Live => Err(nothing()),
             Route::OpenApi => {
-                Query::parse(head.uri.query(), &[])?;
-                Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
+                Query::parse(query, &[])?;
+                let document = openapi::document();
+                Ok(Job::Done(reply::bytes(StatusCode::OK, "application/json", document)))
             }
             Route::Activate => {
-                Query::parse(head.uri.query(), &[])?;
-                let body = self.small_room.read(&head.headers, body).await?;
-                self.activate(caller, &body.bytes).await
+                Query::parse(query, &[])?;
+                Ok(Job::Activate(self.small_room.check(&head.headers)?))
             }
             Route::Refresh => {
-                Query::parse(head.uri.query(), &[])?;
-                self.refresh(caller, shown_token(&head.headers)).await
+                Query::parse(query, &[])?;
+                Ok(Job::Refresh(activation::refreshed(shown_token(&head.headers))))
             }
             Route::Publish => {
-                let requester = self.requester(caller, head).await?;
-                let published = async {
-                    Query::parse(head.uri.query(), &[])?;
-                    body::check_json(&head.headers)?;
-                    let body = self.room.read(&head.headers, body).await?;
-                    self.publish(caller, &requester, &body.bytes).await
-                };
-                Ok(named(published.await, requester))
+                let checked = Query::parse(query, &[])
+                    .and_then(|_| body::check_json(&head.headers))
+                    .and_then(|()| self.room.check(&head.headers));
+                Ok(Job::Publish(self.shown(caller, head)?, checked))
             }
             Route::History => {
-                let requester = self.requester(caller, head).await?;
                 let topic = segment(found.params.get("topic").unwrap_or_default(), "topic");
-                let read =
-                    topic.and_then(|topic| self.history(&requester, &topic, head.uri.query()));
+                let asked = topic.and_then(|topic| Ok((topic, history::range(query)?)));
+                Ok(Job::History(self.shown(caller, head)?, asked))
+            }
+        }
+    }
+
+    async fn carry_out<B>(&self, caller: &Caller, job: Job, body: B) -> Result<Reply, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match job {
+            Job::Done(reply) => Ok(reply),
+            Job::Activate(announced) => {
+                let body = self.small_room.read(announced, body).await?;
+                self.activate(caller, &body.bytes).await
+            }
+            Job::Refresh(token) => beside(body, self.refresh(caller, token.as_deref())).await,
+            Job::Publish(shown, checked) => {
+                let whole = async { self.room.read(checked?, body).await };
+                // The body is read meanwhile, so that the library does not keep it.
+                let (requester, whole) = tokio::try_join!(
+                    biased;
+                    self.requester(caller, shown),
+                    async { Ok(whole.await) },
+                )?;
+                let published = match whole {
+                    Ok(body) => self.publish(caller, &requester, &body.bytes).await,
+                    Err(problem) => Err(problem),
+                };
+                Ok(named(published, requester))
+            }
+            Job::History(shown, asked) => {
+                let requester = beside(body, self.requester(caller, shown)).await?;
+                let read = asked.and_then(|(topic, range)| self.history(&requester, &topic, range));
                 Ok(named(read, requester))
             }
         }
     }
 
-    /// Whom a request is from.
-    async fn requester(&self, caller: &Caller, head: &Parts) -> Result<Requester, Problem> {
-        let token = shown_token(&head.headers);
-        if token == Some("") {
+    /// The token of a request, looked at.
+    ///
+    /// Errors: without a token, a host that is not this server.
+    fn shown(&self, caller: &Caller, head: &Parts) -> Result<Shown, Problem> {
+        let hub = self.handle.hub();
+        let Some(token) = shown_token(&head.headers) else { return Ok(Shown::Wrong) };
+        if token.is_empty() {
             self.check_anonymous(caller, head)?;
         }
+        let mark = hub.devices.mark();
+        Ok(match hub.auth.look(token, mark) {
+            Some(Ok(bearer)) if token.is_empty() => Shown::Nothing(bearer),
+            Some(Ok(bearer)) => Shown::Known(bearer),
+            Some(Err(_)) => Shown::Wrong,
+            None => Shown::Asks(token.to_owned(), mark),
+        })
+    }
+
+    /// Whom a request is from.
+    async fn requester(&self, caller: &Caller, shown: Shown) -> Result<Requester, Problem> {
         let hub = self.handle.hub();
-        let named = caller.identity.as_deref();
-        let identified = match token {
-            Some(token) => match hub.auth.find(token, hub.devices.mark()).await {
-                Ok(bearer) => hub.auth.identify(named, &bearer).await,
-                Err(no_bearer) => Err(no_bearer),
+        let is_shown = !matches!(shown, Shown::Nothing(_));
+        let bearer = match shown {
+            Shown::Nothing(bearer) | Shown::Known(bearer) => Some(bearer),
+            Shown::Asks(token, mark) => match hub.auth.ask(&token, mark).await {
+                Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
+                found => found.ok(),
             },
+            Shown::Wrong => None,
+        };
+        let named = caller.identity.as_deref();
+        let identified = match bearer {
+            Some(bearer) => hub.auth.identify(named, &bearer).await,
             None => Err(NoBearer::Unknown),
         };
-        identified.map_err(|no_bearer| match (no_bearer, token) {
+        identified.map_err(|no_bearer| match (no_bearer, is_shown) {
             (NoBearer::Unavailable, _) => Problem::store_unavailable(),
-            (NoBearer::Unknown, Some("")) => Problem::unauthorized(
+            (NoBearer::Unknown, false) => Problem::unauthorized(
                 "Bearer realm=\"weir\"",
                 "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
             ),
-            (NoBearer::Unknown, _) => Problem::unauthorized(
+            (NoBearer::Unknown, true) => Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
                 "the token is not one of a device or a service, or not of the device that the certificate names",
             ),
         })
     }
+}
+
+/// Reads and drops the body of a request while the work goes on, so that the library does not keep it.
+async fn beside<B: Body, T>(body: B, work: impl Future<Output = T>) -> T {
+    let (mut body, mut work) = (pin!(body), pin!(work));
+    let mut is_over = false;
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(done);
+        }
+        for _ in 0..FRAMES_AT_A_TIME {
+            if is_over {
+                return Poll::Pending;
+            }
+            is_over = !matches!(ready!(body.as_mut().poll_frame(cx)), Some(Ok(_)));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 /// The token of the one header that shows it; empty without one, `None` where it is none.
@@ -271,6 +367,8 @@ fn options(route: Route) -> Reply {
 }
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Then other tasks of the thread have their turn.
+const FRAMES_AT_A_TIME: usize = 16;
 
 #[cfg(test)]
 mod tests;
