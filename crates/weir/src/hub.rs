@@ -18,6 +18,7 @@ use crate::devices::Devices;
 use crate::events::{Bus, OnPublish};
 use crate::handle::{Gauges, TopicInfo};
 use crate::http::access::AccessLog;
+use crate::http::ledger::Share;
 use crate::lanes::Lanes;
 use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
@@ -40,6 +41,8 @@ pub(crate) struct Hub {
     /// There if a listener speaks TLS.
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
+    /// The part of the byte budget that HTTP connections may use.
+    pub(crate) http_share: Arc<Share>,
     /// There if devices are kept.
     pub(crate) device_store: Option<Arc<DeviceStore>>,
     /// There if they may activate here.
@@ -98,6 +101,7 @@ impl Hub {
             formats: SharedFormats::default(),
             tls,
             access_log,
+            http_share: Share::new(engine.budget()),
             device_store,
             activator,
             draining: watch::Sender::new(false),

@@ -111,10 +111,11 @@ impl Routes {
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
         }
+        let budget_bytes = handle.engine().budget().bytes_max();
         Self {
             metrics: Metrics::new(handle.clone()),
             guard: Guard::new(config, &handle.config().auth.services),
-            room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT),
+            room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             handle,
             router,
         }
@@ -184,7 +185,9 @@ impl Routes {
         }
         let body = self.read(head, body).await?;
         if route == Route::Publish {
-            return publish::publish(&body.bytes, |publication, place| {
+            // The admin API has few connections, and they end when their peers stop reading.
+            let reserve = |_| Ok(());
+            return publish::publish(&body.bytes, reserve, |publication, place| {
                 let accepted = self.handle.publish(publication);
                 accepted.map(Some).map_err(|error| Problem::publish(error, place))
             })

@@ -23,12 +23,14 @@ pub struct HttpConfig {
     pub body_timeout: Duration,
     /// Length of a request's head.
     pub head_bytes_max: usize,
-    /// Lines of a head; over HTTP/1.1 only, where the length does not bound what they cost.
+    /// Headers of a request.
     pub headers_max: usize,
     /// Length of a request's body.
     pub body_bytes_max: usize,
     /// Bytes of a refused body that are taken and thrown away, so that its sender hears of the refusal.
     pub discard_bytes_max: usize,
+    /// Bytes of long answers that may wait for one connection.
+    pub answer_bytes_max: usize,
     /// Requests that one connection may make; 0: as many as it likes.
     pub requests_per_connection_max: u32,
     /// Whether HTTP/2 is spoken.
@@ -64,6 +66,7 @@ impl Default for HttpConfig {
             headers_max: 64,
             body_bytes_max: 1024 * 1024,
             discard_bytes_max: 16 * 1024 * 1024,
+            answer_bytes_max: 4 * 1024 * 1024,
             requests_per_connection_max: 1_000_000,
             h2: true,
             h2_streams_max: 100,

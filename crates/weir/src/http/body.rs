@@ -9,21 +9,42 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::closing::Inbound;
+use super::counts::Dialect;
 use super::guest::Guest;
+use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
+use super::ledger::Charge;
 use super::live::Relayed;
 use crate::admin;
+use crate::web::problem::Problem;
 use crate::web::reply::Reply;
 
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {
     body: Inbound,
     guest: Arc<Guest>,
+    /// It is the peer's turn, until the body is whole.
+    is_awaited: bool,
 }
 
-/// An answer's body.
+/// An answer's body, and what it is charged with.
 ///
-/// What is there as a whole leaves in pieces: so no connection keeps a buffer as large as its largest answer.
-pub(crate) enum Answer {
+/// A whole body leaves in pieces: so no connection keeps a buffer as large as its largest answer. Over HTTP/2 the end of a
+/// long answer is sent when the library holds no piece of it: until then its stream can be reset.
+pub(crate) struct Answer {
+    content: Content,
+    /// The request, over HTTP/2.
+    open: Option<Open>,
+    /// The progress of a long answer over HTTP/2.
+    leaving: Option<Arc<Leaving>>,
+    /// An answer of several pieces over HTTP/1.1.
+    sending: Option<Sending>,
+    charge: Option<Arc<Charge>>,
+}
+
+/// While this lives, a connection over HTTP/1.1 is within an answer, also when its buffer is empty.
+struct Sending(Arc<Guest>);
+
+enum Content {
     /// Nothing, or nothing any more.
     Empty,
     /// A text of the program's.
@@ -34,10 +55,12 @@ pub(crate) enum Answer {
     Stream(Going),
     /// Events, as long as a shard holds them.
     Relayed(Box<(Relayed, Turn)>),
+    /// The library has all of it.
+    Leaving,
 }
 
 /// A stream, and as long as it goes on, our turn.
-pub(crate) struct Going {
+struct Going {
     stream: admin::Stream,
     _turn: Turn,
 }
@@ -48,7 +71,17 @@ pub(super) struct Turn(Arc<Guest>);
 impl Asking {
     /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
     pub(super) fn new(body: Incoming, guest: Arc<Guest>, expects: Option<u32>) -> Self {
-        Self { body: Inbound::new(body, &guest, expects), guest }
+        let is_awaited = !body.is_end_stream();
+        if is_awaited {
+            guest.awaits();
+        }
+        Self { body: Inbound::new(body, &guest, expects), guest, is_awaited }
+    }
+
+    fn heard_all(&mut self) {
+        if std::mem::take(&mut self.is_awaited) {
+            self.guest.heard_all();
+        }
     }
 }
 
@@ -62,7 +95,7 @@ impl Body for Asking {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
-            self.guest.heard_all();
+            self.heard_all();
         }
         Poll::Ready(frame)
     }
@@ -76,76 +109,182 @@ impl Body for Asking {
     }
 }
 
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // The handler does not wait for the rest.
+        if self.is_awaited {
+            self.guest.gave_up_body();
+        }
+    }
+}
+
 impl Answer {
+    /// A text of the program's.
+    pub(super) fn text(text: &'static str) -> Answer {
+        Answer::new(Content::Text(text))
+    }
+
     /// Takes a reply's body over. Until a stream ends it is our turn.
-    pub(super) fn of(reply: Reply, turn: Turn) -> http::Response<Answer> {
-        reply.map(|body| match body {
-            Either::Left(full) => Answer::whole(full),
-            Either::Right(stream) => Answer::Stream(Going { stream, _turn: turn }),
+    ///
+    /// A long answer is charged here, unless its handler has done that. Without room it becomes a refusal; so a handler
+    /// with effects has to charge first.
+    pub(super) fn of(mut reply: Reply, turn: Turn) -> http::Response<Answer> {
+        let guest = Arc::clone(turn.guest());
+        let mut charge = reply.extensions_mut().remove::<Arc<Charge>>();
+        let length = match reply.body() {
+            Either::Left(full) => full.size_hint().exact().unwrap_or(0),
+            Either::Right(_) => 0,
+        };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if charge.is_none() && length > SHORT_BYTES {
+            match guest.caller.ledger.charge(length) {
+                Ok(taken) => charge = Some(Arc::new(taken)),
+                Err(refused) => reply = Problem::from(refused).into_response(),
+            }
+        }
+        reply.map(|body| {
+            let content = match body {
+                Either::Left(full) => whole(full),
+                Either::Right(stream) => Content::Stream(Going { stream, _turn: turn }),
+            };
+            let mut answer = Answer { charge, ..Answer::new(content) };
+            match (&answer.content, guest.dialect()) {
+                (Content::Whole(bytes), Dialect::Http2) if bytes.len() > SHORT_BYTES => {
+                    answer.leaving = Some(Leaving::new(&guest));
+                }
+                (Content::Whole(bytes), Dialect::Http1) if bytes.len() > PIECE_BYTES => {
+                    answer.sending = Some(Sending::begin(guest));
+                }
+                _ => {}
+            }
+            answer
         })
     }
 
     /// The events that a shard writes.
     pub(super) fn relayed(relayed: Relayed, turn: Turn) -> Answer {
-        Answer::Relayed(Box::new((relayed, turn)))
+        Answer::new(Content::Relayed(Box::new((relayed, turn))))
     }
 
-    fn whole(full: Full<Bytes>) -> Answer {
-        let mut full = full;
-        let frame =
-            Pin::new(&mut full).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
-        match frame {
-            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                Ok(bytes) if !bytes.is_empty() => Answer::Whole(bytes),
-                Ok(_) | Err(_) => Answer::Empty,
-            },
-            Poll::Ready(Some(Err(never))) => match never {},
-            Poll::Ready(None) | Poll::Pending => Answer::Empty,
+    /// Nothing, where the answer is that of a `HEAD`.
+    pub(super) fn empty() -> Answer {
+        Answer::new(Content::Empty)
+    }
+
+    fn new(content: Content) -> Answer {
+        Answer { content, open: None, leaving: None, sending: None, charge: None }
+    }
+
+    /// Its request ends when the answer has left.
+    pub(super) fn belongs_to(&mut self, open: Option<Open>) {
+        self.open = open;
+    }
+
+    /// A piece that is not the last one.
+    fn part(&self, data: Bytes) -> Piece {
+        let leaving = self.leaving.clone();
+        if let Some(leaving) = &leaving {
+            set_handed(Handed::Long(Arc::clone(leaving)));
         }
+        Piece::new(data, Held { leaving, ..Held::default() })
+    }
+
+    /// The last piece, with all that ends with it.
+    fn last(&mut self, data: Bytes) -> Piece {
+        let (open, leaving) = (self.open.take(), self.leaving.clone());
+        let (open, handed) = match (open, &leaving) {
+            (Some(mut open), None) => {
+                open.hand();
+                (Some(open), Some(Handed::Short))
+            }
+            // It leaves, or its stream is reset; both end the request.
+            (open, Some(leaving)) => (open, Some(Handed::Long(Arc::clone(leaving)))),
+            (None, None) => (None, None),
+        };
+        if let Some(handed) = handed {
+            set_handed(handed);
+        }
+        let charge = self.charge.take().map(|charge| charge as Arc<dyn Send + Sync>);
+        self.sending = None;
+        Piece::new(data, Held { open, leaving, charge })
+    }
+}
+
+fn whole(full: Full<Bytes>) -> Content {
+    let mut full = full;
+    let frame = Pin::new(&mut full).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
+    match frame {
+        Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+            Ok(bytes) if !bytes.is_empty() => Content::Whole(bytes),
+            Ok(_) | Err(_) => Content::Empty,
+        },
+        Poll::Ready(Some(Err(never))) => match never {},
+        Poll::Ready(None) | Poll::Pending => Content::Empty,
     }
 }
 
 impl Body for Answer {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = std::io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let bytes = match &mut *self {
-            Answer::Empty => return Poll::Ready(None),
-            Answer::Text(text) => Bytes::from_static(text.as_bytes()),
-            Answer::Whole(rest) if rest.len() > PIECE_BYTES => {
-                return Poll::Ready(Some(Ok(Frame::data(rest.split_to(PIECE_BYTES)))));
+    ) -> Poll<Option<Result<Frame<Piece>, Self::Error>>> {
+        let answer = &mut *self;
+        let bytes = match &mut answer.content {
+            Content::Empty => return Poll::Ready(None),
+            Content::Text(text) => Bytes::from_static(text.as_bytes()),
+            Content::Whole(rest) if rest.len() > PIECE_BYTES => {
+                let part = rest.split_to(PIECE_BYTES);
+                return Poll::Ready(Some(Ok(Frame::data(answer.part(part)))));
             }
-            Answer::Whole(rest) => std::mem::take(rest),
-            Answer::Stream(going) => return Pin::new(&mut going.stream).poll_frame(cx),
-            Answer::Relayed(relayed) => return relayed.0.poll_frame(cx).map(|frame| frame.map(Ok)),
+            Content::Whole(rest) => std::mem::take(rest),
+            Content::Stream(going) => {
+                let frame = ready!(Pin::new(&mut going.stream).poll_frame(cx));
+                let piece = |data| Piece::new(data, Held::default());
+                return Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(piece))));
+            }
+            Content::Relayed(relayed) => {
+                let piece = ready!(relayed.0.poll_piece(cx));
+                return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
+            }
+            Content::Leaving => {
+                if let Some(leaving) = &answer.leaving {
+                    ready!(leaving.poll_gone(cx));
+                }
+                answer.content = Content::Empty;
+                return Poll::Ready(None);
+            }
         };
-        *self = Answer::Empty;
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
+        answer.content = if answer.leaving.is_some() { Content::Leaving } else { Content::Empty };
+        Poll::Ready(Some(Ok(Frame::data(answer.last(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Answer::Empty => true,
-            Answer::Text(_) | Answer::Whole(_) | Answer::Stream(_) | Answer::Relayed(_) => false,
+        match self.content {
+            Content::Empty => true,
+            Content::Text(_)
+            | Content::Whole(_)
+            | Content::Stream(_)
+            | Content::Relayed(_)
+            | Content::Leaving => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Answer::Empty => SizeHint::with_exact(0),
-            Answer::Text(text) => SizeHint::with_exact(text.len() as u64),
-            Answer::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
-            Answer::Stream(_) | Answer::Relayed(_) => SizeHint::default(),
+        match &self.content {
+            Content::Empty | Content::Leaving => SizeHint::with_exact(0),
+            Content::Text(text) => SizeHint::with_exact(text.len() as u64),
+            Content::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
+            Content::Stream(_) | Content::Relayed(_) => SizeHint::default(),
         }
     }
 }
 
 impl Turn {
     pub(super) fn of(guest: &Arc<Guest>) -> Turn {
+        guest.begun();
         Turn(Arc::clone(guest))
     }
 
@@ -160,5 +299,20 @@ impl Drop for Turn {
     }
 }
 
+impl Sending {
+    fn begin(guest: Arc<Guest>) -> Sending {
+        guest.set_sending(true);
+        Sending(guest)
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.set_sending(false);
+    }
+}
+
 /// As much as is buffered for a connection at one time.
 const PIECE_BYTES: usize = 16 * 1024;
+/// The charge of its request covers an answer up to this length.
+const SHORT_BYTES: usize = 1024;

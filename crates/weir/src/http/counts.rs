@@ -48,6 +48,8 @@ pub(crate) enum End {
     Stalled,
     /// It was silent, and another one needed its place.
     Crowded,
+    /// It held more of HTTP's share of the byte budget than others, which needed room.
+    Memory,
     /// It made as many requests as one may.
     RequestsMax,
     /// What it said is no HTTP, or none that is understood.
@@ -144,7 +146,7 @@ impl Dialect {
 
 impl End {
     /// Every end.
-    pub(crate) const ALL: [End; 15] = [
+    pub(crate) const ALL: [End; 16] = [
         End::Peer,
         End::Finished,
         End::HeadTimeout,
@@ -152,6 +154,7 @@ impl End {
         End::BodyTimeout,
         End::Stalled,
         End::Crowded,
+        End::Memory,
         End::RequestsMax,
         End::Malformed,
         End::Version,
@@ -172,6 +175,7 @@ impl End {
             End::BodyTimeout => "body_timeout",
             End::Stalled => "stalled",
             End::Crowded => "crowded",
+            End::Memory => "memory",
             End::RequestsMax => "requests_max",
             End::Malformed => "malformed",
             End::Version => "version",

@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::counts::End;
 use super::guest::{Guest, Order, Terms};
+use super::ledger::Share;
 use crate::config::Config;
 use crate::counters::ConnectRefuseCause;
 
@@ -24,6 +25,8 @@ pub(crate) struct Crowd {
     now: AtomicU32,
     max: usize,
     terms: Terms,
+    /// The bytes that they may hold.
+    share: Arc<Share>,
     has_begun: Notify,
 }
 
@@ -41,9 +44,10 @@ pub(super) struct Member {
 }
 
 impl Crowd {
-    pub(super) fn new(config: &Config) -> Crowd {
+    pub(super) fn new(config: &Config, share: &Arc<Share>) -> Crowd {
         let http = &config.http;
         Crowd {
+            share: Arc::clone(share),
             members: Mutex::default(),
             now: AtomicU32::new(0),
             max: http.connections_max,
@@ -113,12 +117,29 @@ impl Crowd {
             clock.tick().await;
             let now = self.now.load(Ordering::Relaxed).saturating_add(1);
             self.now.store(now, Ordering::Relaxed);
-            for guest in &self.lock().guests {
-                if let Some(end) = guest.overdue(now, &self.terms) {
-                    guest.tell(Order::End(end));
-                }
-            }
+            self.look(now);
         }
+    }
+
+    /// Looks at all of them.
+    fn look(&self, now: u32) {
+        let stall = self.terms.stall;
+        if now.is_multiple_of(2 * stall.max(1)) {
+            self.share.turn_period();
+        }
+        let answers_stall = if self.share.is_tight() { stall.min(TIGHT_STALL) } else { stall };
+        let members = self.lock();
+        for guest in &members.guests {
+            let ledger = &guest.caller.ledger;
+            if let Some(end) = guest.overdue(now, &self.terms) {
+                guest.tell(Order::End(end));
+            } else if ledger.is_stuck() {
+                guest.tell(Order::End(End::Stalled));
+            }
+            guest.look_at_answers(now, answers_stall);
+            ledger.give_back();
+        }
+        members.relieve(self.share.excess());
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
@@ -140,6 +161,30 @@ impl Members {
             self.cursor = 0;
         }
         longest
+    }
+
+    /// Ends the connections that hold most, until they give back `excess` bytes. Those that the gateway works for stay.
+    fn relieve(&self, excess: usize) {
+        if excess == 0 {
+            return;
+        }
+        let (mut left, mut others) = (excess, Vec::new());
+        for guest in &self.guests {
+            let leased = guest.caller.ledger.leased();
+            if matches!(guest.order(), Some(Order::End(_))) {
+                left = left.saturating_sub(leased);
+            } else if leased > 0 && guest.silent_since().is_some() {
+                others.push((leased, guest));
+            }
+        }
+        others.sort_unstable_by_key(|(leased, _)| std::cmp::Reverse(*leased));
+        for (leased, guest) in others {
+            if left == 0 {
+                return;
+            }
+            guest.tell(Order::End(End::Memory));
+            left = left.saturating_sub(leased);
+        }
     }
 
     fn remove(&mut self, place: usize) -> Arc<Guest> {
@@ -169,5 +214,7 @@ fn ticks(time: Duration) -> u32 {
     u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 
+/// Ticks that an answer may make no progress while the share is tight: a second.
+const TIGHT_STALL: u32 = 10;
 /// Enough that one of them has been silent for long, and looked through in some microseconds.
 const LOOKED_AT: usize = 64;

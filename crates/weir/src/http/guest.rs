@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 
 use http::Request;
@@ -10,6 +10,8 @@ use http::Request;
 use super::Edge;
 use super::counts::{Dialect, End};
 use super::interim::Interim;
+use super::leaving::Leaving;
+use super::ledger::Ledger;
 use crate::admission::AcceptOrder;
 
 /// Who asks.
@@ -23,6 +25,8 @@ pub(crate) struct Caller {
     pub(crate) is_tls: bool,
     /// The device that its certificate names.
     pub(crate) identity: Option<String>,
+    /// The bytes that it holds.
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// One connection.
@@ -32,7 +36,10 @@ pub(crate) struct Caller {
 ///    with a body: Body until it is whole
 /// ```
 ///
-/// Shape: what its task, its stream and the watch over all share. The phase is written by the task alone.
+/// Over HTTP/2 many requests are in progress at one time, and their counts give the phase: `Asked` while the gateway works
+/// on one of them, `Answered` while they wait for bodies or for answers to leave, else `Idle`.
+///
+/// Shape: what its task, its stream and the watch over all share. Over HTTP/1.1 the phase is written by the task alone.
 /// Limits: how long it may be in a phase: [`Guest::overdue`].
 /// Cost: a request makes some relaxed loads and stores, and no look at a clock.
 pub(crate) struct Guest {
@@ -51,10 +58,15 @@ pub(crate) struct Guest {
     blocked: AtomicU32,
     /// Requests so far.
     requests: AtomicU32,
-    /// Requests in progress, over HTTP/2.
-    open: AtomicU32,
+    /// Requests over HTTP/2 that the gateway works on.
+    ours: AtomicU32,
+    /// Answers over HTTP/2 that have to make progress.
+    answers: Mutex<Vec<Weak<Leaving>>>,
+    has_answers: AtomicBool,
     /// Whether all that was written has left.
     is_flushed: AtomicBool,
+    /// Whether the connection is within an answer, over HTTP/1.1.
+    is_sending: AtomicBool,
     has_ended: AtomicBool,
     order: AtomicU8,
     waker: Mutex<Option<Waker>>,
@@ -117,8 +129,11 @@ impl Guest {
             state: AtomicU64::new(packed(phase, since)),
             blocked: AtomicU32::new(0),
             requests: AtomicU32::new(0),
-            open: AtomicU32::new(0),
+            ours: AtomicU32::new(0),
+            answers: Mutex::default(),
+            has_answers: AtomicBool::new(false),
             is_flushed: AtomicBool::new(true),
+            is_sending: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             order: AtomicU8::new(NO_ORDER),
             waker: Mutex::new(None),
@@ -132,11 +147,35 @@ impl Guest {
     }
 
     pub(super) fn phase(&self) -> Phase {
-        unpacked(self.state.load(Ordering::Relaxed)).0
+        self.state().0
+    }
+
+    /// The phase, and the tick in which it began or in which something came of it.
+    fn state(&self) -> (Phase, u32) {
+        let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
+        if self.dialect == Dialect::Http1 {
+            return (phase, since);
+        }
+        let phase = match (self.ours.load(Ordering::Relaxed), self.caller.ledger.open_count()) {
+            (1.., _) => Phase::Asked,
+            (0, 1..) => Phase::Answered,
+            (0, 0) => Phase::Idle,
+        };
+        (phase, since)
     }
 
     fn set(&self, phase: Phase) {
-        self.state.store(packed(phase, self.edge.crowd.now()), Ordering::Relaxed);
+        self.state.store(packed(phase, self.now()), Ordering::Relaxed);
+    }
+
+    /// The tick that it is.
+    pub(super) fn now(&self) -> u32 {
+        self.edge.crowd.now()
+    }
+
+    /// A request over HTTP/2 made progress.
+    pub(super) fn touch(&self) {
+        self.set(Phase::Idle);
     }
 
     /// Bytes have come.
@@ -156,10 +195,7 @@ impl Guest {
     pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {
             Dialect::Http1 => self.set(if has_body { Phase::Body } else { Phase::Asked }),
-            Dialect::Http2 => {
-                self.open.fetch_add(1, Ordering::Relaxed);
-                self.set(Phase::Asked);
-            }
+            Dialect::Http2 => self.touch(),
         }
         // Over HTTP/2 too heads are taken by one task.
         let requests = self.requests.load(Ordering::Relaxed).saturating_add(1);
@@ -175,6 +211,20 @@ impl Guest {
         }
     }
 
+    /// The gateway works on a request.
+    pub(super) fn begun(&self) {
+        if self.dialect == Dialect::Http2 {
+            self.ours.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The request waits for its body: it is the peer's turn.
+    pub(super) fn awaits(&self) {
+        if self.dialect == Dialect::Http2 {
+            self.ours.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Whether it has made as many requests as it may.
     pub(super) fn is_at_last_request(&self) -> bool {
         let max = self.edge.requests_max;
@@ -183,8 +233,18 @@ impl Guest {
 
     /// The body is whole.
     pub(super) fn heard_all(&self) {
-        if self.phase() == Phase::Body {
-            self.set(Phase::Asked);
+        match self.dialect {
+            Dialect::Http1 if self.phase() == Phase::Body => self.set(Phase::Asked),
+            Dialect::Http1 => {}
+            Dialect::Http2 => self.gave_up_body(),
+        }
+    }
+
+    /// The gateway does not wait for the body any more. Over HTTP/1.1 it still has to pass before the next request.
+    pub(super) fn gave_up_body(&self) {
+        if self.dialect == Dialect::Http2 {
+            self.ours.fetch_add(1, Ordering::Relaxed);
+            self.touch();
         }
     }
 
@@ -195,11 +255,44 @@ impl Guest {
             Dialect::Http1 if self.phase() == Phase::Body => {}
             Dialect::Http1 => self.set(Phase::Answered),
             Dialect::Http2 => {
-                if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    self.set(Phase::Idle);
-                }
+                self.ours.fetch_sub(1, Ordering::Relaxed);
+                self.touch();
             }
         }
+    }
+
+    /// Begins or ends an answer of several pieces, over HTTP/1.1.
+    pub(super) fn set_sending(&self, is_sending: bool) {
+        self.is_sending.store(is_sending, Ordering::Relaxed);
+    }
+
+    /// From now on the answer has to make progress.
+    pub(super) fn watch_answer(&self, leaving: &Arc<Leaving>) {
+        self.answers().push(Arc::downgrade(leaving));
+        self.has_answers.store(true, Ordering::Relaxed);
+    }
+
+    /// Resets the streams of answers without progress for longer than `stall` ticks.
+    pub(super) fn look_at_answers(&self, now: u32, stall: u32) {
+        if !self.has_answers.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut answers = self.answers();
+        answers.retain(|leaving| match leaving.upgrade() {
+            Some(leaving) => {
+                leaving.look(now, stall);
+                true
+            }
+            None => false,
+        });
+        if answers.is_empty() {
+            *answers = Vec::new();
+            self.has_answers.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Vec<Weak<Leaving>>> {
+        self.answers.lock().expect("no panic happens under the lock of a guest's answers")
     }
 
     /// The socket has taken bytes, but not all there is to be sent.
@@ -212,7 +305,7 @@ impl Guest {
     pub(super) fn blocked(&self) {
         self.is_flushed.store(false, Ordering::Relaxed);
         if self.blocked.load(Ordering::Relaxed) == 0 {
-            self.blocked.store(self.edge.crowd.now().saturating_add(1), Ordering::Relaxed);
+            self.blocked.store(self.now().saturating_add(1), Ordering::Relaxed);
         }
     }
 
@@ -223,7 +316,8 @@ impl Guest {
         }
         self.is_flushed.store(true, Ordering::Relaxed);
         self.blocked.store(0, Ordering::Relaxed);
-        if self.dialect == Dialect::Http1 && self.phase() == Phase::Answered {
+        let is_over = !self.is_sending.load(Ordering::Relaxed);
+        if self.dialect == Dialect::Http1 && self.phase() == Phase::Answered && is_over {
             self.set(Phase::Idle);
         }
     }
@@ -243,27 +337,36 @@ impl Guest {
 
     /// The tick since which it is the peer's turn; `None`: it is ours.
     pub(super) fn silent_since(&self) -> Option<u32> {
-        let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
-        match phase {
-            Phase::First | Phase::Idle | Phase::Head | Phase::Body => Some(since),
-            Phase::Asked | Phase::Answered => None,
+        // A peer that reads nothing is not waiting for us.
+        if let Some(since) = self.blocked_since() {
+            return Some(since);
         }
+        let (phase, since) = self.state();
+        match (phase, self.dialect) {
+            (Phase::First | Phase::Idle | Phase::Head | Phase::Body, _)
+            | (Phase::Answered, Dialect::Http2) => Some(since),
+            (Phase::Asked, _) | (Phase::Answered, Dialect::Http1) => None,
+        }
+    }
+
+    fn blocked_since(&self) -> Option<u32> {
+        self.blocked.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Why it has to end, if it does.
     pub(super) fn overdue(&self, now: u32, terms: &Terms) -> Option<End> {
-        let blocked = self.blocked.load(Ordering::Relaxed);
-        if blocked != 0 && now.saturating_sub(blocked - 1) > terms.stall {
+        let is_over = |since, term| now.saturating_sub(since) > term;
+        if self.blocked_since().is_some_and(|since| is_over(since, terms.stall)) {
             return Some(End::Stalled);
         }
-        let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
+        let (phase, since) = self.state();
         let (term, end) = match phase {
             Phase::First | Phase::Head => (terms.head, End::HeadTimeout),
             Phase::Idle => (terms.idle, End::IdleTimeout),
             Phase::Body => (terms.body, End::BodyTimeout),
             Phase::Asked | Phase::Answered => return None,
         };
-        (now.saturating_sub(since) > term).then_some(end)
+        is_over(since, term).then_some(end)
     }
 
     /// Tells it what to do; an end is not taken back.

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::counts::End;
 use super::guest::{Guest, Order};
 use super::h1::listen;
+use super::leaving::{Handed, Leaving, take_handed};
 use super::live::{Watch, take_watch};
 use super::service::Service;
 use super::tap::Tap;
@@ -24,15 +25,18 @@ use crate::tls::stream::Stream;
 ///
 /// They are carried out by the connection's own task, once all that came with them has been taken, so that all answers
 /// that are ready at once leave with one write. Whatever has to wait becomes a task.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Tasks {
     begun: Arc<Mutex<Vec<Task>>>,
+    guest: Arc<Guest>,
 }
 
 /// A request, until it is answered or its stream is to be reset: that is what dropping it does.
 struct Task {
     answering: Pin<Box<dyn Future<Output = ()> + Send>>,
     watch: Option<Watch>,
+    leaving: Option<Arc<Leaving>>,
+    guest: Arc<Guest>,
 }
 
 impl Future for Task {
@@ -40,11 +44,19 @@ impl Future for Task {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let answered = self.answering.as_mut().poll(cx);
-        if let Some(watch) = take_watch() {
-            self.watch = Some(watch);
-        }
+        let (watch, handed) = (take_watch(), take_handed());
         if answered.is_ready() {
             return answered;
+        }
+        self.watch = watch.or(self.watch.take());
+        self.leaving = match handed {
+            Some(Handed::Long(leaving)) => Some(leaving),
+            Some(Handed::Short) => Some(Leaving::waiting(&self.guest)),
+            None => self.leaving.take(),
+        };
+        if self.leaving.as_ref().is_some_and(|leaving| leaving.is_stalled(cx)) {
+            self.guest.caller.ledger.share().count_reset();
+            return Poll::Ready(());
         }
         match &mut self.watch {
             Some(watch) => watch.as_mut().poll(cx),
@@ -58,11 +70,17 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, request: F) {
-        self.lock().push(Task { answering: Box::pin(request), watch: None });
+        let guest = Arc::clone(&self.guest);
+        let task = Task { answering: Box::pin(request), watch: None, leaving: None, guest };
+        self.lock().push(task);
     }
 }
 
 impl Tasks {
+    fn new(guest: &Arc<Guest>) -> Tasks {
+        Tasks { begun: Arc::default(), guest: Arc::clone(guest) }
+    }
+
     /// Begins all of them; `false`: there were none.
     fn begin(&self, cx: &mut Context<'_>) -> bool {
         let mut begun = std::mem::take(&mut *self.lock());
@@ -108,7 +126,7 @@ fn builder(config: &HttpConfig, tasks: Tasks) -> http2::Builder<Tasks> {
 pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>) -> End {
     let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
     let service = Service::new(Arc::clone(guest));
-    let tasks = Tasks::default();
+    let tasks = Tasks::new(guest);
     let builder = builder(&guest.edge.h2, tasks.clone());
     let mut conn = pin!(builder.serve_connection(tap, service));
     let (mut listening, mut is_draining) = (None, false);
@@ -138,7 +156,8 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
         Err(end) => {
             // The peer hears which of its requests were not looked at, if it listens.
             conn.as_mut().graceful_shutdown();
-            let _ = timeout(GOODBYE_TIMEOUT, conn).await;
+            let goodbye = if end == End::Memory { Duration::ZERO } else { GOODBYE_TIMEOUT };
+            let _ = timeout(goodbye, conn).await;
             end
         }
     }

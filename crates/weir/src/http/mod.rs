@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `crowd` knows all connections and ends those that are silent for too long, `guest` is what is known of one, `tap` sees
-//! its bytes go by, and `threads` says where all of this runs. What the public API answers is in `api`.
+//! its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches the progress of answers
+//! over HTTP/2, and `threads` says where all of this runs. What the public API answers is in `api`.
 
 pub(crate) mod access;
 mod api;
@@ -20,6 +21,8 @@ mod guest;
 mod h1;
 mod h2;
 mod interim;
+mod leaving;
+pub(crate) mod ledger;
 mod live;
 mod record;
 mod service;
@@ -39,6 +42,7 @@ use crowd::Crowd;
 pub(crate) use guest::Caller;
 use guest::Guest;
 use h1::{Outcome, Place};
+use ledger::Ledger;
 pub(crate) use threads::Threads;
 use threads::Turns;
 
@@ -75,10 +79,11 @@ impl Edge {
 
     fn new(hub: &Arc<Hub>, threads: &Threads) -> Edge {
         let config = hub.config();
+        let share = &hub.http_share;
         Edge {
             hub: Arc::clone(hub),
             api: Api::new(Handle::new(Arc::clone(hub)), config),
-            crowd: Crowd::new(config),
+            crowd: Crowd::new(config, share),
             counters: Arc::clone(hub.counters()),
             h1: h1::builder(&config.http),
             h2: config.http.clone(),
@@ -98,6 +103,11 @@ impl Edge {
     /// Has all connections end when they have no request in progress.
     pub(crate) fn drain(&self) {
         self.crowd.drain();
+    }
+
+    /// The account of a new connection.
+    fn ledger(&self) -> Arc<Ledger> {
+        Ledger::new(&self.hub.http_share, self.h2.answer_bytes_max)
     }
 
     /// Connections that HTTP is spoken on.
@@ -168,7 +178,8 @@ async fn serve(
     let dialect = if is_h2 { Dialect::Http2 } else { Dialect::Http1 };
     let peer = unsettled.addr();
     let Ok(local) = stream.socket().local_addr() else { return };
-    let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity };
+    let ledger = edge.ledger();
+    let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity, ledger };
     let guest = Guest::new(&edge, caller, dialect, (unsettled.order(), since));
     let Some(member) = edge.crowd.enter(&guest) else {
         let reason = unsettled.refuse(edge.crowd.refusal());

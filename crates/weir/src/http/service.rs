@@ -1,6 +1,5 @@
 //! From a request to its answer: the cheap ones at once, the others by the public API.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
 use super::counts::Dialect;
 use super::guest::{Guest, Order, Phase};
+use super::leaving::Open;
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
 use crate::web::body::{is_chunked_alone, is_passed_over};
@@ -36,6 +36,7 @@ pub(super) struct Service {
 }
 
 /// An answer on its way.
+#[expect(clippy::large_enum_variant, reason = "the cheapest answers take no allocation")]
 pub(super) enum Answering {
     Ready(Option<Response<Answer>>),
     Slow(Pin<Box<dyn Future<Output = Response<Answer>> + Send>>),
@@ -43,6 +44,8 @@ pub(super) enum Answering {
     Deciding(Pin<Box<dyn Future<Output = Option<Response<Answer>>> + Send>>),
     /// Never: the connection is to be taken from HTTP.
     Parked,
+    /// There is no room for a request over HTTP/2. Its stream is refused, and its client may retry (RFC 9113 section 8.7).
+    Refused,
 }
 
 /// A path, whatever it holds.
@@ -83,7 +86,21 @@ impl Service {
         // Each request claims its stream, or the next one would.
         let stream = guest.interim.as_ref().and_then(|interim| interim.claim());
         let is_last = self.note(guest.asked(has_body));
-        let asked = self.asked(&request, is_last);
+        // Over HTTP/1.1 a connection has one request at a time.
+        let open = match guest.dialect() {
+            Dialect::Http1 => None,
+            Dialect::Http2 => match Open::begin(guest) {
+                Ok(open) => Some(open),
+                Err(_) => return Answering::Refused,
+            },
+        };
+        let asked = self.asked(&request, is_last, open);
+        if let Err(problem) = self.check_headers(&request) {
+            let (head, body) = request.into_parts();
+            pass_over(guest, body);
+            let reply = problem.into_response();
+            return asked.at_once(guest, &head, Answer::of(reply, Turn::of(guest)));
+        }
         if let Err(refusal) = check_host(&request).and_then(|()| check_coding(&request)) {
             let (head, body) = request.into_parts();
             pass_over(guest, body);
@@ -108,8 +125,18 @@ impl Service {
         }
     }
 
+    /// Refuses too many headers, which the library does over HTTP/1.1.
+    fn check_headers(&self, request: &Request<Incoming>) -> Result<(), Problem> {
+        let (count, max) = (request.headers().len(), self.guest.edge.h2.headers_max);
+        if count <= max {
+            return Ok(());
+        }
+        let detail = format!("{count} headers are more than the limit of {max} (http.headers_max)");
+        Err(Problem::new(Kind::HeadTooLarge, detail))
+    }
+
     /// What is kept of a request until it is answered.
-    fn asked(&self, request: &Request<Incoming>, is_last: bool) -> Asked {
+    fn asked(&self, request: &Request<Incoming>, is_last: bool, open: Option<Open>) -> Asked {
         let (hub, headers) = (&self.guest.edge.hub, request.headers());
         let is_logged = !hub.access_log.is_off();
         let in_answers = hub.config().http.request_ids;
@@ -118,6 +145,7 @@ impl Service {
             is_head: *request.method() == Method::HEAD,
             is_last,
             is_passed_over: is_passed_over(request.body()),
+            open,
             ids: Ids::of(headers, Wanted { in_answers, in_log: is_logged }),
             began: is_logged.then(now),
         }
@@ -192,10 +220,15 @@ impl Service {
             Ok(Admitting::Done(Ok(wish))) => {
                 asked.later((turn, noted), allowed, async move { relayed(&guest, wish).await })
             }
-            Ok(Admitting::Asks(wish)) => asked.later((turn, noted), allowed, async move {
-                let wish = wish.ask(&guest).await?;
-                relayed(&guest, wish).await
-            }),
+            Ok(Admitting::Asks(wish)) => {
+                // The wish holds copies of the query's values.
+                let room = guest.caller.ledger.charge(2 * head.uri.query().map_or(0, str::len));
+                asked.later((turn, noted), allowed, async move {
+                    let _room = room?;
+                    let wish = wish.ask(&guest).await?;
+                    relayed(&guest, wish).await
+                })
+            }
             Ok(Admitting::Done(Err(problem))) | Err(problem) => {
                 asked.later((turn, noted), allowed, async move { Err(problem) })
             }
@@ -205,7 +238,7 @@ impl Service {
 
 impl hyper::service::Service<Request<Incoming>> for Service {
     type Response = Response<Answer>;
-    type Error = Infallible;
+    type Error = h2::Error;
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
@@ -214,7 +247,7 @@ impl hyper::service::Service<Request<Incoming>> for Service {
 }
 
 impl Future for Answering {
-    type Output = Result<Response<Answer>, Infallible>;
+    type Output = Result<Response<Answer>, h2::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -232,6 +265,7 @@ impl Future for Answering {
                 }
             },
             Answering::Parked => Poll::Pending,
+            Answering::Refused => Poll::Ready(Err(h2::Reason::REFUSED_STREAM.into())),
         }
     }
 }
@@ -244,6 +278,8 @@ struct Asked {
     is_last: bool,
     /// Whether the next request can be found behind a body that nobody reads.
     is_passed_over: bool,
+    /// Over HTTP/2.
+    open: Option<Open>,
     ids: Ids,
     /// When its head was there, where there is an access log.
     began: Option<Instant>,
@@ -256,7 +292,9 @@ impl Asked {
     }
 
     fn at_once_unrecorded(self, guest: &Guest, answer: Response<Answer>) -> Answering {
-        guest.answered();
+        if guest.dialect() == Dialect::Http1 {
+            guest.answered();
+        }
         Answering::Ready(Some(self.counted(guest, answer)))
     }
 
@@ -348,17 +386,18 @@ impl Asked {
                 if let Some(length) = length.filter(|length| *length > 0) {
                     answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
                 }
-                *answer.body_mut() = Answer::Empty;
+                *answer.body_mut() = Answer::empty();
             }
             Dialect::Http2 => {}
         }
+        answer.body_mut().belongs_to(self.open);
         self.ids.answer(answer.headers_mut());
         answer
     }
 }
 
 /// Has a shard feed a stream, over HTTP/2.
-async fn relayed(guest: &Guest, wish: Wish) -> Result<Response<Relayed>, Problem> {
+async fn relayed(guest: &Arc<Guest>, wish: Wish) -> Result<Response<Relayed>, Problem> {
     match wish {
         Wish::Events(wish) => relay(guest, wish).await,
         // Refused before, with what is said of upgrades.
@@ -380,11 +419,14 @@ fn length(answer: &Response<Answer>) -> u64 {
 fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> {
     let mut headers = std::mem::take(&mut head.headers);
     headers.clear();
+    if headers.capacity() > HEADERS_REUSED_MAX {
+        headers = HeaderMap::new();
+    }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     if is_h2 {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("24"));
     }
-    let mut answer = Response::new(Answer::Text(text));
+    let mut answer = Response::new(Answer::text(text));
     *answer.headers_mut() = headers;
     answer
 }
@@ -434,7 +476,7 @@ fn check_coding(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
 
 impl Refusal {
     fn answer(&self) -> Response<Answer> {
-        let mut answer = Response::new(Answer::Text(self.document));
+        let mut answer = Response::new(Answer::text(self.document));
         *answer.status_mut() = self.status;
         let headers: &mut HeaderMap = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -445,6 +487,9 @@ impl Refusal {
         answer
     }
 }
+
+/// A larger map is freed before its answer leaves.
+const HEADERS_REUSED_MAX: usize = 48;
 
 static BAD_HOST: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,

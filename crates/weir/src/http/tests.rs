@@ -46,7 +46,8 @@ impl Rig {
 
     fn guest(&self) -> Arc<Guest> {
         let local = self.listener.local_addr().unwrap();
-        let caller = Caller { peer: None, local, is_tls: false, identity: None };
+        let ledger = self.edge().ledger();
+        let caller = Caller { peer: None, local, is_tls: false, identity: None, ledger };
         let order = self.gateway.parts().0.admission.next_order();
         Guest::new(self.edge(), caller, Dialect::Http1, (order, 0))
     }

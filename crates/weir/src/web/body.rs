@@ -24,7 +24,7 @@ pub(crate) struct Whole<'a> {
 /// Room for all bodies that are being read or carried out.
 ///
 /// Shape: what has come of a body takes room, what was announced takes none.
-/// Limits: `ROOM_KIB`, or one body of the largest size if that is more. Where there is none left, those bodies that have not grown for longest are given up, as many as
+/// Limits: `ROOM_KIB` or a sixteenth of the byte budget, whichever is less, but room for one body of the largest size. Where there is none left, those bodies that have not grown for longest are given up, as many as
 /// it needs: so who sends slowly stands in nobody's way.
 pub(crate) struct Room {
     kibibytes: Semaphore,
@@ -57,9 +57,11 @@ struct Entry<'a> {
 }
 
 impl Room {
-    /// For bodies of at most `bytes_max`, each of which is to be whole within `timeout`.
-    pub(crate) fn new(bytes_max: usize, timeout: Duration) -> Self {
-        let kib_max = ROOM_KIB.max(bytes_max.div_ceil(1024));
+    /// For bodies of at most `bytes_max`, each of which is to be whole within `timeout`, beside a budget of
+    /// `budget_bytes`.
+    pub(crate) fn new(bytes_max: usize, timeout: Duration, budget_bytes: usize) -> Self {
+        let part_kib = budget_bytes / PART_OF_BUDGET / 1024;
+        let kib_max = ROOM_KIB.min(part_kib).max(bytes_max.div_ceil(1024));
         Self {
             kibibytes: Semaphore::new(kib_max),
             kib_max,
@@ -278,6 +280,8 @@ fn kibibytes(bytes: usize) -> u32 {
 
 /// 32 bodies of a megabyte.
 const ROOM_KIB: usize = 32 * 1024;
+/// A small budget means a small machine.
+const PART_OF_BUDGET: usize = 16;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The library passes over what has come with the head; more would end the connection without a word of it.
 const PASSED_OVER_BYTES_MAX: u64 = 4 * 1024;
@@ -324,7 +328,7 @@ mod tests {
     }
 
     fn room(kib: usize, timeout: Duration) -> Room {
-        Room { kibibytes: Semaphore::new(kib), ..Room::new(BODY_BYTES_MAX, timeout) }
+        Room { kibibytes: Semaphore::new(kib), ..Room::new(BODY_BYTES_MAX, timeout, 1 << 30) }
     }
 
     /// Its length, or the status of reading it.

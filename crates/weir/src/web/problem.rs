@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     LengthRequired,
     /// A body or a message over its limit.
     TooLarge,
+    /// A head over its limit.
+    HeadTooLarge,
     /// A body that is not JSON, or coded.
     UnsupportedMediaType,
     /// A body in a transfer coding that is not known.
@@ -98,6 +100,11 @@ impl Kind {
                 ("length-required", "Length required", StatusCode::LENGTH_REQUIRED)
             }
             Kind::TooLarge => ("too-large", "Too large", StatusCode::PAYLOAD_TOO_LARGE),
+            Kind::HeadTooLarge => (
+                "head-too-large",
+                "The head is too large",
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ),
             Kind::UnsupportedMediaType => (
                 "unsupported-media-type",
                 "The body is of another media type",

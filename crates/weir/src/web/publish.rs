@@ -108,11 +108,13 @@ pub(crate) struct Place<'a> {
 
 /// Has what a body asks for published: one message, or many, of which each has its own outcome.
 ///
-/// `publish` is asked for one message after the other; `None` is that of one which was taken elsewhere.
-/// Errors: a body that is not well formed publishes nothing.
+/// `reserve` takes room for the answer to many messages before the first of them is published. `publish` is asked for one
+/// message after the other; `None` is that of one which was taken elsewhere.
+/// Errors: a body that is not well formed publishes nothing, and neither does one whose answer finds no room.
 /// Cost: one message is encoded and queued at a time; between some of them other work has its turn.
 pub(crate) async fn publish(
     body: &[u8],
+    reserve: impl FnOnce(usize) -> Result<(), Problem>,
     publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
 ) -> Result<Reply, Problem> {
     let many = serde_json::from_slice::<Form>(body).is_ok_and(|form| form.messages.is_some());
@@ -121,6 +123,7 @@ pub(crate) async fn publish(
         return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
     }
     let messages = parse::<Many<'_>>(body)?.messages;
+    reserve(messages.len() * OUTCOME_BYTES)?;
     let mut outcomes = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         if index % MESSAGES_AT_A_TIME == MESSAGES_AT_A_TIME - 1 {
@@ -279,6 +282,8 @@ where
 /// One request's share of a front thread.
 const MESSAGES_MAX: usize = 1000;
 const MESSAGES_AT_A_TIME: usize = 64;
+/// The outcome of a message in JSON: most refusals are shorter.
+const OUTCOME_BYTES: usize = 384;
 /// Content types and keys are names, not content.
 const NAME_BYTES_MAX: usize = 255;
 /// A day. What waits for a socket waits for seconds: a longer time to live would mean nothing.

@@ -33,11 +33,7 @@ pub(super) static KEYS: &[Key] = &[
         "Length of a request's head, over HTTP/2 with what each header costs in memory. It also is the buffer that a \
          connection reads into; cookies and tokens of other services fit."
     ),
-    key!(
-        http.headers_max,
-        "16 to 100",
-        "Headers of a request, over HTTP/1.1. A browser sends some twenty."
-    ),
+    key!(http.headers_max, "16 to 100", "Headers of a request. A browser sends some twenty."),
     key!(
         http.body_bytes_max,
         "1024 to 67108864",
@@ -49,6 +45,12 @@ pub(super) static KEYS: &[Key] = &[
         "Bytes of a refused body that are taken and thrown away, so that its sender hears of the refusal: many clients send \
          all of a body before they read, and a socket or a stream that ends before that is all they see. The time for it \
          is http.body_timeout; a sender that is silent for a second ends it too. It takes no memory."
+    ),
+    key!(
+        http.answer_bytes_max,
+        "2097152 to 1073741824",
+        "Bytes of long answers, those over 1 KiB, that may wait for one connection; a request beyond gets 503. It has room \
+         for a few parts of histories at one time. All connections together may use HTTP's share of `memory.budget_bytes`, about a sixth."
     ),
     key!(
         http.requests_per_connection_max,

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
+use prometheus_client::registry::Unit;
+
 use super::Gateway;
 use super::families::Families;
 use crate::http::counts::{Dialect, Discarded, End};
+use crate::http::ledger::Refused;
 
 impl Gateway {
     pub(super) fn http(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -32,6 +35,33 @@ impl Gateway {
             "Bodies that were refused while they came, and thrown away so that the refusal arrives, by how that ended.",
             Discarded::ALL
                 .map(|outcome| ([("outcome", outcome.name())], counts.discarded(outcome))),
+        )?;
+        self.http_memory(to)
+    }
+
+    fn http_memory(&self, to: &mut Families<'_>) -> fmt::Result {
+        let share = &self.handle.hub().http_share;
+        to.gauge_in(
+            "weir_http_charged",
+            &Unit::Bytes,
+            "The part of the byte budget that HTTP uses: requests in progress over HTTP/2, and long answers that have not left.",
+            share.used() as u64,
+        )?;
+        to.gauge(
+            "weir_http_charged_bytes_max",
+            "The most that weir_http_charged_bytes may be.",
+            share.bytes_max() as u64,
+        )?;
+        to.counters(
+            "weir_http_room_refused",
+            "Requests over HTTP/2 and long answers that were refused for lack of room, by the limit: http.answer_bytes_max of \
+             the connection, HTTP's share of the byte budget, or the budget.",
+            Refused::ALL.map(|cause| ([("cause", cause.name())], share.refused(cause))),
+        )?;
+        to.counter(
+            "weir_http_streams_reset",
+            "Streams of HTTP/2 that were reset because their answers made no progress for connection.stall_timeout.",
+            share.streams_reset(),
         )
     }
 }

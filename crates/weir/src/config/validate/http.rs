@@ -20,6 +20,8 @@ impl Config {
         within("http.headers_max", http.headers_max, HEADERS_MIN..=HEADERS_MAX)?;
         within("http.body_bytes_max", http.body_bytes_max, 1_024..=BODY_BYTES_MAX)?;
         within("http.discard_bytes_max", http.discard_bytes_max, 0..=DISCARD_BYTES_MAX)?;
+        let answers = ANSWER_BYTES_MIN..=ANSWER_BYTES_MAX;
+        within("http.answer_bytes_max", http.answer_bytes_max, answers)?;
         let requests = http.requests_per_connection_max;
         within("http.requests_per_connection_max", requests, 0..=REQUESTS_MAX)?;
         within("http.h2_streams_max", http.h2_streams_max, 1..=STREAMS_MAX)?;
@@ -41,6 +43,9 @@ const HEADERS_MAX: usize = 100;
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What is thrown away takes no memory; it is to end at some time.
 const DISCARD_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// The longest: a part of a history, of 1 MiB or of one message.
+const ANSWER_BYTES_MIN: usize = 2 * 1024 * 1024;
+const ANSWER_BYTES_MAX: usize = 1024 * 1024 * 1024;
 const REQUESTS_MAX: u32 = 1_000_000_000;
 const STREAMS_MAX: u32 = 1_000;
 /// What a client may send before it has heard of another size (RFC 9113 section 6.9.2).

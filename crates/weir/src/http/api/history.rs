@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_engine::{Budget, Nanos, Share};
+use weir_engine::Nanos;
 use weir_wire::v1::Position;
 
-use super::{Api, RETRY_AFTER};
+use super::Api;
 use crate::auth::{Act, Requester};
+use crate::http::Caller;
 use crate::rights::Denied;
 use crate::router::{History, Range};
 use crate::web::problem::{Kind, Problem};
@@ -39,28 +39,28 @@ pub(super) struct HistoryView<'a> {
     next: Option<String>,
 }
 
-/// Bytes of an answer, charged to the byte budget until they have left.
-struct Charged {
-    bytes: Vec<u8>,
-    budget: Arc<Budget>,
-}
-
 impl Api {
     pub(super) fn history(
         &self,
+        caller: &Caller,
         requester: &Requester,
-        topic: &str,
-        range: Range,
+        (topic, range): (&str, Range),
     ) -> Result<Reply, Problem> {
         self.check_history(requester, topic)?;
-        let view = match self.handle.hub().router.history(topic, range) {
-            Some(history) => HistoryView::new(topic, &history),
+        let history = self.handle.hub().router.history(topic, range);
+        // Without room for the answer it is not made.
+        let messages = history.iter().flat_map(|history| &history.messages);
+        let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(BYTES_MAX);
+        let mut charge = caller.ledger.charge(expected)?;
+        let view = match &history {
+            Some(history) => HistoryView::new(topic, history),
             None => HistoryView::nothing(topic),
         };
         let bytes = serde_json::to_vec(&view).unwrap_or_default();
-        drop(view);
-        let bytes = Charged::new(bytes, self.handle.engine().budget())?;
-        Ok(reply::bytes(StatusCode::OK, "application/json", Bytes::from_owner(bytes)))
+        charge.fit(bytes.len())?;
+        let mut reply = reply::bytes(StatusCode::OK, "application/json", bytes.into());
+        reply.extensions_mut().insert(Arc::new(charge));
+        Ok(reply)
     }
 
     /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
@@ -120,28 +120,6 @@ impl<'a> HistoryView<'a> {
     fn nothing(topic: &'a str) -> Self {
         let messages = Vec::new();
         HistoryView { topic, epoch: None, recovered: false, messages, more: false, next: None }
-    }
-}
-
-impl Charged {
-    fn new(bytes: Vec<u8>, budget: &Arc<Budget>) -> Result<Self, Problem> {
-        if budget.take(Share::Http, bytes.len()) {
-            return Ok(Self { bytes, budget: Arc::clone(budget) });
-        }
-        let detail = "the byte budget has no room for the answer";
-        Err(Problem::retry(Kind::BudgetExhausted, RETRY_AFTER, detail))
-    }
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Charged {
-    fn drop(&mut self) {
-        self.budget.give(Share::Http, self.bytes.len());
     }
 }
 

@@ -114,14 +114,16 @@ impl Api {
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
         }
+        let budget_bytes = handle.engine().budget().bytes_max();
+        let room = |bytes_max| Room::new(bytes_max, config.http.body_timeout, budget_bytes);
         Api {
-            handle,
             cors: Cors::new(&config.http.cors_origins),
             hosts: config.admits_anonymous().then(|| Hosts::new(&config.http.hosts)),
-            room: Room::new(config.http.body_bytes_max, config.http.body_timeout),
-            small_room: Room::new(activation::BODY_BYTES_MAX, config.http.body_timeout),
+            room: room(config.http.body_bytes_max),
+            small_room: room(activation::BODY_BYTES_MAX),
             rates: Rates::new(config.limits.publishes_per_second, config.limits.publish_burst),
             router,
+            handle,
         }
     }
 
@@ -261,7 +263,8 @@ impl Api {
             }
             Job::History(shown, asked) => {
                 let requester = beside(body, self.requester(caller, shown)).await?;
-                let read = asked.and_then(|(topic, range)| self.history(&requester, &topic, range));
+                let read = asked
+                    .and_then(|(topic, range)| self.history(caller, &requester, (&topic, range)));
                 Ok(named(read, requester))
             }
         }

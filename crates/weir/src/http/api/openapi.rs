@@ -121,6 +121,7 @@ fn history() -> Operation {
             Kind::UnknownHost,
             Kind::NotFound,
             Kind::BudgetExhausted,
+            Kind::TooManyRequests,
             Kind::StoreUnavailable,
         ])
 }
@@ -167,7 +168,12 @@ fn topic() -> Object {
 fn description() -> Operation {
     Operation::open("openapi", "This document")
         .answers_json("An OpenAPI document", Object::new().into())
-        .refuses(&[Kind::InvalidRequest, Kind::ForeignOrigin])
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::ForeignOrigin,
+            Kind::BudgetExhausted,
+            Kind::TooManyRequests,
+        ])
 }
 
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);

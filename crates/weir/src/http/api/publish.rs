@@ -1,5 +1,8 @@
 //! `POST /v1/publish`: devices to topics, services to whom they like.
 
+use std::sync::Arc;
+
+use hyper::body::Body as _;
 use weir_engine::Nanos;
 use weir_wire::ErrorCode;
 
@@ -22,7 +25,12 @@ impl Api {
         requester: &Requester,
         body: &[u8],
     ) -> Result<Reply, Problem> {
-        publish::publish(body, |publication, place| {
+        let mut charge = None;
+        let reserve = |bytes| {
+            charge = Some(caller.ledger.charge(bytes)?);
+            Ok(())
+        };
+        let mut reply = publish::publish(body, reserve, |publication, place| {
             if !requester.is_service {
                 self.check_rate(Sender::new(requester.device.as_deref(), caller.peer))?;
             }
@@ -32,7 +40,13 @@ impl Api {
                 Target::All => self.to_devices(requester, publication, "all", place),
             }
         })
-        .await
+        .await?;
+        if let Some(mut charge) = charge {
+            let length = reply.body().size_hint().exact().unwrap_or(0);
+            charge.overdraw(usize::try_from(length).unwrap_or(usize::MAX));
+            reply.extensions_mut().insert(Arc::new(charge));
+        }
+        Ok(reply)
     }
 
     fn check_rate(&self, sender: Sender<'_>) -> Result<(), Problem> {

@@ -11,6 +11,7 @@ use weir_engine::Share;
 
 use super::*;
 use crate::config::{Actor, ServiceConfig, TokenConfig, TopicClass};
+use crate::http::ledger::Ledger;
 use crate::web::openapi::tests as described;
 use crate::{ErrorCode, Gateway, GatewayBuilder, Refusal, Right};
 
@@ -49,7 +50,8 @@ impl Stage {
         let handle = gateway.handle();
         let api = Api::new(handle.clone(), handle.config());
         let peer = Some(IpAddr::from([127, 0, 0, 1]));
-        let caller = Caller { peer, local: free, is_tls: false, identity: None };
+        let ledger = Ledger::new(&handle.hub().http_share, 4 << 20);
+        let caller = Caller { peer, local: free, is_tls: false, identity: None, ledger };
         Stage { gateway, api, caller }
     }
 

@@ -14,12 +14,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Frame;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use weir_engine::{Budget, Share};
 
 use super::super::guest::Guest;
+use super::super::leaving::{Held, Leaving, Piece};
 use super::events::EventsWish;
 use crate::admission::Descriptor;
 use crate::session;
@@ -30,10 +30,13 @@ use crate::web::problem::{Kind, Problem};
 ///
 /// Limits: what the pair holds is bounded by its buffers; what is read is one piece, counted in the byte budget while
 /// the stream lives.
+/// The stream's end is sent when the library holds no piece of it: until then it can be reset.
 /// Cost: two descriptors and what the kernel keeps for them, beside the stream's own.
 pub(crate) struct Relayed {
     from: Arc<UnixStream>,
-    _charge: Charge,
+    charge: Arc<Charge>,
+    /// The pieces that have not left. A pause does not reset the stream: the shard decides when its reader is too slow.
+    leaving: Arc<Leaving>,
     _descriptor: Descriptor,
 }
 
@@ -67,12 +70,12 @@ impl Drop for Charge {
 
 /// Has a shard write the events of a request, and passes them on.
 pub(crate) async fn relay(
-    guest: &Guest,
+    guest: &Arc<Guest>,
     wish: EventsWish,
 ) -> Result<http::Response<Relayed>, Problem> {
     let hub = &guest.edge.hub;
     let busy = |detail: &str| Problem::retry(Kind::Busy, RETRY_AFTER, detail);
-    let _charge = Charge::take(hub.engine().budget()).ok_or_else(|| {
+    let charge = Charge::take(hub.engine().budget()).ok_or_else(|| {
         Problem::retry(Kind::BudgetExhausted, RETRY_AFTER, "the byte budget is used up")
     })?;
     let (from, to) = pair().map_err(|_| busy("there are no descriptors left"))?;
@@ -90,7 +93,8 @@ pub(crate) async fn relay(
     Box::pin(session::run_paired(hub, Stream::plain(to), unsettled, live)).await;
     let from = Arc::new(from);
     BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), hub.config().connection.stall_timeout))));
-    Ok(response.map(|()| Relayed { from, _charge, _descriptor }))
+    let (charge, leaving) = (Arc::new(charge), Leaving::unwatched(guest));
+    Ok(response.map(|()| Relayed { from, charge, leaving, _descriptor }))
 }
 
 /// Waits for the shard's end, and for as long as the client has then.
@@ -118,20 +122,32 @@ fn pair() -> io::Result<(UnixStream, OwnedFd)> {
 }
 
 impl Relayed {
-    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
         let mut bytes = [0; PIECE_BYTES];
         loop {
             let read = match ready!(self.from.poll_read_ready(cx)) {
                 Ok(()) => self.from.try_read(&mut bytes),
                 Err(error) => Err(error),
             };
-            return Poll::Ready(match read {
-                Ok(count @ 1..) => Some(Frame::data(Bytes::copy_from_slice(&bytes[..count]))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            match read {
+                Ok(count @ 1..) => {
+                    let data = Bytes::copy_from_slice(&bytes[..count]);
+                    return Poll::Ready(Some(self.piece(data)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // The shard has ended it, and has said why in the last event.
-                Ok(0) | Err(_) => None,
-            });
+                Ok(0) | Err(_) => {
+                    ready!(self.leaving.poll_gone(cx));
+                    return Poll::Ready(None);
+                }
+            }
         }
+    }
+
+    fn piece(&self, data: Bytes) -> Piece {
+        let charge: Arc<dyn Send + Sync> = self.charge.clone();
+        let leaving = Some(Arc::clone(&self.leaving));
+        Piece::new(data, Held { leaving, charge: Some(charge), open: None })
     }
 }
 

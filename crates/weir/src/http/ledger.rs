@@ -1,0 +1,481 @@
+//! The bytes that HTTP connections hold, charged to the byte budget: requests in progress, and long answers.
+//!
+//! ```text
+//!  Budget ──its share──▶ Share, of all connections ──leases──▶ Ledger, of one ──▶ Open: a request until its answer has left
+//!                                                                             └─▶ Charge: the bytes of a long answer
+//! ```
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use weir_engine::{Budget, Share as BudgetShare};
+
+use crate::web::problem::{Kind, Problem};
+
+/// The part of the byte budget that HTTP connections may use.
+///
+/// Limits: HTTP's share of the budget ([`BudgetShare::Http`]), which relays use too. A connection may hold half of what
+/// the others leave free. The last quarter of the share is for connections that hold at most [`SMALL_BYTES`]. While that
+/// part is in use, the [`Crowd`](super::crowd::Crowd) ends the connections that hold most.
+/// Cost: some atomic operations for a lease, which connections take in pieces of [`LEASE_BYTES`].
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    bytes_max: usize,
+    used: AtomicUsize,
+    /// The number of the current period; see [`Ledger::is_stuck`].
+    period: AtomicUsize,
+    /// By [`Refused`].
+    refused: [AtomicU64; Refused::ALL.len()],
+    streams_reset: AtomicU64,
+}
+
+/// The account of one connection.
+///
+/// Shape: the lease covers [`OPEN_BYTES`] for each request in progress and what long answers are charged with.
+/// Limits: [`Share`], and for answers `http.answer_bytes_max`.
+/// Cost: a request adds and subtracts in atomics of its own connection; the lease changes seldom, under a lock.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    share: Arc<Share>,
+    answer_bytes_max: usize,
+    /// Requests in progress: one count of 16 bits for each [`Stage`].
+    open: AtomicU64,
+    /// Bytes of long answers.
+    charged: AtomicUsize,
+    leased: AtomicUsize,
+    leasing: Mutex<()>,
+}
+
+/// Bytes of an answer, until they have left.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    ledger: Arc<Ledger>,
+    bytes: usize,
+}
+
+/// How far a request in progress has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The library does not have all of its answer yet.
+    Begun,
+    /// The library has all of its answer, since a period of this number modulo [`PERIODS`].
+    Handed(u8),
+}
+
+/// Which limit refused a request or an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The answers of the connection are at `http.answer_bytes_max`.
+    Connection,
+    /// The share of HTTP is in use, or this connection would hold too much of it.
+    Share,
+    /// The byte budget is used up.
+    Budget,
+}
+
+impl Refused {
+    pub(crate) const ALL: [Refused; 3] = [Refused::Connection, Refused::Share, Refused::Budget];
+
+    /// The cause as a metric label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Refused::Connection => "connection",
+            Refused::Share => "share",
+            Refused::Budget => "budget",
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let (kind, detail) = match refused {
+            Refused::Connection => (
+                Kind::TooManyRequests,
+                "answers that this connection has not taken are at their limit (http.answer_bytes_max)",
+            ),
+            Refused::Share | Refused::Budget => {
+                (Kind::BudgetExhausted, "the byte budget has no room for the answer")
+            }
+        };
+        Problem::retry(kind, RETRY_AFTER, detail)
+    }
+}
+
+impl Share {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Share> {
+        Arc::new(Share {
+            budget: Arc::clone(budget),
+            bytes_max: budget.bytes_max_of(BudgetShare::Http),
+            used: AtomicUsize::new(0),
+            period: AtomicUsize::new(0),
+            refused: Default::default(),
+            streams_reset: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes leased now.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The limit.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// How often something was refused for this cause.
+    pub(crate) fn refused(&self, cause: Refused) -> u64 {
+        self.refused[cause as usize].load(Ordering::Relaxed)
+    }
+
+    /// Streams of HTTP/2 that were reset, since their answers did not leave.
+    pub(crate) fn streams_reset(&self) -> u64 {
+        self.streams_reset.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_reset(&self) {
+        self.streams_reset.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether answers that make no progress should be reset sooner.
+    pub(super) fn is_tight(&self) -> bool {
+        self.excess() > 0 || self.budget.is_tight(BudgetShare::Http)
+    }
+
+    /// Bytes that the largest holders should give back, because the part for small ones is in use.
+    pub(super) fn excess(&self) -> usize {
+        let used = self.used();
+        if used > self.bytes_of_large() { used - self.bytes_max / 8 * 5 } else { 0 }
+    }
+
+    fn bytes_of_large(&self) -> usize {
+        self.bytes_max / 4 * 3
+    }
+
+    /// Begins the next period.
+    pub(super) fn turn_period(&self) {
+        self.period.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The stage of an answer that the library gets now.
+    fn handed(&self) -> Stage {
+        Stage::Handed(number(self.period.load(Ordering::Relaxed)))
+    }
+
+    /// Leases more to a connection that has `own`.
+    fn lease(&self, own: usize, more: usize) -> Result<(), Refused> {
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            let left_by_others = self.bytes_max.saturating_sub(used.saturating_sub(own));
+            let is_small = own + more <= SMALL_BYTES && used + more <= self.bytes_max;
+            let is_fair = own + more <= left_by_others / 2 && used + more <= self.bytes_of_large();
+            (is_small || is_fair).then_some(used + more)
+        });
+        taken.map_err(|_| Refused::Share)?;
+        if self.budget.take(BudgetShare::Http, more) {
+            return Ok(());
+        }
+        self.used.fetch_sub(more, Ordering::Relaxed);
+        Err(Refused::Budget)
+    }
+
+    fn give(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.give(BudgetShare::Http, bytes);
+    }
+
+    fn count(&self, cause: Refused) -> Refused {
+        self.refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+        cause
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(share: &Arc<Share>, answer_bytes_max: usize) -> Arc<Ledger> {
+        Arc::new(Ledger {
+            share: Arc::clone(share),
+            answer_bytes_max,
+            open: AtomicU64::new(0),
+            charged: AtomicUsize::new(0),
+            leased: AtomicUsize::new(0),
+            leasing: Mutex::default(),
+        })
+    }
+
+    pub(super) fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// Requests in progress.
+    pub(super) fn open_count(&self) -> usize {
+        let open = self.open.load(Ordering::SeqCst);
+        let counts = (0..=PERIODS).map(|place| open >> (COUNT_BITS * u32::from(place)) & COUNT_MAX);
+        usize::try_from(counts.sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
+    /// Begins a request.
+    pub(super) fn open(&self) -> Result<(), Refused> {
+        self.open.fetch_add(Stage::Begun.one(), Ordering::SeqCst);
+        self.cover().inspect_err(|_| self.close(Stage::Begun))
+    }
+
+    /// The library has all of an answer.
+    pub(super) fn hand(&self) -> Stage {
+        let stage = self.share.handed();
+        // One less there and one more here, in one step.
+        self.open.fetch_add(stage.one() - Stage::Begun.one(), Ordering::SeqCst);
+        stage
+    }
+
+    /// Ends a request.
+    pub(super) fn close(&self, stage: Stage) {
+        self.open.fetch_sub(stage.one(), Ordering::SeqCst);
+        // The crowd's next look returns the rest.
+        if self.leased() > self.needed() + KEPT_BYTES {
+            self.give_back();
+        }
+    }
+
+    /// Bytes leased.
+    pub(super) fn leased(&self) -> usize {
+        self.leased.load(Ordering::Relaxed)
+    }
+
+    /// Whether the library has held an answer for at least one whole period.
+    pub(super) fn is_stuck(&self) -> bool {
+        // The next period reuses the number of the period before the last.
+        let oldest = number(self.share.period.load(Ordering::Relaxed) + 1);
+        let open = self.open.load(Ordering::Relaxed);
+        (open / Stage::Handed(oldest).one()) & COUNT_MAX != 0
+    }
+
+    /// Charges the bytes of an answer.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, Refused> {
+        let charged = self.charged.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        // From here on the charge gives it back.
+        let charge = Charge { ledger: Arc::clone(self), bytes };
+        if charged > self.answer_bytes_max {
+            return Err(self.share.count(Refused::Connection));
+        }
+        self.cover()?;
+        Ok(charge)
+    }
+
+    /// Gives back what was leased and is not needed any more.
+    pub(super) fn give_back(&self) {
+        if self.leased.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let _lock = self.lock();
+        let leased = self.leased.load(Ordering::SeqCst);
+        let kept = self.needed().next_multiple_of(LEASE_BYTES).min(leased);
+        self.leased.store(kept, Ordering::SeqCst);
+        // A request that began meanwhile saw the old lease, or is counted here.
+        if self.needed() > kept {
+            self.leased.store(leased, Ordering::SeqCst);
+        } else if leased > kept {
+            self.share.give(leased - kept);
+        }
+    }
+
+    fn needed(&self) -> usize {
+        self.open_count() * OPEN_BYTES + self.charged.load(Ordering::SeqCst)
+    }
+
+    /// Has the lease cover what is needed.
+    fn cover(&self) -> Result<(), Refused> {
+        if self.needed() <= self.leased.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let _lock = self.lock();
+        let (needed, leased) = (self.needed(), self.leased.load(Ordering::SeqCst));
+        let Some(missing) = needed.checked_sub(leased).filter(|missing| *missing > 0) else {
+            return Ok(());
+        };
+        let leasing = |more| {
+            self.share.lease(leased, more)?;
+            self.leased.store(leased + more, Ordering::SeqCst);
+            Ok(())
+        };
+        let ample = missing.next_multiple_of(LEASE_BYTES);
+        leasing(ample).or_else(|_| leasing(missing)).map_err(|cause| self.share.count(cause))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.leasing.lock().expect("no panic happens under a ledger's lock")
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.share.give(*self.leased.get_mut());
+    }
+}
+
+impl Charge {
+    /// Changes it to what the answer has come to.
+    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Refused> {
+        if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
+            let mut added = self.ledger.charge(more)?;
+            self.bytes += std::mem::take(&mut added.bytes);
+        } else {
+            let less = self.bytes - bytes;
+            self.ledger.charged.fetch_sub(less, Ordering::SeqCst);
+            self.bytes = bytes;
+            self.ledger.give_back();
+        }
+        Ok(())
+    }
+
+    /// The same, also beyond the limits: the request has had its effects, so it gets its answer.
+    pub(crate) fn overdraw(&mut self, bytes: usize) {
+        if self.fit(bytes).is_err() {
+            self.ledger.charged.fetch_add(bytes - self.bytes, Ordering::SeqCst);
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.ledger.charged.fetch_sub(self.bytes, Ordering::SeqCst);
+            self.ledger.give_back();
+        }
+    }
+}
+
+impl Stage {
+    /// One request in this stage.
+    const fn one(self) -> u64 {
+        match self {
+            Stage::Begun => 1,
+            Stage::Handed(period) => 1 << (COUNT_BITS * (1 + period as u32)),
+        }
+    }
+}
+
+fn number(period: usize) -> u8 {
+    u8::try_from(period % usize::from(PERIODS)).unwrap_or(0)
+}
+
+/// What a waiting request holds: its stream, its task, and a short answer.
+/// Source: `RssAnon` grew by 4.4 KiB for each of 3,200 requests that waited for their bodies
+/// (`heads_are_not_kept_while_bodies_are_awaited` in `tests/tests/http_memory.rs`).
+const OPEN_BYTES: usize = 5 * 1024;
+/// Some requests at one time, as of a browser.
+const SMALL_BYTES: usize = 32 * 1024;
+/// A few requests.
+const LEASE_BYTES: usize = 16 * 1024;
+/// Unused lease that a connection keeps for its next requests.
+const KEPT_BYTES: usize = 4 * LEASE_BYTES;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const PERIODS: u8 = 3;
+const COUNT_BITS: u32 = 16;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A budget of which HTTP has so much, to a few bytes.
+    fn share(http_bytes: usize) -> (Arc<Budget>, Arc<Share>) {
+        let budget = Budget::new(http_bytes / 5 * 32);
+        let share = Share::new(&budget);
+        (budget, share)
+    }
+
+    #[test]
+    fn requests_and_answers_are_charged_and_given_back() {
+        let (budget, share) = share(16 * MIB);
+        let ledger = Ledger::new(&share, MIB);
+        for _ in 0..100 {
+            ledger.open().unwrap();
+        }
+        assert!((100 * OPEN_BYTES..101 * OPEN_BYTES + LEASE_BYTES).contains(&budget.used()));
+        let charge = ledger.charge(MIB).unwrap();
+        assert!(budget.used() >= MIB + 100 * OPEN_BYTES);
+        assert_eq!(ledger.charge(1).unwrap_err(), Refused::Connection);
+        assert_eq!(share.refused(Refused::Connection), 1);
+        drop(charge);
+        assert!(budget.used() < 101 * OPEN_BYTES + LEASE_BYTES);
+        for _ in 0..100 {
+            ledger.close(Stage::Begun);
+        }
+        ledger.give_back();
+        assert_eq!((budget.used(), share.used(), ledger.open_count()), (0, 0, 0));
+    }
+
+    #[test]
+    fn greedy_connections_leave_room_for_small_ones() {
+        let (budget, share) = share(16 * MIB);
+        let fill = |ledger: &Ledger| while ledger.open().is_ok() {};
+        let greedy: Vec<_> = (0..100).map(|_| Ledger::new(&share, MIB)).collect();
+        fill(&greedy[0]);
+        assert!((7 * MIB..=8 * MIB).contains(&share.used()), "half of it: {}", share.used());
+        assert_eq!(share.excess(), 0);
+        greedy.iter().for_each(|ledger| fill(ledger));
+        assert!(share.used() < 16 * MIB);
+        assert!(share.excess() > 2 * MIB, "{}", share.excess());
+        // These use the part that large holders cannot have.
+        let small: Vec<_> = (0..20).map(|_| Ledger::new(&share, MIB)).collect();
+        for ledger in &small {
+            assert_eq!(ledger.open(), Ok(()));
+        }
+        assert!(share.refused(Refused::Share) >= 100);
+        drop((greedy, small));
+        assert_eq!((budget.used(), share.excess()), (0, 0));
+    }
+
+    #[test]
+    fn a_used_up_budget_refuses_too() {
+        let (budget, share) = share(16 * MIB);
+        let others = share.bytes_max() - 11_000;
+        assert!(budget.take(BudgetShare::Http, others));
+        let ledger = Ledger::new(&share, MIB);
+        assert_eq!((ledger.open(), ledger.open()), (Ok(()), Ok(())));
+        assert_eq!((ledger.open(), ledger.open_count()), (Err(Refused::Budget), 2));
+        assert!(share.is_tight());
+        drop(ledger);
+        assert_eq!(budget.used(), others);
+    }
+
+    #[test]
+    fn a_charge_becomes_what_the_answer_has_come_to() {
+        let (budget, share) = share(16 * MIB);
+        let ledger = Ledger::new(&share, MIB);
+        let mut charge = ledger.charge(600_000).unwrap();
+        charge.fit(10).unwrap();
+        assert!(budget.used() <= LEASE_BYTES);
+        charge.fit(MIB).unwrap();
+        assert_eq!(charge.fit(MIB + 1), Err(Refused::Connection));
+        assert!(budget.used() >= MIB);
+        charge.overdraw(2 * MIB);
+        drop(charge);
+        assert_eq!((budget.used(), ledger.needed()), (0, 0));
+    }
+
+    #[test]
+    fn an_answer_that_does_not_leave_is_stuck_after_a_whole_period() {
+        let (_, share) = share(16 * MIB);
+        let ledger = Ledger::new(&share, MIB);
+        ledger.open().unwrap();
+        for _ in 0..5 {
+            share.turn_period();
+            assert!(!ledger.is_stuck(), "the library does not have it");
+        }
+        let stage = ledger.hand();
+        assert_eq!(ledger.open_count(), 1);
+        assert!(!ledger.is_stuck());
+        share.turn_period();
+        assert!(!ledger.is_stuck());
+        share.turn_period();
+        assert!(ledger.is_stuck());
+        ledger.close(stage);
+        assert!(!ledger.is_stuck());
+        assert_eq!(ledger.open_count(), 0);
+    }
+}
