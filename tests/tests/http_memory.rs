@@ -351,8 +351,30 @@ fn connections_that_wait_for_bodies_give_way() -> Result<()> {
     Ok(())
 }
 
-/// What a slow reader does between two reads.
-#[expect(clippy::disallowed_methods, reason = "it is the reader's speed")]
+/// What has left is not charged, however long its connection stays: neither a short answer, nor a long one, nor one without
+/// a body, nor the last one of each.
+#[test]
+fn an_idle_connection_holds_nothing() -> Result<()> {
+    let (server, http) = start(64, "200ms", "")?;
+    let mut peers = Vec::new();
+    for path in ["/", "/openapi.json", "/nothing"] {
+        let mut peer = Http2::connect(http, &[])?;
+        peer.get(1, path)?;
+        assert!(!peer.body(1)?.is_empty());
+        await_nothing_charged(&server)?;
+        peers.push(peer);
+    }
+    // Ten times as long as an answer may wait.
+    rest(2_000);
+    for peer in &mut peers {
+        peer.get(3, "/")?;
+        assert!(!peer.body(3)?.is_empty());
+    }
+    Ok(())
+}
+
+/// The peer does nothing for a while.
+#[expect(clippy::disallowed_methods, reason = "the peer takes its time")]
 fn rest(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
 }
