@@ -1,7 +1,8 @@
 //! HTTP of other hands: curl, Python's `websockets`, wrk and h2load against the program, plain and over TLS.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -248,16 +249,12 @@ fn python_speaks_by_websockets() -> Result<()> {
         "[auth]\nanonymous = false\n[[auth.tokens]]\ntoken = \"right\"\ndevice = \"d1\"\n\
          [http]\ncors_origins = [\"https://app.example\"]\n",
     )?;
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is not there: run `cargo xtask test`", python.display());
+    let python = python()?;
     for is_tls in [false, true] {
         let url = scene.url(is_tls, "/v1/connect").replacen("http", "ws", 1);
         let url = if is_tls { url } else { url.replace("localhost", "127.0.0.1") };
-        let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/http/device.py");
         let mut command = Command::new(&python);
-        command.arg(client).args([url, scene.server.admin.to_string()]);
+        command.arg(client("device.py")).args([url, scene.server.admin.to_string()]);
         if is_tls {
             command.arg(scene.authority.path("ca.pem"));
         }
@@ -271,12 +268,42 @@ fn python_speaks_by_websockets() -> Result<()> {
     Ok(())
 }
 
+/// Each event shows before the next one is published, as the documents say how to read.
+#[test]
+fn python_reads_events_by_requests() -> Result<()> {
+    let scene = Scene::new("")?;
+    let mut command = Command::new(python()?);
+    command.arg(client("events.py"));
+    command.args([&scene.url(false, "/v1/sse?device=python&topic=news"), "5"]);
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+    assert_eq!(lines.next().context("a line")??, "welcome");
+    scene
+        .server
+        .await_metrics("its subscription", |metrics| metrics.sum("weir_memberships", "") == 1.0)?;
+    for text in ["1", "2", "3", "4", "5"] {
+        scene.server.publish(&json!({"topic": "news", "text": text}))?;
+        assert_eq!(lines.next().context("a line")??, text);
+    }
+    ensure!(child.wait()?.success(), "it fails");
+    Ok(())
+}
+
 /// Refusals of a body that is still being sent: of its length, and of its path.
 const REFUSED: [(&str, &str); 2] = [("/v1/publish", "413"), ("/nothing", "404")];
 const LONG_BYTES: usize = 8_000_000;
 
+/// Python with the packages of `requirements.txt`.
+fn python() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
+    let python = target.join("python/bin/python");
+    ensure!(python.exists(), "{} is not there: run `cargo xtask test`", python.display());
+    Ok(python)
+}
+
 /// A script of `clients/http`.
-fn client(name: &str) -> std::path::PathBuf {
+fn client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/http").join(name)
 }
 
