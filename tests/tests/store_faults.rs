@@ -1,13 +1,14 @@
 //! What becomes of a store when it is new, when its disk is full, and when it or its key file is lost.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_tests::{Answer, Database, Device, PATIENCE, Server, now, program};
+use weir_tests::{Answer, Database, Device, Metrics, PATIENCE, Redis, Server, now, program};
 use weir_wire::v1::server_message::Kind as Said;
 use weir_wire::v1::{Hello, client_message::Kind};
 
@@ -64,9 +65,11 @@ fn on_a_full_disk_nothing_is_answered_that_is_lost() -> Result<()> {
     let first = activate(&server, 0)?.ok().context("a token")?;
     let mut tokens = vec![first];
 
-    // Its files may not grow any more.
+    // Its files may not grow any more. Readiness tells before anybody asks for something.
     let log = server.directory().join("devices.db-wal");
     server.limit_files(Some(fs::metadata(log)?.len()))?;
+    let not_ready = await_part(&server, "store", "failed")?;
+    assert_eq!((not_ready.status, &not_ready.body.contains("\"cause\":")), (503, &true));
     let refused = loop {
         match activate(&server, tokens.len())? {
             Ok(token) => tokens.push(token),
@@ -80,11 +83,12 @@ fn on_a_full_disk_nothing_is_answered_that_is_lost() -> Result<()> {
     );
     assert!(is_let_in(&server, 0, &tokens[0])?, "what needs no room goes on");
     server.await_log("devices cannot be activated", 1)?;
-    let ready = Answer::get(server.admin, "/readyz")?;
-    assert_eq!(ready.status, 200, "it still serves");
+    let ready = Answer::get(server.admin, "/readyz?exclude=store")?;
+    assert_eq!(ready.status, 200, "it still serves: {ready:?}");
 
     // Room again: it goes on by itself.
     server.limit_files(None)?;
+    await_part(&server, "store", "ok")?;
     let deadline = now() + PATIENCE;
     let token = loop {
         ensure!(now() < deadline, "it did not recover; log:\n{}", server.log());
@@ -150,7 +154,20 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     let answer = activate(&server, 1)?.err().context("an activation that would be lost")?;
     assert_eq!(answer.status, 503, "{answer:?}");
     assert!(is_let_in(&server, 0, &token)?, "what was written is still known");
-    server.await_log("devices.db is gone", 1)?;
+    let not_ready = await_part(&server, "store", "failed")?;
+    assert!(
+        not_ready.status == 503 && not_ready.body.contains("devices.db is gone"),
+        "{not_ready:?}"
+    );
+    let state = |metrics: &Metrics, state: &str| {
+        metrics.sum_of("weir_part_state", &[("part", "store"), ("state", state)])
+    };
+    let metrics = server.metrics()?;
+    assert_eq!((state(&metrics, "failed"), state(&metrics, "ok")), (1.0, 0.0));
+    server.await_log("not ready part=\"store\"", 1)?;
+    // Whoever may use the admin API is told why.
+    let imported = server.import("d2,abc\n").err().context("devices that would be lost")?;
+    assert!(format!("{imported:?}").contains("devices.db is gone"), "{imported:?}");
 
     server.signal(Signal::TERM)?;
     server.wait()?;
@@ -173,6 +190,105 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     )?;
     assert!(is_let_in(&server, 0, &token)?);
     Ok(())
+}
+
+/// Fills a store, so that it has pages of every kind, and has it moved into its file.
+fn fill(server: &mut Server) -> Result<PathBuf> {
+    let rows: String = (0..4_000).map(|number| format!("d{number},{KEY}\n")).collect();
+    server.import(&rows)?;
+    server.signal(Signal::TERM)?;
+    server.wait()?;
+    Ok(server.directory().join("devices.db"))
+}
+
+/// Overwrites pages in place; which ones, the byte that they begin with says.
+fn damage(path: &Path, kinds: &[u8]) -> Result<usize> {
+    const PAGE_BYTES: u64 = 4_096;
+    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    let mut count = 0;
+    // The first pages are those that every look begins with.
+    for at in (5 * PAGE_BYTES..file.metadata()?.len()).step_by(4_096) {
+        let mut kind = [0];
+        file.read_exact_at(&mut kind, at)?;
+        if kinds.contains(&kind[0]) {
+            file.write_all_at(&[0x55; 4_096], at)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+#[test]
+fn a_store_that_is_damaged_in_part_does_not_start() -> Result<()> {
+    let mut server = Server::start_with_http(STORE)?;
+    let path = fill(&mut server)?;
+    // The index of serial numbers, which no start reads by itself.
+    let pages = damage(&path, &[0x02, 0x0a])?;
+    ensure!(pages > 0, "the file has no such pages");
+    let said = refused_start(server.directory())?;
+    assert!(said.contains("store.path: store devices.db: is damaged: "), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_damaged_while_it_runs_is_not_ready() -> Result<()> {
+    let mut server = Server::start_with_http(STORE)?;
+    let path = fill(&mut server)?;
+    server.restart()?;
+    await_part(&server, "store", "ok")?;
+    ensure!(damage(&path, &[0x02, 0x05, 0x0a, 0x0d])? > 0, "the file has no such pages");
+    for number in (0..4_000).step_by(400) {
+        let answer = activate(&server, number)?.err().context("its record is damaged")?;
+        assert_eq!(answer.status, 503, "{answer:?}");
+    }
+    let not_ready = await_part(&server, "store", "failed")?;
+    assert!(not_ready.body.contains("malformed"), "{not_ready:?}");
+    Ok(())
+}
+
+#[test]
+fn readiness_tells_of_the_database_and_of_the_cache() -> Result<()> {
+    let (mut database, mut redis) = (Database::start_with_file()?, Redis::start()?);
+    let server = Server::start_with_http(&format!(
+        "[admin]\ntoken = \"secret\"\n[store]\nkind = \"mongodb\"\npath = \"devices.db\"\ntimeout = \"2s\"\n\
+         [store.mongodb]\nuri = \"{}\"\n[cache]\nredis = \"{}\"\ntimeout = \"1s\"\n",
+        database.uri(),
+        redis.url()
+    ))?;
+    redis.kill()?;
+    let degraded = await_part(&server, "cache", "degraded")?;
+    assert_eq!(degraded.status, 200, "the store is asked instead: {degraded:?}");
+    redis.restart()?;
+    await_part(&server, "cache", "ok")?;
+    database.stop()?;
+    let failed = await_part(&server, "store", "failed")?;
+    assert_eq!(failed.status, 503);
+    assert!(failed.head.to_ascii_lowercase().contains("retry-after"), "{failed:?}");
+    assert!(!failed.body.contains("cause"), "strangers learn no causes: {failed:?}");
+    let asked = |token: &str| {
+        let addr = server.admin;
+        let head = format!("GET /readyz HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
+        Answer::ask(addr, &format!("{head}Authorization: Bearer {token}\r\n\r\n"))
+    };
+    assert!(asked("secret")?.body.contains("cause") && !asked("wrong")?.body.contains("cause"));
+    database.restart()?;
+    await_part(&server, "store", "ok")?;
+    let unknown = Answer::get(server.admin, "/readyz?exclude=disk")?;
+    assert!(unknown.status == 400 && unknown.body.contains("listeners, shards"), "{unknown:?}");
+    Ok(())
+}
+
+/// Waits until readiness says so of a part; all that it says then.
+fn await_part(server: &Server, part: &str, state: &str) -> Result<Answer> {
+    server.await_answer("/readyz", |said| {
+        let parts = said["parts"].as_array().into_iter().flatten();
+        let mut found = parts.filter(|found| found["part"] == part);
+        found.any(|found| found["state"] == state && found["since_ms"].as_u64() > Some(0))
+    })?;
+    let answer = Answer::get(server.admin, "/readyz")?;
+    let said: Value = serde_json::from_str(&answer.body)?;
+    ensure!(said["ready"] == (answer.status == 200), "{answer:?}");
+    Ok(answer)
 }
 
 #[test]

@@ -115,6 +115,11 @@ impl Batches {
         self.states.ask(serial).await
     }
 
+    /// Why batches have failed, of issues and of checks, the last one of each.
+    pub fn last_errors(&self) -> [Option<Error>; 2] {
+        [self.issues.last_error(), self.checks.last_error()]
+    }
+
     /// What has been asked so far.
     pub fn counts(&self) -> BatchCounts {
         BatchCounts {

@@ -170,6 +170,15 @@ impl Cached {
         }
     }
 
+    /// Whether Redis answers.
+    ///
+    /// # Errors
+    /// It does not, or is left alone for a while since it did not.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let ping = redis::cmd("PING");
+        self.link.run::<()>(self.link.deadline(), &ping).await.map(drop)
+    }
+
     async fn check_all(
         &self,
         tokens: Vec<Hash>,

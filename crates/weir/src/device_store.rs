@@ -4,6 +4,7 @@ mod seen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,6 +26,7 @@ pub struct DeviceStore {
     breaker: Option<Arc<Breaker>>,
     cache: Option<Arc<Cached>>,
     seen: Seen,
+    device_count: AtomicU64,
 }
 
 /// A device as it is kept; hashes of keys and tokens are never shown.
@@ -55,7 +57,14 @@ impl DeviceStore {
     /// Puts batches before a store. `secrets` are those that all in it was hashed with.
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits, secrets: Secrets) -> Self {
         let batches = Batches::new(store, limits);
-        Self { batches, secrets, breaker: None, cache: None, seen: Seen::default() }
+        Self {
+            batches,
+            secrets,
+            breaker: None,
+            cache: None,
+            seen: Seen::default(),
+            device_count: AtomicU64::new(0),
+        }
     }
 
     /// Has the metrics show what a circuit breaker before the store does.
@@ -99,6 +108,10 @@ impl DeviceStore {
         store.into_iter().chain(cache)
     }
 
+    pub(crate) fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
     pub(crate) fn cache_counts(&self) -> Option<CacheCounts> {
         self.cache.as_ref().map(|cache| cache.counts())
     }
@@ -106,6 +119,36 @@ impl DeviceStore {
     /// Notes that a device has connected.
     pub(crate) fn note_seen(&self, serial: &str) {
         self.seen.note(serial, unix_millis());
+    }
+
+    /// Why a batch failed last by damage, or else for any reason.
+    pub(crate) fn last_error(&self) -> Option<weir_store::Error> {
+        let errors = self.batches.last_errors();
+        let damage = |error: &weir_store::Error| matches!(error, weir_store::Error::Damaged(_));
+        let mut all = errors.into_iter().flatten();
+        let first = all.next()?;
+        if damage(&first) { Some(first) } else { Some(all.find(damage).unwrap_or(first)) }
+    }
+
+    /// Asks the store whether it takes writes, and how many devices it has.
+    pub(crate) async fn probe(&self) -> Result<u64, weir_store::Error> {
+        self.store().probe().await?;
+        let devices = self.store().count().await?;
+        self.device_count.store(devices, Ordering::Relaxed);
+        Ok(devices)
+    }
+
+    /// Asks the cache, if there is one, whether it answers.
+    pub(crate) async fn ping_cache(&self) -> Option<Result<(), weir_store::Error>> {
+        match &self.cache {
+            Some(cache) => Some(cache.ping().await),
+            None => None,
+        }
+    }
+
+    /// Devices that the store had when it was asked last.
+    pub(crate) fn device_count(&self) -> u64 {
+        self.device_count.load(Ordering::Relaxed)
     }
 
     /// Tells the store which devices have connected.

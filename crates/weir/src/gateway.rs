@@ -27,7 +27,7 @@ use crate::reports::{self, Reports};
 use crate::threads::{OpenFiles, Resources};
 use crate::tls::{Development, TlsError};
 use crate::workers::Workers;
-use crate::{activation, admin, admission, frames, lanes, tls, udp};
+use crate::{activation, admin, admission, frames, lanes, readiness, tls, udp};
 use builder::Depths;
 pub use builder::GatewayBuilder;
 
@@ -212,7 +212,7 @@ impl Gateway {
     pub async fn shutdown(mut self) {
         let over = self.hub.config().connection.drain_timeout;
         info!(connections = self.hub.devices.connection_count(), ?over, "draining");
-        self.hub.draining.send_replace(true);
+        self.hub.begin_drain();
         while self.listeners.join_next().await.is_some() {}
         if let Some(udp) = self.udp.take()
             && spawn_blocking(|| udp.finish()).await.is_err()
@@ -292,7 +292,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.hub.draining.send_replace(true);
+        self.hub.begin_drain();
         self.hub.events.close();
         self.stop_shards();
     }
@@ -474,6 +474,7 @@ fn launch(
     services.spawn(admission::tidy(Arc::clone(&hub)));
     services.spawn(activation::tidy(Arc::clone(&hub)));
     services.spawn(activation::tell_seen(Arc::clone(&hub)));
+    services.spawn(readiness::watch_store(Arc::clone(&hub)));
     if let Some(tls) = &hub.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }
@@ -487,7 +488,7 @@ fn launch(
         let stopped = async { stopped.await.unwrap_or_default() };
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
-    hub.set_listening();
+    hub.readiness.set_listening();
     let udp = None;
     let started = Box::new(started);
     Gateway { hub, _settling: settling, edge, listeners, desks, services, udp, admin, started }

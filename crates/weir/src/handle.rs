@@ -13,6 +13,7 @@ use crate::events::{EventCounts, EventFilter, Events};
 use crate::http::access::AccessLog;
 use crate::hub::Hub;
 use crate::lanes::Publisher;
+use crate::readiness::Readiness;
 use crate::tls::Contexts;
 
 /// The gateway from the inside.
@@ -105,9 +106,16 @@ impl Handle {
         self.hub.topics(prefix, after, limit)
     }
 
-    /// Whether the gateway listens, does not drain, and has all its shards.
+    /// Whether the gateway listens, does not drain, has all its shards, and has a store that works, if it has one.
     pub fn is_ready(&self) -> bool {
         self.hub.is_ready()
+    }
+
+    /// The same part by part, since when, and why not.
+    ///
+    /// Cost: a short lock. The store is asked every five seconds, and not by this.
+    pub fn readiness(&self) -> Readiness {
+        self.hub.readiness.read()
     }
 
     /// The shards, for what they count.

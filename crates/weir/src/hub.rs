@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Semaphore, watch};
@@ -20,6 +20,7 @@ use crate::handle::{Gauges, TopicInfo};
 use crate::http::access::AccessLog;
 use crate::http::ledger::Share;
 use crate::lanes::Lanes;
+use crate::readiness::{Board, Part, PartState};
 use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
 use crate::tls;
@@ -47,7 +48,8 @@ pub(crate) struct Hub {
     pub(crate) device_store: Option<Arc<DeviceStore>>,
     /// There if they may activate here.
     pub(crate) activator: Option<Activator>,
-    /// Becomes true once: nothing new is accepted.
+    pub(crate) readiness: Board,
+    /// Becomes true once, by [`Hub::begin_drain`]: nothing new is accepted.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
     pub(crate) drained: Semaphore,
@@ -56,9 +58,6 @@ pub(crate) struct Hub {
     lanes: Arc<Lanes>,
     counters: Arc<Counters>,
     message_ids: AtomicU64,
-    listening: AtomicBool,
-    /// A shard, or the task behind it, has ended by itself.
-    failed: AtomicBool,
 }
 
 /// Who lets connections and devices in.
@@ -84,6 +83,7 @@ impl Hub {
             device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
                 Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
             });
+        let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
         let shards = engine.shard_count();
         let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
@@ -102,6 +102,7 @@ impl Hub {
             tls,
             access_log,
             http_share: Share::new(engine.budget()),
+            readiness: Board::new(device_store.is_some(), has_cache),
             device_store,
             activator,
             draining: watch::Sender::new(false),
@@ -110,8 +111,6 @@ impl Hub {
             lanes,
             counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
-            listening: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
             config,
         })
     }
@@ -150,21 +149,18 @@ impl Hub {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.listening.load(Ordering::Relaxed)
-            && !self.failed.load(Ordering::Relaxed)
-            && !self.is_draining()
+        self.readiness.is_ready()
+    }
+
+    /// Accepts nothing new from now on.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.send_replace(true);
+        let cause = "the gateway closes its connections and ends".to_owned();
+        self.readiness.set(Part::Drain, PartState::Failed, Some(cause));
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
-    }
-
-    pub(crate) fn set_listening(&self) {
-        self.listening.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set_failed(&self) {
-        self.failed.store(true, Ordering::Relaxed);
     }
 
     /// The next message's id: milliseconds at the start of the server above a count, so that those of another start

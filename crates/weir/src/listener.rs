@@ -1,6 +1,7 @@
 //! TCP listeners: binding, and accepting without spinning when descriptors run out.
 
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -125,6 +126,7 @@ pub(crate) fn bind(
 
 /// Accepts until the gateway drains.
 pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, door: Door) {
+    let _watch = Watch { hub: Arc::clone(&hub), addr: listener.get_ref().local_addr().ok() };
     let mut draining = hub.draining.subscribe();
     tokio::select! {
         () = accept(&hub, &listener, &door) => {}
@@ -143,12 +145,15 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
                 let kind = AcceptError::of(&error);
                 hub.counters().count_accept_error(kind);
                 if !(is_out_of_descriptors(kind) && shed_one(hub, listener, door.farewell())) {
+                    trouble.tell(hub, listener, kind, Some(&error));
                     trouble.meet(kind, &error).await;
                 }
                 continue;
             }
         };
-        trouble.pause = PAUSE_MIN;
+        if mem::replace(&mut trouble.pause, PAUSE_MIN) != PAUSE_MIN {
+            trouble.tell(hub, listener, AcceptError::Other, None);
+        }
         hub.counters().count_accepted();
         let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
         match hub.admission.enter(hub, door, peer, is_proxied) {
@@ -239,6 +244,15 @@ struct Trouble {
 }
 
 impl Trouble {
+    /// Has readiness tell it, or that it is over.
+    fn tell(&self, hub: &Hub, listener: &Listener, kind: AcceptError, error: Option<&io::Error>) {
+        let Ok(addr) = listener.get_ref().local_addr() else { return };
+        if kind != AcceptError::Aborted {
+            let cause = error.map(|error| format!("cannot accept connections: {error}"));
+            hub.readiness.set_listener(addr, cause);
+        }
+    }
+
     /// Out of descriptors or memory, the connection stays in the backlog and accepting would fail again at once: the
     /// pause, which grows, is what keeps the thread from spinning.
     async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
@@ -264,6 +278,20 @@ impl Trouble {
 impl Default for Trouble {
     fn default() -> Self {
         Self { pause: PAUSE_MIN, logged_at: None, unlogged: 0 }
+    }
+}
+
+/// Notices that a listener has ended by itself.
+struct Watch {
+    hub: Arc<Hub>,
+    addr: Option<SocketAddr>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(addr) = self.addr.filter(|_| !self.hub.is_draining()) {
+            self.hub.readiness.end_listener(addr);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use weir_engine::{Front, Report};
 
 use crate::desk::Desk;
 use crate::hub::Hub;
+use crate::readiness::{Part, PartState};
 
 /// The shard's end.
 pub(crate) struct Reporter {
@@ -211,7 +212,8 @@ impl Drop for Watch {
                 shard = self.shard,
                 "a shard has stopped by itself: the gateway is not ready any more"
             );
-            self.hub.set_failed();
+            let cause = format!("shard {} has stopped by itself", self.shard);
+            self.hub.readiness.set(Part::Shards, PartState::Failed, Some(cause));
         }
     }
 }

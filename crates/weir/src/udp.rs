@@ -139,8 +139,12 @@ impl Running {
         for socket in sockets {
             running.bells.push(socket.bell());
             let (stop, shared) = (Arc::clone(&running.stop), Arc::clone(&shared));
+            let watch = Watch { stop: Arc::clone(&stop), counters: Arc::clone(&shared.counters) };
             let builder = std::thread::Builder::new().name("weir-udp".to_owned());
-            running.threads.push(builder.spawn(move || thread::run(&socket, shared, &stop))?);
+            running.threads.push(builder.spawn(move || {
+                let _watch = watch;
+                thread::run(&socket, shared, &stop);
+            })?);
         }
         Ok(running)
     }
@@ -158,6 +162,20 @@ impl Running {
     fn tell(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bells.iter().for_each(|bell| bell());
+    }
+}
+
+/// Notices that a thread has ended by itself.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.stop.load(Ordering::Relaxed) {
+            self.counters.udp.count_thread_ended();
+        }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct LaneCounts {
     pub batches: u64,
     /// Batches that the store did not answer.
     pub failed: u64,
+    /// Those among them that no answered one has followed.
+    pub failed_in_a_row: u64,
     /// Items refused as too many waited.
     pub refused: u64,
     /// Items whose time ended.
@@ -48,8 +50,11 @@ pub(super) struct Lane<K: Kind> {
     joined: AtomicU64,
     batches: AtomicU64,
     failed: AtomicU64,
+    failed_in_a_row: AtomicU64,
     refused: AtomicU64,
     timed_out: AtomicU64,
+    /// Of the last batch that failed.
+    last_error: Mutex<Option<Error>>,
 }
 
 struct State<K: Kind> {
@@ -98,8 +103,10 @@ impl<K: Kind> Lane<K> {
             joined: zero(),
             batches: zero(),
             failed: zero(),
+            failed_in_a_row: zero(),
             refused: zero(),
             timed_out: zero(),
+            last_error: Mutex::default(),
         })
     }
 
@@ -139,6 +146,7 @@ impl<K: Kind> Lane<K> {
             joined: read(&self.joined),
             batches: read(&self.batches),
             failed: read(&self.failed),
+            failed_in_a_row: read(&self.failed_in_a_row),
             refused: read(&self.refused),
             timed_out: read(&self.timed_out),
             queued,
@@ -197,9 +205,7 @@ impl<K: Kind> Lane<K> {
             }
             self.batches.fetch_add(1, Ordering::Relaxed);
             let result = self.kind.send(part.iter().map(|asked| asked.ask.clone()).collect()).await;
-            if result.is_err() {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-            }
+            self.note(result.as_ref().err());
             match result {
                 Ok(answers) => {
                     // Where the store gives too few, those without one are told that it broke off.
@@ -215,6 +221,21 @@ impl<K: Kind> Lane<K> {
                 Err(error) => self.answer_failed(part, &error).await,
             }
         }
+    }
+
+    /// Why the last batch failed that did.
+    pub(super) fn last_error(&self) -> Option<Error> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, failure: Option<&Error>) {
+        let Some(error) = failure else {
+            self.failed_in_a_row.store(0, Ordering::Relaxed);
+            return;
+        };
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tells those of a batch that has failed what can be said nevertheless, or its error.

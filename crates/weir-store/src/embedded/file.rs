@@ -164,7 +164,11 @@ fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> 
     let took = begun.elapsed();
     match checked {
         Ok(text) if text == "ok" => Ok((took, true)),
-        Ok(text) => Err(OpenError::Damaged { path: path.into(), text }),
+        Ok(text) => {
+            // A line says which database it is, and there is one.
+            let text = text.lines().last().unwrap_or_default().to_owned();
+            Err(OpenError::Damaged { path: path.into(), text })
+        }
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
             Ok((took, false))
         }

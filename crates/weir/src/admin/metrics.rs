@@ -25,7 +25,7 @@ use self::families::{Families, Histogram};
 pub(super) use self::text::Form;
 use super::process;
 use crate::{
-    AcceptError, ConnectRefuseCause, Handle, PublishTarget, RefuseCause, ResumeOutcome,
+    AcceptError, ConnectRefuseCause, Handle, PartState, PublishTarget, RefuseCause, ResumeOutcome,
     SubscribeRefuseCause,
 };
 
@@ -87,6 +87,7 @@ impl Collector for Gateway {
         self.http(&mut families)?;
         self.udp(&mut families)?;
         self.devices(&mut families)?;
+        self.readiness(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;
@@ -425,6 +426,21 @@ impl Gateway {
             "weir_mailbox_depth",
             "Commands that wait for a shard or are being carried out: messages, all other commands, and the reserved lane.",
             depths,
+        )
+    }
+
+    /// One of the states of each part is 1.
+    fn readiness(&self, to: &mut Families<'_>) -> fmt::Result {
+        let parts = self.handle.readiness().parts;
+        to.gauges(
+            "weir_part_state",
+            "How each part of the gateway is: 1 for its state, 0 for the others; a part that has failed makes /readyz answer 503.",
+            parts.iter().flat_map(|part| {
+                PartState::ALL.map(|state| {
+                    let labels = [("part", part.part.name()), ("state", state.name())];
+                    (labels, u64::from(part.state == state))
+                })
+            }),
         )
     }
 

@@ -8,6 +8,7 @@ mod guard;
 mod metrics;
 mod openapi;
 mod process;
+mod ready;
 mod roster;
 mod routes;
 mod stream;

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 
+use super::ready;
 use super::roster::{ImportedView, StoredPageView};
 use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
+use crate::Part;
 use crate::web::openapi::{Description, Operation, limit, text, text_like};
 use crate::web::problem::Kind;
 use crate::web::publish::{Many, Message, Published, Results};
@@ -147,9 +149,19 @@ fn health() -> Operation {
 }
 
 fn ready() -> Operation {
-    open("ready", "Whether devices are admitted")
-        .answers_text("text/plain", "They are")
+    open("ready", "Whether devices are admitted, and how each part of the gateway is")
+        .description(
+            "A part that has failed makes the answer 503, a problem document with the same members; `exclude` names one \
+             that does not count, and may be given several times.",
+        )
+        .query(ready::EXCLUDE, "A part that does not count", parts())
+        .answers::<ready::ReadinessView>("They are")
         .refuses(&[Kind::NotReady])
+}
+
+fn parts() -> Object {
+    let names = Part::ALL.map(|part| part.name());
+    ObjectBuilder::from(text()).enum_values(Some(names)).build()
 }
 
 fn metrics() -> Operation {

@@ -320,7 +320,7 @@ fn serial(field: &str, text: &str) -> Result<Serial, Problem> {
 
 fn unanswered(error: &weir_store::Error) -> Problem {
     tracing::warn!(%error, "the store of devices does not answer the admin API");
-    Problem::store_unavailable()
+    Problem::store_failed(error)
 }
 
 fn unreadable(error: &RowsError) -> Problem {

@@ -11,7 +11,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
-use super::{events, openapi, roster, views};
+use super::{events, openapi, ready, roster, views};
 use crate::web::body::{self, Room, Whole};
 use crate::web::problem::{Kind, Problem};
 use crate::web::publish;
@@ -158,6 +158,10 @@ impl Routes {
             return Err(Problem::method(route.methods()));
         }
         let id = found.params.get("id").unwrap_or_default();
+        if route == Route::Ready {
+            let is_trusted = self.guard.check_token(&head.headers, None).is_ok();
+            return ready::ready(&self.handle, head.uri.query(), is_trusted);
+        }
         if method == Method::POST {
             return self.post(route, id, head, body).await;
         }
@@ -219,7 +223,6 @@ impl Routes {
             Route::Export => roster::export(&self.handle),
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
-            Route::Ready => self.ready(),
             Route::Metrics => {
                 let form = Form::of(&head.headers);
                 let text = self.metrics.text_as(form);
@@ -230,16 +233,9 @@ impl Routes {
             Route::OpenApi => {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
-            Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
+            // Answered where the head is looked at.
+            Route::Ready | Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
         }
-    }
-
-    fn ready(&self) -> Result<Reply, Problem> {
-        if self.handle.is_ready() {
-            return Ok(text("ready\n"));
-        }
-        let detail = "the gateway is starting or draining, or a shard has failed";
-        Err(Problem::retry(Kind::NotReady, RETRY_AFTER, detail))
     }
 }
 
@@ -250,4 +246,3 @@ fn text(body: &'static str) -> Reply {
 /// A thousand messages of 1 KiB; with many more the answer would come too late to be of use.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -15,6 +15,8 @@ pub(crate) struct UdpCounts {
     /// Requests that the front has not answered.
     waiting: AtomicU64,
     sockets: OnceLock<Vec<Weak<DatagramSocket>>>,
+    /// Threads that have ended by themselves.
+    threads_ended: AtomicU64,
 }
 
 /// Something that is counted.
@@ -117,6 +119,15 @@ impl UdpCounts {
         for (total, count) in totals.chain(malformed).filter(|(_, count)| **count > 0) {
             total.fetch_add(std::mem::take(count), Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn count_thread_ended(&self) {
+        self.threads_ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Threads that have ended by themselves.
+    pub(crate) fn threads_ended(&self) -> u64 {
+        self.threads_ended.load(Ordering::Relaxed)
     }
 
     pub(super) fn enter(&self) {

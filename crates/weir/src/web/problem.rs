@@ -234,6 +234,11 @@ impl Problem {
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
     }
 
+    /// The same for an operator, who may know why.
+    pub(crate) fn store_failed(error: &weir_store::Error) -> Self {
+        Self::retry(Kind::StoreUnavailable, STORE_RETRY, error.to_string())
+    }
+
     /// 404: there is no store.
     pub(crate) fn no_store() -> Self {
         Self::new(Kind::NotFound, "this gateway keeps no devices (store.kind)")

@@ -54,6 +54,11 @@ impl Gateway {
             let values = lanes.map(|(kind, lane)| ([("kind", kind)], count(&lane) as u64));
             to.gauges(name, help, values)?;
         }
+        to.gauge(
+            "weir_store_devices",
+            "Devices in the store, as counted every few seconds.",
+            devices.device_count(),
+        )?;
         to.counter(
             "weir_store_seen_dropped",
             "Connects of devices of which the store was not told: too many at once, or it did not answer.",

@@ -1,0 +1,100 @@
+//! `GET /readyz`: whether the gateway is ready, part by part.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http_body_util::{Either, Full};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::web::problem::{Document, Kind, Problem};
+use crate::web::query::Query;
+use crate::web::reply::{self, Reply};
+use crate::{Handle, Part, PartReadiness, Readiness};
+
+/// Whether it is ready, and each of its parts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Readiness)]
+pub(super) struct ReadinessView {
+    ready: bool,
+    parts: Vec<PartView>,
+}
+
+/// One part.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Part)]
+struct PartView {
+    /// `listeners`, `shards`, `drain`; `store` and `cache` where they are configured.
+    part: &'static str,
+    /// `ok`, `degraded` (it is ready nevertheless) or `failed`.
+    state: &'static str,
+    /// Since when, in milliseconds since 1970.
+    since_ms: u64,
+    /// Why it is not `ok`; only for who shows the token of the admin API, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    cause: Option<String>,
+}
+
+/// The same as a refusal.
+#[derive(Serialize)]
+struct NotReadyView<'a> {
+    #[serde(flatten)]
+    problem: Document<'a>,
+    #[serde(flatten)]
+    readiness: &'a ReadinessView,
+}
+
+/// Answers; `is_trusted`: whoever asks may know causes.
+pub(super) fn ready(
+    handle: &Handle,
+    query: Option<&str>,
+    is_trusted: bool,
+) -> Result<Reply, Problem> {
+    let (_, left_out) = Query::parse_with_list(query, &[], EXCLUDE)?;
+    let left_out = left_out.iter().map(|name| part(name)).collect::<Result<Vec<_>, _>>()?;
+    let readiness = handle.readiness();
+    let view = ReadinessView::of(&readiness, &left_out, is_trusted);
+    if view.ready {
+        return Ok(reply::json(StatusCode::OK, &view));
+    }
+    let counting = readiness.parts.iter().filter(|part| !left_out.contains(&part.part));
+    let failed: Vec<&str> = counting
+        .filter(|part| part.state == crate::PartState::Failed)
+        .map(|part| part.part.name())
+        .collect();
+    let detail = format!("not ready: {}", failed.join(", "));
+    let problem = Problem::retry(Kind::NotReady, RETRY_AFTER, detail);
+    let whole = NotReadyView { problem: problem.document(), readiness: &view };
+    // Numbers and texts only.
+    let body = serde_json::to_vec(&whole).unwrap_or_default();
+    let mut reply = problem.into_response();
+    *reply.body_mut() = Either::Left(Full::new(body.into()));
+    Ok(reply)
+}
+
+fn part(name: &str) -> Result<Part, Problem> {
+    Part::ALL.into_iter().find(|part| part.name() == name).ok_or_else(|| {
+        let known = Part::ALL.map(Part::name).join(", ");
+        Problem::field(EXCLUDE, format!("there is no part {name:?}; known are {known}"))
+    })
+}
+
+impl ReadinessView {
+    fn of(readiness: &Readiness, left_out: &[Part], is_trusted: bool) -> Self {
+        let view = |part: &PartReadiness| PartView {
+            part: part.part.name(),
+            state: part.state.name(),
+            since_ms: part.since_ms,
+            cause: part.cause.clone().filter(|_| is_trusted),
+        };
+        ReadinessView {
+            ready: readiness.is_ready_without(left_out),
+            parts: readiness.parts.iter().map(view).collect(),
+        }
+    }
+}
+
+/// The parameter that names a part which does not count.
+pub(super) const EXCLUDE: &str = "exclude";
+const RETRY_AFTER: Duration = Duration::from_secs(1);
