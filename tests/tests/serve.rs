@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde_json::json;
-use weir_tests::http2::Http2;
-use weir_tests::{Answer, Device, PATIENCE, Server, Upgrade, masked};
+use weir_tests::http2::{Http2, PING, frame as http2_frame};
+use weir_tests::{Answer, Device, Metrics, PATIENCE, Server, Upgrade, masked, now};
 use weir_wire::v1::{self, client_message, push, server_message};
 use weir_wire::{Advice, CloseReason, frame};
 
@@ -377,5 +377,36 @@ fn a_broadcast_published_with_curl_reaches_ten_thousand() -> Result<()> {
     server.await_metrics("the deliveries to be counted", |metrics| {
         metrics.sum("weir_messages_delivered_total", "") == COUNT as f64
     })?;
+    Ok(())
+}
+
+/// A stranger makes a library log a line for each of his frames.
+#[test]
+fn a_peer_fills_no_log() -> Result<()> {
+    const FRAMES: usize = 50_000;
+    let server = Server::start_with_http("")?;
+    let mut peer = Http2::connect(server.http_addr()?, &[])?;
+    let began = now();
+    // The answer to a ping that was never sent.
+    let frames = http2_frame(PING, 1, 0, b"abcdefgh").repeat(1_000);
+    for _ in 0..FRAMES / 1_000 {
+        peer.stream.write_all(&frames)?;
+    }
+    // All of them have been read when what stands behind them is answered.
+    peer.get(1, "/rest/hello")?;
+    peer.body(1)?;
+    let seconds = usize::try_from(began.elapsed().as_secs())? + 2;
+    server.await_log("PING ack", 1)?;
+    let lines = server.log().matches("PING ack").count();
+    assert!(lines <= 10 * seconds, "{lines} lines in {seconds} s");
+    let suppressed = |metrics: &Metrics| metrics.sum("weir_log_lines_suppressed_total", "");
+    server.await_metrics("lines that were suppressed", |metrics| suppressed(metrics) > 0.0)?;
+    let lines = server.log().matches("PING ack").count();
+    #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+    server.await_metrics("all of them to be counted", |metrics| {
+        suppressed(metrics) == (FRAMES - lines) as f64
+    })?;
+    server.await_log("more lines like the ones before were suppressed", 1)?;
+    assert!(server.log().contains("of=\"h2::"), "{}", server.log());
     Ok(())
 }

@@ -41,6 +41,8 @@ pub(crate) struct LogSettings {
     pub(crate) format: LogFormat,
     /// Lines that may wait for standard error.
     pub(crate) queue_lines: usize,
+    /// Lines of each place in the code that logs; 0: as many as come.
+    pub(crate) lines_per_second: u32,
 }
 
 /// How a log line looks.
@@ -100,19 +102,32 @@ impl LogSettings {
         if !(QUEUE_LINES_MIN..=QUEUE_LINES_MAX).contains(&self.queue_lines) {
             return error("log.queue_lines", self.queue_lines.to_string(), QUEUE_LINES_ALLOWED);
         }
+        if self.lines_per_second > LINES_PER_SECOND_MAX {
+            let value = self.lines_per_second.to_string();
+            return error("log.lines_per_second", value, LINES_PER_SECOND_ALLOWED);
+        }
         Ok(())
     }
 }
 
 impl Default for LogSettings {
     fn default() -> LogSettings {
-        LogSettings { level: "info".to_owned(), format: LogFormat::Text, queue_lines: 8_192 }
+        LogSettings {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+            queue_lines: 8_192,
+            // Some hundred kilobytes a minute of what somebody repeats.
+            lines_per_second: 10,
+        }
     }
 }
 
 const LEVEL_ALLOWED: &str =
     "one of off, error, warn, info, debug and trace, or directives such as info,weir=debug";
 const QUEUE_LINES_ALLOWED: &str = "128 to 1048576";
+const LINES_PER_SECOND_ALLOWED: &str = "0 to 1000000";
+/// More is no limit.
+const LINES_PER_SECOND_MAX: u32 = 1_000_000;
 /// Fewer would drop the lines of an ordinary start.
 const QUEUE_LINES_MIN: usize = 128;
 /// The queue is allocated at the start: 32 bytes a line.

@@ -1,20 +1,32 @@
-//! Log lines: through a bounded queue to standard error, never in the way of the gateway.
+//! Log lines: at a bounded rate through a bounded queue to standard error, never in the way of the gateway.
+
+mod limit;
 
 use std::io::IsTerminal;
 
 use anyhow::Context;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt, registry};
 
 use crate::config::{LogFormat, LogSettings};
+use limit::LineLimit;
 
 /// The log, for as long as it is held; dropped, it writes what is queued.
 ///
-/// Limits: `log.queue_lines` lines wait for standard error; what does not fit is dropped and counted.
+/// Limits: `log.lines_per_second` of each place in the code that logs; what is beyond is counted, and told in one line.
+/// `log.queue_lines` lines wait for standard error; what does not fit is dropped and counted.
 pub(crate) struct Log {
-    dropped: ErrorCounter,
+    losses: Losses,
     _flushes_when_dropped: WorkerGuard,
+}
+
+/// What knows of lines that were not written.
+#[derive(Clone)]
+pub(crate) struct Losses {
+    dropped: ErrorCounter,
+    limit: LineLimit,
 }
 
 impl Log {
@@ -25,23 +37,50 @@ impl Log {
             .buffered_lines_limit(settings.queue_lines)
             .thread_name("weir-log")
             .finish(std::io::stderr());
-        let dropped = queue.error_counter();
-        subscribe(settings, queue)?;
-        Ok(Log { dropped, _flushes_when_dropped: guard })
+        let limit = LineLimit::new(settings.lines_per_second);
+        let losses = Losses { dropped: queue.error_counter(), limit: limit.clone() };
+        subscribe(settings, limit, queue)?;
+        Ok(Log { losses, _flushes_when_dropped: guard })
     }
 
-    /// What counts the dropped lines.
-    pub(crate) fn dropped(&self) -> ErrorCounter {
-        self.dropped.clone()
+    /// What knows of lines that were not written.
+    pub(crate) fn losses(&self) -> Losses {
+        self.losses.clone()
     }
 }
 
-fn subscribe(settings: &LogSettings, queue: NonBlocking) -> anyhow::Result<()> {
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.losses.limit.tell();
+    }
+}
+
+impl Losses {
+    /// Lines that the queue had no room for.
+    pub(crate) fn dropped(&self) -> u64 {
+        u64::try_from(self.dropped.dropped_lines()).unwrap_or(u64::MAX)
+    }
+
+    /// Lines that came faster than the rate.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.limit.suppressed()
+    }
+
+    /// Has the log say what was suppressed since this was said last.
+    pub(crate) fn tell_suppressed(&self) {
+        self.limit.tell();
+    }
+}
+
+fn subscribe(settings: &LogSettings, limit: LineLimit, queue: NonBlocking) -> anyhow::Result<()> {
     let filter: EnvFilter = settings.level.parse().context("log.level")?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(queue);
+    let subscriber = registry().with(filter).with(limit);
+    let lines = fmt::layer().with_writer(queue);
     let started = match settings.format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+        LogFormat::Text => {
+            subscriber.with(lines.with_ansi(std::io::stderr().is_terminal())).try_init()
+        }
+        LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
     started.context("cannot start the log")
 }

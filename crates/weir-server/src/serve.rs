@@ -8,11 +8,10 @@ use anyhow::{Context, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tracing::{info, warn};
-use tracing_appender::non_blocking::ErrorCounter;
 use weir::{DeviceStore, Gateway, Handle, Resources};
 
 use crate::config::Settings;
-use crate::log::Log;
+use crate::log::{Log, Losses};
 use crate::store::{self, Begin, Opened};
 use crate::{banner, say, sys};
 
@@ -28,7 +27,7 @@ pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> 
         .enable_all()
         .build()
         .context("cannot start the front threads")?;
-    let end = runtime.block_on(serve(settings, begin, front_threads, log.dropped()));
+    let end = runtime.block_on(serve(settings, begin, front_threads, log.losses()));
     // After an orderly end nothing is left to wait for; after a second signal nothing may be waited for.
     runtime.shutdown_background();
     end
@@ -38,7 +37,7 @@ async fn serve(
     settings: Settings,
     begin: Begin,
     front_threads: usize,
-    dropped: ErrorCounter,
+    losses: Losses,
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that an early signal finds somebody.
     let mut signals = Signals::catch()?;
@@ -58,7 +57,7 @@ async fn serve(
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
     // A closed standard output is no reason not to serve.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
-    let reporter = tokio::spawn(report_dropped_lines(gateway.handle(), dropped));
+    let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
 
     // Not within the line below: what a line tells is worked out only if its level is on.
     let signal = signals.end(|| reload(&gateway.handle())).await;
@@ -124,14 +123,17 @@ impl Signals {
     }
 }
 
-/// The log's queue counts what it drops but tells nobody: into the metrics it goes, and into the log once there is room.
-async fn report_dropped_lines(handle: Handle, dropped: ErrorCounter) {
-    let mut ticks = interval(DROPPED_LINES_INTERVAL);
+/// What the log suppresses or drops it counts but tells nobody: into the metrics it goes, and into the log once there is
+/// room.
+async fn report_lost_lines(handle: Handle, losses: Losses) {
+    let mut ticks = interval(LOST_LINES_INTERVAL);
     let mut reported = 0;
     loop {
         ticks.tick().await;
-        let total = dropped.dropped_lines();
-        handle.counters().set_log_lines_dropped(u64::try_from(total).unwrap_or(u64::MAX));
+        losses.tell_suppressed();
+        handle.counters().set_log_lines_suppressed(losses.suppressed());
+        let total = losses.dropped();
+        handle.counters().set_log_lines_dropped(total);
         if total > reported {
             let lines = total - reported;
             warn!(lines, total, "log lines dropped: standard error takes them too slowly");
@@ -147,4 +149,4 @@ const EXIT_CUT_SHORT: u8 = 1;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Often enough for a scrape of the metrics.
-const DROPPED_LINES_INTERVAL: Duration = Duration::from_secs(5);
+const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);

@@ -398,7 +398,11 @@ fn log_lines_can_be_json() {
 /// Nobody reads its standard error, and yet it serves; what is dropped for that is counted.
 #[test]
 fn a_log_that_nobody_reads_holds_up_nothing_and_its_drops_are_counted() {
-    let server = Server::start(&[("WEIR_LOG_LEVEL", "debug"), ("WEIR_LOG_QUEUE_LINES", "128")]);
+    let server = Server::start(&[
+        ("WEIR_LOG_LEVEL", "debug"),
+        ("WEIR_LOG_QUEUE_LINES", "128"),
+        ("WEIR_LOG_LINES_PER_SECOND", "0"),
+    ]);
     // A line each: far more than the pipe and the queue hold.
     const REQUESTS: usize = 3_000;
 

@@ -45,6 +45,7 @@ pub struct Counters {
     refreshes: [AtomicU64; RefreshOutcome::ALL.len()],
     expiring_told: AtomicU64,
     log_lines_dropped: AtomicU64,
+    log_lines_suppressed: AtomicU64,
     /// From accept to the shard's answer.
     pub(crate) settle_times: Times,
     pub(crate) tls: TlsCounts,
@@ -260,6 +261,16 @@ impl Counters {
     /// Takes over how many log lines were dropped in all: the log is the program's, the metrics are here.
     pub fn set_log_lines_dropped(&self, total: u64) {
         self.log_lines_dropped.store(total, Ordering::Relaxed);
+    }
+
+    /// Log lines that came faster than their rate, as the program said last.
+    pub fn log_lines_suppressed(&self) -> u64 {
+        self.log_lines_suppressed.load(Ordering::Relaxed)
+    }
+
+    /// Says how many log lines came faster than their rate since the start: the program's log knows.
+    pub fn set_log_lines_suppressed(&self, total: u64) {
+        self.log_lines_suppressed.store(total, Ordering::Relaxed);
     }
 
     pub(crate) fn count_accepted(&self) {

@@ -1,7 +1,7 @@
 //! Every key, defined once: from here come the reading, the variables, the messages, the reference and the example.
 
 use super::field::{At, Field};
-use super::{LEVEL_ALLOWED, QUEUE_LINES_ALLOWED, Settings};
+use super::{LEVEL_ALLOWED, LINES_PER_SECOND_ALLOWED, QUEUE_LINES_ALLOWED, Settings};
 
 /// One key.
 pub(super) struct Key {
@@ -530,5 +530,11 @@ static KEYS: &[Key] = &[
         QUEUE_LINES_ALLOWED,
         "Lines that may wait for standard error. More are dropped rather than hold up the gateway, and counted in \
          `weir_log_lines_dropped_total`."
+    ),
+    key!(
+        program log.lines_per_second,
+        LINES_PER_SECOND_ALLOWED,
+        "Lines a second of each place in the code that logs, libraries included: peers can cause some. The rest is counted \
+         (`weir_log_lines_suppressed_total`), and a line every 5 s says how many. 0: no limit, to see all of `debug`."
     ),
 ];

@@ -161,6 +161,10 @@ fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
             "[log]\nlevel = \"loud=?\"\n",
             "f.toml:2:9: log.level = \"loud=?\": allowed is one of off,",
         ),
+        (
+            "[log]\nlines_per_second = 1000001\n",
+            "f.toml:2:20: log.lines_per_second = 1000001: allowed is 0 to 1000000",
+        ),
         ("[log]\nqueue_lines = 1\n", "f.toml:2:15: log.queue_lines = 1: allowed is 128 to 1048576"),
         (
             "[[auth.tokens]]\ntoken = \"s3cret\"\n[[auth.tokens]]\ntoken = \"s3cret\"\n",

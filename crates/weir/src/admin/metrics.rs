@@ -239,6 +239,11 @@ impl Gateway {
             "Log lines dropped because the queue of the log was full.",
             front.log_lines_dropped(),
         )?;
+        to.counter(
+            "weir_log_lines_suppressed",
+            "Log lines that were not written because one place in the code logged more than log.lines_per_second.",
+            front.log_lines_suppressed(),
+        )?;
         self.access_log(to)
     }
 
