@@ -245,6 +245,7 @@ const SECONDS: &[Second] = &[
         "misbehaved",
     ),
     ("data", |c| c.say(Forger::DATA, b"x"), UNEXPECTED_MESSAGE, "misbehaved"),
+    ("a Finished in plaintext", |c| c.send(&record(&FINISHED)), UNEXPECTED_MESSAGE, "misbehaved"),
     ("a wrong Finished", |c| c.say(Forger::HANDSHAKE, &FINISHED), DECRYPT_ERROR, "decrypt"),
     (
         "a Finished of 16 MB",

@@ -148,9 +148,9 @@ impl Handshake {
     /// Whether a step would lead anywhere: a whole ClientHello at first, a whole record later, or what is no such.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.has_begun() {
-            let rest = &self.input.bytes[self.shown..];
-            return match record_bytes(rest) {
-                Ok(bytes) => bytes.is_some_and(|bytes| bytes <= rest.len()),
+            let rest = self.input.bytes.len() - self.shown;
+            return match self.next_record() {
+                Ok(bytes) => bytes.is_some_and(|bytes| bytes <= rest),
                 Err(_) => true,
             } || self.input.bytes.len() >= INPUT_BYTES_MAX;
         }
@@ -233,9 +233,9 @@ impl Handshake {
                 }
                 Ok(Next::Again) => {}
                 Ok(Next::Record) => {
-                    let rest = &self.input.bytes[self.shown..];
-                    match record_bytes(rest).map_err(Failure::Guarded)? {
-                        Some(bytes) if bytes <= rest.len() => {
+                    let rest = self.input.bytes.len() - self.shown;
+                    match self.next_record().map_err(Failure::Guarded)? {
+                        Some(bytes) if bytes <= rest => {
                             self.latest = Some(self.shown);
                             self.shown += bytes;
                         }
@@ -248,11 +248,25 @@ impl Handshake {
         }
     }
 
+    /// Length of the record that rustls is shown next, once its header is there.
+    fn next_record(&self) -> Result<Option<usize>, Guarded> {
+        let rest = &self.input.bytes[self.shown..];
+        if self.is_sealed() && rest.first() == Some(&HANDSHAKE) {
+            // A message in plaintext: rustls would take it for a record that does not open.
+            return Err((HandshakeFailure::Misbehaved, AlertDescription::UnexpectedMessage));
+        }
+        record_bytes(rest)
+    }
+
+    /// Whether it is TLS 1.3, and the server has answered the ClientHello: each message comes sealed from then on.
+    fn is_sealed(&self) -> bool {
+        !self.secrets.server.bytes().is_empty()
+    }
+
     /// Whether the record that rustls has just seen for the first time is sealed and holds nothing.
     fn is_latest_empty(&mut self) -> bool {
         let Some(start) = self.latest.take() else { return false };
-        let is_sealed = !self.secrets.server.bytes().is_empty();
-        is_sealed && alert::is_empty_inside(&self.input.bytes[start..self.shown])
+        self.is_sealed() && alert::is_empty_inside(&self.input.bytes[start..self.shown])
     }
 
     /// Puts the alert of a failed handshake behind what is to be sent.
@@ -313,7 +327,7 @@ impl Handshake {
         let code = u8::from(alert);
         let secret = self.secrets.server.bytes();
         let mut record = Vec::new();
-        if !secret.is_empty() {
+        if self.is_sealed() {
             // The server has sent its `Finished`, and nothing since then but perhaps an alert, which is not sent.
             let cipher = conn.negotiated_cipher_suite().and_then(|suite| cipher_of(suite.suite()));
             let session =
