@@ -108,6 +108,14 @@ impl Server {
         })
     }
 
+    /// The same, and devices may come with TLS as well.
+    pub fn start_with_all_doors(extra: &str) -> Result<Server> {
+        Self::launch(|| {
+            let (tls, http, https) = (Some(free_addr()?), Some(free_addr()?), Some(free_addr()?));
+            Self::spawn(extra, None, Doors { tls, http, https, ..Doors::default() })
+        })
+    }
+
     /// The same, speaking HTTP and answering datagrams.
     pub fn start_with_datagrams(extra: &str) -> Result<Server> {
         Self::launch(|| {

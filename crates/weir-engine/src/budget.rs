@@ -144,7 +144,14 @@ impl Budget {
 
     /// Takes `bytes` of a share, or nothing, which is counted.
     pub fn take(&self, share: Share, bytes: usize) -> bool {
-        let taken = self.try_take(share, bytes);
+        self.take_within(share, bytes, usize::MAX)
+    }
+
+    /// The same, as long as no more than `bytes_max` of the share are taken, which may be less than its limit: the rest is
+    /// for takers that ask for less.
+    pub fn take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
+        let bytes_max = bytes_max.min(self.bytes_max_of(share));
+        let taken = self.try_take_within(share, bytes, bytes_max);
         if !taken {
             self.part(share).refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -153,9 +160,13 @@ impl Budget {
 
     /// Takes `bytes`, or nothing.
     fn try_take(&self, share: Share, bytes: usize) -> bool {
+        self.try_take_within(share, bytes, self.bytes_max_of(share))
+    }
+
+    fn try_take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
         let part = self.part(share);
         let taken = part.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(bytes).filter(|sum| *sum <= part.bytes_max)
+            used.checked_add(bytes).filter(|sum| *sum <= bytes_max)
         });
         if taken.is_ok() {
             self.note_peak();
@@ -352,6 +363,16 @@ mod tests {
             assert_eq!(budget.used(), bytes_max);
             assert!(budget.bytes_max_of(Messages) >= bytes_max / 4 + retention_bytes);
         }
+    }
+
+    #[test]
+    fn a_taker_can_be_held_to_less_than_the_share() {
+        let budget = Budget::new(320);
+        assert!(budget.take_within(Waiting, 40, 60));
+        assert!(!budget.take_within(Waiting, 21, 60));
+        assert!(budget.take_within(Waiting, 40, 1_000));
+        assert!(!budget.take_within(Waiting, 1, 1_000));
+        assert_eq!((budget.used_of(Waiting), budget.refused_of(Waiting)), (80, 2));
     }
 
     #[test]

@@ -126,8 +126,9 @@ impl Admission {
         if hub.is_draining() {
             return Err(ConnectRefuseCause::Draining);
         }
-        // At its edge the budget belongs to those who are connected.
-        if is_memory_tight(hub) {
+        // At its edge the budget belongs to those who are connected. The share of slow connections
+        // does not matter here: they give way themselves. Nor does that of unsettled ones: it is asked when they send.
+        if hub.engine().budget().is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
         // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
@@ -181,7 +182,7 @@ impl Admission {
 
     /// Finds a shard for a connection whose device is known; it has one more now.
     pub(crate) fn settle(hub: &Hub) -> Result<usize, ConnectRefuseCause> {
-        if is_memory_tight(hub) {
+        if hub.engine().budget().is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
         hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
@@ -424,13 +425,6 @@ impl Spares {
     fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
         self.0.lock().expect("no panic happens under the spares' lock")
     }
-}
-
-/// Whether new connections have to wait until the byte budget has more room. What waits for slow connections says
-/// nothing here: those give way themselves.
-fn is_memory_tight(hub: &Hub) -> bool {
-    let budget = hub.engine().budget();
-    budget.is_tight(Share::Messages) || budget.is_tight(Share::Unsettled)
 }
 
 /// Sockets on shards whose connections have been reported closed.

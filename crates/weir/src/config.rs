@@ -222,6 +222,8 @@ pub struct LimitsConfig {
     pub device_id_bytes_max: usize,
     /// Length of a frame, from a device or to it.
     pub frame_bytes_max: usize,
+    /// Length of the frame, or of the message of a WebSocket, that holds `Hello`; no more than `frame_bytes_max` counts.
+    pub hello_bytes_max: usize,
     /// Connections from one address (of IPv6: from one /64), settled or not; 0: as many as come.
     pub connections_per_source_max: usize,
     /// Connects that one address may make in a second; 0: as many as come.
@@ -287,6 +289,13 @@ impl Config {
     pub fn admits_anonymous(&self) -> bool {
         let exposed = || self.listen.exposed().is_some();
         self.auth.anonymous.unwrap_or_else(|| !exposed())
+    }
+}
+
+impl LimitsConfig {
+    /// The limit on `Hello` that is in force.
+    pub(crate) fn hello_bytes_max(&self) -> usize {
+        self.hello_bytes_max.min(self.frame_bytes_max)
     }
 }
 
@@ -367,6 +376,7 @@ impl Default for LimitsConfig {
             topic_bytes_max: 255,
             device_id_bytes_max: 128,
             frame_bytes_max: 64 * 1024,
+            hello_bytes_max: 16 * 1024,
             connections_per_source_max: 0,
             connects_per_source_per_second: 0,
             connects_per_source_burst: 256,

@@ -30,6 +30,7 @@ mod reports;
 mod rights;
 mod router;
 mod session;
+mod share;
 mod slab;
 mod sources;
 mod threads;

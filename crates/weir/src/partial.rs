@@ -11,16 +11,34 @@ use weir_engine::tls::Violation;
 use weir_engine::{Budget, Share};
 use weir_wire::CloseReason;
 
+use crate::share::{Charge, NoRoom};
+
 /// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
+///
+/// Limits: they are charged to [`Share::Unsettled`] each time when more bytes come.
 pub(crate) struct Partial {
     pub(crate) bytes: Vec<u8>,
-    budget: Arc<Budget>,
-    charged: usize,
+    charge: Charge,
 }
 
 impl Partial {
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
-        Self { bytes: Vec::new(), budget: Arc::clone(budget), charged: 0 }
+        Self { bytes: Vec::new(), charge: Charge::none(budget, Share::Unsettled) }
+    }
+
+    /// From here on the bytes are those of a connection that HTTP is spoken on.
+    pub(crate) fn charge_http(&mut self) -> Result<(), CloseReason> {
+        self.charge.move_to(Share::Http).map_err(|NoRoom| CloseReason::BudgetExhausted)
+    }
+
+    /// Charges as much beside the bytes for what we keep ourselves, as long as the answer lives.
+    pub(crate) fn charge_beside(&self, bytes: usize) -> Result<Charge, CloseReason> {
+        self.charge.of_ours(bytes).map_err(|NoRoom| CloseReason::BudgetExhausted)
+    }
+
+    /// Their charge, for what is kept of their content.
+    pub(crate) fn into_charge(self) -> Charge {
+        self.charge
     }
 
     /// Waits for bytes and reads them.
@@ -45,15 +63,13 @@ impl Partial {
 
     /// Takes `more` over, if the budget has room for it.
     pub(crate) fn extend(&mut self, more: &[u8]) -> Result<(), CloseReason> {
-        let missing = (self.bytes.len() + more.len()).saturating_sub(self.charged);
-        if missing > 0 {
-            // Doubling, like the buffer.
-            let charge = missing.max(self.charged);
-            if !self.budget.take(Share::Unsettled, charge) {
-                return Err(CloseReason::BudgetExhausted);
-            }
-            self.charged += charge;
-            self.bytes.reserve_exact(self.charged - self.bytes.len());
+        let needed = self.bytes.len() + more.len();
+        let charged = self.charge.bytes();
+        if needed > charged {
+            // A quarter ahead: what is charged is not much more than what was sent, nor are the bytes moved often.
+            let capacity = needed.max(charged + charged / 4);
+            self.charge.set(capacity).map_err(|NoRoom| CloseReason::BudgetExhausted)?;
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.extend_from_slice(more);
         Ok(())
@@ -77,14 +93,9 @@ impl Partial {
             self.bytes.drain(..count);
         } else {
             self.bytes = Vec::new();
-            self.budget.give(Share::Unsettled, std::mem::take(&mut self.charged));
+            // Nothing is always there.
+            let _ = self.charge.set(0);
         }
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        self.budget.give(Share::Unsettled, self.charged);
     }
 }
 

@@ -25,8 +25,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
-use weir_engine::Origin;
 use weir_engine::tls::Alert;
+use weir_engine::{Credit, Origin};
 use weir_store::Millis;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
@@ -44,6 +44,7 @@ use crate::listener::{Farewell, Spoken};
 use crate::partial::{Partial, READ_BYTES};
 use crate::patience::Patience;
 use crate::proxy::{self, NoHeader};
+use crate::share::Charge;
 use crate::tickets::{Offer, Pending};
 use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
@@ -126,6 +127,8 @@ struct Greeting {
     /// The device that its certificate names.
     identity: Option<String>,
     read_ahead: Vec<u8>,
+    /// For what is kept of `hello`, and for `read_ahead`.
+    charge: Charge,
     format: Format,
     positions: Option<Vec<(u64, u64)>>,
 }
@@ -177,17 +180,18 @@ async fn greet(
     let (mut partial, secured) =
         arrive(hub, stream, unsettled, is_proxied, Spoken::Frames, &mut patience).await?;
     let identity = secured.and_then(|secured| secured.identity);
-    let frame_bytes_max = hub.config().limits.frame_bytes_max;
+    let hello_bytes_max = hub.config().limits.hello_bytes_max();
     loop {
         // A header that came in pieces.
         if !is_proxied && stream.is_plain() && proxy::is_signed(&partial.bytes) {
             return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
         }
-        match frame::decode(&partial.bytes, frame_bytes_max) {
+        match frame::decode(&partial.bytes, hello_bytes_max) {
             Ok(None) => read_more(&mut partial, stream, &patience).await?,
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
                 let read_ahead = partial.bytes[taken..].to_vec();
+                let charge = partial.into_charge();
                 let (format, positions, shown) = (Format::Stream, None, Shown::Token);
                 return Ok(Greeting {
                     hello,
@@ -195,6 +199,7 @@ async fn greet(
                     patience,
                     identity,
                     read_ahead,
+                    charge,
                     format,
                     positions,
                 });
@@ -282,9 +287,22 @@ async fn settle(
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting { mut hello, shown, patience, identity, read_ahead, format, positions } = greeting;
+    let Greeting {
+        mut hello,
+        shown,
+        patience,
+        identity,
+        read_ahead,
+        mut charge,
+        format,
+        positions,
+    } = greeting;
     let (heartbeat, topics) =
         (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
+    let kept = topics_bytes(&topics) + read_ahead.len();
+    if charge.set(kept + hello_bytes(&hello)).is_err() {
+        return Err((stream, unsettled, CloseReason::BudgetExhausted));
+    }
     let admitted = admit(hub, shown, identity.as_deref(), &hello, &patience).await;
     let (admission, pin) = match admitted {
         Ok(admitted) => admitted,
@@ -294,29 +312,14 @@ async fn settle(
     drop(hello);
     hub.formats.add(format);
     let (grant, term) = carried(&admission);
-    let shard = match admission::Admission::settle(hub) {
-        Ok(shard) => shard,
-        Err(cause) => {
-            let reason = unsettled.refuse(cause);
-            return Err((stream, unsettled, reason));
-        }
+    let (shard, credit) = match find_place(hub, &unsettled).await {
+        Ok(place) => place,
+        Err(reason) => return Err((stream, unsettled, reason)),
     };
-    let Ok(credit) = timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await else {
-        hub.assignments.release(shard);
-        let reason = unsettled.refuse(ConnectRefuseCause::Mailbox);
-        return Err((stream, unsettled, reason));
-    };
-    let parts = match stream.into_parts() {
+    let parts = match take_apart(hub, stream, &mut charge, kept) {
         Ok(parts) => parts,
-        Err((stream, obstacle)) => {
+        Err((stream, reason)) => {
             hub.assignments.release(shard);
-            let reason = match obstacle {
-                NotMovable::Ended => CloseReason::PeerClosed,
-                NotMovable::HalfSent => {
-                    hub.counters().tls.count_not_moved();
-                    CloseReason::Stalled
-                }
-            };
             return Err((stream, unsettled, reason));
         }
     };
@@ -331,6 +334,7 @@ async fn settle(
         replaces: !admission.is_service,
         topics,
         unsettled,
+        _charge: charge,
     });
     let Ok(offer) = offered(parts, read_ahead) else {
         hub.assignments.release(shard);
@@ -351,6 +355,40 @@ async fn settle(
         }
     }
     Ok(())
+}
+
+/// Finds a shard, which has one more then, and waits for room in its lane.
+async fn find_place<'a>(
+    hub: &'a Hub,
+    unsettled: &Unsettled,
+) -> Result<(usize, Credit<'a, OwnedFd>), CloseReason> {
+    let shard = admission::Admission::settle(hub).map_err(|cause| unsettled.refuse(cause))?;
+    match timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await {
+        Ok(credit) => Ok((shard, credit)),
+        Err(_) => {
+            hub.assignments.release(shard);
+            Err(unsettled.refuse(ConnectRefuseCause::Mailbox))
+        }
+    }
+}
+
+/// Takes the connection apart. What it has received and not read is charged beside the bytes that are `kept` already.
+fn take_apart(
+    hub: &Hub,
+    stream: Stream,
+    charge: &mut Charge,
+    kept: usize,
+) -> Result<Parts, (Stream, CloseReason)> {
+    if charge.set(kept + stream.input_bytes()).is_err() {
+        return Err((stream, CloseReason::BudgetExhausted));
+    }
+    stream.into_parts().map_err(|(stream, obstacle)| match obstacle {
+        NotMovable::Ended => (stream, CloseReason::PeerClosed),
+        NotMovable::HalfSent => {
+            hub.counters().tls.count_not_moved();
+            (stream, CloseReason::Stalled)
+        }
+    })
 }
 
 /// Who it is. Only a token that is not known here, or an id that may be one of the store's, is waited for, and not for
@@ -455,6 +493,16 @@ fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
         }
     }
     topics
+}
+
+/// Bytes of `Hello` beside its topics.
+fn hello_bytes(hello: &Hello) -> usize {
+    hello.device_id.capacity() + hello.token.capacity() + hello.client.capacity()
+}
+
+fn topics_bytes(topics: &Vec<Subscribe>) -> usize {
+    let names: usize = topics.iter().map(|subscribe| subscribe.topic.capacity()).sum();
+    topics.capacity() * size_of::<Subscribe>() + names
 }
 
 fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {

@@ -12,6 +12,7 @@ use weir_wire::v1::Subscribe;
 use crate::admission::Unsettled;
 use crate::desk::Term;
 use crate::devices::Pin;
+use crate::share::Charge;
 
 /// What one shard was offered and has not answered yet.
 #[derive(Default)]
@@ -49,6 +50,8 @@ pub(crate) struct Pending {
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.
     pub(crate) unsettled: Unsettled,
+    /// For `topics`, and for what was read ahead; likewise.
+    pub(crate) _charge: Charge,
 }
 
 /// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the

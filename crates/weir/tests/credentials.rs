@@ -18,6 +18,7 @@ use weir::{
     Actor, AuthKind, AuthOutcome, CloseReason, Config, Gateway, RefreshOutcome, TokenConfig,
     TokenSource, TopicClass,
 };
+use weir_engine::Share;
 use weir_store::{Answer, Error, Holder, Serial, State};
 use weir_wire::v1::{Refresh, Subscribe};
 
@@ -194,6 +195,40 @@ async fn who_cannot_be_checked_is_told_to_come_back() {
     peer.expect_goodbye(CloseReason::StoreUnavailable).await;
     let answer = ask(&gateway, "GET /v1/sse?topic=a", &name("one")).await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    gateway.shutdown().await;
+}
+
+/// What waits with a token for its answer is kept, so it stays charged.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_with_a_token_is_bounded() {
+    let tokens = Tokens::new();
+    tokens.gate.forget_permits(usize::MAX);
+    let mut config = strict();
+    config.connection.hello_timeout = Duration::from_secs(60);
+    let gateway = start(&tokens, config).await;
+    let handle = gateway.handle();
+    let budget = handle.engine().budget();
+    let names: Vec<String> = (0..64).map(|number| format!("{number:->200}")).collect();
+    let topics: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut waiting = Vec::new();
+    while budget.refused_of(Share::Unsettled) == 0 {
+        assert!(waiting.len() < 1_000, "{} are taken", budget.used_of(Share::Unsettled));
+        let mut peer = Peer::connect(&gateway).await;
+        peer.say(hello("", &name("none"), &topics)).await;
+        waiting.push(peer);
+        let count = waiting.len() as u64;
+        let is_heard = || tokens.asked() as u64 + budget.refused_of(Share::Unsettled) >= count;
+        eventually(is_heard, "it is asked for, or refused").await;
+    }
+    // Each holds its topics, and there is room for one that asks for nothing.
+    let held = 64 * (200 + size_of::<Subscribe>());
+    assert!(budget.used_of(Share::Unsettled) >= (waiting.len() - 1) * held);
+    assert!(budget.used_of(Share::Unsettled) <= budget.bytes_max_of(Share::Unsettled) / 2);
+    assert!(waiting.pop().unwrap().hear().await.is_some(), "it is told");
+    says_hello(&gateway, "d", "static").await.welcome().await;
+    drop(waiting);
+    tokens.gate.add_permits(1_000);
+    eventually(|| budget.used_of(Share::Unsettled) == 0, "nothing is held").await;
     gateway.shutdown().await;
 }
 

@@ -322,6 +322,14 @@ static KEYS: &[Key] = &[
         "Length of a frame in bytes, from a device or to it. A longer one from a device closes its connection."
     ),
     key!(
+        limits.hello_bytes_max,
+        "1024 to 16777216; more than limits.frame_bytes_max has no effect",
+        "Length of the frame, or of the first message of a WebSocket, that holds `Hello`. A longer one closes its \
+         connection. Bounds what each stranger can have kept before its token is known. The default has room for a \
+         token of 8 KiB and for 64 topics with names of 100 bytes and positions; a client with more subscribes to the \
+         others behind `Welcome`."
+    ),
+    key!(
         limits.connections_per_source_max,
         "0 to 16777216",
         "Connections from one address (of IPv6, from one /64), settled or not. One more is told to come back later. \

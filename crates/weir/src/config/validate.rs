@@ -206,6 +206,8 @@ impl Config {
         within("limits.device_id_bytes_max", limits.device_id_bytes_max, 1..=1_024)?;
         // Below 1 KiB no Hello with a signed token fits; above 16 MiB one frame is a file, not a message.
         within("limits.frame_bytes_max", limits.frame_bytes_max, 1_024..=16 * 1024 * 1024)?;
+        // A peer can have so many bytes kept before its credentials are known.
+        within("limits.hello_bytes_max", limits.hello_bytes_max, 1_024..=16 * 1024 * 1024)?;
         // Each key that a shard keeps holds a message; a topic with more of them wants to be several.
         within("limits.conflation_keys_max", limits.conflation_keys_max, 1..=1_048_576)
     }

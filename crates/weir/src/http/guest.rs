@@ -203,9 +203,19 @@ impl Guest {
         requests
     }
 
+    /// Whether what comes belongs to a head, over HTTP/1.1.
+    pub(super) fn is_at_head(&self) -> bool {
+        matches!(self.phase(), Phase::First | Phase::Head) && self.dialect == Dialect::Http1
+    }
+
+    /// Requests so far.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// Of the request that was heard last: the first one came with the connection, all others come when they are read.
     pub(super) fn accept_order(&self) -> AcceptOrder {
-        match self.requests.load(Ordering::Relaxed) {
+        match self.requests() {
             0 | 1 => self.accept_order,
             _ => self.edge.hub.admission.next_order(),
         }

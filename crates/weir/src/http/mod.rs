@@ -138,6 +138,9 @@ pub(crate) async fn run(
     match arrived {
         Ok(arrival) if stream.is_plain() => serve(edge, stream, unsettled, arrival, since).await,
         Ok(arrival) => {
+            if let Err(reason) = stream.charge_http() {
+                return hub.counters().count_closed(reason);
+            }
             // The threads of handshakes are for those who have none yet.
             let runtime = edge.turns.next().clone();
             match stream.rebind(&runtime) {

@@ -7,7 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use weir_engine::Share;
+
 use super::guest::Guest;
+use crate::share::{Charge, NoRoom};
 use crate::tls::stream::Stream;
 
 /// A stream whose guest knows when bytes come, when the socket takes none, and when all has left.
@@ -22,11 +25,24 @@ pub(super) struct Tap {
     guest: Arc<Guest>,
     /// Our own word, which leaves before anything else of the library's.
     due: Vec<u8>,
+    head: Head,
+}
+
+/// A head of HTTP/1.1 that is not whole, which the library keeps.
+///
+/// Limits: as long as the library's buffer has it grown, it is charged to the share of HTTP in the byte budget. Most
+/// heads are shorter than [`BUFFER_BYTES`], and cost nothing here.
+struct Head {
+    /// The requests before it.
+    requests: u32,
+    bytes: usize,
+    charge: Charge,
 }
 
 impl Tap {
     pub(super) fn new(stream: Stream, ahead: Vec<u8>, guest: Arc<Guest>) -> Self {
-        Self { stream, ahead, guest, due: Vec::new() }
+        let charge = Charge::none(guest.edge.hub.engine().budget(), Share::Http);
+        Self { stream, ahead, guest, due: Vec::new(), head: Head { requests: 0, bytes: 0, charge } }
     }
 
     /// The stream, and what was not read yet of what came before.
@@ -54,13 +70,42 @@ impl Tap {
     }
 }
 
+impl Head {
+    fn heard(&mut self, count: usize, guest: &Guest) -> io::Result<()> {
+        let requests = guest.requests();
+        if requests != self.requests {
+            (self.requests, self.bytes) = (requests, 0);
+            self.let_go();
+        }
+        if !guest.is_at_head() {
+            return Ok(());
+        }
+        self.bytes += count;
+        if self.bytes <= BUFFER_BYTES {
+            return Ok(());
+        }
+        self.charge.set(self.bytes).map_err(|NoRoom| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// It is whole.
+    fn let_go(&mut self) {
+        if self.charge.bytes() > 0 {
+            // Nothing is always there.
+            let _ = self.charge.set(0);
+        }
+    }
+}
+
+/// What the library begins with, for each connection (`INIT_BUFFER_SIZE` in hyper's `proto/h1/io.rs`).
+const BUFFER_BYTES: usize = 8192;
+
 impl AsyncRead for Tap {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Tap { stream, ahead, guest, .. } = self.get_mut();
+        let Tap { stream, ahead, guest, head, .. } = self.get_mut();
         if !ahead.is_empty() {
             let count = ahead.len().min(into.remaining());
             if let Some(interim) = &guest.interim {
@@ -76,11 +121,13 @@ impl AsyncRead for Tap {
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(cx, into))?;
-        if into.filled().len() > before {
+        let count = into.filled().len() - before;
+        if count > 0 {
             if let Some(interim) = &guest.interim {
                 interim.read(&into.filled()[before..]);
             }
             guest.heard();
+            head.heard(count, guest)?;
         } else {
             guest.ended();
         }
@@ -96,7 +143,8 @@ impl AsyncWrite for Tap {
     ) -> Poll<io::Result<usize>> {
         let tap = self.get_mut();
         ready!(tap.poll_due(cx))?;
-        let Tap { stream, guest, .. } = tap;
+        let Tap { stream, guest, head, .. } = tap;
+        head.let_go();
         let written = Pin::new(stream).poll_write(cx, bytes);
         match &written {
             Poll::Ready(count) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt as _;
 use tracing::debug;
+use weir_engine::Share;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
 use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
@@ -16,6 +17,7 @@ use crate::frames;
 use crate::hub::Hub;
 use crate::partial::{Partial, reason_of};
 use crate::patience::Patience;
+use crate::share::Charge;
 use crate::tls::stream::Stream;
 
 /// A connection that has been taken from HTTP.
@@ -132,19 +134,22 @@ async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, No
     let Live { head, read_ahead, identity, format, positions, hail } = live;
     let patience = Patience::of(hub.config().connection.hello_timeout);
     say(stream, &head, &patience).await.map_err(|reason| NotHailed::of(format, reason))?;
-    let (hello, read_ahead, shown) = match hail {
-        Hail::Is(hello, admission) => (hello, read_ahead, Shown::Admitted(admission)),
+    let (hello, read_ahead, charge, shown) = match hail {
+        Hail::Is(hello, admission) => {
+            let charge = Charge::none(hub.engine().budget(), Share::Unsettled);
+            (hello, read_ahead, charge, Shown::Admitted(admission))
+        }
         Hail::Comes(bearer) => {
             let heard = hear_hello(hub, stream, format, read_ahead, &patience).await?;
-            let (hello, read_ahead) = heard;
+            let (hello, read_ahead, charge) = heard;
             let shown = match bearer.filter(|_| hello.token.is_empty()) {
                 Some(bearer) => Shown::Bearer(bearer),
                 None => Shown::Token,
             };
-            (hello, read_ahead, shown)
+            (hello, read_ahead, charge, shown)
         }
     };
-    Ok(Greeting { hello, shown, patience, identity, read_ahead, format, positions })
+    Ok(Greeting { hello, shown, patience, identity, read_ahead, charge, format, positions })
 }
 
 async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(), CloseReason> {
@@ -155,16 +160,16 @@ async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(
     patience.within(said).await?.map_err(|error| reason_of(&error))
 }
 
-/// The first message of a WebSocket, and what has come behind it.
+/// The first message of a WebSocket, what has come behind it, and what both are charged.
 async fn hear_hello(
     hub: &Hub,
     stream: &mut Stream,
     format: Format,
     read_ahead: Vec<u8>,
     patience: &Patience,
-) -> Result<(Hello, Vec<u8>), NotHailed> {
+) -> Result<(Hello, Vec<u8>, Charge), NotHailed> {
     let closed = |reason| NotHailed::of(format, reason);
-    let message_bytes_max = hub.config().limits.frame_bytes_max;
+    let message_bytes_max = hub.config().limits.hello_bytes_max();
     let limits = ws::Limits { message_bytes_max, fragments_max: ws::FRAGMENTS_MAX };
     let mut partial = Partial::new(hub.engine().budget());
     partial.extend(&read_ahead).map_err(closed)?;
@@ -193,7 +198,8 @@ async fn hear_hello(
             }
             Step::Message { is_text, body, used } => {
                 let hello = decode(format, is_text, &partial.bytes[body])?;
-                return Ok((hello, partial.bytes[used..].to_vec()));
+                let read_ahead = partial.bytes[used..].to_vec();
+                return Ok((hello, read_ahead, partial.into_charge()));
             }
         }
     }

@@ -122,10 +122,16 @@ impl Service {
         mut handshake: Box<Handshake>,
         patience: &mut Patience,
     ) -> Result<Info, NotSecured> {
+        // As long as the handshake lives, and not before its ClientHello is whole.
+        let mut state = None;
         loop {
             while !handshake.is_ready() {
                 let read = patience.within(handshake.input.read_more(stream)).await;
                 read.and_then(|read| read).map_err(NotSecured::Closed)?;
+            }
+            if state.is_none() {
+                let charged = handshake.input.charge_beside(STATE_BYTES);
+                state = Some(charged.map_err(NotSecured::Closed)?);
             }
             let (returned, step) = self.step(stream, handshake, patience).await?;
             handshake = returned;
@@ -210,6 +216,10 @@ async fn gone(socket: &TcpStream) -> CloseReason {
         Err(error) => reason_of(&error),
     }
 }
+
+/// What rustls keeps of a handshake between ClientHello and the client's last message: measured with 2,000 of them, a
+/// connection costs 7.3 KB then, and 2.9 KB before. What it keeps of messages is charged as they come.
+const STATE_BYTES: usize = 4608;
 
 #[cfg(test)]
 mod tests;

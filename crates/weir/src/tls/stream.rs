@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use weir_engine::TlsAdoption;
 use weir_engine::tls::{Alert, Session, Version};
+use weir_wire::CloseReason;
 
 use crate::counters::Counters;
 use crate::partial::{Partial, READ_BYTES};
@@ -108,6 +109,14 @@ impl Stream {
         Ok(Stream { socket: TcpStream::from_std(socket)?, layer })
     }
 
+    /// From here on HTTP is spoken: what is received is charged to its share.
+    pub(crate) fn charge_http(&mut self) -> Result<(), CloseReason> {
+        match &mut self.layer {
+            Layer::Plain | Layer::Unsecured => Ok(()),
+            Layer::Tls(records) => records.input.charge_http(),
+        }
+    }
+
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -123,8 +132,7 @@ impl Stream {
     }
 
     /// Bytes received and not read.
-    #[cfg(test)]
-    fn input_bytes(&self) -> usize {
+    pub(crate) fn input_bytes(&self) -> usize {
         match &self.layer {
             Layer::Plain | Layer::Unsecured => 0,
             Layer::Tls(records) => records.input.bytes.len(),
