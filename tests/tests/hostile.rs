@@ -10,9 +10,11 @@ use anyhow::{Context, Result};
 use rustix::net::sockopt;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
-use weir_tests::{Answer, Authority, Device, Metrics, Server, Upgrade, raise_open_files};
+use weir_tests::{
+    Answer, Authority, Device, Metrics, Server, Socket, Upgrade, masked, raise_open_files,
+};
 use weir_wire::v1::{self, client_message, server_message};
-use weir_wire::{CloseReason, frame};
+use weir_wire::{CloseReason, ProstMessage, frame};
 
 const SHORT: &str = "[connection]\nhello_timeout = \"2s\"\nframe_timeout = \"2s\"\n[limits]\nunsettled_connections_max = 12000\n";
 
@@ -72,6 +74,36 @@ fn random_bytes_instead_of_hello_are_malformed() -> Result<()> {
 #[test]
 fn a_length_of_four_gibibytes_is_too_large() -> Result<()> {
     check(true, &[0xff, 0xff, 0xff, 0xff, 0x0f], CloseReason::FrameTooLarge)
+}
+
+/// `Hello` has its own limit, 16 KiB, for frames and for the first message of a WebSocket.
+#[test]
+fn a_hello_of_the_longest_length_is_welcome_and_one_byte_more_is_too_large() -> Result<()> {
+    const LONGEST: usize = 16 * 1024;
+    check(false, &[0x81, 0x80, 0x01], CloseReason::FrameTooLarge)?;
+    let server = Server::start_with_http("")?;
+    let hello = |filling: usize| {
+        let client = "x".repeat(filling);
+        v1::Hello { device_id: "long".into(), client, ..v1::Hello::default() }
+    };
+    let message = |hello| v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };
+    let longest =
+        (LONGEST - 100..LONGEST).find(|filling| message(hello(*filling)).encoded_len() == LONGEST);
+    let mut bytes = Vec::new();
+    frame::encode(&message(hello(longest.context("a length")?)), &mut bytes);
+    let mut device = Device::connect(server.tcp)?;
+    device.send_bytes(&bytes)?;
+    assert!(matches!(device.hear()?, Some(server_message::Kind::Welcome(_))));
+    let text = serde_json::json!({"hello": {"deviceId": "wide"}}).to_string();
+    let padded = |length| format!("{text}{}", " ".repeat(length - text.len()));
+    let http = server.http.context("HTTP")?;
+    let mut socket = Socket::open(http)?;
+    socket.send(&masked(0x81, padded(LONGEST).as_bytes()))?;
+    socket.expect("welcome")?;
+    let mut socket = Socket::open(http)?;
+    socket.send(&masked(0x81, padded(LONGEST + 1).as_bytes()))?;
+    assert_eq!(socket.closed()?.0, 1009);
+    Ok(())
 }
 
 #[test]

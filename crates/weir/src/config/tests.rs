@@ -110,6 +110,7 @@ fn every_number_has_its_range() {
     check(|c| c.limits.topic_bytes_max = 1025, "limits.topic_bytes_max", "1 to 1024");
     check(|c| c.limits.device_id_bytes_max = 0, "limits.device_id_bytes_max", "1 to 1024");
     check(|c| c.limits.frame_bytes_max = 1023, "limits.frame_bytes_max", "1024 to");
+    check(|c| c.limits.hello_bytes_max = 1023, "limits.hello_bytes_max", "1024 to 16777216");
     check(|c| c.tcp.notsent_lowat_bytes = 0, "tcp.notsent_lowat_bytes", "1024 to");
     check(|c| c.tcp.send_buffer_bytes = 0, "tcp.send_buffer_bytes", "4096 to");
     check(|c| c.tcp.recv_buffer_bytes = 0, "tcp.recv_buffer_bytes", "4096 to");

@@ -197,6 +197,21 @@ fn is_blocked(guest: &Guest) -> bool {
     guest.overdue(u32::MAX, &terms) == Some(End::Stalled)
 }
 
+/// Only the first request came with its connection.
+#[tokio::test]
+async fn later_requests_come_when_they_are_read() {
+    let rig = Rig::new(|_| {}).await;
+    let admission = &rig.gateway.parts().0.admission;
+    let guest = rig.guest();
+    let other = admission.next_order();
+    guest.asked(false);
+    assert!(guest.accept_order() < other);
+    assert_eq!(guest.accept_order(), guest.accept_order());
+    guest.asked(false);
+    assert!(guest.accept_order() > other);
+    rig.gateway.shutdown().await;
+}
+
 #[tokio::test]
 async fn who_goes_away_is_not_kept() {
     let rig = Rig::new(|_| {}).await;
