@@ -373,6 +373,40 @@ fn an_idle_connection_holds_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Requests that came behind the goodbye of their connection were once never freed: 400 KiB a connection.
+#[test]
+fn requests_behind_a_goodbye_leave_nothing() -> Result<()> {
+    let (server, http) = start(256, "10s", "[http]\nidle_timeout = \"200ms\"\n")?;
+    // A value of 3,800 bytes, without an index.
+    let long = [&[0x00, 1, b'a', 0x7f, 0xd9, 0x1c][..], "v".repeat(3_800).as_bytes()].concat();
+    let head = [post(ACTIVATE), long.repeat(4)].concat();
+    let say_behind = |count: u32| -> Result<()> {
+        let mut peers =
+            (0..count).map(|_| Http2::connect(http, &[])).collect::<Result<Vec<_>>>()?;
+        for peer in &mut peers {
+            while peer.hear()?.context("a goodbye comes first")?.0 != GOAWAY {}
+            let said = (0..10).flat_map(|index| frame(HEADERS, END_HEADERS, 2 * index + 1, &head));
+            // The connection may have ended meanwhile.
+            let _ = peer.stream.write_all(&said.collect::<Vec<u8>>());
+        }
+        drop(peers);
+        server.await_metrics("their ends", |metrics| {
+            metrics.sum("weir_http_connections", "") == 0.0
+        })?;
+        await_nothing_charged(&server)
+    };
+    // The allocator has its own memory afterwards.
+    say_behind(50)?;
+    let before = server.rss_anon()?;
+    for _ in 0..5 {
+        say_behind(50)?;
+    }
+    let grown = grown(&server, before)?;
+    eprintln!("{} KiB more", grown / 1024);
+    assert!(grown < 32 * MIB, "{grown} bytes more");
+    Ok(())
+}
+
 /// The peer does nothing for a while.
 #[expect(clippy::disallowed_methods, reason = "the peer takes its time")]
 fn rest(millis: u64) {

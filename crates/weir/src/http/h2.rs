@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,11 +25,14 @@ use crate::tls::stream::Stream;
 ///
 /// They are carried out by the connection's own task, once all that came with them has been taken, so that all answers
 /// that are ready at once leave with one write. Whatever has to wait becomes a task.
-#[derive(Clone)]
 struct Tasks {
-    begun: Arc<Mutex<Vec<Task>>>,
+    begun: Mutex<Vec<Task>>,
     guest: Arc<Guest>,
 }
+
+/// The library's way to the requests: each of them has a clone, so it must not keep them.
+#[derive(Clone)]
+struct Executor(Weak<Tasks>);
 
 /// A request, until it is answered or its stream is to be reset: that is what dropping it does.
 struct Task {
@@ -65,20 +68,22 @@ impl Future for Task {
     }
 }
 
-impl<F> hyper::rt::Executor<F> for Tasks
+impl<F> hyper::rt::Executor<F> for Executor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, request: F) {
-        let guest = Arc::clone(&self.guest);
+        // Without the connection's task nothing answers it.
+        let Some(tasks) = self.0.upgrade() else { return };
+        let guest = Arc::clone(&tasks.guest);
         let task = Task { answering: Box::pin(request), watch: None, leaving: None, guest };
-        self.lock().push(task);
+        tasks.lock().push(task);
     }
 }
 
 impl Tasks {
-    fn new(guest: &Arc<Guest>) -> Tasks {
-        Tasks { begun: Arc::default(), guest: Arc::clone(guest) }
+    fn new(guest: &Arc<Guest>) -> Arc<Tasks> {
+        Arc::new(Tasks { begun: Mutex::default(), guest: Arc::clone(guest) })
     }
 
     /// Begins all of them; `false`: there were none.
@@ -103,8 +108,8 @@ impl Tasks {
     }
 }
 
-fn builder(config: &HttpConfig, tasks: Tasks) -> http2::Builder<Tasks> {
-    let mut builder = http2::Builder::new(tasks);
+fn builder(config: &HttpConfig, tasks: &Arc<Tasks>) -> http2::Builder<Executor> {
+    let mut builder = http2::Builder::new(Executor(Arc::downgrade(tasks)));
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(config.h2_streams_max)
@@ -127,7 +132,7 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
     let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
     let service = Service::new(Arc::clone(guest));
     let tasks = Tasks::new(guest);
-    let builder = builder(&guest.edge.h2, tasks.clone());
+    let builder = builder(&guest.edge.h2, &tasks);
     let mut conn = pin!(builder.serve_connection(tap, service));
     let (mut listening, mut is_draining) = (None, false);
     let told = poll_fn(|cx| {
