@@ -288,6 +288,22 @@ fn without_a_gateway_the_commands_open_the_store_themselves() -> Result<()> {
         "{output:?}"
     );
     assert!(!stderr(&output).contains("16 characters"), "{output:?}");
+    // Without a limit it is a hundred, and it is said that there are more.
+    for (args, shown, more) in [
+        (&["list"][..], 100, true),
+        (&["list", "--limit", "5000"], 5_000, false),
+        (&["list", "--after", "d4899"], 100, false),
+        (&["list", "--after", "d4898"], 100, true),
+    ] {
+        let output = run(at, &options, args)?;
+        assert_eq!(stdout(&output).lines().count(), shown, "{args:?}");
+        let said = stderr(&output);
+        assert_eq!(
+            said.contains(&format!("{shown} devices are shown, and more follow")),
+            more,
+            "{said}"
+        );
+    }
     let again = run(at, &options, &["import", "many.csv", "--from-line", "4002"])?;
     assert!(stdout(&again).starts_with("1001 rows: 0 added, 1000 unchanged,"), "{again:?}");
     let listed = stdout(&run(at, &options, &["list", "--limit", "1001"])?);

@@ -2,9 +2,11 @@
 //! configuration prints.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use weir::{Actor, Config, DatagramBuffers, Development, OpenFiles, Started, TopicClass};
+
+use crate::addresses::reachable;
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
     let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
@@ -205,17 +207,6 @@ fn topic(classes: &[TopicClass]) -> String {
         class.subscribe.contains(&Actor::Devices) && !class.pattern.contains("{device}")
     });
     open.map_or_else(|| "news".to_owned(), |class| class.pattern.replace('*', "news"))
-}
-
-/// The address to connect to on this machine: loopback for "any".
-fn reachable(addr: SocketAddr) -> SocketAddr {
-    let ip = addr.ip();
-    let ip = match (ip.is_unspecified(), ip.is_ipv4()) {
-        (true, true) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        (true, false) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        (false, _) => ip,
-    };
-    SocketAddr::new(ip, addr.port())
 }
 
 /// Where `weir subscribe` and `weir publish` connect unless told.

@@ -6,12 +6,13 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 /// Holds connections to devices and pushes to them.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, args_conflicts_with_subcommands = true)]
+#[command(name = "weir", version)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    #[command(flatten)]
-    pub(crate) serve: ServeArgs,
+    /// Configuration file (or in WEIR_CONFIG); without one the defaults apply.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -22,7 +23,7 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Connect as a device and print what arrives, one line a message.
     Subscribe(SubscribeArgs),
-    /// Import, list and revoke the devices that may activate.
+    /// Import, list and revoke the devices that may activate: in the `[store]` of the configuration.
     Devices(DevicesArgs),
     /// Check a configuration, or explain its keys.
     #[command(subcommand)]
@@ -31,11 +32,8 @@ pub(crate) enum Command {
     Version,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Configuration file (or in WEIR_CONFIG); without one the defaults apply.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
     /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
     #[arg(long)]
     pub(crate) new_store: bool,
@@ -74,10 +72,11 @@ pub(crate) struct PublishArgs {
     /// Print the gateway's answer as it is.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Address of the admin API.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7090")]
-    pub(crate) admin: String,
-    /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines).
+    /// Address of the admin API [default: `listen.admin` of the configuration].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<String>,
+    /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines) [default: without --admin,
+    /// `admin.token` of the configuration].
     #[arg(long)]
     pub(crate) token: Option<String>,
     #[command(flatten)]
@@ -88,13 +87,10 @@ pub(crate) struct PublishArgs {
 pub(crate) struct SubscribeArgs {
     /// Topics to be in; none: only what is sent to the device or to everyone.
     pub(crate) topics: Vec<String>,
-    /// Address where the gateway listens for devices [with --tls: 127.0.0.1:7443].
-    #[arg(
-        long,
-        default_value = "127.0.0.1:7070",
-        default_value_if("tls", "true", "127.0.0.1:7443")
-    )]
-    pub(crate) addr: String,
+    /// Address where the gateway listens for devices [default: the first of `listen.tcp` in the configuration; with --tls
+    /// the first of `listen.tls`].
+    #[arg(long)]
+    pub(crate) addr: Option<String>,
     /// The device's token (better in WEIR_TOKEN: other users see command lines).
     #[arg(long)]
     pub(crate) token: Option<String>,
@@ -122,11 +118,8 @@ pub(crate) struct DevicesArgs {
 /// Where the devices are.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Configuration file (or in WEIR_CONFIG) whose `[store]` keeps the devices; where a gateway holds the embedded store,
-    /// its admin API is asked.
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) config: Option<PathBuf>,
-    /// Address of the admin API of a gateway, which is asked in any case.
+    /// Address of the admin API of a gateway, which is asked in any case. Otherwise it is the `[store]` of the
+    /// configuration, or the gateway that holds it.
     #[arg(long, value_name = "ADDR", global = true)]
     pub(crate) admin: Option<String>,
     /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines).
@@ -221,7 +214,8 @@ pub(crate) enum ConfigCommand {
     /// Check a file (or that in WEIR_CONFIG) together with the WEIR_ variables, and the files that it names for TLS; exit
     /// code 2 if one is refused.
     Check {
-        /// The file; without one the defaults and the variables are checked.
+        /// The file, as by --config; without one the defaults and the variables are checked.
+        #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
     },
     /// Print every key with its default, what is allowed, and what it means.
@@ -242,17 +236,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tls_has_an_address_of_its_own_and_needs_a_ca() {
-        let addr = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
-            Some(Command::Subscribe(args)) => args.addr,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(addr("weir subscribe t"), "127.0.0.1:7070");
-        assert_eq!(addr("weir subscribe t --tls --ca ca.pem"), "127.0.0.1:7443");
-        assert_eq!(addr("weir subscribe t --tls --ca ca.pem --addr a:1"), "a:1");
+    fn tls_needs_a_ca() {
         for line in ["weir subscribe t --tls", "weir subscribe t --ca ca.pem"] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn the_configuration_may_be_named_anywhere() {
+        for line in [
+            "weir --config F",
+            "weir --config F serve",
+            "weir serve --config F --new-store",
+            "weir --config F devices list",
+            "weir devices --config F list",
+            "weir devices list --config F",
+            "weir --config F config check",
+            "weir --config F subscribe news",
+            "weir publish --all --text t --config F",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' '));
+            let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(cli.config, Some(PathBuf::from("F")), "{line}");
+        }
+        let twice = Cli::try_parse_from("weir config check F --config G".split(' '));
+        assert!(twice.is_err());
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod access;
 mod import;
 mod progress;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use weir_store::Serial;
@@ -13,28 +15,37 @@ use crate::store::Begin;
 use crate::{complain, say};
 use access::Access;
 
-pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
+pub(crate) async fn run(args: DevicesArgs, file: Option<PathBuf>) -> Result<()> {
     let StoreArgs { admin: asked, .. } = &args.store;
     let by_admin = asked.is_some();
     match args.command {
-        DevicesCommand::Import(command) => import::run(&args.store, command).await,
+        DevicesCommand::Import(command) => import::run(&args.store, file, command).await,
         DevicesCommand::Export => {
-            let access = Access::open(&args.store, Begin::Never).await?;
-            each(&access, None, usize::MAX, |device| say(device)).await
+            let access = Access::open(&args.store, file, Begin::Never).await?;
+            each(&access, None, usize::MAX, |device| say(device)).await.map(drop)
         }
         DevicesCommand::List { after, limit } => {
-            let access = Access::open(&args.store, Begin::Never).await?;
-            each(&access, after, limit, |device| say(line(device))).await
+            let access = Access::open(&args.store, file, Begin::Never).await?;
+            let last = each(&access, after, limit, |device| say(line(device))).await?;
+            // Whether there are more, a page of the size that was asked for does not tell.
+            if let Some(last) = last
+                && !access.list(Some(&last), 1).await?.is_empty()
+            {
+                complain(format_args!(
+                    "{limit} devices are shown, and more follow: --after {last:?} goes on, and --limit shows more at once"
+                ));
+            }
+            Ok(())
         }
         DevicesCommand::Show { serial } => {
-            let access = Access::open(&args.store, Begin::Never).await?;
+            let access = Access::open(&args.store, file, Begin::Never).await?;
             match access.show(&serial).await? {
                 Some(device) => say(format_args!("{device:#}")),
                 None => bail!("there is no device {serial:?}"),
             }
         }
         DevicesCommand::Revoke { serials } => {
-            let access = Access::open(&args.store, Begin::Never).await?;
+            let access = Access::open(&args.store, file, Begin::Never).await?;
             let unknown = revoke(&access, &serials).await?;
             if access.is_shared() && !by_admin {
                 complain(
@@ -49,27 +60,27 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     }
 }
 
-/// Has something done with each device behind `after`, at most `limit`.
+/// Has something done with each device behind `after`, at most `limit`; the last one, if there may be more.
 async fn each(
     access: &Access,
     mut after: Option<String>,
     limit: usize,
     mut with: impl FnMut(&Value) -> Result<()>,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let mut left = limit;
     while left > 0 {
         let page = access.list(after.as_deref(), left.min(PAGE_MAX)).await?;
-        let Some(last) = page.last() else { break };
+        let Some(last) = page.last() else { return Ok(None) };
         after = Some(last["device"].as_str().context("a device has a name")?.to_owned());
         for device in &page {
             with(device)?;
         }
         if page.len() < left.min(PAGE_MAX) {
-            break;
+            return Ok(None);
         }
         left -= page.len();
     }
-    Ok(())
+    Ok(after)
 }
 
 /// Shuts devices out; how many are not known.

@@ -1,5 +1,6 @@
 //! The program `weir`.
 
+mod addresses;
 mod banner;
 mod cli;
 mod config;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use cli::{Cli, Command, ConfigCommand};
+use cli::{Cli, Command, ConfigCommand, ServeArgs};
 use config::Settings;
 use store::Begin;
 
@@ -38,13 +39,14 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-        Command::Serve(args) => return serve::run(load(args.config)?, Begin::of(args.new_store)),
-        Command::Publish(args) => block_on(publish::run(args))?,
-        Command::Subscribe(args) => block_on(subscribe::run(args))?,
-        Command::Devices(args) => block_on(devices::run(args))?,
-        Command::Config(ConfigCommand::Check { file }) => {
-            let config = load(file)?.gateway;
+    let Cli { command, config: file } = cli;
+    match command.unwrap_or(Command::Serve(ServeArgs::default())) {
+        Command::Serve(args) => return serve::run(load(file)?, Begin::of(args.new_store)),
+        Command::Publish(args) => block_on(publish::run(args, file))?,
+        Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
+        Command::Devices(args) => block_on(devices::run(args, file))?,
+        Command::Config(ConfigCommand::Check { file: named }) => {
+            let config = load(named.or(file))?.gateway;
             config.check_files().map_err(|error| config::Refused::file(&error))?;
             config.check_jwt_keys().map_err(|error| config::Refused::file(&error))?;
             say(banner::checked(&config))?;

@@ -1,7 +1,7 @@
 //! `weir publish`: one message through the admin API.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::http::Method;
 use anyhow::{Context, bail};
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::PublishArgs;
-use crate::{http, say};
+use crate::{addresses, http, load, say};
 
 /// What `POST /v1/publish` takes.
 #[derive(Debug, Serialize)]
@@ -47,7 +47,7 @@ struct Problem {
     detail: Option<String>,
 }
 
-pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Result<()> {
     let data = match &args.file {
         Some(path) => Some(STANDARD.encode(read(path)?)),
         None => args.data.clone(),
@@ -63,9 +63,18 @@ pub(crate) async fn run(args: PublishArgs) -> anyhow::Result<()> {
         ttl_ms: args.ttl_ms,
     };
     let body = serde_json::to_vec(&message).context("cannot write the request")?;
-    let token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
-    let tls = crate::tls::options(&args.tls, &args.admin)?;
-    let to = http::Admin { addr: &args.admin, tls: tls.as_ref(), token: token.as_deref() };
+    let mut token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
+    let addr = match args.admin {
+        Some(addr) => addr,
+        None => {
+            let settings = load(file)?;
+            let configured = settings.gateway.admin.token.clone();
+            token = token.or(Some(configured).filter(|token| !token.is_empty()));
+            addresses::of_admin(&settings)?
+        }
+    };
+    let tls = crate::tls::options(&args.tls, &addr)?;
+    let to = http::Admin { addr: &addr, tls: tls.as_ref(), token: token.as_deref() };
     let body = http::Body { kind: "application/json", bytes: body };
     let (status, answer) = http::request(to, Method::POST, "/v1/publish", Some(body)).await?;
     if !status.is_success() {

@@ -1,5 +1,6 @@
 //! `weir subscribe`: a device on the command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -13,7 +14,7 @@ use weir_client::{
 };
 
 use crate::cli::SubscribeArgs;
-use crate::{complain, say};
+use crate::{addresses, complain, say};
 
 /// One message as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -38,6 +39,7 @@ struct Line<'a> {
 /// What outlives a connection.
 struct Subscriber {
     args: SubscribeArgs,
+    addr: String,
     /// With the topics, each from the position after which it goes on.
     options: Options,
     left: Option<u64>,
@@ -53,16 +55,20 @@ enum End {
     GiveUp(String),
 }
 
-pub(crate) async fn run(args: SubscribeArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: SubscribeArgs, file: Option<PathBuf>) -> anyhow::Result<()> {
+    let addr = match &args.addr {
+        Some(addr) => addr.clone(),
+        None => addresses::of_devices(file, args.tls.tls)?,
+    };
     let token = args.token.clone().or_else(|| std::env::var("WEIR_TOKEN").ok());
     let token = token.unwrap_or_default();
     let device = args.device.clone().unwrap_or_else(|| device_without_a_name(&token));
     let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
-    options.tls = crate::tls::options(&args.tls, &args.addr)?;
+    options.tls = crate::tls::options(&args.tls, &addr)?;
     options.topics = args.topics.iter().map(Subscription::from).collect();
     let left = args.count;
-    let mut subscriber = Subscriber { args, options, left };
+    let mut subscriber = Subscriber { args, addr, options, left };
     let mut backoff = Backoff::default();
     loop {
         match subscriber.hold(&mut backoff).await? {
@@ -82,7 +88,7 @@ impl Subscriber {
         if self.left == Some(0) {
             return Ok(End::Done);
         }
-        let connecting = Client::connect(self.args.addr.as_str(), self.options.clone());
+        let connecting = Client::connect(self.addr.as_str(), self.options.clone());
         let mut client = match connecting.await {
             Ok(client) => client,
             Err(error) => return Ok(self.end_by_error(&error, backoff)),
@@ -91,7 +97,7 @@ impl Subscriber {
             "" => "the device of the token",
             device => device,
         };
-        let (addr, id) = (&self.args.addr, client.connection_id());
+        let (addr, id) = (&self.addr, client.connection_id());
         complain(format_args!("connected to {addr} as {device}, connection {id:016x}"));
         let since = Instant::now();
         let end = loop {
@@ -176,7 +182,7 @@ impl Subscriber {
         } else {
             ""
         };
-        let why = format!("{}: {error}{hint}", self.args.addr);
+        let why = format!("{}: {error}{hint}", self.addr);
         match backoff.after_error(error) {
             Some(delay) => End::Retry { why, delay },
             None => End::GiveUp(why),

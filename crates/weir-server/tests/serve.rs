@@ -214,6 +214,54 @@ fn a_subscriber_comes_back_when_the_server_says_so() {
     assert_eq!(subscriber.program.exit_code(), Some(0));
 }
 
+/// Where the configuration has the gateway listen, and the token that it asks for.
+#[test]
+fn the_commands_find_the_gateway_by_its_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    let write = |tcp: &str, admin: &str| {
+        let text = format!(
+            "[listen]\ntcp = [{tcp}]\nudp = []\nhttp = [\"127.0.0.1:0\"]\nadmin = \"{admin}\"\n\
+             [admin]\ntoken = \"a0\"\n"
+        );
+        std::fs::write(&path, text).unwrap();
+    };
+    // A port that was free a moment ago may be taken: then another is tried.
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = path.to_str().unwrap();
+    let mut gateway = loop {
+        write(&format!("\"{}\"", free()), &free());
+        let mut gateway = Program::start(weir(&["--config", config, "serve"], &[]));
+        if gateway.line().ends_with(" is listening") {
+            break gateway;
+        }
+    };
+    let mut program =
+        Program::start(weir(&["--config", config, "subscribe", "news", "--count", "1"], &[]));
+    let stderr = program.stderr();
+    let mut subscriber = Subscriber { program, stderr };
+    assert!(subscriber.told().contains("connected to "));
+    assert_eq!(subscriber.told(), "weir: subscribed to \"news\"");
+    let variable = [("WEIR_CONFIG", config)];
+    let output =
+        weir(&["publish", "--topic", "news", "--text", "one"], &variable).output().unwrap();
+    succeeded(&output);
+    assert_eq!(subscriber.program.line(), "news 1 one");
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.exit_code(), Some(0));
+
+    for (tcp, args, expected) in [
+        ("", &["subscribe"][..], "weir: listen.tcp is empty: name an address by --addr\n"),
+        ("\"127.0.0.1:0\"", &["subscribe"], "weir: listen.tcp is 127.0.0.1:0, which stands for "),
+        ("", &["publish", "--all", "--text", "t"], "weir: listen.admin is 127.0.0.1:0, which "),
+    ] {
+        write(tcp, "127.0.0.1:0");
+        let output = weir(args, &variable).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with(expected) && output.status.code() == Some(1), "{stderr}");
+    }
+}
+
 #[test]
 fn a_refused_publish_says_why() {
     let server = Server::start(&[]);

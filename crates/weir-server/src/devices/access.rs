@@ -1,6 +1,6 @@
 //! The way to the devices: the store itself, or the admin API of the gateway that holds it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +11,7 @@ use weir_client::TlsOptions;
 use weir_store::{Page, Put, Revoked};
 
 use super::serial;
+use crate::addresses::reachable;
 use crate::cli::StoreArgs;
 use crate::config::{Settings, StoreKind};
 use crate::http::{Admin, Body};
@@ -34,13 +35,17 @@ pub(super) struct Counts {
 
 impl Access {
     /// The admin API, if one is named; the store, if nobody holds it; otherwise the admin API of who does.
-    pub(super) async fn open(args: &StoreArgs, begin: Begin) -> Result<Access> {
+    pub(super) async fn open(
+        args: &StoreArgs,
+        config: Option<PathBuf>,
+        begin: Begin,
+    ) -> Result<Access> {
         let shown = args.token.clone().or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
         if let Some(addr) = &args.admin {
             let tls = crate::tls::options(&args.tls, addr)?.map(Box::new);
             return Ok(Access::Gateway { addr: addr.clone(), token: shown, tls });
         }
-        let settings = load(args.config.clone())?;
+        let settings = load(config)?;
         match Box::pin(store::open_patiently(&settings, begin)).await? {
             Opened::Store(devices) => {
                 let is_shared = settings.store.kind == StoreKind::Mongodb;
@@ -56,16 +61,12 @@ impl Access {
     }
 
     fn holder(settings: &Settings, shown: Option<String>, held: &str) -> Result<Access> {
-        let Some(mut addr) = settings.gateway.listen.admin else {
+        let Some(addr) = settings.gateway.listen.admin else {
             bail!(
                 "{held}, and listen.admin does not say where its admin API is: name it by --admin"
             );
         };
-        match addr.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
-            IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
-            IpAddr::V4(_) | IpAddr::V6(_) => {}
-        }
+        let addr = reachable(addr);
         complain(format_args!("{held}: going through the admin API at {addr}"));
         let configured = settings.gateway.admin.token.clone();
         let token = shown.or(Some(configured).filter(|token| !token.is_empty()));

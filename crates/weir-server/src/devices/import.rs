@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,11 @@ struct Tally {
     short_keys: u64,
 }
 
-pub(super) async fn run(store: &StoreArgs, args: ImportArgs) -> Result<()> {
+pub(super) async fn run(
+    store: &StoreArgs,
+    config: Option<PathBuf>,
+    args: ImportArgs,
+) -> Result<()> {
     let format = format_of(&args)?;
     let (input, size): (Box<dyn Read>, u64) = if args.file == Path::new("-") {
         (Box::new(io::stdin()), 0)
@@ -42,7 +46,7 @@ pub(super) async fn run(store: &StoreArgs, args: ImportArgs) -> Result<()> {
     };
     let bytes = Arc::<AtomicU64>::default();
     let rows = Rows::new(Counted { input, bytes: Arc::clone(&bytes) }, format)?;
-    let access = Access::open(store, Begin::of(args.new_store)).await?;
+    let access = Access::open(store, config, Begin::of(args.new_store)).await?;
     let mut progress = Progress::start(size, bytes);
     let mut tally = Tally::default();
     let ended = feed(&access, rows, args.from_line, &mut tally, &mut progress).await;
