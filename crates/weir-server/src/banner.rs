@@ -40,8 +40,9 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
         ),
     ]);
     let mut out = format!("weir {} is listening\n", env!("CARGO_PKG_VERSION"));
+    let columns = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, value) in rows {
-        line(&mut out, format_args!("  {name:<15}{value}"));
+        line(&mut out, format_args!("  {name:<columns$} {value}"));
     }
     out.push_str("\nTry next:");
     for command in commands(started, config) {
@@ -174,22 +175,17 @@ fn size(bytes: usize) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// Three commands that work against this gateway from its own machine.
-fn commands(started: &Started, config: &Config) -> [String; 3] {
-    let topic = topic(&config.topic_classes);
-    let mut subscribe = format!("weir subscribe {topic}");
-    match started.tcp.first().map(|addr| reachable(*addr)) {
-        Some(addr) if addr != default_addr(DEVICES_PORT) => subscribe += &format!(" --addr {addr}"),
-        Some(_) | None => {}
-    }
-    if !config.admits_anonymous() {
-        subscribe += " --token TOKEN";
-    }
+/// Commands that work against this gateway from its own machine.
+fn commands(started: &Started, config: &Config) -> Vec<String> {
+    let topic = topic(config).map(|topic| quoted(&topic));
+    let mut commands: Vec<String> =
+        subscribe(started, config, topic.as_deref()).into_iter().collect();
     let Some(admin) = started.admin.map(reachable) else {
-        let reference = "weir config reference".to_owned();
-        return [subscribe, reference, "weir publish --help".to_owned()];
+        commands.extend(["weir config reference".to_owned(), "weir publish --help".to_owned()]);
+        return commands;
     };
-    let mut publish = format!("weir publish --topic {topic} --text hello");
+    let to = topic.map_or_else(|| "--all".to_owned(), |topic| format!("--topic {topic}"));
+    let mut publish = format!("weir publish {to} --text hello");
     let mut curl = "curl".to_owned();
     if admin != default_addr(ADMIN_PORT) {
         publish += &format!(" --admin {admin}");
@@ -198,15 +194,76 @@ fn commands(started: &Started, config: &Config) -> [String; 3] {
         publish += " --token ADMIN-TOKEN";
         curl += " -H 'Authorization: Bearer ADMIN-TOKEN'";
     }
-    [subscribe, publish, format!("{curl} http://{admin}/v1/connections")]
+    commands.extend([publish, format!("{curl} http://{admin}/v1/connections")]);
+    commands
 }
 
-/// A topic that every device may subscribe to.
-fn topic(classes: &[TopicClass]) -> String {
-    let open = classes.iter().find(|class| {
-        class.subscribe.contains(&Actor::Devices) && !class.pattern.contains("{device}")
-    });
-    open.map_or_else(|| "news".to_owned(), |class| class.pattern.replace('*', "news"))
+/// How to hear what is published, by the first way that there is; without a topic what is sent to everyone.
+fn subscribe(started: &Started, config: &Config, topic: Option<&str>) -> Option<String> {
+    let topic = topic.map(|topic| format!(" {topic}")).unwrap_or_default();
+    let needs_token = !config.admits_anonymous();
+    let token = if needs_token { " --token TOKEN" } else { "" };
+    if let Some(addr) = started.tcp.first().map(|addr| reachable(*addr)) {
+        let addr = if addr == default_addr(DEVICES_PORT) {
+            String::new()
+        } else {
+            format!(" --addr {addr}")
+        };
+        return Some(format!("weir subscribe{topic}{addr}{token}"));
+    }
+    let development = started.development.as_ref();
+    let ca = development.map_or_else(
+        || "CA-FILE".to_owned(),
+        |certificate| quoted(&certificate.path.to_string_lossy()),
+    );
+    if let Some(addr) = started.tls.first().map(|addr| reachable(*addr)) {
+        // The name that it is made for.
+        let name = if development.is_some() { " --server-name localhost" } else { "" };
+        return Some(format!("weir subscribe{topic} --addr {addr} --tls --ca {ca}{name}{token}"));
+    }
+    let topic = if topic.is_empty() { "" } else { " --data-urlencode topic=" }.to_owned()
+        + topic.trim_start();
+    let shown = if needs_token {
+        " -H 'Authorization: Bearer TOKEN'"
+    } else {
+        " --data-urlencode device=me"
+    };
+    if let Some(addr) = started.http.first().map(|addr| reachable(*addr)) {
+        return Some(format!("curl -NG{shown}{topic} http://{addr}/v1/sse"));
+    }
+    let addr = started.https.first().map(|addr| reachable(*addr))?;
+    let host = if development.is_some() { "localhost".to_owned() } else { addr.ip().to_string() };
+    Some(format!("curl -NG --cacert {ca}{shown}{topic} https://{host}:{}/v1/sse", addr.port()))
+}
+
+/// A topic that every device may subscribe to; `None`: there is none that one could guess.
+fn topic(config: &Config) -> Option<String> {
+    let patterns = config.topic_classes.iter().map(|class| class.pattern.as_str());
+    let names = patterns.filter(|pattern| !pattern.contains("{device}")).map(named_like);
+    names.chain(["news".to_owned()]).find(|name| {
+        let class = config.class_of(name);
+        class.is_none_or(|class| {
+            class.subscribe.contains(&Actor::Devices) && !class.pattern.contains("{device}")
+        })
+    })
+}
+
+/// A name that fits a pattern: a star that stands alone between slashes is a word, any other is nothing.
+fn named_like(pattern: &str) -> String {
+    let part = |part: &str| match part.replace('*', "") {
+        rest if rest.is_empty() => "news".to_owned(),
+        rest => rest,
+    };
+    pattern.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:@%+=,".contains(char);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Where `weir subscribe` and `weir publish` connect unless told.
@@ -319,6 +376,68 @@ topic classes, of which the first that fits a name counts:
         assert_eq!(classes(&config.topic_classes), "2");
     }
 
+    fn closed_to_all() -> TopicClass {
+        TopicClass { pattern: "*".to_owned(), subscribe: vec![], ..TopicClass::default() }
+    }
+
+    #[test]
+    fn a_topic_fits_the_class_that_it_is_taken_from() {
+        let class =
+            |pattern: &&str| TopicClass { pattern: (*pattern).to_owned(), ..TopicClass::default() };
+        let closed = |pattern: &str| TopicClass { subscribe: vec![], ..class(&pattern) };
+        for (patterns, expected) in [
+            (&[][..], "news"),
+            (&["*keep/*"], "keep/news"),
+            (&["room/*"], "room/news"),
+            (&["own/{device}/*"], "news"),
+            (&["a*b/*c*/*"], "ab/c/news"),
+            (&["*"], "news"),
+        ] {
+            let topic_classes = patterns.iter().map(class).collect();
+            let config = Config { topic_classes, ..Config::default() };
+            assert_eq!(topic(&config).as_deref(), Some(expected), "{patterns:?}");
+        }
+        // The name is of an earlier class, which does not let devices in.
+        let topic_classes = vec![closed("*/news"), class(&"room/*"), class(&"open")];
+        let config = Config { topic_classes, ..Config::default() };
+        assert_eq!(topic(&config).as_deref(), Some("open"));
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+
+    #[test]
+    fn what_is_proposed_is_spoken_where_it_goes() {
+        let config = Config::default();
+        let mut started = started("127.0.0.1:7070", None);
+        started.tcp = vec![];
+        started.https = vec!["127.0.0.1:8443".parse().unwrap()];
+        let first = |started: &Started| commands(started, &config).remove(0);
+        let data = "--data-urlencode device=me --data-urlencode topic=news";
+        let expected = format!("curl -NG --cacert CA-FILE {data} https://127.0.0.1:8443/v1/sse");
+        assert_eq!(first(&started), expected);
+        started.http = vec!["0.0.0.0:8080".parse().unwrap()];
+        assert_eq!(first(&started), format!("curl -NG {data} http://127.0.0.1:8080/v1/sse"));
+        started.tls = vec!["127.0.0.1:7443".parse().unwrap()];
+        let expected = "weir subscribe news --addr 127.0.0.1:7443 --tls --ca CA-FILE";
+        assert_eq!(first(&started), expected);
+        let (path, fingerprint) = ("/a b/development.pem".into(), String::new());
+        started.development = Some(Development { path, fingerprint });
+        let expected = "weir subscribe news --addr 127.0.0.1:7443 --tls --ca '/a b/development.pem' \
+                        --server-name localhost";
+        assert_eq!(first(&started), expected);
+        (started.http, started.https, started.tls) = (vec![], vec![], vec![]);
+        assert_eq!(first(&started), "weir config reference", "nobody can subscribe");
+    }
+
+    #[test]
+    fn the_longest_name_is_apart_from_what_it_names() {
+        let mut started = started("127.0.0.1:7070", None);
+        started.udp = vec!["127.0.0.1:7070".parse().unwrap()];
+        started.udp_buffers = Some(DatagramBuffers { recv_bytes: 1, send_bytes: 2 });
+        let shown = text(&started, &Config::default(), 1);
+        assert!(shown.contains("\n  datagrams (UDP) 127.0.0.1:7070; "), "{shown}");
+        assert!(shown.contains("\n  shards          2, "), "{shown}");
+    }
+
     #[test]
     fn the_commands_fit_the_addresses_and_the_tokens() {
         let mut config = Config::default();
@@ -330,13 +449,15 @@ topic classes, of which the first that fits a name counts:
             "curl -H 'Authorization: Bearer ADMIN-TOKEN' http://[::1]:5001/v1/connections",
         ];
         assert_eq!(commands(&started("0.0.0.0:5000", Some("[::]:5001")), &config), expected);
-        let closed =
-            TopicClass { pattern: "*".to_owned(), subscribe: vec![], ..TopicClass::default() };
+        let closed = closed_to_all();
         let own = TopicClass { pattern: "own/{device}/*".to_owned(), ..TopicClass::default() };
         let room = TopicClass { pattern: "room/*".to_owned(), ..TopicClass::default() };
         let with_classes = Config { topic_classes: vec![own, room, closed], ..Config::default() };
         let shown = commands(&started("127.0.0.1:7070", None), &with_classes);
         assert_eq!(shown[0], "weir subscribe room/news");
+        let only_closed = Config { topic_classes: vec![closed_to_all()], ..Config::default() };
+        let shown = commands(&started("127.0.0.1:7070", Some("127.0.0.1:7090")), &only_closed);
+        assert_eq!(shown[..2], ["weir subscribe", "weir publish --all --text hello"]);
         let without_admin = commands(&started("127.0.0.1:7070", None), &Config::default());
         assert_eq!(without_admin[1], "weir config reference");
     }

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn it_prints_what_it_found_and_what_to_try() {
     for expected in [
         "shards ".to_owned(),
         "front threads ".to_owned(),
-        "byte budget    8 MiB of ".to_owned(),
+        "byte budget     8 MiB of ".to_owned(),
         " soft, ".to_owned(),
         "B to send, ".to_owned(),
         format!("\n  weir subscribe news --addr {tcp}\n"),
@@ -157,6 +157,47 @@ fn it_prints_what_it_found_and_what_to_try() {
         assert!(server.printed.contains(&expected), "no {expected:?} in {}", server.printed);
     }
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
+}
+
+/// The commands that a gateway proposes, as a shell runs them, whatever it listens with.
+#[test]
+fn what_is_proposed_works() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().to_str().unwrap();
+    let free = "127.0.0.1:0";
+    for (key, proposed) in [
+        ("WEIR_LISTEN_TCP", "weir subscribe news --addr 127.0.0.1:"),
+        ("WEIR_LISTEN_TLS", "weir subscribe news --addr 127.0.0.1:"),
+        ("WEIR_LISTEN_HTTP", "curl -NG "),
+        ("WEIR_LISTEN_HTTPS", "curl -NG --cacert "),
+    ] {
+        let mut variables = vec![("WEIR_TLS_DEVELOPMENT_DIRECTORY", state)];
+        variables.extend([("WEIR_LISTEN_TCP", ""), ("WEIR_LISTEN_HTTP", "")]);
+        variables.extend([("WEIR_LISTEN_UDP", ""), ("WEIR_LISTEN_ADMIN", free), (key, free)]);
+        let mut gateway = Program::start(weir(&["serve"], &variables));
+        while gateway.line() != "Try next:" {}
+        let (subscribe, publish) = (gateway.line(), gateway.line());
+        assert!(subscribe.trim().starts_with(proposed), "{subscribe}");
+
+        let shell = |line: &str| {
+            let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap().display();
+            let path = format!("{weir}:{}", std::env::var("PATH").unwrap_or_default());
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("exec {}", line.trim())]).env_clear().env("PATH", path);
+            shell.env("WEIR_STORE_KIND", "none");
+            shell
+        };
+        let mut subscriber = Program::start(shell(&subscribe));
+        // Somebody is in the topic when it is told so.
+        let heard = loop {
+            let output = shell(&format!("{publish} --json")).output().unwrap();
+            let answer: serde_json::Value = serde_json::from_str(succeeded(&output)).unwrap();
+            if answer["connections"] == 1 {
+                break (0..40).map(|_| subscriber.line()).find(|line| line.contains("hello"));
+            }
+        };
+        assert!(heard.is_some(), "{subscribe}");
+    }
 }
 
 #[test]
@@ -280,7 +321,7 @@ fn the_room_of_the_repository_runs() {
 
     let mut server = Server::start(&[("WEIR_CONFIG", path.to_str().unwrap()), backlog]);
 
-    assert!(server.printed.contains("  topic classes  6\n"), "{}", server.printed);
+    assert!(server.printed.contains("  topic classes   6\n"), "{}", server.printed);
     let token = "REPLACE-van-7-000000000000000000";
     let _van = server.subscribe(&["--token", token, "fleet/van-7/orders"]);
     server.program.signal(Signal::TERM);

@@ -97,6 +97,13 @@ impl Classes {
     }
 }
 
+impl Config {
+    /// The class of the topics with this name; `None`: the default one, which stands in no file.
+    pub fn class_of(&self, topic: &str) -> Option<&TopicClass> {
+        self.topic_classes.iter().find(|class| Pattern::new(&class.pattern).matches(topic))
+    }
+}
+
 impl Class {
     fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize) -> Self {
         Self {
