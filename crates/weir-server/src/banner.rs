@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use weir::{Actor, Config, DatagramBuffers, Development, OpenFiles, Started, TopicClass};
 
 use crate::addresses::reachable;
+use crate::config::FromVariable;
 
 pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> String {
     let admin = started.admin.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
@@ -88,9 +89,13 @@ fn certificate(started: &Started) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// That it is valid, and the topic classes one a line, in the order in which they are tried.
-pub(crate) fn checked(config: &Config) -> String {
+/// That it is valid, what variables have set, and the topic classes one a line, in the order in which they are tried.
+pub(crate) fn checked(config: &Config, from_variables: &[FromVariable]) -> String {
     let mut out = "configuration is valid".to_owned();
+    if !from_variables.is_empty() {
+        out.push_str("\nvariables of the environment count before the file:");
+        from_variables.iter().for_each(|set| out.push_str(&format!("\n  {set}")));
+    }
     let classes = &config.topic_classes;
     let columns = classes.iter().map(|class| class.pattern.chars().count()).max();
     if let Some(columns) = columns {
@@ -353,7 +358,7 @@ Try next:
     #[test]
     fn a_check_shows_the_classes() {
         let mut config = Config::default();
-        assert_eq!(checked(&config), "configuration is valid");
+        assert_eq!(checked(&config, &[]), "configuration is valid");
         let live = TopicClass {
             pattern: "live/*".to_owned(),
             tick: Duration::from_millis(200),
@@ -372,7 +377,7 @@ topic classes, of which the first that fits a name counts:
   live/*  tick 200ms, conflation, priority normal, slow conflate, keeps 5 messages for 300s, 7 messages a second; \
                 publish: nobody; subscribe: devices, services
   *       priority normal, slow close; publish: services; subscribe: devices, services";
-        assert_eq!(checked(&config), expected);
+        assert_eq!(checked(&config, &[]), expected);
         assert_eq!(classes(&config.topic_classes), "2");
     }
 

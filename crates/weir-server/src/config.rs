@@ -9,6 +9,7 @@ mod reference;
 mod store;
 mod tables;
 
+use std::fmt;
 use std::path::Path;
 
 pub(crate) use env::CONFIG_VARIABLE;
@@ -30,6 +31,34 @@ pub(crate) struct Settings {
     pub(crate) cache: CacheSettings,
     /// Section `[log]`.
     pub(crate) log: LogSettings,
+    /// What variables of the environment have set.
+    pub(crate) from_variables: Vec<FromVariable>,
+}
+
+/// A key that a variable of the environment has set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FromVariable {
+    name: String,
+    key: String,
+    /// Where the file sets it too, which counts for nothing.
+    instead_of: Option<String>,
+}
+
+impl FromVariable {
+    /// Whether the file says something else, as far as is known.
+    pub(crate) fn is_over_file(&self) -> bool {
+        self.instead_of.is_some()
+    }
+}
+
+impl fmt::Display for FromVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FromVariable { name, key, instead_of } = self;
+        match instead_of {
+            Some(place) => write!(f, "{name} sets {key} instead of {place}"),
+            None => write!(f, "{name} sets {key}"),
+        }
+    }
 }
 
 /// Section `[log]`.

@@ -46,10 +46,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Config(ConfigCommand::Check { file: named }) => {
-            let config = load(named.or(file))?.gateway;
+            let settings = load(named.or(file))?;
+            let config = settings.gateway;
             config.check_files().map_err(|error| config::Refused::file(&error))?;
             config.check_jwt_keys().map_err(|error| config::Refused::file(&error))?;
-            say(banner::checked(&config))?;
+            say(banner::checked(&config, &settings.from_variables))?;
         }
         Command::Config(ConfigCommand::Reference { markdown, toml }) => {
             let reference = match (markdown, toml) {

@@ -46,6 +46,11 @@ async fn serve(
         Opened::Nothing => None,
         Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
     };
+    let over_file = settings.from_variables.iter().filter(|set| set.is_over_file());
+    let over_file: Vec<String> = over_file.map(ToString::to_string).collect();
+    if !over_file.is_empty() {
+        info!("variables count before the configuration file: {}", over_file.join("; "));
+    }
     let config = settings.gateway;
     let mut builder =
         Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);

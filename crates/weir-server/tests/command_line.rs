@@ -40,6 +40,29 @@ fn a_file_in_order_is_said_to_be() {
     assert_eq!(stdout(&output), "configuration is valid\n");
 }
 
+/// What is valid is the sum of both, and whoever reads the file would take it for another.
+#[test]
+fn a_check_says_which_variables_count_before_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    std::fs::write(&path, "[limits]\ntopics_max = 5\n[admin]\ntoken = \"one\"\n").unwrap();
+    let path = path.to_str().unwrap();
+    let variables = [
+        ("WEIR_LIMITS_TOPICS_MAX", "6"),
+        ("WEIR_ADMIN_TOKEN", "two"),
+        ("WEIR_LOG_LEVEL", "warn"),
+        ("WEIR_SERVICE_HOST", "10.0.0.1"),
+    ];
+    let output = weir(&["config", "check", path], &variables);
+    let expected = format!(
+        "configuration is valid\nvariables of the environment count before the file:\n  \
+         WEIR_ADMIN_TOKEN sets admin.token instead of {path}:4:9\n  \
+         WEIR_LIMITS_TOPICS_MAX sets limits.topics_max instead of {path}:2:14\n  \
+         WEIR_LOG_LEVEL sets log.level\n"
+    );
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), expected.as_str()));
+}
+
 #[test]
 fn a_bad_file_is_refused_by_check_and_by_serve_alike() {
     let directory = tempfile::tempdir().unwrap();

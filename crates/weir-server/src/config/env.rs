@@ -2,7 +2,7 @@
 
 use super::file::{HIDDEN, Places, meant};
 use super::keys::{self, Key};
-use super::{Place, Problem, Settings};
+use super::{FromVariable, Place, Problem, Settings};
 
 /// Names the configuration file; it is no key.
 pub(crate) const CONFIG_VARIABLE: &str = "WEIR_CONFIG";
@@ -44,6 +44,11 @@ fn handle(
     problems: &mut Vec<Problem>,
 ) {
     if key.field.set_from_text(settings, text) {
+        settings.from_variables.push(FromVariable {
+            name: place.to_string(),
+            key: key.path(),
+            instead_of: places.in_file(&key.path()),
+        });
         // Numbers, lists and the like are shown as they are understood.
         let is_text = key.field.show(settings).is_some_and(|shown| shown.starts_with('"'));
         let written = (is_text && !key.is_secret).then(|| format!("{text:?}"));

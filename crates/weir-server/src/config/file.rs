@@ -31,6 +31,14 @@ impl Places {
         self.by_key.insert(path, Set { place, written });
     }
 
+    /// Where the file sets a key, if it does.
+    pub(super) fn in_file(&self, path: &str) -> Option<String> {
+        match &self.by_key.get(path)?.place {
+            place @ Place::File { .. } => Some(place.to_string()),
+            Place::Variable(_) | Place::Default => None,
+        }
+    }
+
     /// What an error says, at the place of its key; if nothing has set that, of a key that it depends on, or of the
     /// table that it is a member of.
     pub(super) fn problem(&self, error: weir::ConfigError) -> Problem {

@@ -71,11 +71,18 @@ impl fmt::Display for Refused {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::File { path, line, column } => {
-                write!(f, "{}:{line}:{column}: {}", path.display(), self.what)
-            }
-            Place::Variable(name) => write!(f, "{name}: {}", self.what),
+            Place::File { .. } | Place::Variable(_) => write!(f, "{}: {}", self.place, self.what),
             Place::Default => f.write_str(&self.what),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Place::Variable(name) => f.write_str(name),
+            Place::Default => f.write_str("default"),
         }
     }
 }
