@@ -191,6 +191,13 @@ impl Guest {
         }
     }
 
+    /// So many bytes of read buffers may stay because of its header table.
+    pub(super) fn keep(&self, bytes: usize) {
+        if self.caller.ledger.keep(bytes).is_err() {
+            self.tell(Order::End(End::Memory));
+        }
+    }
+
     /// A head has come. Answers with how many requests there have been with this one.
     pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {

@@ -33,7 +33,7 @@ pub(crate) struct Share {
 
 /// The account of one connection.
 ///
-/// Shape: the lease covers [`OPEN_BYTES`] for each request in progress and what long answers are charged with.
+/// Shape: the lease covers [`OPEN_BYTES`] for each request in progress, long answers, and read buffers that stay.
 /// Limits: [`Share`], and for answers `http.answer_bytes_max`.
 /// Cost: a request adds and subtracts in atomics of its own connection; the lease changes seldom, under a lock.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Ledger {
     open: AtomicU64,
     /// Bytes of long answers.
     charged: AtomicUsize,
+    /// Bytes of read buffers; see [`Table`](super::table::Table).
+    kept: AtomicUsize,
     leased: AtomicUsize,
     leasing: Mutex<()>,
 }
@@ -198,6 +200,7 @@ impl Ledger {
             answer_bytes_max,
             open: AtomicU64::new(0),
             charged: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
             leased: AtomicUsize::new(0),
             leasing: Mutex::default(),
         })
@@ -262,6 +265,12 @@ impl Ledger {
         Ok(charge)
     }
 
+    /// Sets how many bytes of read buffers the connection keeps; they are counted also without room.
+    pub(super) fn keep(&self, bytes: usize) -> Result<(), Refused> {
+        self.kept.store(bytes, Ordering::SeqCst);
+        self.cover()
+    }
+
     /// Gives back what was leased and is not needed any more.
     pub(super) fn give_back(&self) {
         if self.leased.load(Ordering::Relaxed) == 0 {
@@ -280,7 +289,9 @@ impl Ledger {
     }
 
     fn needed(&self) -> usize {
-        self.open_count() * OPEN_BYTES + self.charged.load(Ordering::SeqCst)
+        self.open_count() * OPEN_BYTES
+            + self.charged.load(Ordering::SeqCst)
+            + self.kept.load(Ordering::SeqCst)
     }
 
     /// Has the lease cover what is needed.

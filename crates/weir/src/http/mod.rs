@@ -8,7 +8,7 @@
 //!
 //! `crowd` knows all connections and ends those that are silent for too long, `guest` is what is known of one, `tap` sees
 //! its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches the progress of answers
-//! over HTTP/2, and `threads` says where all of this runs. What the public API answers is in `api`.
+//! over HTTP/2, `table` counts what header tables keep, and `threads` says where all of this runs. What the public API answers is in `api`.
 
 pub(crate) mod access;
 mod api;
@@ -26,6 +26,7 @@ pub(crate) mod ledger;
 mod live;
 mod record;
 mod service;
+mod table;
 mod tap;
 mod threads;
 

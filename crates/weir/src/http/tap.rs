@@ -9,7 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use weir_engine::Share;
 
+use super::counts::Dialect;
 use super::guest::Guest;
+use super::table::Table;
 use crate::share::{Charge, NoRoom};
 use crate::tls::stream::Stream;
 
@@ -26,6 +28,8 @@ pub(super) struct Tap {
     /// Our own word, which leaves before anything else of the library's.
     due: Vec<u8>,
     head: Head,
+    /// Over HTTP/2.
+    table: Option<Box<Table>>,
 }
 
 /// A head of HTTP/1.1 that is not whole, which the library keeps.
@@ -41,8 +45,11 @@ struct Head {
 
 impl Tap {
     pub(super) fn new(stream: Stream, ahead: Vec<u8>, guest: Arc<Guest>) -> Self {
+        let is_h2 = guest.dialect() == Dialect::Http2;
+        let table = is_h2.then(|| Box::new(Table::new()));
         let charge = Charge::none(guest.edge.hub.engine().budget(), Share::Http);
-        Self { stream, ahead, guest, due: Vec::new(), head: Head { requests: 0, bytes: 0, charge } }
+        let head = Head { requests: 0, bytes: 0, charge };
+        Self { stream, ahead, guest, due: Vec::new(), head, table }
     }
 
     /// The stream, and what was not read yet of what came before.
@@ -105,29 +112,31 @@ impl AsyncRead for Tap {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Tap { stream, ahead, guest, head, .. } = self.get_mut();
+        let Tap { stream, ahead, guest, head, table, .. } = self.get_mut();
+        let mut heard = |bytes: &[u8]| {
+            guest.heard();
+            if let Some(interim) = &guest.interim {
+                interim.read(bytes);
+            }
+            if let Some(kept) = table.as_mut().and_then(|table| table.read(bytes)) {
+                guest.keep(kept);
+            }
+            head.heard(bytes.len(), guest)
+        };
         if !ahead.is_empty() {
             let count = ahead.len().min(into.remaining());
-            if let Some(interim) = &guest.interim {
-                interim.read(&ahead[..count]);
-            }
             into.put_slice(&ahead[..count]);
+            heard(&ahead[..count])?;
             ahead.drain(..count);
             if ahead.is_empty() {
                 *ahead = Vec::new();
             }
-            guest.heard();
             return Poll::Ready(Ok(()));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(cx, into))?;
-        let count = into.filled().len() - before;
-        if count > 0 {
-            if let Some(interim) = &guest.interim {
-                interim.read(&into.filled()[before..]);
-            }
-            guest.heard();
-            head.heard(count, guest)?;
+        if into.filled().len() > before {
+            heard(&into.filled()[before..])?;
         } else {
             guest.ended();
         }

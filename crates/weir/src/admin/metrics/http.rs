@@ -44,7 +44,7 @@ impl Gateway {
         to.gauge_in(
             "weir_http_charged",
             &Unit::Bytes,
-            "The part of the byte budget that HTTP uses: requests in progress over HTTP/2, and long answers that have not left.",
+            "The part of the byte budget that HTTP uses: requests in progress and read buffers over HTTP/2, and long answers that have not left.",
             share.used() as u64,
         )?;
         to.gauge(
