@@ -264,7 +264,7 @@ const SUITES: [(CipherSuite, &str); 9] = [
 ];
 
 /// Alerts by their code (RFC 8446 section 6); the first stands for others.
-const ALERTS: [(Option<u8>, &str); 24] = [
+const ALERTS: [(Option<u8>, &str); 25] = [
     (None, "other"),
     (Some(0), "close_notify"),
     (Some(10), "unexpected_message"),
@@ -283,6 +283,7 @@ const ALERTS: [(Option<u8>, &str); 24] = [
     (Some(51), "decrypt_error"),
     (Some(70), "protocol_version"),
     (Some(80), "internal_error"),
+    (Some(86), "inappropriate_fallback"),
     (Some(100), "no_renegotiation"),
     (Some(109), "missing_extension"),
     (Some(110), "unsupported_extension"),

@@ -27,7 +27,7 @@ use weir_engine::tls::{Cipher, Keys12, Session, Version};
 
 use super::alert::{self, Ending};
 use super::counts::{HandshakeFailure, Kind};
-use super::hello::{self, ClientHello, Look};
+use super::hello::{self, ClientHello, Fault, Look};
 use super::keylog::{TrafficSecrets, capture};
 use crate::listener::Spoken;
 use crate::partial::Partial;
@@ -195,9 +195,14 @@ impl Handshake {
 
     /// Shows rustls record after record until none is left or it is done.
     fn progress(&mut self, conn: &mut UnbufferedServerConnection) -> Result<Progress, Failure> {
-        if self.hello.lacks_groups {
-            let lacking = (HandshakeFailure::Incompatible, AlertDescription::MissingExtension);
-            return Err(Failure::Guarded(lacking));
+        if let Some(fault) = self.hello.fault {
+            let (misbehaved, incompatible) =
+                (HandshakeFailure::Misbehaved, HandshakeFailure::Incompatible);
+            return Err(Failure::Guarded(match fault {
+                Fault::LacksGroups => (incompatible, AlertDescription::MissingExtension),
+                Fault::FallenBack => (incompatible, AlertDescription::InappropriateFallback),
+                Fault::Renegotiates => (misbehaved, AlertDescription::HandshakeFailure),
+            }));
         }
         loop {
             let seen = &mut self.input.bytes[..self.shown];
@@ -251,8 +256,13 @@ impl Handshake {
     /// Length of the record that rustls is shown next, once its header is there.
     fn next_record(&self) -> Result<Option<usize>, Guarded> {
         let rest = &self.input.bytes[self.shown..];
-        if self.is_sealed() && rest.first() == Some(&HANDSHAKE) {
-            // A message in plaintext: rustls would take it for a record that does not open.
+        // rustls would take both for records that do not open: a message in plaintext, and a change_cipher_spec amid one.
+        let is_stray = match rest.first() {
+            Some(&HANDSHAKE) => true,
+            Some(&CHANGE_CIPHER_SPEC) => self.shown > 0,
+            Some(_) | None => false,
+        };
+        if is_stray && self.is_sealed() {
             return Err((HandshakeFailure::Misbehaved, AlertDescription::UnexpectedMessage));
         }
         record_bytes(rest)

@@ -1,7 +1,7 @@
 //! A look into a ClientHello before the handshake begins: is it whole, does it come back with a session?
 //!
-//! It decides who goes first, and refuses shares of keys without their groups, which rustls does not. rustls reads the
-//! same bytes again and decides everything else. Nothing here needs more than the standard library, so that the fuzzer
+//! It decides who goes first, and finds some faults that rustls does not look for. rustls reads the same bytes again and
+//! decides everything else. Nothing here needs more than the standard library, so that the fuzzer
 //! can take this file by itself.
 
 /// What the bytes received so far are.
@@ -28,12 +28,23 @@ pub(crate) struct ClientHello {
     pub(crate) has_session_id: bool,
     /// TLS 1.3 is among the versions that it offers.
     pub(crate) offers_tls13: bool,
-    /// It has shares of keys, and does not say of which groups they may be.
-    pub(crate) lacks_groups: bool,
+    /// What rustls would let pass.
+    pub(crate) fault: Option<Fault>,
     /// The first suite that it offers is one of ChaCha20-Poly1305, as of devices without AES in hardware.
     pub(crate) is_chacha_first: bool,
     /// The host that the client asks for.
     pub(crate) server_name: Option<Box<str>>,
+}
+
+/// What a ClientHello must not say, and rustls does not look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// TLS 1.3: shares of keys, and not a word of the groups that they may be of (RFC 8446 section 9.2).
+    LacksGroups,
+    /// It has failed with TLS 1.3, it says, and offers 1.2 only (RFC 7507): somebody has made it fail.
+    FallenBack,
+    /// It claims a handshake before this one (RFC 5746 section 3.6).
+    Renegotiates,
 }
 
 impl ClientHello {
@@ -129,6 +140,8 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
     hello.is_chacha_first = is_chacha_first(suites);
     body.vector8()?;
     if body.0.is_empty() {
+        let has_fallen_back = suites.chunks_exact(2).any(|suite| suite == FALLBACK_SCSV);
+        hello.fault = has_fallen_back.then_some(Fault::FallenBack);
         hello.has_session_id = !session_id.is_empty();
         return Some(hello);
     }
@@ -149,11 +162,17 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
             }
             SUPPORTED_GROUPS => has_groups = true,
             KEY_SHARE => has_shares = true,
+            RENEGOTIATION_INFO if content != [0] => hello.fault = Some(Fault::Renegotiates),
             _ => {}
         }
     }
     hello.has_session_id = !session_id.is_empty() && !hello.offers_tls13;
-    hello.lacks_groups = hello.offers_tls13 && has_shares && !has_groups;
+    if hello.offers_tls13 && has_shares && !has_groups {
+        hello.fault = Some(Fault::LacksGroups);
+    }
+    if !hello.offers_tls13 && suites.chunks_exact(2).any(|suite| suite == FALLBACK_SCSV) {
+        hello.fault = Some(Fault::FallenBack);
+    }
     body.0.is_empty().then_some(hello)
 }
 
@@ -216,6 +235,8 @@ const SESSION_TICKET: u16 = 35;
 const PRE_SHARED_KEY: u16 = 41;
 const SUPPORTED_VERSIONS: u16 = 43;
 const KEY_SHARE: u16 = 51;
+const RENEGOTIATION_INFO: u16 = 0xff01;
+const FALLBACK_SCSV: [u8; 2] = [0x56, 0x00];
 const TLS13: [u8; 2] = [3, 4];
 /// Of TLS 1.3, and of TLS 1.2 with ECDSA and RSA (RFC 7905).
 const CHACHA20_SUITES: [[u8; 2]; 3] = [[0x13, 0x03], [0xcc, 0xa9], [0xcc, 0xa8]];
@@ -289,21 +310,45 @@ mod tests {
     }
 
     #[test]
-    fn shares_without_groups() {
-        let check = |extensions: &[(u16, &[u8])], expected: bool| {
+    fn faults_that_rustls_does_not_look_for() {
+        let check = |extensions: &[(u16, &[u8])], expected: Option<Fault>| {
             let Look::Whole(hello) = look(&records(&hello(&[], extensions), 1 << 14)) else {
                 panic!("no hello")
             };
-            assert_eq!(hello.lacks_groups, expected, "{extensions:?}");
+            assert_eq!(hello.fault, expected, "{extensions:?}");
         };
         let versions: (u16, &[u8]) = (SUPPORTED_VERSIONS, &[4, 3, 4, 3, 3]);
         let groups: (u16, &[u8]) = (SUPPORTED_GROUPS, &[0, 2, 0, 29]);
         let shares: (u16, &[u8]) = (KEY_SHARE, &[0, 0]);
-        check(&[versions, shares], true);
-        check(&[versions, shares, groups], false);
-        check(&[versions, groups], false);
-        check(&[versions], false);
-        check(&[shares], false);
+        check(&[versions, shares], Some(Fault::LacksGroups));
+        check(&[versions, shares, groups], None);
+        check(&[versions, groups], None);
+        check(&[versions], None);
+        check(&[shares], None);
+        check(&[(RENEGOTIATION_INFO, &[0])], None);
+        check(&[(RENEGOTIATION_INFO, &[2, 7, 7])], Some(Fault::Renegotiates));
+        check(&[(RENEGOTIATION_INFO, &[])], Some(Fault::Renegotiates));
+    }
+
+    #[test]
+    fn who_has_fallen_back() {
+        let check = |extensions: &[(u16, &[u8])], expected: Option<Fault>| {
+            let mut message = hello(&[], extensions);
+            // In place of the one suite that it offers.
+            message[41..43].copy_from_slice(&FALLBACK_SCSV);
+            let Look::Whole(hello) = look(&records(&message, 1 << 14)) else { panic!("no hello") };
+            assert_eq!(hello.fault, expected, "{extensions:?}");
+        };
+        check(&[], Some(Fault::FallenBack));
+        check(&[(SUPPORTED_VERSIONS, &[2, 3, 3])], Some(Fault::FallenBack));
+        check(&[(SUPPORTED_VERSIONS, &[4, 3, 4, 3, 3])], None);
+        // Without a word of extensions.
+        let mut message = hello(&[], &[]);
+        message[41..43].copy_from_slice(&FALLBACK_SCSV);
+        message.truncate(message.len() - 2);
+        message[3] -= 2;
+        let Look::Whole(hello) = look(&records(&message, 1 << 14)) else { panic!("no hello") };
+        assert_eq!(hello.fault, Some(Fault::FallenBack));
     }
 
     #[test]
