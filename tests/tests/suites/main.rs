@@ -4,6 +4,7 @@
 //! stay true.
 
 mod h2spec;
+mod tls;
 mod websocket;
 
 use std::collections::BTreeMap;
