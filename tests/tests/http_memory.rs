@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use serde_json::json;
 use weir_tests::http2::{
     CLOSED_WINDOW, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, RST_STREAM,
@@ -432,6 +433,28 @@ fn requests_behind_a_goodbye_leave_nothing() -> Result<()> {
     let grown = grown(&server, before)?;
     eprintln!("{} KiB more", grown / 1024);
     assert!(grown < 32 * MIB, "{grown} bytes more");
+    Ok(())
+}
+
+/// A paused process does not read what its peers send: no time passes for them.
+#[test]
+fn a_pause_of_the_process_ends_no_connection() -> Result<()> {
+    let extra = "[http]\nidle_timeout = \"2s\"\n";
+    let (server, http) = start_with_history(64, "2s", extra)?;
+    let mut idle = Http2::connect(http, &[])?;
+    let mut reader = Http2::connect(http, CLOSED_WINDOW)?;
+    reader.get(1, "/v1/topics/kept/history")?;
+    while reader.hear()?.context("the head of the answer comes")?.0 != HEADERS {}
+    server.signal(Signal::STOP)?;
+    // More than twice as long as either may wait.
+    rest(5_000);
+    for stream in [0, 1] {
+        reader.stream.write_all(&frame(WINDOW_UPDATE, 0, stream, &4_194_304_u32.to_be_bytes()))?;
+    }
+    idle.get(1, "/")?;
+    server.signal(Signal::CONT)?;
+    assert!(reader.body(1)?.len() > 900_000);
+    assert!(!idle.body(1)?.is_empty());
     Ok(())
 }
 

@@ -108,7 +108,8 @@ impl Crowd {
     /// Moves the clock, and ends those whose time is over.
     pub(super) async fn watch(&self) {
         let mut clock = interval(weir_engine::TICK);
-        clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        // While the process is paused its peers wait for it: no time passes for them.
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.count() == 0 {
                 self.has_begun.notified().await;
