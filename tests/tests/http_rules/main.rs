@@ -141,6 +141,38 @@ fn what_comes_behind_a_body_over_http2_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// A stream that is reset without an error is not one that has come to its end.
+#[test]
+fn a_body_that_is_cut_off_is_not_carried_out() -> Result<()> {
+    let scene = Scene::new("")?;
+    let body = json!({"topic": "cut", "text": "x"}).to_string();
+    let head = [
+        POST,
+        &field(":path", "/v1/publish"),
+        &field(":authority", "localhost"),
+        &field("content-type", "application/json"),
+    ]
+    .concat();
+    let mut peer = Http2::connect(scene.http, &[])?;
+    let mut stream = 1;
+    for length in [vec![], field("content-length", "100"), field("content-length", "26")] {
+        for code in [[0; 4], [0, 0, 0, 8]] {
+            let said = [
+                frame(HEADERS, END_HEADERS, stream, &[&head[..], &length].concat()),
+                frame(DATA, 0, stream, body.as_bytes()),
+                frame(RST_STREAM, 0, stream, &code),
+            ];
+            peer.stream.write_all(&said.concat())?;
+            stream += 2;
+        }
+    }
+    // Behind them all.
+    peer.get(stream, "/nothing")?;
+    peer.body(stream)?;
+    assert_eq!(scene.kept("cut")?, 0);
+    Ok(())
+}
+
 /// RFC 9110 section 10.1.1: whoever waits for `100 Continue` hears it, once and before the answer, on each of its streams
 /// and on no other.
 #[test]

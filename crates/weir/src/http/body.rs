@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::closing::Inbound;
+use super::closing::{Cut, Inbound};
 use super::counts::Dialect;
 use super::guest::Guest;
 use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
@@ -87,12 +87,12 @@ impl Asking {
 
 impl Body for Asking {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Cut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
             self.heard_all();

@@ -34,6 +34,9 @@ pub(super) struct Inbound {
     expects: Option<u32>,
 }
 
+/// Why a body does not come to its end.
+pub(super) type Cut = Box<dyn std::error::Error + Send + Sync>;
+
 /// For a peer that has no place here.
 pub(super) const SHORT: Linger = Linger { bytes_max: 256 * 1024, time: Duration::from_secs(1) };
 
@@ -131,22 +134,29 @@ pub(super) fn pass_over(guest: &Arc<Guest>, mut body: Incoming) {
 
 impl Body for Inbound {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Cut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let Inbound { body, guest, expects } = &mut *self;
         let Some(body) = body else { return Poll::Ready(None) };
-        let polled = Pin::new(body).poll_frame(cx);
+        let polled = Pin::new(&mut *body).poll_frame(cx);
         if polled.is_pending()
             && let (Some(stream), Some(interim)) = (expects.take(), &guest.interim)
         {
             interim.want(stream);
             guest.wake();
         }
-        polled
+        // The library calls that an end, as it is for a client.
+        let is_cut = matches!(polled, Poll::Ready(None))
+            && guest.dialect() == Dialect::Http2
+            && !body.is_end_stream();
+        if is_cut {
+            return Poll::Ready(Some(Err("the stream was reset".into())));
+        }
+        polled.map_err(Cut::from)
     }
 
     fn is_end_stream(&self) -> bool {
