@@ -44,6 +44,6 @@ impl Hub {
         if grant.permits(act, actors, is_own) {
             return Ok(class);
         }
-        Err(Denied::NotPermitted(grant.refusal(act, topic, class.pattern.as_str(), actors)))
+        Err(Denied::NotPermitted(grant.refusal(act, topic, class.configured_pattern(), actors)))
     }
 }

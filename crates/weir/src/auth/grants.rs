@@ -109,10 +109,21 @@ impl Grant {
 
     /// Why an act is not permitted: what was tried with which topic, and who may.
     ///
-    /// `pattern` is that of the topic's class.
-    pub(crate) fn refusal(&self, act: Act, topic: &str, pattern: &str, actors: &[Actor]) -> String {
+    /// `pattern` is that of the topic's class; `None`: none of the configuration fits it.
+    pub(crate) fn refusal(
+        &self,
+        act: Act,
+        topic: &str,
+        pattern: Option<&str>,
+        actors: &[Actor],
+    ) -> String {
         let verb = act.verb();
-        let mut text = format!("{verb} to {topic:?} is not permitted: class {pattern:?} lets ");
+        let mut text = format!("{verb} to {topic:?} is not permitted: ");
+        // A String takes everything.
+        let _ = match pattern {
+            Some(pattern) => write!(text, "class {pattern:?} lets "),
+            None => write!(text, "no class in [[topic_classes]] fits it, and the default lets "),
+        };
         if actors.is_empty() {
             text.push_str("nobody");
         }
@@ -122,7 +133,6 @@ impl Grant {
                 _ if index + 1 == actors.len() => " and ",
                 _ => ", ",
             });
-            // A String takes everything.
             let _ = write!(text, "{actor}");
         }
         let _ = write!(text, " {verb}");
@@ -256,9 +266,9 @@ mod tests {
             (
                 &device,
                 Publish,
-                "*",
+                "",
                 &["services"],
-                "publish to \"t\" is not permitted: class \"*\" lets services publish",
+                "publish to \"t\" is not permitted: no class in [[topic_classes]] fits it, and the default lets services publish",
             ),
             (
                 &device,
@@ -289,6 +299,7 @@ mod tests {
                 "publish to \"t\" is not permitted: class \"t\" lets devices and services publish, and this service lacks the right \"publish\" (auth.services, may)",
             ),
         ] {
+            let pattern = Some(pattern).filter(|pattern| !pattern.is_empty());
             assert_eq!(grant.refusal(act, "t", pattern, &actors(class)), says);
         }
     }

@@ -14,6 +14,8 @@ use crate::config::{Actor, Config, TopicClass};
 pub(crate) struct Class {
     /// Names that it holds for.
     pub(crate) pattern: Pattern,
+    /// Whether it is the one for all names that no class of the configuration fits.
+    is_default: bool,
     /// Who may publish; the admin API always may.
     pub(crate) publish: Vec<Actor>,
     /// Who may subscribe.
@@ -82,7 +84,9 @@ impl Classes {
             Arc::new(Class::new(class, ticker, frame_bytes_max))
         };
         let ordered = config.topic_classes.iter().map(&mut class).collect();
-        Self { ordered, default: class(&default), tick_lengths }
+        let default =
+            Arc::new(Class { is_default: true, ..Class::new(&default, 0, frame_bytes_max) });
+        Self { ordered, default, tick_lengths }
     }
 
     /// The first class whose pattern fits the name.
@@ -108,6 +112,7 @@ impl Class {
     fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize) -> Self {
         Self {
             pattern: Pattern::new(&class.pattern),
+            is_default: false,
             publish: class.publish.clone(),
             subscribe: class.subscribe.clone(),
             history: class.history,
@@ -132,6 +137,11 @@ impl Class {
                 burst: class.publish_burst.max(1),
             }),
         }
+    }
+
+    /// The pattern under which it stands in the configuration, if it does.
+    pub(crate) fn configured_pattern(&self) -> Option<&str> {
+        (!self.is_default).then(|| self.pattern.as_str())
     }
 
     /// What the shards must know of a single message; `key` says where its key stands in the frame.
