@@ -24,8 +24,8 @@ use weir_wire::v1::{self, client_message, server_message};
 
 /// A gateway whose devices are in its own file.
 const EMBEDDED: &str = "[store]\npath = \"devices.db\"\n";
-/// Only the newest token counts, and all devices are at one address.
-const LIMITS: &str = "[activation]\ngrace = \"0ms\"\nfailures_per_source_per_minute = 0\n";
+/// Only the newest token counts, and all devices are at one address, as are all tokens that no longer hold.
+const LIMITS: &str = "[auth]\nfailures_per_source_per_second = 0\n[activation]\ngrace = \"0ms\"\nfailures_per_source_per_minute = 0\n";
 /// Within that nobody waits for the store any more: `store.timeout` is 2 s, and the machine may be slow.
 const BOUND: Duration = Duration::from_secs(20);
 /// What [`BOUND`] is about.

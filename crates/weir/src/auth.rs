@@ -6,6 +6,7 @@
 //!          └ not known here: ask ─▶ Bearer
 //! ```
 
+mod attempts;
 mod claim;
 mod grants;
 pub(crate) mod jwt;
@@ -16,6 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_engine::Priority;
 use weir_store::Millis;
@@ -24,6 +27,8 @@ use weir_wire::CloseReason;
 use crate::config::{Actor, Config, TokenConfig};
 use crate::counters::{AuthKind, AuthOutcome, Counters};
 use crate::hub::{unix_millis, unix_time};
+use attempts::Attempts;
+pub(crate) use attempts::TokenOrigin;
 pub(crate) use claim::Claim;
 use claim::Confirmed;
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
@@ -53,12 +58,15 @@ pub(crate) struct Authenticator {
     device_id_bytes_max: usize,
     /// What `Hello` may take, and so the longest that anybody waits for a token.
     patience: Duration,
-    labels: NamedLabels,
+    labels: Arc<NamedLabels>,
     source: Option<Arc<dyn TokenSource>>,
     /// Credentials whose ids are not looked up there.
     unchecked_ids: Vec<AuthKind>,
     confirmed: Confirmed,
     jwt: Option<Arc<Jwt>>,
+    /// Where signatures are verified: on threads that nobody else waits for. `None`: where they are asked for.
+    verifier: Option<runtime::Handle>,
+    attempts: Attempts,
     counters: Arc<Counters>,
 }
 
@@ -115,6 +123,8 @@ pub(crate) enum NoBearer {
     Unknown,
     /// Nobody can say at the moment.
     Unavailable,
+    /// It is not looked at: too many from there have failed. The same may work after so long.
+    Limited(Duration),
 }
 
 /// A connection that is admitted.
@@ -150,6 +160,7 @@ impl Authenticator {
         config: &Config,
         source: Option<Arc<dyn TokenSource>>,
         jwt: Option<Arc<Jwt>>,
+        verifier: Option<runtime::Handle>,
         counters: Arc<Counters>,
     ) -> Self {
         let mut grants = vec![Grant::anonymous()];
@@ -190,11 +201,13 @@ impl Authenticator {
             anonymous: config.admits_anonymous(),
             device_id_bytes_max: config.limits.device_id_bytes_max,
             patience: config.connection.hello_timeout,
-            labels: NamedLabels::of(config),
+            labels: Arc::new(NamedLabels::of(config)),
             source,
             unchecked_ids: config.auth.unchecked_ids.clone(),
             confirmed: Confirmed::default(),
             jwt,
+            verifier,
+            attempts: Attempts::new(&config.auth),
             counters,
         }
     }
@@ -209,9 +222,9 @@ impl Authenticator {
         if let Some(bearer) = self.configured(token, mark) {
             return Some(Ok(bearer));
         }
-        if let Some(jwt) = self.jwt.as_ref().filter(|_| jwt::is_jwt(token)) {
-            let mortal = jwt.verify(token, unix_time(), &self.labels);
-            return Some(self.found(AuthKind::Jwt, mortal, mark));
+        if let Some(jwt) = self.jwt_for(token) {
+            let mortal = jwt.find(token, unix_time())?;
+            return Some(self.found(AuthKind::Jwt, Some(mortal), mark));
         }
         match self.source {
             Some(_) if source::is_token(token) => None,
@@ -225,37 +238,90 @@ impl Authenticator {
         Some(Bearer { kind: BearerKind::Configured(place), mark })
     }
 
-    /// Asks for a token that [`Authenticator::look`] does not know; waits for as long as `Hello` may take.
-    pub(crate) async fn ask(&self, token: &str, mark: u64) -> Result<Bearer, NoBearer> {
-        let Some(source) = &self.source else { return Err(NoBearer::Unknown) };
-        match timeout(self.patience, source.check(token)).await {
-            Ok(Ok(holder)) => {
-                let mortal = holder.map(|holder| source::mortal(holder, &self.labels));
-                self.found(AuthKind::Device, mortal, mark)
+    /// Asks for a token that [`Authenticator::look`] does not know, or has its signature verified; waits for as long as
+    /// `Hello` may take.
+    pub(crate) async fn ask(
+        &self,
+        token: &str,
+        origin: TokenOrigin,
+        mark: u64,
+    ) -> Result<Bearer, NoBearer> {
+        let jwt = self.jwt_for(token);
+        let kind = if jwt.is_some() { AuthKind::Jwt } else { AuthKind::Device };
+        let attempt = self.attempts.begin(origin, jwt.is_some()).map_err(|after| {
+            self.counters.count_authentication(kind, AuthOutcome::Limited);
+            NoBearer::Limited(after)
+        })?;
+        let asked = match jwt {
+            Some(jwt) => self.verify(jwt, token).await,
+            None => timeout(self.patience, self.check_with_source(token)).await.ok().flatten(),
+        };
+        match asked {
+            Some(mortal) => {
+                if mortal.is_some() {
+                    attempt.give_back();
+                }
+                self.found(kind, mortal, mark)
             }
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a token cannot be checked");
-                self.counters.count_authentication(AuthKind::Device, AuthOutcome::Unavailable);
-                Err(NoBearer::Unavailable)
-            }
-            Err(_) => {
-                self.counters.count_authentication(AuthKind::Device, AuthOutcome::Unavailable);
+            None => {
+                attempt.give_back();
+                self.counters.count_authentication(kind, AuthOutcome::Unavailable);
                 Err(NoBearer::Unavailable)
             }
         }
+    }
+
+    /// What a store says of a token; the outer `None`: it does not answer.
+    async fn check_with_source(&self, token: &str) -> Option<Option<Arc<Mortal>>> {
+        let Some(source) = &self.source else { return Some(None) };
+        match source.check(token).await {
+            Ok(holder) => Some(holder.map(|holder| Arc::new(source::mortal(holder, &self.labels)))),
+            Err(error) => {
+                tracing::debug!(%error, "a token cannot be checked");
+                None
+            }
+        }
+    }
+
+    /// What a signed token says, if it is valid; the outer `None`: nobody came to that in time.
+    async fn verify(&self, jwt: &Arc<Jwt>, token: &str) -> Option<Option<Arc<Mortal>>> {
+        self.counters.count_verification();
+        let Some(verifier) = &self.verifier else {
+            return Some(jwt.verify(token, unix_time(), &self.labels));
+        };
+        let (jwt, labels, token) = (Arc::clone(jwt), Arc::clone(&self.labels), token.to_owned());
+        // Dropped, it is not verified any more if that has not begun.
+        let mut verifying = JoinSet::new();
+        verifying.spawn_on(async move { jwt.verify(&token, unix_time(), &labels) }, verifier);
+        timeout(self.patience, verifying.join_next()).await.ok()??.ok()
     }
 
     /// Both, one after the other.
-    pub(crate) async fn find(&self, token: &str, mark: u64) -> Result<Bearer, NoBearer> {
+    pub(crate) async fn find(
+        &self,
+        token: &str,
+        origin: TokenOrigin,
+        mark: u64,
+    ) -> Result<Bearer, NoBearer> {
         match self.look(token, mark) {
             Some(found) => found,
-            None => Box::pin(self.ask(token, mark)).await,
+            None => Box::pin(self.ask(token, origin, mark)).await,
         }
     }
 
-    fn found(&self, kind: AuthKind, mortal: Option<Mortal>, mark: u64) -> Result<Bearer, NoBearer> {
+    /// What verifies a token that has the form of a signed one.
+    fn jwt_for(&self, token: &str) -> Option<&Arc<Jwt>> {
+        self.jwt.as_ref().filter(|_| jwt::is_jwt(token))
+    }
+
+    fn found(
+        &self,
+        kind: AuthKind,
+        mortal: Option<Arc<Mortal>>,
+        mark: u64,
+    ) -> Result<Bearer, NoBearer> {
         match mortal {
-            Some(mortal) => Ok(Bearer { kind: BearerKind::Mortal(Arc::new(mortal)), mark }),
+            Some(mortal) => Ok(Bearer { kind: BearerKind::Mortal(mortal), mark }),
             None => {
                 self.counters.count_authentication(kind, AuthOutcome::Refused);
                 Err(NoBearer::Unknown)

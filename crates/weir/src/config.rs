@@ -107,6 +107,11 @@ pub struct AuthConfig {
     /// How long before its credentials end a connection is told.
     #[serde(with = "duration")]
     pub expiring_notice: Duration,
+    /// Tokens that admit nobody which one source may show in a second, where they are to be verified or asked for; 0: as
+    /// many as it likes. Beyond, its tokens are not looked at for a while, but those that are known here.
+    pub failures_per_source_per_second: u32,
+    /// Those that it may show at once after a silence.
+    pub failures_per_source_burst: u32,
     /// Kinds of credentials whose device ids are not looked up among those of [`crate::TokenSource::state`].
     ///
     /// Otherwise an id that is known there is its device's own: who claims it without a token, with one for any device, or
@@ -354,6 +359,8 @@ impl Default for AuthConfig {
             services: Vec::new(),
             jwt: JwtConfig::default(),
             expiring_notice: Duration::from_secs(60),
+            failures_per_source_per_second: 1_000,
+            failures_per_source_burst: 5_000,
             unchecked_ids: Vec::new(),
         }
     }

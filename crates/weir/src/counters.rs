@@ -44,6 +44,7 @@ pub struct Counters {
     authentications: [[AtomicU64; AuthOutcome::ALL.len()]; AuthKind::ALL.len()],
     refreshes: [AtomicU64; RefreshOutcome::ALL.len()],
     expiring_told: AtomicU64,
+    verifications: AtomicU64,
     log_lines_dropped: AtomicU64,
     log_lines_suppressed: AtomicU64,
     /// From accept to the shard's answer.
@@ -243,6 +244,11 @@ impl Counters {
         self.authentications[kind as usize][outcome as usize].load(Ordering::Relaxed)
     }
 
+    /// Signed tokens that were verified; one that was found valid lately is not verified again.
+    pub fn verifications(&self) -> u64 {
+        self.verifications.load(Ordering::Relaxed)
+    }
+
     /// `Refresh` of connections.
     pub fn refreshes(&self, outcome: RefreshOutcome) -> u64 {
         self.refreshes[outcome as usize].load(Ordering::Relaxed)
@@ -328,6 +334,10 @@ impl Counters {
 
     pub(crate) fn count_authentication(&self, kind: AuthKind, outcome: AuthOutcome) {
         self.authentications[kind as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_verification(&self) {
+        self.verifications.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_refresh(&self, outcome: RefreshOutcome) {

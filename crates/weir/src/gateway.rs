@@ -60,6 +60,8 @@ struct Settling {
     tls: Option<Workers>,
     /// Only where there is a listener for HTTP.
     http: Option<http::Threads>,
+    /// Where signed tokens are verified; only where there are keys for them.
+    verify: Option<Workers>,
 }
 
 impl Settling {
@@ -71,6 +73,9 @@ impl Settling {
             tcp: Workers::start("weir-settle", resources.settling_threads())?,
             tls: has_tls.then(|| Workers::start("weir-tls", threads)).transpose()?,
             http: has_http.then(|| http::Threads::start(resources)).transpose()?,
+            verify: (!config.auth.jwt.keys.is_empty())
+                .then(|| Workers::start("weir-verify", resources.settling_threads()))
+                .transpose()?,
         })
     }
 

@@ -33,7 +33,7 @@ use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
 use crate::admission::{self, Unsettled};
-use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT};
+use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT, TokenOrigin};
 use crate::config::LimitsConfig;
 use crate::counters::ConnectRefuseCause;
 use crate::desk::Term;
@@ -303,7 +303,8 @@ async fn settle(
     if charge.set(kept + hello_bytes(&hello)).is_err() {
         return Err((stream, unsettled, CloseReason::BudgetExhausted));
     }
-    let admitted = admit(hub, shown, identity.as_deref(), &hello, &patience).await;
+    let origin = TokenOrigin::Connection(unsettled.addr());
+    let admitted = admit(hub, shown, identity.as_deref(), &hello, origin, &patience).await;
     let (admission, pin) = match admitted {
         Ok(admitted) => admitted,
         Err(reason) => return Err((stream, unsettled, reason)),
@@ -400,6 +401,7 @@ async fn admit(
     shown: Shown,
     named: Option<&str>,
     hello: &Hello,
+    origin: TokenOrigin,
     patience: &Patience,
 ) -> Result<(Admission, Pin), CloseReason> {
     let admit = |bearer: &Bearer| hub.auth.admit(named, &hello.device_id, bearer);
@@ -411,7 +413,10 @@ async fn admit(
             Ok(admit(&match hub.auth.look(&hello.token, mark) {
                 Some(found) => found?,
                 // Apart, or everybody who has not settled would have room for it.
-                None => Box::pin(ask(hub, patience, hub.auth.ask(&hello.token, mark))).await?,
+                None => {
+                    let asked = hub.auth.ask(&hello.token, origin, mark);
+                    Box::pin(ask(hub, patience, asked)).await?
+                }
             })?)
         }
     };

@@ -106,7 +106,16 @@ impl Sources {
     /// A table of failures instead of connects: of each source `per_minute` are forgiven in a minute, and `burst` may
     /// come at once. See [`Sources::wait`] and [`Sources::strike`].
     pub(crate) fn of_failures(per_minute: u32, burst: u32) -> Self {
-        let interval = 60 * SECOND / u64::from(per_minute.max(1));
+        Self::of_interval(60 * SECOND / u64::from(per_minute.max(1)), burst)
+    }
+
+    /// A table of attempts, of which those that succeed are given back: see [`Sources::take`] and
+    /// [`Sources::give_back`].
+    pub(crate) fn of_attempts(per_second: u32, burst: u32) -> Self {
+        Self::of_interval(SECOND / u64::from(per_second.max(1)), burst)
+    }
+
+    fn of_interval(interval: u64, burst: u32) -> Self {
         let burst = interval.saturating_mul(u64::from(burst.max(1)));
         Self {
             hasher: RandomState::new(),
@@ -141,6 +150,38 @@ impl Sources {
             stripe.forget_one(&self.hasher);
         }
         wait
+    }
+
+    /// Takes one from a source's bucket; if that is empty, how long the source has to wait.
+    pub(crate) fn take(&self, source: Source, now: Duration) -> Result<(), Duration> {
+        let hash = self.hasher.hash_one(source);
+        let mut stripe = self.lock(stripe_of(hash));
+        let slot = match stripe.find(hash, source) {
+            Some(slot) => slot,
+            None => stripe.insert(hash, source, &self.hasher),
+        };
+        let now = nanoseconds(now);
+        let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
+        if let Some(wait) = entry.wait(&self.rules, now) {
+            return Err(wait);
+        }
+        entry.full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
+        if stripe.recent > RECENT_MAX {
+            stripe.forget_one(&self.hasher);
+        }
+        Ok(())
+    }
+
+    /// Puts back what was taken.
+    pub(crate) fn give_back(&self, source: Source, now: Duration) {
+        let hash = self.hasher.hash_one(source);
+        let mut stripe = self.lock(stripe_of(hash));
+        let Some(slot) = stripe.find(hash, source) else { return };
+        let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
+        entry.full_at = entry.full_at.saturating_sub(self.rules.interval);
+        if entry.is_idle(nanoseconds(now)) {
+            stripe.forget(slot, &self.hasher);
+        }
     }
 
     /// Whether `limits` ask for a table at all.

@@ -470,6 +470,77 @@ async fn an_id_that_is_revoked_while_it_is_looked_up_is_not_given_away() {
     gateway.shutdown().await;
 }
 
+/// A JWT of HS256 that nobody has signed.
+fn forged(number: usize) -> String {
+    format!("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJkIiwiZXhwIjo0MTAyNDQ0ODAwfQ.{number:043}")
+}
+
+/// As signed with `SECRET`, for `user-7`, until the year 2100.
+const SIGNED: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJ1c2VyLTciLCJleHAiOjQxMDI0NDQ4MDB9.ppbPv3VnDgRRWiPwfpHe-08yAbZLB1Hw6SPC7fEQ6IU";
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// Tokens that are forged cost a source its attempts, and nobody else anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_verifies_and_asks_for_so_many_wrong_tokens() {
+    const BURST: u32 = 20;
+    const FLOOD: usize = 100;
+    let tokens = Tokens::new();
+    tokens.add("one", "van-7", Duration::from_secs(3600));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("jwt.key");
+    std::fs::write(&file, SECRET).unwrap();
+    let mut config = strict();
+    config.auth.jwt.keys =
+        vec![weir::JwtKeyConfig { kid: None, algorithm: weir::JwtAlgorithm::Hs256, file }];
+    (config.auth.failures_per_source_per_second, config.auth.failures_per_source_burst) =
+        (1, BURST);
+    let gateway = start(&tokens, config).await;
+    // Valid ones do not count, however many; what was verified is known.
+    for _ in 0..2 * BURST {
+        says_hello(&gateway, "", SIGNED).await.welcome().await;
+        says_hello(&gateway, "", &name("one")).await.welcome().await;
+    }
+    let handle = gateway.handle();
+    assert_eq!(handle.counters().verifications(), 1);
+    let (asked, mut limited) = (tokens.asked(), 0);
+    for number in 0..FLOOD {
+        let token = if number % 2 == 0 { forged(number) } else { name(&number.to_string()) };
+        if number % 4 < 2 {
+            let mut peer = says_hello(&gateway, "", &token).await;
+            match peer.hear().await {
+                Some(Hears::Goodbye(goodbye)) if goodbye.code == 4105 => {
+                    assert!(goodbye.retry_after_ms > 0);
+                    limited += 1;
+                }
+                Some(Hears::Goodbye(goodbye)) => assert_eq!(goodbye.code, 4200, "{goodbye:?}"),
+                other => panic!("{other:?}"),
+            }
+            continue;
+        }
+        let requests = ["POST /v1/publish", "GET /v1/sse?topic=a", "GET /v1/connect"];
+        let answer = ask(&gateway, requests[number / 4 % 3], &token).await;
+        if answer.starts_with("HTTP/1.1 429 ") {
+            assert!(answer.to_lowercase().contains("\r\nretry-after: "), "{answer}");
+            assert!(answer.contains("auth.failures_per_source_per_second"), "{answer}");
+            limited += 1;
+        } else {
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        }
+    }
+    let count = |kind, outcome| handle.counters().authentications(kind, outcome);
+    let of_both = |outcome| count(AuthKind::Jwt, outcome) + count(AuthKind::Device, outcome);
+    let verified = usize::try_from(handle.counters().verifications() - 1).unwrap();
+    let worked = verified + tokens.asked() - asked;
+    assert_eq!(of_both(AuthOutcome::Limited), limited);
+    assert_eq!(worked + usize::try_from(limited).unwrap(), FLOOD);
+    // A slow machine forgives some.
+    assert!((20..90).contains(&worked), "{worked}");
+    // What is known here is let in from there nevertheless.
+    says_hello(&gateway, "", SIGNED).await.welcome().await;
+    says_hello(&gateway, "d", "static").await.welcome().await;
+    gateway.shutdown().await;
+}
+
 /// A connection with credentials of its own does not become everlasting by those of nobody in particular.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refresh_needs_the_devices_own_credentials_too() {

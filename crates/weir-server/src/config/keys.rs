@@ -58,7 +58,8 @@ pub(super) fn phrase(kind: &str, allowed: &str) -> String {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    let parts = [tls::KEYS, jwt::KEYS, http::KEYS, udp::KEYS, store::KEYS, access_log::KEYS];
+    let parts =
+        [auth::KEYS, tls::KEYS, jwt::KEYS, http::KEYS, udp::KEYS, store::KEYS, access_log::KEYS];
     KEYS.iter().chain(parts.into_iter().flatten())
 }
 
@@ -162,6 +163,7 @@ macro_rules! key {
 
 // They use the macro.
 mod access_log;
+mod auth;
 mod http;
 mod jwt;
 mod store;
@@ -212,37 +214,6 @@ static KEYS: &[Key] = &[
         "1 to 65535",
         "Connections that the kernel holds ready to be accepted; `net.core.somaxconn` caps it. Too few, and a crowd \
          that reconnects at once waits for retransmissions."
-    ),
-    key!(
-        auth.anonymous,
-        "true only while all that listens, but the admin API, is on loopback",
-        "Whether devices without a token are admitted. Absent: yes if all that listens, but the admin API, is on \
-         loopback; with `listen.proxy_networks` it is to be said. A wrong token is refused either way."
-    ),
-    key!(
-        auth.expiring_notice,
-        "0s to 1d",
-        "How long before its credentials end a connection is told, so that it can refresh them; half of what is left when \
-         it begins, if that is less. Long enough for a device to get a new token with a few attempts."
-    ),
-    key!(
-        auth.unchecked_ids,
-        "a list of \"anonymous\", \"certificate\", \"jwt\" and \"token\"",
-        "Credentials whose device ids are not looked up in the store. Otherwise an id that the store knows is its device's \
-         own: it is refused to devices without a token, with a token for any device, or with a signed one, and to the \
-         certificate of a device that is revoked. While the store does not answer, they are told to come back \
-         (`store_unavailable`)."
-    ),
-    key!(
-        secret auth.tokens,
-        "",
-        "Tokens that admit devices. Only in the file."
-    ),
-    key!(
-        secret auth.services,
-        "",
-        "Backend programs with a token of their own, which connect like devices or call the admin API. Only in the \
-         file."
     ),
     key!(
         secret admin.token,

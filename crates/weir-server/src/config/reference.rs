@@ -234,7 +234,7 @@ const GUIDES: [(&str, &str); 10] = [
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 28] = [
+const UNITS: [(&str, &str); 30] = [
     ("sample", "requests"),
     ("bytes", "bytes"),
     ("datagrams_per_source_per_second", "datagrams a second"),
@@ -256,6 +256,8 @@ const UNITS: [(&str, &str); 28] = [
     ("front", "threads"),
     ("threads", "threads"),
     ("failures_per_source_per_minute", "failures a minute"),
+    ("failures_per_source_per_second", "failures a second"),
+    ("datagram_failures_per_second", "failures a second"),
     ("failures_per_source_burst", "failures"),
     ("batch_max", "requests"),
     ("handshake_queue", "handshakes"),

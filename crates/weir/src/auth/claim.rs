@@ -147,6 +147,7 @@ impl From<NoBearer> for CloseReason {
         match no_bearer {
             NoBearer::Unknown => CloseReason::Unauthorized,
             NoBearer::Unavailable => CloseReason::StoreUnavailable,
+            NoBearer::Limited(_) => CloseReason::RateLimited,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! What a token says of itself decides nothing but which key is tried: the algorithm is the key's, and so is the key.
 
 mod keys;
+mod verified;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,15 +25,18 @@ use crate::router::Pattern;
 use crate::tls::{Stamps, Watch, Watched, stamps};
 pub use keys::JwtKeyError;
 use keys::Key;
+use verified::Verified;
 
 /// What checks signed tokens.
 ///
 /// Limits: `auth.jwt.token_bytes_max` of a token; [`TOPICS_MAX`] patterns and [`LABELS_MAX`] labels in it.
-/// Cost: one verification, some microseconds with HS256 to a hundred with ES256, and one of each key without a `kid`.
+/// Cost: one verification, some microseconds with HS256 to a hundred with ES256, and one of each key without a `kid`. A
+/// token that was found valid lately costs its digest.
 pub(crate) struct Jwt {
     config: JwtConfig,
     topic_bytes_max: usize,
     keys: ArcSwap<Vec<Key>>,
+    verified: Verified,
     stamps_at_start: Stamps,
     reload_asked: Notify,
 }
@@ -62,10 +66,16 @@ impl Jwt {
         Ok(Some(Arc::new(Jwt {
             topic_bytes_max: config.limits.topic_bytes_max,
             keys: ArcSwap::from_pointee(keys),
+            verified: Verified::default(),
             stamps_at_start,
             reload_asked: Notify::new(),
             config: jwt.clone(),
         })))
+    }
+
+    /// What a token says, if it was verified lately and holds still.
+    pub(super) fn find(&self, token: &str, now: Duration) -> Option<Arc<Mortal>> {
+        self.verified.find(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// What a token says, if it holds at this time; the log tells, to those who ask it, why not.
@@ -74,9 +84,15 @@ impl Jwt {
         token: &str,
         now: Duration,
         labels: &NamedLabels,
-    ) -> Option<Mortal> {
+    ) -> Option<Arc<Mortal>> {
+        let era = self.verified.era();
         let verified = self.claims(token).and_then(|claims| self.mortal(&claims, now, labels));
-        verified.inspect_err(|why| debug!(why, "a signed token is refused")).ok()
+        let verified = verified.inspect_err(|why| debug!(why, "a signed token is refused")).ok();
+        let mortal = verified.map(Arc::new);
+        if let Some(mortal) = &mortal {
+            self.verified.put(token, mortal, era);
+        }
+        mortal
     }
 
     pub(super) fn ask_reload(&self) {
@@ -152,6 +168,7 @@ impl Watched for Jwt {
 
     fn reload(&self) -> Result<(), JwtKeyError> {
         self.keys.store(Arc::new(keys::read(&self.config)?));
+        self.verified.forget();
         Ok(())
     }
 }

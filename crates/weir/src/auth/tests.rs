@@ -24,7 +24,7 @@ fn authenticator(anonymous: bool) -> Authenticator {
         name: "backend".to_owned(),
         may: vec![Right::Subscribe],
     }];
-    Authenticator::new(&config, None, None, Arc::default())
+    Authenticator::new(&config, None, None, None, Arc::default())
 }
 
 impl Authenticator {
@@ -41,7 +41,7 @@ impl Authenticator {
 }
 
 /// What comes of it without a wait.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
     use std::task::{Context, Poll, Waker};
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -22,6 +22,8 @@ pub struct JwtConfig {
     pub leeway: Duration,
     /// The longest token.
     pub token_bytes_max: usize,
+    /// Signed tokens that admit nobody which all datagrams together may show in a second; 0: as many as come.
+    pub datagram_failures_per_second: u32,
     /// How often the files of the keys are looked at.
     #[serde(with = "duration")]
     pub reload_interval: Duration,
@@ -90,6 +92,7 @@ impl Default for JwtConfig {
             audience: String::new(),
             leeway: Duration::from_secs(30),
             token_bytes_max: 8192,
+            datagram_failures_per_second: 1_000,
             reload_interval: Duration::from_secs(60),
             device_claim: "sub".to_owned(),
             topics_claim: "topics".to_owned(),

@@ -30,6 +30,9 @@ pub enum AuthOutcome {
     Stored,
     /// What keeps the tokens could not be asked.
     Unavailable,
+    /// It was not looked at, as too many from there have failed: see
+    /// [`crate::AuthConfig::failures_per_source_per_second`].
+    Limited,
 }
 
 /// How a `Refresh` ended.
@@ -71,11 +74,12 @@ impl AuthKind {
 
 impl AuthOutcome {
     /// Every outcome.
-    pub const ALL: [AuthOutcome; 4] = [
+    pub const ALL: [AuthOutcome; 5] = [
         AuthOutcome::Accepted,
         AuthOutcome::Refused,
         AuthOutcome::Stored,
         AuthOutcome::Unavailable,
+        AuthOutcome::Limited,
     ];
 
     /// The outcome as a metric label.
@@ -85,6 +89,7 @@ impl AuthOutcome {
             AuthOutcome::Refused => "refused",
             AuthOutcome::Stored => "stored",
             AuthOutcome::Unavailable => "unavailable",
+            AuthOutcome::Limited => "limited",
         }
     }
 }

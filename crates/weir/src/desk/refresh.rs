@@ -13,7 +13,7 @@ use weir_wire::{CloseReason, ErrorCode};
 
 use super::terms::{Due, NoRefresh, Term};
 use super::{Asker, Desk, Job, Starved};
-use crate::auth::{Admission, NoBearer};
+use crate::auth::{Admission, NoBearer, TokenOrigin};
 use crate::counters::RefreshOutcome;
 use crate::frames;
 use crate::hub::{Hub, unix_millis};
@@ -137,7 +137,7 @@ impl Desk {
                 let frame = frames::error(ErrorCode::NotPermitted, message, "", 0);
                 (RefreshOutcome::Refused, frame)
             }
-            Err(NoBearer::Unavailable) => {
+            Err(NoBearer::Unavailable | NoBearer::Limited(_)) => {
                 let message = "the token cannot be checked at the moment; try again".to_owned();
                 let frame = frames::error(ErrorCode::Busy, message, "", 0);
                 (RefreshOutcome::Unavailable, frame)
@@ -158,7 +158,7 @@ async fn find(
     conn: ConnId,
     token: &str,
 ) -> Option<Result<Admission, NoBearer>> {
-    let bearer = match hub.auth.find(token, hub.devices.mark()).await {
+    let bearer = match hub.auth.find(token, TokenOrigin::Settled, hub.devices.mark()).await {
         Ok(bearer) => bearer,
         Err(no_bearer) => return Some(Err(no_bearer)),
     };

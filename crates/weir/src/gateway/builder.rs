@@ -157,7 +157,8 @@ impl GatewayBuilder {
         let jwt = Jwt::new(&config)?;
         let own_tokens = device_store.clone().map(|devices| devices as Arc<dyn TokenSource>);
         let tokens = tokens.or(own_tokens);
-        let auth = Authenticator::new(&config, tokens, jwt, Arc::clone(&counters));
+        let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
+        let auth = Authenticator::new(&config, tokens, jwt, verifier, Arc::clone(&counters));
         // Front and settling threads record.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = if config.activation.has_stage(BenchStage::Log) {

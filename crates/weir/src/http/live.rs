@@ -19,7 +19,7 @@ use super::Edge;
 use super::closing::{SHORT, close};
 use super::guest::Guest;
 use crate::admission::{AcceptOrder, Seat};
-use crate::auth::NoBearer;
+use crate::auth::{NoBearer, TokenOrigin};
 use crate::session;
 use crate::tls::stream::Stream;
 use crate::web::head::bearer;
@@ -101,7 +101,8 @@ impl Wish {
     /// The same where its token, or the id that it claims, has to be asked for.
     pub(super) async fn ask(self, guest: &Guest) -> Result<Wish, Problem> {
         let auth = &guest.edge.hub.auth;
-        let found = auth.find(self.token(), guest.edge.hub.devices.mark()).await;
+        let origin = TokenOrigin::Connection(guest.caller.peer);
+        let found = auth.find(self.token(), origin, guest.edge.hub.devices.mark()).await;
         let bearer = found.map_err(problem)?;
         match self {
             Wish::Socket(wish) => Ok(Wish::Socket(wish.admitted(bearer))),
@@ -210,6 +211,7 @@ fn problem(no_bearer: NoBearer) -> Problem {
     match no_bearer {
         NoBearer::Unknown => unknown_token(),
         NoBearer::Unavailable => Problem::store_unavailable(),
+        NoBearer::Limited(after) => Problem::too_many_tokens(after),
     }
 }
 

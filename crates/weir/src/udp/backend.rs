@@ -10,7 +10,7 @@ use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
 use crate::activation::{self, Origin};
-use crate::auth::{Act, NoBearer, Requester};
+use crate::auth::{Act, NoBearer, Requester, TokenOrigin};
 use crate::config::LimitsConfig;
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, Refusal};
@@ -27,8 +27,8 @@ pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> 
 ///
 /// Limits: each answer has to come within some seconds; a thread has `udp.queue_max` of them outstanding at the most.
 pub(crate) trait Backend: Send + Sync {
-    /// Whether a token is somebody's; `None`: it is nobody's.
-    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>>;
+    /// Whether a token is somebody's; `None`: it is nobody's. `source`: who has shown it first.
+    fn check<'a>(&'a self, token: &'a str, source: IpAddr) -> Answer<'a, Option<Validity>>;
 
     /// Gives a device its token.
     fn activate<'a>(
@@ -126,18 +126,28 @@ impl Front {
     }
 
     /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
-    async fn requester(&self, token: &str) -> Result<Requester, Refused> {
+    async fn requester(&self, token: &str, source: IpAddr) -> Result<Requester, Refused> {
         if token.is_empty() {
             return Err(Refused::unauthorized());
         }
         let hub = self.handle.hub();
-        let identified = match hub.auth.find(token, hub.devices.mark()).await {
+        let origin = TokenOrigin::Datagram(source);
+        let identified = match hub.auth.find(token, origin, hub.devices.mark()).await {
             Ok(bearer) => hub.auth.identify(None, &bearer).await,
             Err(no_bearer) => Err(no_bearer),
         };
         identified.map_err(|no_bearer| match no_bearer {
             NoBearer::Unknown => Refused::unauthorized(),
             NoBearer::Unavailable => Refused::store_unavailable(RETRY_AFTER),
+            NoBearer::Limited(after) => Refused {
+                code: ErrorCode::RateLimited.name(),
+                field: "pt",
+                message:
+                    "too many signed tokens were not valid (auth.failures_per_source_per_second, \
+                          auth.jwt.datagram_failures_per_second)"
+                        .to_owned(),
+                retry_after: Some(after),
+            },
         })
     }
 
@@ -242,9 +252,9 @@ impl Front {
 }
 
 impl Backend for Front {
-    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>> {
+    fn check<'a>(&'a self, token: &'a str, source: IpAddr) -> Answer<'a, Option<Validity>> {
         Box::pin(async move {
-            match self.requester(token).await {
+            match self.requester(token, source).await {
                 Ok(Requester { ends, .. }) => {
                     let ends_in =
                         ends.map(|ends| Duration::from_millis(ends.saturating_sub(unix_millis())));
@@ -284,7 +294,7 @@ impl Backend for Front {
         source: IpAddr,
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
-            let requester = self.requester(token).await?;
+            let requester = self.requester(token, source).await?;
             self.publish_for(&requester, publish, source)
         })
     }

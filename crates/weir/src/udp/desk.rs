@@ -4,6 +4,7 @@ mod jobs;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,12 +176,12 @@ impl Desk {
                 self.count(Count::Calls, 1);
                 self.answer(&reply, &Answer::Call { token: &token, count }, outbox);
                 if is_stale {
-                    self.look_up(&token);
+                    self.look_up(&token, reply.peer.ip());
                 }
             }
             Known::Invalid => self.refuse(&reply, &Refused::unauthorized(), outbox),
             Known::Nothing => {
-                if !self.has_room() || !self.look_up(&token) {
+                if !self.has_room() || !self.look_up(&token, reply.peer.ip()) {
                     self.refuse_for_queue(&reply, outbox);
                     return;
                 }
@@ -193,7 +194,7 @@ impl Desk {
     }
 
     /// Has the front look a token up, unless it does so already; `false`: too much waits for it.
-    fn look_up(&mut self, token: &str) -> bool {
+    fn look_up(&mut self, token: &str, source: IpAddr) -> bool {
         if self.checks.contains_key(token) {
             return true;
         }
@@ -202,7 +203,8 @@ impl Desk {
         }
         self.checks.insert(token.into(), Vec::new());
         self.count(Count::Checks, 1);
-        self.spawn(Done::Check { token: token.into() }, What::Check { token: token.into() });
+        let done = Done::Check { token: token.into(), source };
+        self.spawn(done, What::Check { token: token.into() });
         true
     }
 
@@ -249,7 +251,7 @@ impl Desk {
         for (done, outcome) in self.jobs.take() {
             self.leave(1);
             match done {
-                Done::Check { token } => self.handle_checked(&token, outcome, outbox, now),
+                Done::Check { token, .. } => self.handle_checked(&token, outcome, outbox, now),
                 Done::Ask { like, reply } => self.handle_asked(like, &reply, outcome, outbox, now),
             }
         }

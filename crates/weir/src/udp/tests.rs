@@ -46,7 +46,7 @@ impl Fake {
 }
 
 impl Backend for Fake {
-    fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Validity>> {
+    fn check<'a>(&'a self, token: &'a str, _: IpAddr) -> Answer<'a, Option<Validity>> {
         Box::pin(async move {
             self.enter(&self.checks).await;
             assert_ne!(token, "panic", "as it was told");
@@ -206,7 +206,11 @@ fn calls_wait_together_for_their_token() {
 
 #[test]
 fn a_token_is_looked_up_again_before_it_is_forgotten_and_when_it_has_ended() {
-    let scene = Scene::open(|udp| udp.token_cache_ttl = Duration::from_secs(2));
+    let scene = Scene::open(|udp| {
+        udp.token_cache_ttl = Duration::from_secs(2);
+        // It asks as fast as it can.
+        udp.datagrams_per_source_per_second = 0;
+    });
     let client = scene.client();
     // Asked until the second half of its time has come, in which nobody waits for the look-up.
     while scene.backend.checks.load(Ordering::Relaxed) < 2 {

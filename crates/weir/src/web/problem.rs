@@ -239,6 +239,12 @@ impl Problem {
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, error.to_string())
     }
 
+    /// 429: tokens from there are not looked at for a while.
+    pub(crate) fn too_many_tokens(after: Duration) -> Self {
+        let detail = "too many tokens from this address were not valid (auth.failures_per_source_per_second); try again";
+        Self::retry(Kind::TooManyFailures, after, detail)
+    }
+
     /// 404: there is no store.
     pub(crate) fn no_store() -> Self {
         Self::new(Kind::NotFound, "this gateway keeps no devices (store.kind)")

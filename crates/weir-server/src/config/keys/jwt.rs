@@ -33,6 +33,13 @@ pub(super) static KEYS: &[Key] = &[
          RSA signature has some 2 KiB."
     ),
     jwt!(
+        datagram_failures_per_second,
+        "0 to 1000000",
+        "Signed tokens that admit nobody which all datagrams together may show in a second, as their addresses can be \
+         forged: the default costs a tenth of a processor with ES256. Beyond, those that were not verified lately are \
+         refused for a while (`rate_limited`). 0: as many as come."
+    ),
+    jwt!(
         reload_interval,
         "1s to 1d",
         "How often the files of the keys are looked at. What has changed is used as soon as a look finds nothing newer, \

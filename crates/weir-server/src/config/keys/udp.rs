@@ -57,7 +57,8 @@ pub(super) static KEYS: &[Key] = &[
     key!(
         udp.token_cache_max,
         "2 to 1000000",
-        "Tokens that one thread remembers; each takes some 100 bytes, a forged one at the worst `udp.datagram_bytes_max`."
+        "Valid tokens that one thread remembers; each takes some 100 bytes. Of an eighth as many that are not valid a hash is \
+         remembered."
     ),
     key!(
         udp.duplicate_window,

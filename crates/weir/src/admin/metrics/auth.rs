@@ -21,6 +21,11 @@ impl Gateway {
             AuthKind::ALL.into_iter().flat_map(of),
         )?;
         to.counter(
+            "weir_jwt_verifications",
+            "Signed tokens that were verified; one that was found valid lately is not verified again.",
+            front.verifications(),
+        )?;
+        to.counter(
             "weir_credentials_expiring",
             "Connections that were told that their credentials end.",
             front.expiring_told(),

@@ -13,7 +13,8 @@ use super::super::GrantRef;
 use super::keys;
 use super::vectors::{self, DEVICE, SECRET};
 use super::*;
-use crate::auth::{Act, Authenticator, NoBearer};
+use crate::auth::tests::ready;
+use crate::auth::{Act, Authenticator, NoBearer, TokenOrigin};
 use crate::config::{Actor, JwtAlgorithm, JwtKeyConfig, TopicClass};
 use crate::hub::unix_millis;
 
@@ -50,7 +51,7 @@ fn config(directory: &TempDir) -> Config {
 
 fn authenticator(config: &Config) -> Authenticator {
     let jwt = Jwt::new(config).unwrap();
-    Authenticator::new(config, None, jwt, Arc::default())
+    Authenticator::new(config, None, jwt, None, Arc::default())
 }
 
 fn seconds_from_now(seconds: i64) -> i64 {
@@ -75,7 +76,7 @@ fn signed(claims: &Value) -> String {
 }
 
 fn admitted(auth: &Authenticator, token: &str) -> Result<crate::auth::Admission, NoBearer> {
-    let bearer = auth.look(token, 0).expect("nobody has to be asked")?;
+    let bearer = ready(auth.find(token, TokenOrigin::Connection(None), 0))?;
     let claim = auth.admit(None, "", &bearer).map_err(|_| NoBearer::Unknown)?;
     Ok(claim.settled(auth).expect("nobody has to be asked"))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{ConfigError, TOKEN_BYTES_MAX, error};
+use super::{ConfigError, TOKEN_BYTES_MAX, error, within};
 use crate::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
 use crate::counters::AuthKind;
 
@@ -19,6 +19,12 @@ impl Config {
             let value = format!("{:?}", words.collect::<Vec<_>>());
             return Err(error("auth.unchecked_ids", value, allowed));
         }
+        let (per_second, burst) =
+            (self.auth.failures_per_source_per_second, self.auth.failures_per_source_burst);
+        within("auth.failures_per_source_per_second", per_second, 0..=RATE_MAX)?;
+        within("auth.failures_per_source_burst", burst, 1..=RATE_MAX)?;
+        let of_datagrams = self.auth.jwt.datagram_failures_per_second;
+        within("auth.jwt.datagram_failures_per_second", of_datagrams, 0..=RATE_MAX)?;
         self.check_placeholders()?;
         let mut secrets = Secrets::new();
         if !self.admin.token.is_empty() {
@@ -254,6 +260,8 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Said of what stands in a list a second time.
 pub(super) const ONCE: &str = "each word once, and this one stands before it";
+/// More is no limit.
+const RATE_MAX: u32 = 1_000_000;
 /// How the tokens of `weir.toml` begin.
 const PLACEHOLDER: &str = "REPLACE-";
 /// A grant is named by 16 bits; one is that of anonymous devices, and one stands for those that come at run time.

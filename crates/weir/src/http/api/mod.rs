@@ -23,7 +23,7 @@ use hyper::body::Body;
 use super::Caller;
 use super::record::Asker;
 use crate::Handle;
-use crate::auth::{Bearer, NoBearer, Requester};
+use crate::auth::{Bearer, NoBearer, Requester, TokenOrigin};
 use crate::config::Config;
 use crate::rates::Rates;
 use crate::router::Range;
@@ -292,10 +292,12 @@ impl Api {
     async fn requester(&self, caller: &Caller, shown: Shown) -> Result<Requester, Problem> {
         let hub = self.handle.hub();
         let is_shown = !matches!(shown, Shown::Nothing(_));
+        let origin = TokenOrigin::Connection(caller.peer);
         let bearer = match shown {
             Shown::Nothing(bearer) | Shown::Known(bearer) => Some(bearer),
-            Shown::Asks(token, mark) => match hub.auth.ask(&token, mark).await {
+            Shown::Asks(token, mark) => match hub.auth.ask(&token, origin, mark).await {
                 Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
+                Err(NoBearer::Limited(after)) => return Err(Problem::too_many_tokens(after)),
                 found => found.ok(),
             },
             Shown::Wrong => None,
@@ -307,6 +309,7 @@ impl Api {
         };
         identified.map_err(|no_bearer| match (no_bearer, is_shown) {
             (NoBearer::Unavailable, _) => Problem::store_unavailable(),
+            (NoBearer::Limited(after), _) => Problem::too_many_tokens(after),
             (NoBearer::Unknown, false) => Problem::unauthorized(
                 "Bearer realm=\"weir\"",
                 "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",

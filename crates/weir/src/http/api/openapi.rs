@@ -53,6 +53,7 @@ fn connect() -> Operation {
             Kind::ForeignOrigin,
             Kind::UnknownHost,
             Kind::UpgradeRequired,
+            Kind::TooManyFailures,
             Kind::StoreUnavailable,
         ])
 }
@@ -74,6 +75,7 @@ fn sse() -> Operation {
             Kind::UnknownHost,
             Kind::Busy,
             Kind::BudgetExhausted,
+            Kind::TooManyFailures,
             Kind::StoreUnavailable,
         ])
 }
@@ -101,6 +103,7 @@ fn publish() -> Operation {
             Kind::TooManyTopics,
             Kind::TooManyRequests,
             Kind::Busy,
+            Kind::TooManyFailures,
             Kind::StoreUnavailable,
         ])
 }
@@ -122,6 +125,7 @@ fn history() -> Operation {
             Kind::NotFound,
             Kind::BudgetExhausted,
             Kind::TooManyRequests,
+            Kind::TooManyFailures,
             Kind::StoreUnavailable,
         ])
 }

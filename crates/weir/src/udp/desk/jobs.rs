@@ -1,7 +1,7 @@
 //! What the front does for a thread, and how that hears of it.
 
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ pub(super) struct Jobs {
 
 /// What is to be done once the front has answered.
 pub(super) enum Done {
-    Check { token: Box<str> },
+    Check { token: Box<str>, source: IpAddr },
     Ask { like: Key, reply: Reply<'static> },
 }
 
@@ -76,8 +76,8 @@ impl Done {
     /// Where the request comes from.
     pub(super) fn source(&self) -> IpAddr {
         match self {
-            // Whoever shows it: a token is looked up once for all of them.
-            Done::Check { .. } => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            // A token is looked up once for all who show it.
+            Done::Check { source, .. } => *source,
             Done::Ask { reply, .. } => reply.peer.ip(),
         }
     }
@@ -86,7 +86,7 @@ impl Done {
 impl What {
     pub(super) async fn ask(&self, backend: &dyn Backend, source: IpAddr) -> Outcome {
         let outcome = match self {
-            What::Check { token } => backend.check(token).await.map(Outcome::Checked),
+            What::Check { token } => backend.check(token, source).await.map(Outcome::Checked),
             What::Activate { serial, key } => {
                 backend.activate(serial, key, source).await.map(Outcome::Activated)
             }

@@ -1,0 +1,159 @@
+//! How often somebody may show a token that admits nobody, where it costs something to find that out.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use weir_engine::Nanos;
+
+use crate::config::AuthConfig;
+use crate::sources::{Source, Sources};
+
+/// Where a token comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TokenOrigin {
+    /// A connection. All whose address is not known are one source.
+    Connection(Option<IpAddr>),
+    /// A datagram, whose address may be forged.
+    Datagram(IpAddr),
+    /// A connection that has settled: `Refresh` has a rate of its own.
+    Settled,
+}
+
+/// Attempts to show a token that is to be verified or asked for. Those that fail count.
+///
+/// Each is taken from its buckets before anything is done for it, and given back if the token is somebody's: so those that
+/// are in progress together count too.
+///
+/// Limits: of connections by source, whatever token. Of datagrams signed tokens alone, by source and all together: a store
+/// is asked in batches, and a look-up is cheap, but a signature takes up to 100 us. They have tables of their own, as
+/// anybody can send a datagram in another one's name.
+/// Cost: a look into a table of sources, under one lock in sixteen.
+pub(super) struct Attempts {
+    of_connections: Option<Sources>,
+    of_datagrams: Option<Sources>,
+    all_datagrams: Option<Sources>,
+}
+
+/// One of them, in progress.
+#[must_use]
+pub(super) struct Attempt<'a>([Option<(&'a Sources, Source)>; 2]);
+
+impl Attempts {
+    pub(super) fn new(config: &AuthConfig) -> Attempts {
+        let table = |per_second: u32, burst| {
+            (per_second > 0).then(|| Sources::of_attempts(per_second, burst))
+        };
+        let of_source =
+            || table(config.failures_per_source_per_second, config.failures_per_source_burst);
+        let all = config.jwt.datagram_failures_per_second;
+        Attempts {
+            of_connections: of_source(),
+            of_datagrams: of_source(),
+            all_datagrams: table(all, all),
+        }
+    }
+
+    /// Begins one, or says how long it has to wait.
+    pub(super) fn begin(
+        &self,
+        origin: TokenOrigin,
+        is_signed: bool,
+    ) -> Result<Attempt<'_>, Duration> {
+        let places = match origin {
+            TokenOrigin::Connection(addr) => {
+                [(self.of_connections.as_ref(), addr.unwrap_or(UNKNOWN)), (None, UNKNOWN)]
+            }
+            TokenOrigin::Datagram(addr) if is_signed => {
+                [(self.of_datagrams.as_ref(), addr), (self.all_datagrams.as_ref(), UNKNOWN)]
+            }
+            TokenOrigin::Datagram(_) | TokenOrigin::Settled => [(None, UNKNOWN); 2],
+        };
+        let mut attempt = Attempt([None; 2]);
+        for (taken, (table, addr)) in attempt.0.iter_mut().zip(places) {
+            let Some(table) = table else { continue };
+            let source = Source::of(addr);
+            if let Err(wait) = table.take(source, now()) {
+                attempt.give_back();
+                return Err(wait);
+            }
+            *taken = Some((table, source));
+        }
+        Ok(attempt)
+    }
+}
+
+impl Attempt<'_> {
+    /// It was no failure.
+    pub(super) fn give_back(self) {
+        for (table, source) in self.0.into_iter().flatten() {
+            table.give_back(source, now());
+        }
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(Nanos::now().0)
+}
+
+/// Stands for every source without an address, or for all sources.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::JwtConfig;
+
+    fn attempts(burst: u32, all_datagrams: u32) -> Attempts {
+        Attempts::new(&AuthConfig {
+            failures_per_source_per_second: 1,
+            failures_per_source_burst: burst,
+            jwt: JwtConfig { datagram_failures_per_second: all_datagrams, ..JwtConfig::default() },
+            ..AuthConfig::default()
+        })
+    }
+
+    fn addr(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn failures_of_a_source_have_a_burst_and_successes_count_for_nothing() {
+        let attempts = attempts(3, 1_000);
+        let origin = TokenOrigin::Connection(Some(addr(1)));
+        for _ in 0..100 {
+            attempts.begin(origin, true).expect("none has failed").give_back();
+        }
+        let in_progress: Vec<_> =
+            (0..3).map(|_| attempts.begin(origin, false).expect("the burst")).collect();
+        assert!(attempts.begin(origin, true).is_err());
+        assert!(attempts.begin(TokenOrigin::Connection(Some(addr(2))), true).is_ok());
+        // What comes by datagrams in its name is counted apart.
+        assert!(attempts.begin(TokenOrigin::Datagram(addr(1)), true).is_ok());
+        assert!(attempts.begin(TokenOrigin::Settled, true).is_ok());
+        in_progress.into_iter().for_each(Attempt::give_back);
+        assert!(attempts.begin(origin, true).is_ok());
+    }
+
+    #[test]
+    fn datagrams_of_many_addresses_have_one_rate_together() {
+        let attempts = attempts(3, 5);
+        let fails = |last| attempts.begin(TokenOrigin::Datagram(addr(last)), true).is_err();
+        let failed = (0..100).filter(|last| fails(*last)).count();
+        // A slow machine forgives some.
+        assert!((50..=95).contains(&failed), "{failed}");
+        // Whoever is refused for all has not used up what is its own; what a store is asked for does not count.
+        assert!((0..10).all(|_| attempts.begin(TokenOrigin::Datagram(addr(7)), false).is_ok()));
+    }
+
+    #[test]
+    fn without_limits_nobody_waits() {
+        let attempts = Attempts::new(&AuthConfig {
+            failures_per_source_per_second: 0,
+            jwt: JwtConfig { datagram_failures_per_second: 0, ..JwtConfig::default() },
+            ..AuthConfig::default()
+        });
+        for origin in [TokenOrigin::Connection(None), TokenOrigin::Datagram(addr(1))] {
+            assert!((0..10_000).all(|_| attempts.begin(origin, true).is_ok()));
+        }
+    }
+}

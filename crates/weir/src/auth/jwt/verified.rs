@@ -1,0 +1,136 @@
+//! Signed tokens that were verified: a device that shows its token with each request costs one signature.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use crate::auth::Mortal;
+
+/// What valid tokens say, by their digests.
+///
+/// Shape: two tables; when the young one is full it becomes the old one, whose entries are gone. What is found in the old
+/// one goes to the young one.
+/// Limits: [`VERIFIED_MAX`] tokens, valid ones alone, each until it ends or keys are read anew.
+/// Cost: a SHA-256 of the token, and a lock that nothing waits under.
+#[derive(Debug, Default)]
+pub(super) struct Verified(Mutex<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// Counts how often keys were read.
+    era: u64,
+    young: HashMap<Digest, Arc<Mortal>>,
+    old: HashMap<Digest, Arc<Mortal>>,
+}
+
+type Digest = [u8; 32];
+
+impl Verified {
+    /// What a token says, if it was verified with the keys of now and has not ended.
+    pub(super) fn find(&self, token: &str, now_ms: u64) -> Option<Arc<Mortal>> {
+        let digest = digest_of(token);
+        let mut tables = self.lock();
+        let mortal = match tables.young.get(&digest) {
+            Some(mortal) => Arc::clone(mortal),
+            None => {
+                let mortal = tables.old.remove(&digest)?;
+                tables.insert(digest, Arc::clone(&mortal));
+                mortal
+            }
+        };
+        (mortal.ends > now_ms).then_some(mortal)
+    }
+
+    /// To be asked for before the keys are taken that a token is verified with.
+    pub(super) fn era(&self) -> u64 {
+        self.lock().era
+    }
+
+    /// Notes what a token says, unless keys were read anew since `era`.
+    pub(super) fn put(&self, token: &str, mortal: &Arc<Mortal>, era: u64) {
+        let digest = digest_of(token);
+        let mut tables = self.lock();
+        if tables.era == era {
+            tables.insert(digest, Arc::clone(mortal));
+        }
+    }
+
+    /// Forgets all: keys were read anew.
+    pub(super) fn forget(&self) {
+        let mut tables = self.lock();
+        *tables = Tables { era: tables.era + 1, ..Tables::default() };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Tables {
+    fn insert(&mut self, digest: Digest, mortal: Arc<Mortal>) {
+        if self.young.len() >= VERIFIED_MAX / 2 {
+            self.old = mem::take(&mut self.young);
+        }
+        self.young.insert(digest, mortal);
+    }
+}
+
+fn digest_of(token: &str) -> Digest {
+    let mut bytes = Digest::default();
+    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes
+}
+
+/// Some megabytes: more devices than that verify their tokens anew.
+const VERIFIED_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::Priority;
+
+    use super::*;
+    use crate::auth::Grant;
+    use crate::counters::AuthKind;
+
+    fn mortal(ends: u64) -> Arc<Mortal> {
+        Arc::new(Mortal {
+            kind: AuthKind::Jwt,
+            device: "d".into(),
+            priority: Priority::Normal,
+            grant: Arc::new(Grant::anonymous()),
+            ends,
+        })
+    }
+
+    #[test]
+    fn a_token_is_known_until_it_ends_or_keys_change() {
+        let verified = Verified::default();
+        let era = verified.era();
+        verified.put("a.b.c", &mortal(10), era);
+        assert!(verified.find("a.b.c", 9).is_some());
+        assert!(verified.find("a.b.d", 9).is_none());
+        assert!(verified.find("a.b.c", 10).is_none());
+        verified.forget();
+        assert!(verified.find("a.b.c", 9).is_none());
+        // Verified with the old keys, and told late.
+        verified.put("a.b.c", &mortal(10), era);
+        assert!(verified.find("a.b.c", 9).is_none());
+    }
+
+    #[test]
+    fn there_are_never_more_than_allowed_and_those_in_use_stay() {
+        let verified = Verified::default();
+        let (mortal, era) = (mortal(10), verified.era());
+        verified.put("used", &mortal, era);
+        for number in 0..3 * VERIFIED_MAX {
+            verified.put(&number.to_string(), &mortal, era);
+            if number % 100 == 0 {
+                assert!(verified.find("used", 1).is_some());
+            }
+        }
+        let tables = verified.lock();
+        assert!(tables.young.len() + tables.old.len() <= VERIFIED_MAX);
+    }
+}
