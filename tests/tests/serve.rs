@@ -380,6 +380,40 @@ fn a_broadcast_published_with_curl_reaches_ten_thousand() -> Result<()> {
     Ok(())
 }
 
+/// An operator learns why a signed token is refused, and a stranger with many of them fills no log.
+#[test]
+fn a_refused_signed_token_is_told_with_its_cause() -> Result<()> {
+    const REFUSED: usize = 100;
+    let directory = tempfile::tempdir()?;
+    let key = directory.path().join("key");
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef")?;
+    let server = Server::start_with_http(&format!(
+        "[[auth.jwt.keys]]\nalgorithm = \"HS256\"\nkid = \"ours\"\nfile = {key:?}\n"
+    ))?;
+    // {"alg":"HS256","kid":"ours"} and {"sub":"van-7","exp":4102444800}, and a signature that is none of it.
+    let token =
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6Im91cnMifQ.eyJzdWIiOiJ2YW4tNyIsImV4cCI6NDEwMjQ0NDgwMH0.AAAA";
+    check_token(&server, "van-7", token, false)?;
+    let told = "a signed token is refused why=\"InvalidSignature\" kid=\"ours\" subject=\"van-7\" \
+                source=\"127.0.0.1\"";
+    server.await_log(told, 1)?;
+    let addr = server.http_addr()?;
+    let ask = || {
+        let head =
+            format!("GET /v1/topics/t/history HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
+        Answer::ask(addr, &format!("{head}Authorization: Bearer {token}\r\n\r\n"))
+    };
+    let began = now();
+    for _ in 1..REFUSED {
+        assert_eq!(ask()?.status, 401);
+    }
+    let lines = server.log().matches("a signed token is refused").count();
+    let seconds = usize::try_from(began.elapsed().as_secs())? + 2;
+    assert!(lines <= 5 * seconds, "{lines} lines in {seconds} s");
+    assert!(!server.log().contains(token), "a token is in the log");
+    Ok(())
+}
+
 /// A stranger makes a library log a line for each of his frames.
 #[test]
 fn a_peer_fills_no_log() -> Result<()> {

@@ -14,6 +14,7 @@ mod secrets;
 mod source;
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,7 +254,7 @@ impl Authenticator {
             NoBearer::Limited(after)
         })?;
         let asked = match jwt {
-            Some(jwt) => self.verify(jwt, token).await,
+            Some(jwt) => self.verify(jwt, token, origin.proven()).await,
             None => timeout(self.patience, self.check_with_source(token)).await.ok().flatten(),
         };
         match asked {
@@ -284,15 +285,21 @@ impl Authenticator {
     }
 
     /// What a signed token says, if it is valid; the outer `None`: nobody came to that in time.
-    async fn verify(&self, jwt: &Arc<Jwt>, token: &str) -> Option<Option<Arc<Mortal>>> {
+    async fn verify(
+        &self,
+        jwt: &Arc<Jwt>,
+        token: &str,
+        source: Option<IpAddr>,
+    ) -> Option<Option<Arc<Mortal>>> {
         self.counters.count_verification();
         let Some(verifier) = &self.verifier else {
-            return Some(jwt.verify(token, unix_time(), &self.labels));
+            return Some(jwt.verify(token, unix_time(), &self.labels, source));
         };
         let (jwt, labels, token) = (Arc::clone(jwt), Arc::clone(&self.labels), token.to_owned());
         // Dropped, it is not verified any more if that has not begun.
         let mut verifying = JoinSet::new();
-        verifying.spawn_on(async move { jwt.verify(&token, unix_time(), &labels) }, verifier);
+        verifying
+            .spawn_on(async move { jwt.verify(&token, unix_time(), &labels, source) }, verifier);
         timeout(self.patience, verifying.join_next()).await.ok()??.ok()
     }
 

@@ -19,6 +19,16 @@ pub(crate) enum TokenOrigin {
     Settled,
 }
 
+impl TokenOrigin {
+    /// The address of a connection; that of a datagram proves nothing.
+    pub(super) fn proven(self) -> Option<IpAddr> {
+        match self {
+            TokenOrigin::Connection(source) => source,
+            TokenOrigin::Datagram(_) | TokenOrigin::Settled => None,
+        }
+    }
+}
+
 /// Attempts to show a token that is to be verified or asked for. Those that fail count.
 ///
 /// Each is taken from its buckets before anything is done for it, and given back if the token is somebody's: so those that

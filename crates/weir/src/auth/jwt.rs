@@ -5,17 +5,21 @@
 mod keys;
 mod verified;
 
+use std::mem;
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{decode, decode_header};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 use weir_engine::Priority;
 
 use super::{Mortal, NamedLabels};
@@ -39,6 +43,19 @@ pub(crate) struct Jwt {
     verified: Verified,
     stamps_at_start: Stamps,
     reload_asked: Notify,
+    refusals: Refusals,
+}
+
+/// Of how many refused tokens the log was told in this second.
+#[derive(Default)]
+struct Refusals(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    second: u64,
+    count: u32,
+    /// Since the last line.
+    untold: u64,
 }
 
 type Claims = Map<String, Value>;
@@ -69,6 +86,7 @@ impl Jwt {
             verified: Verified::default(),
             stamps_at_start,
             reload_asked: Notify::new(),
+            refusals: Refusals::default(),
             config: jwt.clone(),
         })))
     }
@@ -78,21 +96,38 @@ impl Jwt {
         self.verified.find(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What a token says, if it holds at this time; the log tells, to those who ask it, why not.
+    /// What a token says, if it holds at this time; the log tells why not, for some a second.
     pub(super) fn verify(
         &self,
         token: &str,
         now: Duration,
         labels: &NamedLabels,
+        source: Option<IpAddr>,
     ) -> Option<Arc<Mortal>> {
         let era = self.verified.era();
         let verified = self.claims(token).and_then(|claims| self.mortal(&claims, now, labels));
-        let verified = verified.inspect_err(|why| debug!(why, "a signed token is refused")).ok();
+        let verified = verified.inspect_err(|why| self.tell(token, why, now, source)).ok();
         let mortal = verified.map(Arc::new);
         if let Some(mortal) = &mortal {
             self.verified.put(token, mortal, era);
         }
         mortal
+    }
+
+    /// Has the log say why a token is refused. What the token says of itself is not proven, and cut to a short text.
+    fn tell(&self, token: &str, why: &str, now: Duration, source: Option<IpAddr>) {
+        let Some(untold) = self.refusals.told_of_one(now.as_secs()) else { return };
+        let is_short = token.len() <= self.config.token_bytes_max;
+        let token = Some(token).filter(|_| is_short);
+        let kid = token.and_then(|token| decode_header(token).ok()?.kid);
+        let kid = kid.as_deref().map(shown);
+        let subject = token.and_then(unproven_claims);
+        let subject = subject.as_ref().and_then(|claims| {
+            let named = text(claims, &self.config.device_claim).ok().flatten();
+            named.or(text(claims, "sub").ok().flatten()).map(shown)
+        });
+        let source = source.map(|source| source.to_canonical().to_string());
+        info!(why, kid, subject, source, untold, "a signed token is refused");
     }
 
     pub(super) fn ask_reload(&self) {
@@ -154,6 +189,22 @@ impl Jwt {
     }
 }
 
+impl Refusals {
+    /// How many the log was not told of, if it may be told of one more. Nobody waits here.
+    fn told_of_one(&self, second: u64) -> Option<u64> {
+        let mut told = self.0.try_lock().ok()?;
+        if told.second != second {
+            (told.second, told.count) = (second, 0);
+        }
+        if told.count >= TOLD_PER_SECOND {
+            told.untold += 1;
+            return None;
+        }
+        told.count += 1;
+        Some(mem::take(&mut told.untold))
+    }
+}
+
 impl Watched for Jwt {
     const WHAT: &'static str = "keys of signed tokens";
     type Error = JwtKeyError;
@@ -199,6 +250,18 @@ pub(super) fn is_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
+/// What a token says of itself, whoever has signed it.
+fn unproven_claims(token: &str) -> Option<Claims> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok()
+}
+
+/// A text of a stranger, as a log may show it.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+    short.escape_debug().to_string()
+}
+
 fn files(config: &JwtConfig) -> Vec<PathBuf> {
     config.keys.iter().map(|key| key.file.clone()).collect()
 }
@@ -232,6 +295,10 @@ fn texts<'a>(claims: &'a Claims, name: &str, max: usize) -> Result<Option<Vec<&'
     texts.map(Some).ok_or_else(|| format!("{name} holds what is no text"))
 }
 
+/// Refused tokens that the log is told of in a second: enough for somebody who tries, and nothing for a flood.
+const TOLD_PER_SECOND: u32 = 5;
+/// Of a text that nobody has vouched for.
+const SHOWN_CHARS_MAX: usize = 64;
 /// Patterns that a topic's name is compared with on every act.
 const TOPICS_MAX: usize = 16;
 /// As many as a token of the configuration may have.
