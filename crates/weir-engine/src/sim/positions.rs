@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_wire::v1::Position;
 
-use super::outgoing::{DirectWhat, Look, Outgoing};
+use super::outgoing::{Direct, DirectWhat, Look, Outgoing};
 use super::twin::{Book, Says, epoch_of};
 
 /// The topics of a reader of events as it sees them.
@@ -128,7 +128,15 @@ impl Outgoing {
             let sent = book.sent(number);
             sent.topic == Some(topic) && sent.of_topic.offset <= offset
         };
-        let missed = self.directs.iter().filter_map(|direct| match direct.what {
+        // What follows the end of the topic belongs to another resume, which may begin further back.
+        let is_of_this = |direct: &&Direct| match direct.what {
+            DirectWhat::Frame(number) => {
+                !matches!(book.sent(number).says, Says::Unsubscribed(left, _) if left == topic)
+            }
+            DirectWhat::Missed(_) | DirectWhat::TooMany | DirectWhat::Busy => true,
+        };
+        let directs = self.directs.iter().take_while(is_of_this);
+        let missed = directs.filter_map(|direct| match direct.what {
             DirectWhat::Missed(number) => Some(number),
             DirectWhat::Frame(_) | DirectWhat::TooMany | DirectWhat::Busy => None,
         });
