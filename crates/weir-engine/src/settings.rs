@@ -21,6 +21,10 @@ pub struct ShardSettings {
     pub publishes_per_second: u32,
     /// Messages that it may publish at once after a silence.
     pub publish_burst: u32,
+    /// Other frames that it may send in a second, or what costs as much; 0: as many as it likes.
+    pub frames_per_second: u32,
+    /// Such frames that it may send at once after a silence; at least twice `topics_per_connection_max` count.
+    pub frame_burst: u32,
     /// Tells how many bytes the calling thread has allocated so far, if the allocator counts that.
     pub allocated_bytes: Option<fn() -> u64>,
     /// A connection that stays stalled is closed after this long.
@@ -50,6 +54,8 @@ impl Default for ShardSettings {
             conflation_keys_max: 4096,
             publishes_per_second: 0,
             publish_burst: 0,
+            frames_per_second: 0,
+            frame_burst: 0,
             allocated_bytes: None,
             stall_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(10),

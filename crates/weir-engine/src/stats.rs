@@ -232,6 +232,8 @@ pub struct ShardStats {
     pub subscriptions_refused: Cell,
     /// `Publish`es refused because they came faster than `publishes_per_second`.
     pub publishes_rate_limited: Cell,
+    /// Connections that were not read from for a while because they sent faster than `frames_per_second`.
+    pub reads_rate_limited: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
     /// TLS records sealed; what TLS itself sends in front of data is not counted apart.

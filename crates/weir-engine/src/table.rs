@@ -7,7 +7,7 @@ use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
 use crate::outbox::Outbox;
 use crate::pool::Block;
-use crate::time::{Nanos, Tick};
+use crate::time::Tick;
 use crate::topics::{Members, Memberships};
 use crate::wheel::{Timed, Timer};
 
@@ -30,9 +30,10 @@ pub(crate) struct Entry<S> {
     pub(crate) priority: Priority,
     /// Running number of the welcome: tells a walk over all slots who came later.
     pub(crate) welcomed: u32,
-    /// When all that it has published is within its rate: ahead of now while there is less than a burst to its credit;
-    /// [`Entry::FREELY`] where the limit on publishes does not hold.
-    pub(crate) publish_due: Nanos,
+    /// When all that it has published is within its rate, and when all else that it has sent is: see `shard/rate.rs`.
+    /// The first is [`Entry::FREELY`] where the limits on what devices send do not hold.
+    pub(crate) publish_due: u32,
+    pub(crate) frames_due: u32,
     pub(crate) adopted_at: Tick,
     /// When the last whole frame came, or a beat stood for one; in `Closing`, when closing began.
     pub(crate) heard_at: Tick,
@@ -86,12 +87,33 @@ pub(crate) struct Flags {
     pub(crate) to_flush: bool,
     /// While `to_flush`: the rank of the fan-outs whose list that is.
     pub(crate) flush_rank: u8,
-    /// It was held back or stalled, and not all that came meanwhile has been read: how fast that comes says nothing.
-    pub(crate) read_late: bool,
+    /// Whether what it sends is read as it comes.
+    pub(crate) reading: Reading,
     /// How far its end has come.
     pub(crate) ending: Ending,
     /// What the last beat has found or done.
     pub(crate) beat: Beat,
+}
+
+/// Whether what a connection sends is read as it comes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// It is.
+    #[default]
+    Current,
+    /// It was not, and not all that came meanwhile has been read: how fast that comes says nothing.
+    Late,
+    /// It sends faster than it may, and is not read from for a while.
+    Paused,
+}
+
+impl Flags {
+    /// It was not read from for a while; what came meanwhile is read now.
+    pub(crate) fn read_late(&mut self) {
+        if self.reading == Reading::Current {
+            self.reading = Reading::Late;
+        }
+    }
 }
 
 /// What is open since a connection's last beat, when a sign of life was due.
@@ -218,7 +240,7 @@ impl<S> Table<S> {
         entry.heard_at = now;
         entry.heartbeat = heartbeat;
         entry.state = State::Open;
-        entry.publish_due = if publish_limited { Nanos(0) } else { Entry::<S>::FREELY };
+        entry.publish_due = if publish_limited { 0 } else { Entry::<S>::FREELY };
         entry.flags = Flags::default();
     }
 
@@ -332,8 +354,13 @@ impl<S> Members for Table<S> {
 }
 
 impl<S> Entry<S> {
-    /// Due when the clock ends: whoever publishes as much as it likes.
-    pub(crate) const FREELY: Nanos = Nanos(u64::MAX);
+    /// Never due: whoever sends as much as it likes.
+    pub(crate) const FREELY: u32 = u32::MAX;
+
+    /// Whether the limits on what devices send hold for it.
+    pub(crate) fn is_rate_limited(&self) -> bool {
+        self.publish_due != Self::FREELY
+    }
 
     /// What it speaks.
     pub(crate) fn format(&self) -> Format {
@@ -363,7 +390,8 @@ impl<S> Entry<S> {
             origin: Origin::default(),
             priority: Priority::Normal,
             welcomed: 0,
-            publish_due: Nanos(0),
+            publish_due: 0,
+            frames_due: 0,
             adopted_at: Tick(0),
             heard_at: Tick(0),
             heartbeat: 0,

@@ -239,6 +239,10 @@ pub struct LimitsConfig {
     pub publishes_per_second: u32,
     /// Messages that it may publish at once after a silence.
     pub publish_burst: u32,
+    /// Other frames that one device's connection may send in a second; 0: as many as it likes.
+    pub frames_per_second: u32,
+    /// Such frames that it may send at once after a silence; at least twice `topics_per_connection_max` count.
+    pub frame_burst: u32,
     /// Keys of one topic that a shard keeps the newest message of, for slow connections.
     pub conflation_keys_max: usize,
 }
@@ -389,6 +393,8 @@ impl Default for LimitsConfig {
             connects_per_source_burst: 256,
             publishes_per_second: 100,
             publish_burst: 200,
+            frames_per_second: 100,
+            frame_burst: 1000,
             conflation_keys_max: 4096,
         }
     }

@@ -430,6 +430,8 @@ fn start_shards(
         conflation_keys_max: limits.conflation_keys_max,
         publishes_per_second: limits.publishes_per_second,
         publish_burst: limits.publish_burst,
+        frames_per_second: limits.frames_per_second,
+        frame_burst: limits.frame_burst,
         allocated_bytes,
         stall_timeout: connection.stall_timeout,
         frame_timeout: connection.frame_timeout,

@@ -81,6 +81,13 @@ impl Flooder {
     }
 }
 
+/// The value of a metric without labels.
+fn count_of(gateway: &Gateway, name: &str) -> u64 {
+    let metrics = gateway.handle().metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap().parse().unwrap()
+}
+
 /// Some 64 KiB of frames of a kind.
 fn frames(kind: Says) -> Vec<u8> {
     let frame = encode(kind);
@@ -114,8 +121,11 @@ async fn a_flood_of_frames_keeps_no_credit_from_publishes() {
         for offset in 1..=u64::from(tally.made - tally.busy) {
             assert_eq!(witness.push().await.offset, offset);
         }
+        let frames = count_of(&gateway, "weir_received_frames_total");
         flooder.stop();
         gateway.shutdown().await;
         assert_eq!((tally.busy, tally.budget), (0, 0), "{name}: {tally:?}");
+        // One read of a connection, before its rate is known.
+        assert!(frames < 64 * 1024, "{name}: {frames} frames of the flood were carried out");
     }
 }

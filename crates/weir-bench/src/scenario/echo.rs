@@ -38,13 +38,22 @@ struct Round {
     seconds: f64,
 }
 
+/// What the server needs to know of the echo: a connection may send as fast as it likes.
+fn settings() -> Table {
+    let mut limits = Table::new();
+    limits.insert("frames_per_second".to_owned(), 0.into());
+    let mut settings = Table::new();
+    settings.insert("limits".to_owned(), toml::Value::Table(limits));
+    settings
+}
+
 /// Runs the scenario.
 pub(crate) fn run(args: &EchoArgs, report: &mut Report) -> Result<()> {
     let setup = Setup::new(&args.run, Some(&args.target), true)?;
     report.set("connections", args.connections);
     report.set("size", args.size);
     report.set("rate", args.rate);
-    let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
+    let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings())?;
     let mut workers = setup.workers(args.connections)?;
     let plan = setup.plan(target.addr, args.size, Streams::Count(1));
     let plan =

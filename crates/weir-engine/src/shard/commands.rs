@@ -121,6 +121,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(tls) = &mut tls {
             self.secure(slot, tls);
         }
+        self.fill_buckets(slot);
         self.stats.adopted.add(1);
         self.stats.connections.enter(self.table[slot].transport());
         self.stats.formats[self.format(slot).index()].add(1);

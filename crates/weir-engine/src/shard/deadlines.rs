@@ -6,7 +6,7 @@ use weir_wire::format::Format;
 use super::Shard;
 use crate::command::Front;
 use crate::net::Net;
-use crate::table::{Beat, State};
+use crate::table::{Beat, Reading, State};
 use crate::time::Tick;
 
 /// What a deadline of an open connection is for.
@@ -16,6 +16,8 @@ pub(super) enum Due {
     End(CloseReason),
     /// A sign of life is given, or asked for.
     Beat,
+    /// It has sent too fast, and is read from again.
+    Read,
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -32,10 +34,13 @@ impl<N: Net, F: Front> Shard<N, F> {
                     self.arm(slot, end);
                 }
             }
-            State::Open => match self.next_deadline(slot) {
-                (at, _) if at > now => self.arm(slot, at),
-                _ => self.look_once_more(slot, now),
-            },
+            State::Open => {
+                self.renew_buckets(slot);
+                match self.next_deadline(slot) {
+                    (at, _) if at > now => self.arm(slot, at),
+                    _ => self.look_once_more(slot, now),
+                }
+            }
         }
     }
 
@@ -91,6 +96,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         let entry = &self.table[slot];
         let silence = entry.heartbeat.saturating_mul(2);
         let silent = Due::End(CloseReason::HeartbeatMissed);
+        if entry.flags.reading == Reading::Paused {
+            return (self.reading_due(slot), Due::Read);
+        }
         if entry.flags.held_back || !entry.flags.welcomed {
             return (self.tick().plus(silence), silent);
         }

@@ -1,7 +1,7 @@
 //! One shard: a loop over readiness, commands, fan-outs and deadlines, and what it owns.
 //!
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
-//! own: `read` (bytes from devices), `rate` (how fast they publish), `write` (bytes to devices and flow control),
+//! own: `read` (bytes from devices), `rate` (how fast they send), `write` (bytes to devices and flow control),
 //! `close` (ends of connections), `deadlines` (what is due when), `commands` (what the front asks), `fanout` (one
 //! message to many), `latest` (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table`
 //! (TLS), `websocket` and `forms` (what is not a stream of frames), `plants`
@@ -48,7 +48,7 @@ use fanout::Fanouts;
 use forms::Positions;
 use latest::Latest;
 use list::SlotList;
-use rate::PublishRate;
+use rate::Rate;
 use resume::Resumes;
 use tls_table::TlsTable;
 
@@ -96,6 +96,8 @@ pub(crate) struct Shard<N: Net, F> {
     to_read: Vec<u32>,
     /// Connections whose frames the front had no room for.
     held_back: Vec<u32>,
+    /// Reads of next to nothing since one was charged for.
+    small_reads: u32,
 
     /// State of the draw of delays.
     random: u64,
@@ -117,12 +119,13 @@ pub(crate) struct Shard<N: Net, F> {
     audit: check::Audit,
 }
 
-/// Time-outs of the settings, in ticks, and the rate of publishing.
+/// Time-outs of the settings, in ticks, and the rates of what devices send.
 struct Limits {
     stall: u32,
     frame: u32,
     linger: u32,
-    publish: Option<PublishRate>,
+    publish: Option<Rate>,
+    frames: Option<Rate>,
 }
 
 /// How much of each kind of work a turn does before readiness is looked at again.
@@ -170,7 +173,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             stall: ticks(settings.stall_timeout),
             frame: ticks(settings.frame_timeout),
             linger: ticks(settings.linger_timeout),
-            publish: PublishRate::of(&settings),
+            publish: Rate::of_publishes(&settings),
+            frames: Rate::of_frames(&settings),
         };
         Self {
             index,
@@ -200,6 +204,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             backlog: VecDeque::new(),
             to_read: Vec::new(),
             held_back: Vec::new(),
+            small_reads: 0,
             random: started.0 ^ u64::from(index) << 56,
             started,
             now: started,

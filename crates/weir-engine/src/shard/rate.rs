@@ -1,69 +1,235 @@
-//! How fast a connection may publish: a bucket that fills with time, kept as one point in time.
+//! How fast a connection may send: two token buckets, each kept as one point in time.
+//!
+//! `Publish` has a bucket of its own: what is beyond its rate is answered with an error. Everything else that a device can
+//! make the shard or the front work for costs the other bucket: any other frame, a refused `Publish`, a control frame of
+//! a WebSocket, a change of TLS keys, records and segments with next to nothing in them. A connection that owes more than
+//! its burst is not read from until it owes less: its peer is slowed down and loses nothing.
 
 use std::time::Duration;
 
+use weir_wire::format::Format;
 use weir_wire::{CloseReason, ErrorCode, hot};
 
 use super::Shard;
 use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
+use super::tls_table::Effort;
 use crate::command::Front;
 use crate::net::Net;
 use crate::settings::ShardSettings;
-use crate::table::{Entry, State};
-use crate::time::Nanos;
+use crate::table::{Entry, Reading, State};
+use crate::time::{Nanos, Tick};
 
 /// No topic's name is longer, whatever `limits.topic_bytes_max` says: the most that it may be set to.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// The rate of the settings.
+/// A rate, and how much may come at once.
+///
+/// Shape: time is divided into intervals, one for each token. What a connection owes is kept as the number of the
+/// interval at whose end it owes nothing, around a ring of 32 bits: at 100 a second once around is 497 days. A number
+/// that lies behind now is moved to now with every deadline of the connection, so none is taken for one ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PublishRate {
+pub(super) struct Rate {
     per_second: u32,
-    /// What one `Publish` takes from the bucket.
-    each: Duration,
-    /// What the bucket holds. With as much again of debt the connection ends.
-    burst: Duration,
+    interval_nanos: u64,
+    /// What a bucket holds, in intervals.
+    burst: u32,
 }
 
 /// What the rate says to a `Publish`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// Passed on; when it is, this is stored.
-    Pass(Nanos),
+    Pass(u32),
     /// Answered with an error, and counted in `publish_due` all the same.
-    Refuse(Nanos),
+    Refuse(u32),
     /// The connection goes on in spite of a whole burst of refusals.
     End,
 }
 
-impl PublishRate {
-    /// `None`: as fast as they like.
-    pub(super) fn of(settings: &ShardSettings) -> Option<PublishRate> {
-        let per_second = settings.publishes_per_second;
-        let each = Duration::from_secs(1).checked_div(per_second)?;
-        let burst = each.saturating_mul(settings.publish_burst.max(1));
-        Some(PublishRate { per_second, each, burst })
+/// With so many bursts beyond the first one a connection ends: no client sends as much by mistake.
+const BURSTS_OWED_MAX: u32 = 4;
+
+/// Nobody owes more intervals; a ring has four times as many.
+const OWED_MAX: u32 = 1 << 30;
+const BURST_MAX: u32 = OWED_MAX / 8;
+
+/// A read of fewer bytes that completes no frame is work for nothing. TCP segments are larger, but for a frame's last.
+pub(super) const SMALL_READ_BYTES: usize = 512;
+/// So many of them cost as much as a frame: clients that write the length of a frame by itself send one for each frame.
+const SMALL_READS_AS_FRAME: u32 = 16;
+/// Where all that comes is dropped, so many bytes cost as much as a frame.
+const DROPPED_BYTES_AS_FRAME: usize = 4096;
+/// A frame in so many TLS records, or so many bytes in one record, is nothing unusual.
+const RECORDS_OF_FRAME: u64 = 4;
+const BYTES_OF_RECORD: usize = 1024;
+
+impl Rate {
+    /// How fast connections may publish; `None`: as fast as they like.
+    pub(super) fn of_publishes(settings: &ShardSettings) -> Option<Rate> {
+        Self::of(settings.publishes_per_second, settings.publish_burst)
+    }
+
+    /// How fast they may send everything else. Whoever comes back subscribes to all its topics at once, and may have
+    /// left as many before.
+    pub(super) fn of_frames(settings: &ShardSettings) -> Option<Rate> {
+        let topics = u32::try_from(settings.topics_per_connection_max).unwrap_or(u32::MAX);
+        let burst = settings.frame_burst.max(topics.saturating_mul(2));
+        Self::of(settings.frames_per_second, burst)
+    }
+
+    fn of(per_second: u32, burst: u32) -> Option<Rate> {
+        let interval_nanos = NANOS_PER_SECOND.checked_div(per_second.into())?.max(1);
+        Some(Rate { per_second, interval_nanos, burst: burst.clamp(1, BURST_MAX) })
+    }
+
+    /// The interval of `now`.
+    #[expect(clippy::cast_possible_truncation, reason = "numbers go around a ring")]
+    fn interval(self, now: Nanos) -> u32 {
+        (now.0 / self.interval_nanos) as u32
+    }
+
+    /// How many intervals ahead of `now` a bucket is full.
+    fn owed(self, due: u32, now: Nanos) -> u32 {
+        let ahead = due.wrapping_sub(self.interval(now));
+        if ahead > OWED_MAX { 0 } else { ahead }
+    }
+
+    /// When a bucket is full in which `owed` intervals are missing.
+    fn due(self, owed: u32, now: Nanos) -> u32 {
+        let due = self.interval(now).wrapping_add(owed.min(OWED_MAX));
+        // One token for nothing, once around.
+        if due == Entry::<()>::FREELY { due - 1 } else { due }
     }
 
     /// Judges one more `Publish` at `now` of a connection whose bucket is full at `due`.
-    fn judge(self, due: Nanos, now: Nanos) -> Verdict {
-        let due = due.max(now).after(self.each);
-        let taken = due.since(now);
-        if taken <= self.burst {
-            Verdict::Pass(due)
-        } else if taken <= self.burst * 2 {
-            Verdict::Refuse(due)
+    fn judge(self, due: u32, now: Nanos) -> Verdict {
+        let owed = self.owed(due, now) + 1;
+        if owed <= self.burst {
+            Verdict::Pass(self.due(owed, now))
+        } else if owed <= self.burst * 2 {
+            Verdict::Refuse(self.due(owed, now))
         } else {
             Verdict::End
         }
     }
+
+    /// How long it takes until no more than a burst is owed.
+    fn pause(self, owed: u32) -> Duration {
+        let intervals = u64::from(owed.saturating_sub(self.burst));
+        Duration::from_nanos(self.interval_nanos.saturating_mul(intervals))
+    }
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
+    /// A connection begins with full buckets.
+    pub(super) fn fill_buckets(&mut self, slot: u32) {
+        let now = self.now;
+        let entry = &mut self.table[slot];
+        if let Some(rate) = self.limits.publish
+            && entry.is_rate_limited()
+        {
+            entry.publish_due = rate.due(0, now);
+        }
+        if let Some(rate) = self.limits.frames {
+            entry.frames_due = rate.due(0, now);
+        }
+    }
+
+    /// Moves buckets that are full to now, so that time does not overtake them around the ring.
+    pub(super) fn renew_buckets(&mut self, slot: u32) {
+        let now = self.now;
+        let entry = &mut self.table[slot];
+        if let Some(rate) = self.limits.publish
+            && entry.is_rate_limited()
+        {
+            entry.publish_due = rate.due(rate.owed(entry.publish_due, now), now);
+        }
+        if let Some(rate) = self.limits.frames {
+            entry.frames_due = rate.due(rate.owed(entry.frames_due, now), now);
+        }
+    }
+
+    /// Charges a connection for work as much as that for `count` frames. Far beyond its burst it ends, unless what it
+    /// sent had to wait for us.
+    pub(super) fn charge_frames(&mut self, slot: u32, count: u32) {
+        let Some(rate) = self.limits.frames else { return };
+        let now = self.now;
+        let entry = &mut self.table[slot];
+        if count == 0 || entry.state != State::Open || !entry.is_rate_limited() {
+            return;
+        }
+        let owed = rate.owed(entry.frames_due, now).saturating_add(count).min(OWED_MAX);
+        entry.frames_due = rate.due(owed, now);
+        if owed / rate.burst > BURSTS_OWED_MAX && entry.flags.reading == Reading::Current {
+            self.send_replies(slot);
+            self.close(slot, CloseReason::RateLimited);
+        }
+    }
+
+    /// Whether a connection is not to be read from now, as it owes more than a burst.
+    pub(super) fn pauses_reading(&mut self, slot: u32) -> bool {
+        let (due, now) = (self.reading_due(slot), self.tick());
+        let entry = &mut self.table[slot];
+        if due > now {
+            if entry.flags.reading != Reading::Paused {
+                entry.flags.reading = Reading::Paused;
+                self.stats.reads_rate_limited.add(1);
+            }
+            self.arm(slot, due);
+            return true;
+        }
+        if entry.flags.reading == Reading::Paused {
+            entry.flags.reading = Reading::Late;
+            // What it has said meanwhile is read now.
+            entry.heard_at = now;
+        }
+        false
+    }
+
+    /// When a connection is read from that owes more than a burst; any other one at once.
+    pub(super) fn reading_due(&self, slot: u32) -> Tick {
+        let Some(rate) = self.limits.frames else { return Tick(0) };
+        let pause = rate.pause(rate.owed(self.table[slot].frames_due, self.now));
+        if pause.is_zero() {
+            return Tick(0);
+        }
+        Tick::at(self.started, self.now.after(pause)).plus(1)
+    }
+
+    /// Charges a connection for bytes that have come, by what they led to: `frames` whole frames.
+    pub(super) fn charge_read(&mut self, slot: u32, bytes: usize, frames: u64) {
+        if self.format(slot) == Format::Sse {
+            let count = u32::try_from(bytes / DROPPED_BYTES_AS_FRAME).unwrap_or(u32::MAX);
+            return self.charge_frames(slot, count.saturating_add(1));
+        }
+        if bytes >= SMALL_READ_BYTES || frames > 0 {
+            return;
+        }
+        // Of all connections together: whoever sends most of them pays most.
+        self.small_reads += 1;
+        if self.small_reads >= SMALL_READS_AS_FRAME {
+            self.small_reads = 0;
+            self.charge_frames(slot, 1);
+        }
+    }
+
+    /// Charges a connection for changes of keys, and for TLS records with next to nothing in them, by what they led to.
+    pub(super) fn charge_records(
+        &mut self,
+        slot: u32,
+        effort: Effort,
+        plaintext: usize,
+        frames: u64,
+    ) {
+        let usual = frames * RECORDS_OF_FRAME + (plaintext / BYTES_OF_RECORD) as u64 + 1;
+        let idle = u32::try_from(effort.records.saturating_sub(usual)).unwrap_or(u32::MAX);
+        self.charge_frames(slot, idle.saturating_add(effort.key_changes));
+    }
+
     /// Passes a `Publish` on, unless its connection publishes too fast.
     pub(super) fn handle_publish(&mut self, slot: u32, body: &[u8]) -> Handled {
         let Some(rate) = self.limits.publish else { return self.pass_on(slot, body) };
-        if self.table[slot].publish_due == Entry::<N::Socket>::FREELY {
+        if !self.table[slot].is_rate_limited() {
             return self.pass_on(slot, body);
         }
         match rate.judge(self.table[slot].publish_due, self.now) {
@@ -75,7 +241,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 handled
             }
             // That it comes all at once is our doing: it is refused, and neither owed nor a reason to close.
-            Verdict::Refuse(_) | Verdict::End if self.table[slot].flags.read_late => {
+            Verdict::Refuse(_) | Verdict::End
+                if self.table[slot].flags.reading != Reading::Current =>
+            {
                 self.stats.publishes_rate_limited.add(1);
                 self.refuse_publish(slot, body, rate.per_second)
             }
@@ -105,24 +273,23 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.replies.len() >= REPLIES_BYTES_MAX {
             self.send_replies(slot);
         }
+        self.charge_frames(slot, 1);
         if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }
     }
 }
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rate(publishes_per_second: u32, publish_burst: u32) -> Option<PublishRate> {
-        PublishRate::of(&ShardSettings {
-            publishes_per_second,
-            publish_burst,
-            ..ShardSettings::default()
-        })
+    fn rate(per_second: u32, burst: u32) -> Rate {
+        Rate::of(per_second, burst).expect("a rate is set")
     }
 
     /// How many of `count` at once are passed and refused before the end, and when the bucket is full again.
-    fn publish(rate: PublishRate, due: &mut Nanos, now: Nanos, count: usize) -> (usize, usize) {
+    fn publish(rate: Rate, due: &mut u32, now: Nanos, count: usize) -> (usize, usize) {
         let (mut passed, mut refused) = (0, 0);
         for _ in 0..count {
             match rate.judge(*due, now) {
@@ -136,10 +303,11 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_the_next_is_refused() {
-        let rate = rate(10, 5).expect("a rate is set");
-        let (mut due, start) = (Nanos(0), Nanos(7_000_000_000));
+        let rate = rate(10, 5);
+        let start = Nanos(7_000_000_000);
+        let mut due = rate.due(0, start);
         assert_eq!(publish(rate, &mut due, start, 100), (5, 5), "then it ends");
-        let mut due = Nanos(0);
+        let mut due = rate.due(0, start);
         assert_eq!(publish(rate, &mut due, start, 7), (5, 2));
         // What was refused is owed as well.
         let later = start.after(Duration::from_millis(200));
@@ -151,19 +319,42 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_to_the_rate_is_never_refused() {
-        let rate = rate(100, 1).expect("a rate is set");
-        let (mut due, mut now) = (Nanos(0), Nanos(1));
-        for _ in 0..10_000 {
-            assert_eq!(publish(rate, &mut due, now, 1), (1, 0));
-            now = now.after(Duration::from_millis(10));
+    fn whoever_keeps_to_the_rate_is_never_refused() {
+        for (per_second, nanos) in [(100, 10_000_000), (7, 142_857_143), (1_000_000, 1000)] {
+            let rate = rate(per_second, 1);
+            // Across the end of the ring too.
+            let mut now = Nanos(rate.interval_nanos * (u64::from(u32::MAX) - 5000) + 1);
+            let mut due = rate.due(0, now);
+            for _ in 0..10_000 {
+                assert_eq!(publish(rate, &mut due, now, 1), (1, 0));
+                now = Nanos(now.0 + nanos);
+            }
         }
     }
 
     #[test]
+    fn a_pause_lasts_until_no_more_than_a_burst_is_owed() {
+        let rate = rate(100, 10);
+        let now = Nanos(5_000_000_000);
+        assert_eq!(rate.pause(rate.owed(rate.due(10, now), now)), Duration::ZERO);
+        assert_eq!(rate.pause(rate.owed(rate.due(25, now), now)), Duration::from_millis(150));
+        let later = now.after(Duration::from_millis(150));
+        assert_eq!(rate.owed(rate.due(25, now), later), 10);
+        assert_eq!(rate.owed(rate.due(u32::MAX, now), now), OWED_MAX);
+    }
+
+    #[test]
     fn without_a_rate_there_is_none() {
-        assert_eq!(rate(0, 5), None);
-        assert_eq!(rate(1, 0), rate(1, 1));
-        assert!(rate(u32::MAX, u32::MAX).is_some());
+        assert_eq!(Rate::of(0, 5), None);
+        assert_eq!(Rate::of(1, 0), Rate::of(1, 1));
+        assert!(Rate::of(u32::MAX, u32::MAX).is_some());
+        let settings = |frame_burst, topics_per_connection_max| ShardSettings {
+            frames_per_second: 1,
+            frame_burst,
+            topics_per_connection_max,
+            ..ShardSettings::default()
+        };
+        let burst = |settings| Rate::of_frames(&settings).map(|rate| rate.burst);
+        assert_eq!([burst(settings(10, 2)), burst(settings(10, 64))], [Some(10), Some(128)]);
     }
 }

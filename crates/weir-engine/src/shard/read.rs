@@ -12,7 +12,7 @@ use crate::id::Priority;
 use crate::message::Item;
 use crate::net::Net;
 use crate::pool::Block;
-use crate::table::{Beat, State};
+use crate::table::{Beat, Reading, State};
 
 /// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
 const READS_PER_TURN: usize = 4;
@@ -56,6 +56,9 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.check_end(slot);
                 return false;
             }
+            if self.pauses_reading(slot) {
+                return false;
+            }
             if self.is_secure(slot) && !self.may_read_sealed(slot) {
                 return false;
             }
@@ -64,8 +67,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             let may_go_on = self.take_read(slot, read, &mut buf);
             self.recv_buf = buf;
             if !may_go_on {
-                if !self.table[slot].flags.held_back && !self.is_stalled(slot) {
-                    self.table[slot].flags.read_late = false;
+                let is_all = !self.table[slot].flags.held_back && !self.is_stalled(slot);
+                if is_all && self.table[slot].flags.reading == Reading::Late {
+                    self.table[slot].flags.reading = Reading::Current;
                 }
                 return false;
             }
@@ -111,11 +115,13 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Ok(bytes) => {
                 self.stats.received_bytes.add(bytes as u64);
+                let frames = self.stats.received_frames.get();
                 if self.is_secure(slot) {
                     self.consume_sealed(slot, &mut buf[..bytes]);
                 } else {
                     self.consume(slot, &mut buf[..bytes]);
                 }
+                self.charge_read(slot, bytes, self.stats.received_frames.get() - frames);
                 let entry = &self.table[slot];
                 entry.state == State::Open && (bytes == buf.len() || entry.flags.ended)
             }
@@ -177,7 +183,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return true;
         }
         let Some(block) = entry.partial.take() else { return true };
-        entry.flags.read_late = true;
+        entry.flags.read_late();
         self.consume_block(slot, block);
         if self.table[slot].flags.held_back {
             return false;
@@ -387,8 +393,12 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.stats.pings.add(1);
                 self.reply(slot, |out| hot::encode_pong_frame(data, out));
             }
+            // It has a rate of its own.
             Ok(FromDevice::Publish) => match self.handle_publish(slot, body) {
-                Handled::Yes => {}
+                Handled::Yes => {
+                    self.hear(slot);
+                    return Handled::Yes;
+                }
                 outcome @ (Handled::NoRoom | Handled::Closed) => return outcome,
             },
             Ok(FromDevice::Other) => match self.pass_on(slot, body) {
@@ -406,7 +416,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
         }
         self.hear(slot);
-        Handled::Yes
+        self.charge_frames(slot, 1);
+        if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }
     }
 
     /// Something whole has come.

@@ -389,7 +389,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if tls.is_ended {
             return Ok(());
         }
-        let opened = tls.open(input, &self.stats)?;
+        let frames = self.stats.received_frames.get();
+        let (opened, effort) = tls.open(input, &self.stats)?;
         tls.is_ended = opened.is_end;
         if opened.is_end {
             // It has ended as with FIN: what came before is handled first, even if the front makes it wait.
@@ -398,6 +399,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let (opened_bytes, rest) = input.split_at_mut(opened.used);
         self.take_plaintext(slot, &mut opened_bytes[..opened.plaintext]);
+        let frames = self.stats.received_frames.get() - frames;
+        self.charge_records(slot, effort, opened.plaintext, frames);
         if !rest.is_empty() && self.table[slot].state == State::Open {
             let block = self.pool.take(rest, self.tick());
             if self.put_sealed_block(slot, block, 0) {

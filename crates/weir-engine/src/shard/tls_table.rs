@@ -34,6 +34,14 @@ pub(super) struct TlsSlot {
     pub(super) farewell: Farewell,
 }
 
+/// What opening records has cost besides their bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effort {
+    /// Records opened; of those before a change of keys nothing is known.
+    pub(super) records: u64,
+    pub(super) key_changes: u32,
+}
+
 /// How our side of the records ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Farewell {
@@ -103,7 +111,7 @@ impl TlsTable {
         note_refusal(session, stats);
         let sealed = session.seal(bufs, &mut self.scratch)?;
         stats.tls_records_sealed.add(1);
-        note_key_changes(session, stats);
+        let _ = note_key_changes(session, stats);
         Ok(sealed)
     }
 
@@ -118,7 +126,7 @@ impl TlsTable {
         note_refusal(session, stats);
         session.seal_due(&mut self.scratch)?;
         stats.tls_records_sealed.add(1);
-        note_key_changes(session, stats);
+        let _ = note_key_changes(session, stats);
         Ok(true)
     }
 
@@ -138,8 +146,10 @@ impl TlsTable {
     }
 }
 
-fn note_key_changes(session: &mut Session, stats: &ShardStats) {
-    stats.tls_key_changes.add(session.take_key_changes().into());
+fn note_key_changes(session: &mut Session, stats: &ShardStats) -> u32 {
+    let key_changes = session.take_key_changes();
+    stats.tls_key_changes.add(key_changes.into());
+    key_changes
 }
 
 /// Takes note of a warning that leaves in front of the next record.
@@ -192,11 +202,15 @@ impl TlsSlot {
         &mut self,
         input: &mut [u8],
         stats: &ShardStats,
-    ) -> Result<Opened, Violation> {
+    ) -> Result<(Opened, Effort), Violation> {
         let session = self.session.as_mut().expect("a slot in use has a session");
+        let before = session.records_opened();
         let opened = session.open(input);
-        note_key_changes(session, stats);
-        opened
+        let key_changes = note_key_changes(session, stats);
+        // With a new key they are counted anew.
+        let records = session.records_opened();
+        let records = records.checked_sub(before).unwrap_or(records);
+        opened.map(|opened| (opened, Effort { records, key_changes }))
     }
 
     /// Bytes that the record that begins with `begun` still needs; as many as its header's while that is not whole.

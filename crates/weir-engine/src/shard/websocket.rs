@@ -262,7 +262,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                     });
                 }
                 self.hear(slot);
-                Handled::Yes
+                self.charge_frames(slot, 1);
+                if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }
             }
         }
     }
@@ -274,8 +275,12 @@ impl<N: Net, F: Front> Shard<N, F> {
                 ws::put_frame_head(Opcode::Pong, payload.len(), &mut self.replies);
                 self.replies.extend_from_slice(payload);
                 self.hear(slot);
+                self.charge_frames(slot, 1);
             }
-            Control::Pong => self.hear(slot),
+            Control::Pong => {
+                self.hear(slot);
+                self.charge_frames(slot, 1);
+            }
             Control::Close => match ws::close_code(payload) {
                 Ok(code) => {
                     self.send_replies(slot);

@@ -430,7 +430,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let now = self.tick();
             let entry = &mut self.table[slot];
             (entry.heard_at, entry.flags.beat) = (now, Beat::Settled);
-            entry.flags.read_late = true;
+            entry.flags.read_late();
             self.list_to_read(slot);
             self.arm_next(slot);
         } else {

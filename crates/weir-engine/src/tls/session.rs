@@ -275,6 +275,11 @@ impl Session {
         opened
     }
 
+    /// Records opened under the present key.
+    pub(crate) fn records_opened(&self) -> u64 {
+        self.state.receive_sequence
+    }
+
     /// How many bytes the record that `head` begins with has, once its five bytes of header are there.
     ///
     /// Errors: a header that no record of an established connection has.

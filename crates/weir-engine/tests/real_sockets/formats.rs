@@ -12,7 +12,7 @@ use weir_wire::v1::server_message::Kind;
 use weir_wire::ws::{Opcode, decode_server_frame, encode_client_frame};
 use weir_wire::{CloseReason, ProstMessage, json, v1};
 
-use crate::rig::{Peer, Rest, Rig, publish, server_frame, tcp_pair};
+use crate::rig::{Peer, Rest, Rig, ping, publish, server_frame, tcp_pair};
 
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 const EPOCH: u64 = 0xabcd_ef01_2345_6789;
@@ -391,4 +391,37 @@ fn a_slow_reader_gets_every_event_whole() {
         drop(reader);
     }
     rig.wait_until_at_rest();
+}
+
+/// Whatever a client can make the shard work for has a rate: beyond it the shard does not read for a while.
+#[test]
+fn a_flood_of_any_kind_is_read_more_slowly() {
+    let settings = ShardSettings {
+        // So slow that no machine is slower.
+        frames_per_second: 10,
+        frame_burst: 100,
+        topics_per_connection_max: 5,
+        ..ShardSettings::default()
+    };
+    let unsubscribe = json::client_body(r#"{"unsubscribe":{"topic":"t"}}"#).unwrap();
+    let stream = [&[u8::try_from(unsubscribe.len()).unwrap()][..], &unsubscribe].concat();
+    let floods: [(&str, Format, Vec<u8>, usize); 8] = [
+        ("ping", Format::Stream, ping(b""), 300),
+        ("unsubscribe", Format::Stream, stream, 300),
+        ("unknown kind", Format::Stream, vec![0], 300),
+        ("ping of WebSocket", Format::WsProtobuf, client_frame(Opcode::Ping, b""), 300),
+        ("pong of WebSocket", Format::WsJson, client_frame(Opcode::Pong, b""), 300),
+        ("ping in JSON", Format::WsJson, client_frame(Opcode::Text, br#"{"ping":{}}"#), 300),
+        ("no JSON", Format::WsJson, client_frame(Opcode::Text, b"{"), 300),
+        ("bytes to events", Format::Sse, vec![0; 4096], 150),
+    ];
+    for (name, format, unit, count) in floods {
+        let mut rig = Rig::start(1, &settings);
+        let mut client = Client::of(&mut rig, 0, format);
+        client.peer.write(&unit.repeat(count));
+        rig.wait_until(name, |rig| rig.stats(0).received_bytes.get() > 0);
+        client.peer.write(&unit);
+        rig.wait_until(name, |rig| rig.stats(0).reads_rate_limited.get() == 1);
+        assert_eq!(rig.stats(0).connections.get(), 1, "{name}");
+    }
 }

@@ -198,3 +198,35 @@ fn pong(heard: Heard) -> Vec<u8> {
 fn alert(alert: Alert) -> usize {
     Alert::ALL.iter().position(|other| *other == alert).expect("it is sent")
 }
+
+#[test]
+fn a_flood_of_key_changes_or_of_tiny_records_is_read_more_slowly() {
+    let settings = ShardSettings {
+        frames_per_second: 10,
+        frame_burst: 100,
+        topics_per_connection_max: 5,
+        ..ShardSettings::default()
+    };
+    for changes_keys in [true, false] {
+        let mut rig = Rig::start(1, &settings);
+        let (mut peer, _) = rig.secure_device(0, &TLS13);
+        let mut sealed = Vec::new();
+        let message = publish(vec![7; 1000]);
+        for byte in message.iter().take(300) {
+            if changes_keys {
+                peer.stream.conn.refresh_traffic_keys().expect("TLS 1.3 can");
+            }
+            // So that rustls writes a record for each.
+            peer.stream.conn.writer().write_all(&[*byte]).expect("there is room");
+            while peer.stream.conn.wants_write() {
+                peer.stream.conn.write_tls(&mut sealed).expect("a vector takes all");
+            }
+        }
+        let last = sealed.split_off(sealed.len() - 1);
+        peer.stream.sock.write_all(&sealed).expect("the server reads");
+        rig.wait_until("the records", |rig| rig.stats(0).received_bytes.get() > 0);
+        peer.stream.sock.write_all(&last).expect("the server reads");
+        rig.wait_until("the pause", |rig| rig.stats(0).reads_rate_limited.get() == 1);
+        assert_eq!(rig.stats(0).connections.get(), 1, "keys change: {changes_keys}");
+    }
+}

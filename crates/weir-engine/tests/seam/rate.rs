@@ -184,3 +184,115 @@ fn without_a_limit_everything_is_passed_on() {
         assert!(stage.heard(device).is_empty());
     }
 }
+
+/// Settings under which ten frames a second may come, and twenty at once.
+fn frames_stage() -> Stage {
+    Stage::with_settings(ShardSettings {
+        frames_per_second: 10,
+        frame_burst: 20,
+        topics_per_connection_max: 5,
+        publishes_per_second: 1000,
+        publish_burst: 1000,
+        ..ShardSettings::default()
+    })
+}
+
+/// Whoever sends faster than it may is read from more slowly: every frame is answered, at the rate. Publishes do not
+/// count, and a client that waits is current again.
+///
+/// Fails when a connection beyond its burst is read on (`read_open`), or is never read again (`next_deadline`).
+#[test]
+fn whoever_sends_too_fast_is_read_from_more_slowly() {
+    let mut stage = frames_stage();
+    let device = stage.join();
+    for _ in 0..60 {
+        stage.ping(device, "");
+        stage.settle();
+    }
+    assert_eq!(stage.heard(device).len(), 21, "a burst, and one that shows that it was one");
+    let stats = std::sync::Arc::clone(stage.shard.stats());
+    assert_eq!(stats.reads_rate_limited.get(), 1);
+    stage.shard.advance(Duration::from_millis(50));
+    assert_eq!(stage.heard(device).len(), 0);
+    // One read takes all that has come; then it owes more.
+    stage.shard.advance(Duration::from_millis(250));
+    assert_eq!(stage.heard(device).len(), 39);
+    stage.ping(device, "late");
+    stage.shard.advance(Duration::from_secs(3));
+    assert_eq!(stage.heard(device).len(), 0);
+    stage.shard.advance(Duration::from_secs(2));
+    assert_eq!(stage.heard(device), ["pong late"]);
+    stage.shard.advance(Duration::from_secs(5));
+    stage.publish_from(device, 1..=200);
+    stage.settle();
+    assert_eq!((received(&mut stage), stats.reads_rate_limited.get()), (200, 2));
+    assert_eq!(stats.connections.get(), 1);
+}
+
+/// Whoever sends very much more than a burst at once is closed, and told so behind the answers.
+///
+/// Fails when the debt has no end (`charge_frames`).
+#[test]
+fn whoever_sends_a_flood_at_once_is_closed() {
+    let mut stage = frames_stage();
+    let (calm, flooder) = (stage.join(), stage.join());
+    for _ in 0..99 {
+        stage.ping(calm, "");
+    }
+    for _ in 0..200 {
+        stage.ping(flooder, "");
+    }
+    stage.settle();
+    assert_eq!(stage.heard(calm).len(), 99);
+    let heard = stage.heard(flooder);
+    assert_eq!(
+        (heard.len(), heard.last().map(String::as_str)),
+        (101, Some("goodbye rate_limited"))
+    );
+    assert_eq!(stage.shard.stats().connections.get(), 1);
+}
+
+/// A connection that is not read from for its rate is not silent, however long that takes.
+///
+/// Fails when its heartbeat counts during the pause (`next_deadline_of_listener`), or right after it (`pauses_reading`).
+#[test]
+fn nobody_is_silent_during_a_pause() {
+    let mut stage = Stage::with_settings(ShardSettings {
+        frames_per_second: 1,
+        frame_burst: 40,
+        topics_per_connection_max: 5,
+        ..ShardSettings::default()
+    });
+    let device = stage.join();
+    for _ in 0..190 {
+        stage.ping(device, "");
+    }
+    stage.settle();
+    assert_eq!(stage.heard(device).len(), 190);
+    stage.ping(device, "at last");
+    // Longer than two heartbeats.
+    stage.shard.advance(Duration::from_secs(145));
+    assert_eq!(stage.heard(device).len(), 0);
+    stage.shard.advance(Duration::from_secs(10));
+    assert_eq!(stage.heard(device), ["pong at last"]);
+    stage.shard.advance(Duration::from_secs(125));
+    assert_eq!(stage.heard(device), ["goodbye heartbeat_missed"]);
+}
+
+/// Bytes that come one by one cost something too, though less than frames; what comes in usual pieces costs nothing.
+///
+/// Fails when reads that complete nothing are not charged for (`charge_read`).
+#[test]
+fn bytes_one_by_one_are_read_more_slowly() {
+    for (bytes, is_paused) in [(1, true), (600, false)] {
+        let mut stage = frames_stage();
+        let device = stage.join();
+        let frame = [&[0xff, 0xff, 3][..], &[b'x'; 60_000]].concat();
+        let mut pieces = frame.chunks(bytes).cycle();
+        for _ in 0..16 * 22 {
+            stage.shard.peer_write(device.peer, pieces.next().expect("they go on for ever"));
+            stage.shard.turn();
+        }
+        assert_eq!(stage.shard.stats().reads_rate_limited.get() > 0, is_paused, "{bytes}");
+    }
+}

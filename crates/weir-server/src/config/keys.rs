@@ -330,6 +330,19 @@ static KEYS: &[Key] = &[
         "Messages that it may publish at once after a silence; as many again over the rate close it."
     ),
     key!(
+        limits.frames_per_second,
+        "0 to 1000000",
+        "Frames of all other kinds that one connection of a device may send in a second, on average; pings and pongs of \
+         WebSocket, changes of TLS keys and refused publishes count too. Beyond it the server reads more slowly. A busy \
+         client sends some ten. 0: as many as it likes."
+    ),
+    key!(
+        limits.frame_burst,
+        "1 to 1000000",
+        "Such frames that it may send at once after a silence; twice limits.topics_per_connection_max, if that is more. \
+         Four times as many beyond it close the connection."
+    ),
+    key!(
         limits.conflation_keys_max,
         "1 to 1048576",
         "Keys of one topic that each shard keeps the newest message of, for slow connections (`slow = \"conflate\"`). \

@@ -243,6 +243,8 @@ const UNITS: [(&str, &str); 30] = [
     ("connects_per_source", "connects"),
     ("publishes_per_second", "messages a second"),
     ("publish_burst", "messages"),
+    ("frames_per_second", "frames a second"),
+    ("frame_burst", "frames"),
     ("retention_messages", "messages"),
     ("topics_", "topics"),
     ("requests_per_connection", "requests"),

@@ -375,6 +375,11 @@ impl Gateway {
             "weir_publishes_rate_limited",
             "Messages from devices refused because they came faster than limits.publishes_per_second.",
             self.sum(|shard| &shard.publishes_rate_limited),
+        )?;
+        to.counter(
+            "weir_reads_rate_limited",
+            "Times that a connection was not read from for a while because it sent faster than limits.frames_per_second.",
+            self.sum(|shard| &shard.reads_rate_limited),
         )
     }
 

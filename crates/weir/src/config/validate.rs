@@ -222,7 +222,9 @@ impl Config {
         let key = "limits.connects_per_source_burst";
         within(key, limits.connects_per_source_burst, 1..=RATE_MAX)?;
         within("limits.publishes_per_second", limits.publishes_per_second, 0..=RATE_MAX)?;
-        within("limits.publish_burst", limits.publish_burst, 1..=RATE_MAX)
+        within("limits.publish_burst", limits.publish_burst, 1..=RATE_MAX)?;
+        within("limits.frames_per_second", limits.frames_per_second, 0..=RATE_MAX)?;
+        within("limits.frame_burst", limits.frame_burst, 1..=RATE_MAX)
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {

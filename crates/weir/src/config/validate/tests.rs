@@ -74,10 +74,11 @@ fn limits_and_memory() {
         ("connects_per_source_burst", "1 to 1000000"),
         ("publishes_per_second", "0 to 1000000"),
         ("publish_burst", "1 to 1000000"),
+        ("frames_per_second", "0 to 1000000"),
+        ("frame_burst", "1 to 1000000"),
         ("conflation_keys_max", "1 to 1048576"),
     ] {
-        let (min, max) = range.split_once(" to ").unwrap();
-        let (min, max): (u32, u32) = (min.parse().unwrap(), max.parse().unwrap());
+        let (min, max): (u32, u32) = (range[..1].parse().unwrap(), range[5..].parse().unwrap());
         let limit = |value: u32| said(&format!(r#"{{"limits": {{"{key}": {value}}}}}"#));
         for beyond in [min.checked_sub(1), Some(max + 1)].into_iter().flatten() {
             assert_eq!(limit(beyond), format!("limits.{key} = {beyond}: allowed is {range}"));
