@@ -234,7 +234,7 @@ const GUIDES: [(&str, &str); 10] = [
 ];
 
 /// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 30] = [
+const UNITS: [(&str, &str); 32] = [
     ("sample", "requests"),
     ("bytes", "bytes"),
     ("datagrams_per_source_per_second", "datagrams a second"),

@@ -253,16 +253,29 @@ impl Ledger {
         (open / Stage::Handed(oldest).one()) & COUNT_MAX != 0
     }
 
-    /// Charges the bytes of an answer.
+    /// As much as one answer in parts should have: less than 1 MiB where the share is small.
+    pub(crate) fn part_bytes(&self) -> usize {
+        self.share.bytes_max / 4
+    }
+
+    /// Charges the bytes of an answer. A lone one may be longer than `http.answer_bytes_max`.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, Refused> {
-        let charged = self.charged.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        // From here on the charge gives it back.
-        let charge = Charge { ledger: Arc::clone(self), bytes };
-        if charged > self.answer_bytes_max {
-            return Err(self.share.count(Refused::Connection));
-        }
-        self.cover()?;
-        Ok(charge)
+        self.take(bytes, 0)?;
+        Ok(Charge { ledger: Arc::clone(self), bytes })
+    }
+
+    /// Takes more bytes for an answer that has `own` of them.
+    fn take(&self, more: usize, own: usize) -> Result<(), Refused> {
+        let before = self.charged.fetch_add(more, Ordering::SeqCst);
+        let is_lone = before == own;
+        let taken = if before + more > self.answer_bytes_max && !is_lone {
+            Err(self.share.count(Refused::Connection))
+        } else {
+            self.cover()
+        };
+        taken.inspect_err(|_| {
+            self.charged.fetch_sub(more, Ordering::SeqCst);
+        })
     }
 
     /// Sets how many bytes of read buffers the connection keeps; they are counted also without room.
@@ -328,8 +341,8 @@ impl Charge {
     /// Changes it to what the answer has come to.
     pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Refused> {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            let mut added = self.ledger.charge(more)?;
-            self.bytes += std::mem::take(&mut added.bytes);
+            self.ledger.take(more, self.bytes)?;
+            self.bytes = bytes;
         } else {
             let less = self.bytes - bytes;
             self.ledger.charged.fetch_sub(less, Ordering::SeqCst);
@@ -461,10 +474,14 @@ mod tests {
         let mut charge = ledger.charge(600_000).unwrap();
         charge.fit(10).unwrap();
         assert!(budget.used() <= LEASE_BYTES);
-        charge.fit(MIB).unwrap();
-        assert_eq!(charge.fit(MIB + 1), Err(Refused::Connection));
+        charge.fit(MIB - 1).unwrap();
+        let other = ledger.charge(1).unwrap();
+        assert_eq!(charge.fit(MIB), Err(Refused::Connection));
         assert!(budget.used() >= MIB);
-        charge.overdraw(2 * MIB);
+        drop(other);
+        // It is the only one now.
+        charge.fit(MIB + 1).unwrap();
+        charge.overdraw(64 * MIB);
         drop(charge);
         assert_eq!((budget.used(), ledger.needed()), (0, 0));
     }

@@ -50,7 +50,7 @@ pub(super) static KEYS: &[Key] = &[
         http.answer_bytes_max,
         "2097152 to 1073741824",
         "Bytes of long answers, those over 1 KiB, that may wait for one connection; a request beyond gets 503. It has room \
-         for a few parts of histories at one time. All connections together may use HTTP's share of `memory.budget_bytes`, about a sixth."
+         for a few parts of histories at one time; a lone answer may be longer. All connections together may use HTTP's share of `memory.budget_bytes`, about a sixth."
     ),
     key!(
         http.requests_per_connection_max,

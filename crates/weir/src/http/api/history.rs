@@ -47,13 +47,15 @@ impl Api {
         (topic, range): (&str, Range),
     ) -> Result<Reply, Problem> {
         self.check_history(requester, topic)?;
+        let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
+        let range = Range { bytes_max, ..range };
         let history = self.handle.hub().router.history(topic, range);
         // Without room for the answer it is not made.
         let messages = history.iter().flat_map(|history| &history.messages);
-        let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(BYTES_MAX);
+        let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(bytes_max);
         let mut charge = caller.ledger.charge(expected)?;
         let view = match &history {
-            Some(history) => HistoryView::new(topic, history),
+            Some(history) => HistoryView::new(topic, history, bytes_max),
             None => HistoryView::nothing(topic),
         };
         let bytes = serde_json::to_vec(&view).unwrap_or_default();
@@ -87,7 +89,7 @@ impl Api {
 
 impl<'a> HistoryView<'a> {
     /// Takes messages as JSON until the answer is as long as it may be. What has expired is left out.
-    fn new(topic: &'a str, history: &History) -> Self {
+    fn new(topic: &'a str, history: &History, bytes_max: usize) -> Self {
         let now = Nanos::now();
         let (mut messages, mut bytes) = (Vec::with_capacity(history.messages.len()), 0);
         let mut reached = None;
@@ -96,7 +98,7 @@ impl<'a> HistoryView<'a> {
                 && let Some(json) = push::to_json(message.frame())
             {
                 bytes += json.get().len();
-                if bytes > BYTES_MAX && !messages.is_empty() {
+                if bytes > bytes_max && !messages.is_empty() {
                     break;
                 }
                 messages.push(json);
@@ -145,5 +147,6 @@ fn after(query: &Query) -> Result<Option<Position>, Problem> {
     })
 }
 
-/// Of the messages in one answer: some thousands of short ones. One message may have more.
+/// Of the messages in one answer: some thousands of short ones. One message may have more; see also
+/// [`Ledger::part_bytes`](crate::http::ledger::Ledger::part_bytes).
 const BYTES_MAX: usize = 1 << 20;
