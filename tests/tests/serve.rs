@@ -1,7 +1,7 @@
 //! The main job over real sockets: greet, subscribe, push to one, to a topic, to all; sessions, tokens, ends.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -377,6 +377,36 @@ fn a_broadcast_published_with_curl_reaches_ten_thousand() -> Result<()> {
     server.await_metrics("the deliveries to be counted", |metrics| {
         metrics.sum("weir_messages_delivered_total", "") == COUNT as f64
     })?;
+    Ok(())
+}
+
+/// After its own end a device is told nothing, before `Hello` as after it.
+#[test]
+fn a_device_that_ends_before_hello_is_told_nothing() -> Result<()> {
+    let server = Server::start_with_http("")?;
+    let upgrade = format!(
+        "GET /v1/connect HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         Sec-WebSocket-Protocol: weir.v1.protobuf\r\n\r\n",
+        server.http_addr()?
+    );
+    for (addr, said, is_answered) in [
+        (server.tcp, &b""[..], false),
+        (server.tcp, b"\x21\x0a", false),
+        (server.http_addr()?, upgrade.as_bytes(), true),
+    ] {
+        let mut stream = TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(said)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard)?;
+        let head = heard.windows(4).position(|part| part == b"\r\n\r\n");
+        assert_eq!(head.is_some(), is_answered, "{heard:?}");
+        let behind = head.map_or(&heard[..], |head| &heard[head + 4..]);
+        assert!(behind.is_empty(), "it is told {behind:?}");
+    }
+    server.await_metrics("their ends", |metrics| metrics.closed("peer_closed") == 3.0)?;
     Ok(())
 }
 

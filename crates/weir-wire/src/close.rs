@@ -174,6 +174,17 @@ impl CloseReason {
         Self::ALL.into_iter().find(|reason| u32::from(reason.code()) == code)
     }
 
+    /// Whether the device may still hear why. After its own end, a reset or a failure there is nobody to tell.
+    pub const fn can_be_told(self) -> bool {
+        !matches!(
+            self,
+            CloseReason::PeerClosed
+                | CloseReason::PeerReset
+                | CloseReason::KernelTimeout
+                | CloseReason::SocketError
+        )
+    }
+
     /// What the device should do next.
     pub fn advice(self) -> Advice {
         Advice::from_code(u32::from(self.code())).unwrap_or(Advice::ReconnectLater)

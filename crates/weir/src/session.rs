@@ -82,7 +82,7 @@ pub(crate) async fn run(
     if let Err((stream, _unsettled, reason)) = refused {
         hub.counters().count_closed(reason);
         debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
-        let last = frames::goodbye(reason);
+        let last = if reason.can_be_told() { frames::goodbye(reason) } else { Box::default() };
         say_goodbye(stream, &last, reason).await;
     }
 }

@@ -63,7 +63,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         self.report_end(slot, reason);
         self.forget_positions(slot);
-        if last.is_some() || can_be_told(reason) {
+        if last.is_some() || reason.can_be_told() {
             self.say_last(slot, reason, last);
         } else {
             self.give_up_socket(slot);
@@ -251,17 +251,6 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
         }
     }
-}
-
-/// Whether the peer may still hear why. After its own end, a reset or a failure there is nobody to tell.
-const fn can_be_told(reason: CloseReason) -> bool {
-    !matches!(
-        reason,
-        CloseReason::PeerClosed
-            | CloseReason::PeerReset
-            | CloseReason::KernelTimeout
-            | CloseReason::SocketError
-    )
 }
 
 /// Whether what was queued before still goes out: the device did nothing wrong and keeps up.

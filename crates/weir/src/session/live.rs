@@ -103,7 +103,11 @@ async fn take(
 
 impl NotHailed {
     fn of(format: Format, reason: CloseReason) -> NotHailed {
-        NotHailed { reason, last: frames::goodbye_as(format, reason) }
+        let last = match reason.can_be_told() {
+            true => frames::goodbye_as(format, reason),
+            false => Vec::new(),
+        };
+        NotHailed { reason, last }
     }
 
     fn closing(reason: CloseReason, code: u16, why: &str) -> NotHailed {
