@@ -75,7 +75,9 @@ impl Batches {
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits) -> Batches {
         let issues = Lane::new(Issues(Arc::clone(&store)), limits);
         let checks = Lane::new(Checks(Arc::clone(&store)), limits);
-        let states = Lane::new(States(Arc::clone(&store)), limits);
+        // A connection waits for it that needed nobody before. A crowd gathers while a batch is on its way.
+        let at_once = BatchLimits { batch_wait: Duration::ZERO, ..limits.clone() };
+        let states = Lane::new(States(Arc::clone(&store)), &at_once);
         Batches { store, issues, checks, states }
     }
 
@@ -107,7 +109,7 @@ impl Batches {
     }
 
     /// The state of a device, of [`Store::find`]; `None`: the store does not know it. Those of one device that wait
-    /// together are asked as one.
+    /// together are asked as one. None waits for others to come.
     ///
     /// # Errors
     /// As those of [`Batches::issue`].
