@@ -339,16 +339,23 @@ struct Claims<'a> {
     token: &'a str,
 }
 
+/// `welcome`, or the reason of a goodbye; anything else as it is.
+fn welcome_or_reason(answer: server_message::Kind) -> String {
+    if let server_message::Kind::Goodbye(goodbye) = answer {
+        return goodbye.reason;
+    }
+    if matches!(answer, server_message::Kind::Welcome(_)) {
+        return "welcome".to_owned();
+    }
+    format!("{answer:?}")
+}
+
 impl Claims<'_> {
     fn by_frames(&self) -> Result<String> {
         let mut peer = Device::connect(self.server.tcp)?;
         let (device_id, token) = (self.device.to_owned(), self.token.to_owned());
         peer.send(Kind::Hello(Hello { device_id, token, ..Hello::default() }))?;
-        Ok(match peer.hear()?.context("an answer")? {
-            server_message::Kind::Welcome(_) => "welcome".to_owned(),
-            server_message::Kind::Goodbye(goodbye) => goodbye.reason,
-            other => format!("{other:?}"),
-        })
+        Ok(welcome_or_reason(peer.hear()?.context("an answer")?))
     }
 
     fn by_websocket(&self) -> Result<String> {
@@ -510,11 +517,7 @@ fn a_certificate_does_not_admit_a_device_that_is_shut_out() -> Result<()> {
         let leaf = authority.sign(name, false)?;
         let mut peer = Device::connect_tls(tls, &authority.client_as(Some(&leaf))?)?;
         peer.send(Kind::Hello(Hello::default()))?;
-        let outcome = match peer.hear()?.context("an answer")? {
-            server_message::Kind::Welcome(_) => "welcome".to_owned(),
-            server_message::Kind::Goodbye(goodbye) => goodbye.reason,
-            other => format!("{other:?}"),
-        };
+        let outcome = welcome_or_reason(peer.hear()?.context("an answer")?);
         assert_eq!(outcome, expected, "{name}");
     }
     Ok(())

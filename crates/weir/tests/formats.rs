@@ -392,7 +392,8 @@ async fn check_live(class: TopicClass) -> (Gateway, Vec<Reader>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_with_a_tick() {
     let tick = Duration::from_millis(20);
-    let (gateway, readers) = check_live(TopicClass { tick, ..TopicClass::default() }).await;
+    let (gateway, readers) =
+        Box::pin(check_live(TopicClass { tick, ..TopicClass::default() })).await;
     let offsets: Vec<u64> = readers[0].of(FIRST).iter().map(|push| push.offset).collect();
     assert_eq!(offsets, (1..=200).collect::<Vec<_>>());
     drop(readers);
@@ -403,7 +404,7 @@ async fn a_class_with_a_tick() {
 async fn a_class_that_conflates() {
     let (tick, conflation) = (Duration::from_millis(20), true);
     let class = TopicClass { tick, conflation, ..TopicClass::default() };
-    let (gateway, readers) = check_live(class).await;
+    let (gateway, readers) = Box::pin(check_live(class)).await;
     let heard = readers[0].of(FIRST);
     for key in 0..10 {
         let name = format!("k{key}");

@@ -73,6 +73,7 @@ impl Kind {
     /// The end of its `type`, its title and its status.
     pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
         const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+        const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
         match self {
             Kind::InvalidRequest => {
                 ("invalid-request", "The request is invalid", StatusCode::BAD_REQUEST)
@@ -118,11 +119,9 @@ impl Kind {
                 "This server does not go by that host name",
                 StatusCode::MISDIRECTED_REQUEST,
             ),
-            Kind::RateLimited => (
-                "rate-limited",
-                "No more messages are taken at the moment",
-                StatusCode::TOO_MANY_REQUESTS,
-            ),
+            Kind::RateLimited => {
+                ("rate-limited", "No more messages are taken at the moment", TOO_MANY)
+            }
             Kind::TickFull => ("tick-full", "The topic's tick is full", UNAVAILABLE),
             Kind::TooManyTopics => ("too-many-topics", "Too many topics exist", UNAVAILABLE),
             Kind::MailboxFull => ("mailbox-full", "A mailbox is full", UNAVAILABLE),
@@ -133,11 +132,9 @@ impl Kind {
             Kind::TooManyRequests => {
                 ("too-many-requests", "Too many requests at once", UNAVAILABLE)
             }
-            Kind::TooManyFailures => (
-                "too-many-failures",
-                "Too many attempts from this address have failed",
-                StatusCode::TOO_MANY_REQUESTS,
-            ),
+            Kind::TooManyFailures => {
+                ("too-many-failures", "Too many attempts from this address have failed", TOO_MANY)
+            }
             Kind::StoreUnavailable => {
                 ("store-unavailable", "The store of devices does not answer", UNAVAILABLE)
             }

@@ -295,7 +295,7 @@ impl Api {
         let origin = TokenOrigin::Connection(caller.peer);
         let bearer = match shown {
             Shown::Nothing(bearer) | Shown::Known(bearer) => Some(bearer),
-            Shown::Asks(token, mark) => match hub.auth.ask(&token, origin, mark).await {
+            Shown::Asks(token, mark) => match Box::pin(hub.auth.ask(&token, origin, mark)).await {
                 Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
                 Err(NoBearer::Limited(after)) => return Err(Problem::too_many_tokens(after)),
                 found => found.ok(),
