@@ -306,6 +306,7 @@ fn sigterm_says_goodbye_with_a_delay_and_exits_with_zero() -> Result<()> {
         delays.push(goodbye.retry_after_ms);
     }
     delays.sort_unstable();
+    assert!(delays[0] >= 1_000 && delays[49] <= 10_000, "as is documented: {delays:?}");
     delays.dedup();
     assert!(delays.len() > 10, "the delays are spread: {delays:?}");
     drop(devices);

@@ -51,6 +51,13 @@ impl Format {
     }
 }
 
+/// A message in JSON has at most so many times the bytes of its frame's body, if the gateway has made it.
+///
+/// A control character in a text becomes `\u0001`: six bytes for one. What stands around texts is less: the smallest
+/// message of a batch has 15 bytes (text without content, id, offset) and 60 in JSON, and a number of 64 bits that takes 9
+/// bytes has 20 digits and a name. Data in base64 is four thirds.
+pub const JSON_GROWTH_MAX: usize = 6;
+
 /// How an encoding of events ends: with `id:…` and the empty line behind it, to be replaced by what [`sse_id`] makes of
 /// all positions of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

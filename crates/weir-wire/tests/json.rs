@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use weir_wire::format::{self, Format};
 use weir_wire::v1::{self, server_message::Kind};
-use weir_wire::{ProstMessage, frame, json, ws};
+use weir_wire::{ProstMessage, frame, hot, json, ws};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
@@ -19,6 +19,30 @@ proptest! {
         let twin = json::server_message_to_json(&message);
         prop_assert_eq!(value(&text), value(&twin), "{} {}", text, twin);
         prop_assert_eq!(json::server_message(&text), Ok(message));
+    }
+
+    /// What docs/protocol.md tells clients to allow.
+    #[test]
+    fn json_is_not_longer_than_is_said(
+        topic in text(),
+        messages in vec((push(), 1..u64::MAX / 8, 1 << 40..u64::MAX), 1..8),
+    ) {
+        let mut offset = 0_u64;
+        let mut singles = Vec::new();
+        for (push, step, message_id) in &messages {
+            offset = offset.saturating_add(*step);
+            let mut single = Vec::new();
+            hot_push(push, &topic, offset, *message_id).encode_frame(&mut single);
+            singles.push((offset, single));
+        }
+        let singles: Vec<_> = singles.iter().map(|(offset, single)| (*offset, &single[..])).collect();
+        let mut frames = Vec::new();
+        hot::encode_batch_frames(&topic, &singles, usize::MAX, &mut frames);
+        for frames in singles.iter().map(|(_, frames)| *frames).chain([&frames[..]]) {
+            let (body, _) = frame::decode(frames, usize::MAX).expect("a frame").expect("all of it");
+            let text = json_of(frames);
+            prop_assert!(text.len() <= format::JSON_GROWTH_MAX * body.len(), "{}", text);
+        }
     }
 
     #[test]
@@ -125,6 +149,45 @@ fn websocket_json(message: &v1::ServerMessage) -> String {
     assert_eq!(used < out.len(), is_goodbye);
     assert_eq!((head.opcode, head.is_final), (ws::Opcode::Text, true));
     text_of(&out, head.payload)
+}
+
+/// What a gateway makes of a publish.
+fn hot_push<'a>(push: &'a v1::Push, topic: &'a str, offset: u64, message_id: u64) -> hot::Push<'a> {
+    let payload = match &push.payload {
+        Some(v1::push::Payload::Text(text)) => hot::Payload::Text(text),
+        Some(v1::push::Payload::Data(data)) => hot::Payload::Data(data),
+        None => hot::Payload::Text(""),
+    };
+    // What is not printable is refused there.
+    let is_media_type = push.content_type.chars().all(|char| (' '..='~').contains(&char));
+    let content_type = if is_media_type { &push.content_type } else { "\"" };
+    hot::Push {
+        topic,
+        payload,
+        content_type,
+        key: &push.key,
+        message_id,
+        offset,
+        sender: push.sender,
+    }
+}
+
+fn json_of(frames: &[u8]) -> String {
+    let mut out = Vec::new();
+    format::encode(Format::WsJson, frames, 5, &mut out);
+    let (head, _) = ws::decode_server_frame(&out, usize::MAX).expect("a frame").expect("all of it");
+    text_of(&out, head.payload)
+}
+
+/// The longest there is, from a body as long as it may be.
+#[test]
+fn the_longest_json_is_nearly_as_long_as_is_said() {
+    let text = "\u{1}".repeat(65_000);
+    let push = v1::Push { payload: Some(v1::push::Payload::Text(text)), ..v1::Push::default() };
+    let mut frames = Vec::new();
+    hot_push(&push, "t", 1, u64::MAX).encode_frame(&mut frames);
+    let json_bytes = json_of(&frames).len();
+    assert!((390_000..=format::JSON_GROWTH_MAX * frames.len()).contains(&json_bytes));
 }
 
 /// The events of a message, and their tail.

@@ -366,7 +366,8 @@ static KEYS: &[Key] = &[
     key!(
         connection.drain_timeout,
         "0ms to 1h",
-        "How long a shutdown takes to say goodbye to all; the delays after which devices come back are spread over it."
+        "How long a shutdown takes to say goodbye to all, one after the other. Each is told to come back after 1 to 10 s, \
+         drawn at random, whatever this is: other servers are there at once."
     ),
     key!(
         connection.heartbeat,
