@@ -94,6 +94,12 @@ struct Worker {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The end of a thread that is to come.
+struct End {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
 impl Embedded {
     /// Opens the file, or makes it if the options permit that.
     ///
@@ -227,10 +233,9 @@ impl Store for Embedded {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             let ended = tokio::task::spawn_blocking(move || {
-                for thread in [reads, writes].into_iter().flatten() {
-                    // One that panicked has said so.
-                    let _ = thread.join();
-                }
+                // In this order, as when it is dropped.
+                reads.wait();
+                writes.wait();
                 drop(lock);
             });
             ended.await.map_err(|error| Error::Unavailable(error.to_string()))
@@ -250,18 +255,26 @@ impl Worker {
         Ok(Worker { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
     }
 
-    /// Has it end when nothing waits any more; the thread, for whoever is the first to ask for it.
-    fn end(&self) -> Option<JoinHandle<()>> {
+    /// Its end, for whoever is the first to ask for it.
+    fn end(&self) -> End {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        End { queue: Arc::clone(&self.queue), thread }
+    }
+}
+
+impl End {
+    /// Has the thread end when nothing waits any more, and waits for that.
+    fn wait(self) {
         self.queue.close();
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+        if let Some(thread) = self.thread {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(thread) = self.end() {
-            // One that panicked has said so.
-            let _ = thread.join();
-        }
+        self.end().wait();
     }
 }

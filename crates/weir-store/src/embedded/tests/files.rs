@@ -156,3 +156,17 @@ async fn a_file_that_is_damaged_in_part_is_not_opened() {
     let error = error(reopen(&directory));
     assert!(error.contains("devices.db: is damaged: ") && error.contains("copy"), "{error}");
 }
+
+/// Both threads end, one behind the other: the last connection that is closed moves the log into the file.
+#[tokio::test]
+async fn a_store_that_is_closed_is_one_whole_file() {
+    for _ in 0..40 {
+        let directory = tempfile::tempdir().unwrap();
+        let store = stocked(&directory).await;
+        assert_eq!(store.close().await, Ok(()));
+        assert!(!directory.path().join("devices.db-wal").exists());
+        assert!(matches!(store.count().await, Err(Error::Unavailable(_))), "it is closed");
+        assert_eq!(store.close().await, Ok(()));
+        assert_eq!(reopen(&directory).unwrap().opened().devices, 2, "another may have it");
+    }
+}
