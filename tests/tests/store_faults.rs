@@ -218,6 +218,19 @@ fn damage(path: &Path, kinds: &[u8]) -> Result<usize> {
     Ok(count)
 }
 
+/// The next start would be refused; as long as the gateway runs somebody can still do something.
+#[test]
+fn a_key_file_that_is_gone_is_told_before_the_next_start() -> Result<()> {
+    let server = Server::start_with_http(STORE)?;
+    let (key, away) = (server.directory().join("store.key"), server.directory().join("away"));
+    fs::rename(&key, &away)?;
+    let degraded = await_part(&server, "store", "degraded")?;
+    assert!(degraded.status == 200 && degraded.body.contains("store.key is gone"), "{degraded:?}");
+    fs::rename(&away, &key)?;
+    await_part(&server, "store", "ok")?;
+    Ok(())
+}
+
 #[test]
 fn a_store_that_is_damaged_in_part_does_not_start() -> Result<()> {
     let mut server = Server::start_with_http(STORE)?;

@@ -90,7 +90,8 @@ async fn open_with(
             (Arc::new(guarded), Some(breaker))
         }
     };
-    Ok(Opened::Store(Arc::new(devices(settings, cache, (store, breaker), key.secrets, timeout)?)))
+    let devices = devices(settings, cache, (store, breaker), key.secrets, timeout)?;
+    Ok(Opened::Store(Arc::new(devices.key_file(key.path))))
 }
 
 /// Puts before a store, and its circuit breaker if it has one, what stands before it.

@@ -3,8 +3,10 @@
 mod seen;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -27,6 +29,7 @@ pub struct DeviceStore {
     cache: Option<Arc<Cached>>,
     seen: Seen,
     device_count: AtomicU64,
+    key_file: Option<PathBuf>,
 }
 
 /// A device as it is kept; hashes of keys and tokens are never shown.
@@ -64,6 +67,7 @@ impl DeviceStore {
             cache: None,
             seen: Seen::default(),
             device_count: AtomicU64::new(0),
+            key_file: None,
         }
     }
 
@@ -77,6 +81,20 @@ impl DeviceStore {
     pub fn cache(mut self, cache: Arc<Cached>) -> Self {
         self.cache = Some(cache);
         self
+    }
+
+    /// Has readiness look after the file of the secrets, without which no start opens the store again.
+    pub fn key_file(mut self, path: PathBuf) -> Self {
+        self.key_file = Some(path);
+        self
+    }
+
+    /// The file of the secrets, if it is gone.
+    pub(crate) fn missing_key_file(&self) -> Option<&Path> {
+        let is_gone = |path: &&Path| {
+            fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        self.key_file.as_deref().filter(is_gone)
     }
 
     /// The store itself, for all but issues and checks.

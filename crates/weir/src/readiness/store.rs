@@ -1,5 +1,6 @@
 //! How the store of devices is, and the cache before it: by asking it now and then, and by what became of requests.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ impl Watch {
         };
         self.has_trouble = cache.0 != PartState::Ok;
         hub.readiness.set(Part::Cache, cache.0, cache.1);
-        if let Some((state, cause)) = self.judge(probed, &lanes) {
+        if let Some((state, cause)) = self.judge(probed, &lanes, devices) {
             self.has_trouble |= state != PartState::Ok;
             hub.readiness.set(Part::Store, state, cause);
         }
@@ -68,6 +69,7 @@ impl Watch {
         &self,
         probed: Result<u64, Error>,
         lanes: &[LaneCounts; 2],
+        devices: &DeviceStore,
     ) -> Option<(PartState, Option<String>)> {
         match probed {
             // It works as fast as it can.
@@ -75,7 +77,12 @@ impl Watch {
             Err(error) => return Some((PartState::Failed, Some(error.to_string()))),
             Ok(_) => {}
         }
-        let Some((at, text)) = &self.damage else { return Some((PartState::Ok, None)) };
+        let Some((at, text)) = &self.damage else {
+            return Some(match devices.missing_key_file() {
+                None => (PartState::Ok, None),
+                Some(path) => (PartState::Degraded, Some(key_file_is_gone(path))),
+            });
+        };
         // One damaged record is no reason to send everybody away; that nothing succeeds is.
         let is_general = lanes.iter().any(|lane| lane.failed_in_a_row >= FAILED_IN_A_ROW);
         let state = if is_general && at.elapsed() < DAMAGE_COUNTS {
@@ -85,6 +92,13 @@ impl Watch {
         };
         Some((state, Some(Error::Damaged(text.clone()).to_string())))
     }
+}
+
+fn key_file_is_gone(path: &Path) -> String {
+    format!(
+        "the key file {} is gone: bring it back from its copy, as the store does not open without it",
+        path.display()
+    )
 }
 
 /// How soon it is noticed that requests fail.
