@@ -45,7 +45,7 @@ impl Stage {
         config.listen.admin = None;
         config.threads.shards = 1;
         config.threads.pin = false;
-        config.memory.budget_bytes = 16 << 20;
+        config.memory.budget_bytes = 64 << 20;
         let gateway = Box::pin(embed(Gateway::builder().config(config)).start()).await.unwrap();
         let handle = gateway.handle();
         let api = Api::new(handle.clone(), handle.config());
