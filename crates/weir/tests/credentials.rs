@@ -205,6 +205,12 @@ async fn what_waits_with_a_token_is_bounded() {
     tokens.gate.forget_permits(usize::MAX);
     let mut config = strict();
     config.connection.hello_timeout = Duration::from_secs(60);
+    // A device's own token: its id is not looked up.
+    config.auth.tokens.push(TokenConfig {
+        token: "own".to_owned(),
+        device: Some("d".into()),
+        ..TokenConfig::default()
+    });
     let gateway = start(&tokens, config).await;
     let handle = gateway.handle();
     let budget = handle.engine().budget();
@@ -225,7 +231,7 @@ async fn what_waits_with_a_token_is_bounded() {
     assert!(budget.used_of(Share::Unsettled) >= (waiting.len() - 1) * held);
     assert!(budget.used_of(Share::Unsettled) <= budget.bytes_max_of(Share::Unsettled) / 2);
     assert!(waiting.pop().unwrap().hear().await.is_some(), "it is told");
-    says_hello(&gateway, "d", "static").await.welcome().await;
+    says_hello(&gateway, "d", "own").await.welcome().await;
     drop(waiting);
     tokens.gate.add_permits(1_000);
     eventually(|| budget.used_of(Share::Unsettled) == 0, "nothing is held").await;
