@@ -11,7 +11,7 @@ use weir_tests::{Answer, Device, Server, Socket, Upgrade, close, masked, raise_o
 
 const SHORT: &str = "[http]\nhead_timeout = \"1s\"\n\
                      [connection]\nhello_timeout = \"2s\"\nframe_timeout = \"2s\"\nstall_timeout = \"2s\"\n\
-                     [memory]\nbudget_bytes = 8388608\n";
+                     [limits]\nframes_per_second = 0\n[memory]\nbudget_bytes = 8388608\n";
 
 /// A server, and two who must not notice anything.
 struct Scene {
