@@ -324,6 +324,29 @@ fn greedy_connections_end_before_healthy_requests_are_refused() -> Result<()> {
     await_nothing_charged(&server)
 }
 
+/// A request whose body nobody wants stays charged, behind its answer, until its body has ended or is given up.
+#[test]
+fn bodies_that_are_thrown_away_are_charged() -> Result<()> {
+    let (server, http) = start(256, "10s", "")?;
+    let drip: Vec<u8> = (0..100).flat_map(|index| frame(DATA, 0, 2 * index + 1, b" ")).collect();
+    // A machine that stands still for a second lets them be given up as silent; then they are asked again.
+    for _ in 0..10 {
+        let mut peer = ask_without_bodies(http, |_| post("/nothing"))?;
+        let mut answered = 0;
+        while answered < 100 {
+            let (kind, ..) = peer.hear()?.context("it goes on")?;
+            answered += u32::from(kind == HEADERS);
+        }
+        peer.stream.write_all(&drip)?;
+        let is_charged = charged(&server)? >= 100.0 * 1_536.0;
+        await_nothing_charged(&server)?;
+        if is_charged {
+            return Ok(());
+        }
+    }
+    bail!("100 requests whose bodies are thrown away are charged with nothing");
+}
+
 /// Such connections once counted as busy, and 95 of 95 healthy requests got 503.
 #[test]
 fn connections_that_wait_for_bodies_give_way() -> Result<()> {
