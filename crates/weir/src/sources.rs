@@ -137,10 +137,7 @@ impl Sources {
     pub(crate) fn strike(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
-        let slot = match stripe.find(hash, source) {
-            Some(slot) => slot,
-            None => stripe.insert(hash, source, &self.hasher),
-        };
+        let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let now = nanoseconds(now);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
         let wait = entry.wait(&self.rules, now);
@@ -156,10 +153,7 @@ impl Sources {
     pub(crate) fn take(&self, source: Source, now: Duration) -> Result<(), Duration> {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
-        let slot = match stripe.find(hash, source) {
-            Some(slot) => slot,
-            None => stripe.insert(hash, source, &self.hasher),
-        };
+        let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let now = nanoseconds(now);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
         if let Some(wait) = entry.wait(&self.rules, now) {
@@ -194,10 +188,7 @@ impl Sources {
         let hash = self.hasher.hash_one(source);
         let index = stripe_of(hash);
         let mut stripe = self.lock(index);
-        let slot = match stripe.find(hash, source) {
-            Some(slot) => slot,
-            None => stripe.insert(hash, source, &self.hasher),
-        };
+        let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
         let was_recent = entry.connections == 0;
         entry.enter(&self.rules, nanoseconds(now))?;
@@ -334,6 +325,10 @@ impl Stripe {
         let entries = &self.entries;
         let is_it = |slot: &u32| entries.get(*slot).is_some_and(|entry| entry.source == source);
         self.index.find(hash, is_it).copied()
+    }
+
+    fn find_or_insert(&mut self, hash: u64, source: Source, hasher: &RandomState) -> u32 {
+        self.find(hash, source).unwrap_or_else(|| self.insert(hash, source, hasher))
     }
 
     fn insert(&mut self, hash: u64, source: Source, hasher: &RandomState) -> u32 {
