@@ -1,11 +1,11 @@
 //! The conformance suite for HTTP/2 that tests start: built with Go from the module that `tests/h2spec` pins.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
-use crate::process::{program, run};
+use crate::process::{beside_programs, program, run};
 
 /// Builds it, unless it is there in this version.
 pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
@@ -16,7 +16,7 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
         wanted +=
             &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     }
-    let place = place(root);
+    let place = beside_programs(root, "h2spec");
     let built = place.join("built-from");
     if fs::read_to_string(&built).is_ok_and(|built| built == wanted) {
         return Ok(());
@@ -27,13 +27,6 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     run(&mut go)?;
     // Written last: a build that was broken off is begun again.
     fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
-}
-
-/// Where tests look for it: beside the directory of the programs.
-fn place(root: &Path) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target));
-    target.join("h2spec")
 }
 
 const SUITE: &str = "github.com/summerwind/h2spec/cmd/h2spec";

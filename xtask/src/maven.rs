@@ -1,11 +1,11 @@
 //! The server of MongoDB's protocol that tests start: built with Maven from `tests/mongo`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
-use crate::process::{program, run};
+use crate::process::{beside_programs, program, run};
 
 /// Builds it, unless it is there as the sources have it.
 pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
@@ -15,7 +15,7 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
         wanted +=
             &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     }
-    let place = place(root);
+    let place = beside_programs(root, "mongo");
     let built = place.join("built-from");
     if fs::read_to_string(&built).is_ok_and(|built| built == wanted) {
         return Ok(());
@@ -26,13 +26,6 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     run(maven.arg(format!("-Dweir.target={}", place.display())))?;
     // Written last: what was broken off is begun again.
     fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
-}
-
-/// Where tests look for it: beside the directory of the programs.
-fn place(root: &Path) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target));
-    target.join("mongo")
 }
 
 const SOURCES: [&str; 3] = [

@@ -79,6 +79,13 @@ pub(crate) fn host(root: &Path) -> anyhow::Result<String> {
     Ok(host.context("rustc does not name its host")?.to_owned())
 }
 
+/// Where something is installed that tests start, and where they look for it: beside the directory of the programs.
+pub(crate) fn beside_programs(root: &Path, name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |target| root.join(target));
+    target.join(name)
+}
+
 fn shown(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or(command.get_program());
     let words = std::iter::once(name).chain(command.get_args());

@@ -1,18 +1,18 @@
 //! Python packages that tests call: in an environment of their own, so that they meet nobody else's.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
-use crate::process::{program, run};
+use crate::process::{beside_programs, program, run};
 
 /// Installs what `tests/requirements.txt` names, unless it is there.
 pub(crate) fn install(root: &Path) -> anyhow::Result<()> {
     let list = root.join("tests/requirements.txt");
     let wanted =
         fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
-    let place = place(root);
+    let place = beside_programs(root, "python");
     let installed = place.join("requirements.txt");
     if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
         return Ok(());
@@ -23,11 +23,4 @@ pub(crate) fn install(root: &Path) -> anyhow::Result<()> {
     run(pip.arg(&list))?;
     // Written last: what was broken off is begun again.
     fs::write(&installed, wanted).with_context(|| format!("writing {}", installed.display()))
-}
-
-/// Where tests look for it: beside the directory of the programs.
-fn place(root: &Path) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target));
-    target.join("python")
 }
