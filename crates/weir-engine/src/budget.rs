@@ -1,5 +1,6 @@
 //! The byte budget of the process: what waits for sockets, counted as what it occupies.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -58,12 +59,17 @@ impl Share {
 /// way. Messages have what may be retained and a quarter of the budget; the other shares divide the rest.
 /// Limits: `take` refuses beyond the share's limit; what happens then is the caller's: a shard closes the connections
 /// that hold the most, the router refuses the message. Only what replaces or completes bytes that were taken before may
-/// pass a limit: the batch of a tick ([`crate::Message::of_tick`]), and encodings that shards make.
+/// pass a limit: the batch of a tick ([`crate::Message::of_tick`]), encodings that shards make, and a retained message
+/// that has left the last queue.
 /// Cost: one atomic operation a message, and one a piece.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
     parts: [Part; Share::COUNT],
+    /// Bytes of waiting messages by [`Holder`]; who meets in a place is counted together.
+    held: Box<[AtomicUsize]>,
+    /// Drawn at the start, so that nobody can choose whom to meet.
+    seed: u64,
     peak: AtomicUsize,
     #[cfg(any(test, feature = "sim"))]
     overdrawn: AtomicUsize,
@@ -76,6 +82,10 @@ struct Part {
     bytes_max: usize,
     refused: AtomicU64,
 }
+
+/// Places in the table of holders: 32 KiB. Of some thousand topics that wait a few meet in each place, and one that holds
+/// much still stands out.
+const HOLDERS: usize = 4096;
 
 /// A shard takes and returns budget in pieces of this size: 64 KiB is some hundreds of stalled deliveries, and little
 /// beside any sensible budget.
@@ -95,6 +105,8 @@ impl Budget {
         Arc::new(Self {
             bytes_max,
             parts: Share::ALL.map(part),
+            held: (0..HOLDERS).map(|_| AtomicUsize::new(0)).collect(),
+            seed: RandomState::new().hash_one(bytes_max),
             peak: AtomicUsize::new(0),
             #[cfg(any(test, feature = "sim"))]
             overdrawn: AtomicUsize::new(0),
@@ -147,11 +159,9 @@ impl Budget {
         self.take_within(share, bytes, usize::MAX)
     }
 
-    /// The same, as long as no more than `bytes_max` of the share are taken, which may be less than its limit: the rest is
-    /// for takers that ask for less.
+    /// Likewise, as long as no more than `bytes_max` of the share are taken then. Takers that ask for less find the rest.
     pub fn take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
-        let bytes_max = bytes_max.min(self.bytes_max_of(share));
-        let taken = self.try_take_within(share, bytes, bytes_max);
+        let taken = self.try_take(share, bytes, bytes_max);
         if !taken {
             self.part(share).refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -159,19 +169,31 @@ impl Budget {
     }
 
     /// Takes `bytes`, or nothing.
-    fn try_take(&self, share: Share, bytes: usize) -> bool {
-        self.try_take_within(share, bytes, self.bytes_max_of(share))
+    fn try_take(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
+        let part = self.part(share);
+        if !part.try_take(bytes, bytes_max) {
+            return false;
+        }
+        // Messages may have passed their limit by what rings keep and queues held before.
+        if share != Share::Messages && self.used() > self.bytes_max {
+            part.give(bytes);
+            return false;
+        }
+        self.note_peak();
+        true
     }
 
-    fn try_take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
-        let part = self.part(share);
-        let taken = part.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(bytes).filter(|sum| *sum <= bytes_max)
-        });
-        if taken.is_ok() {
-            self.note_peak();
-        }
-        taken.is_ok()
+    /// Takes `bytes` for what waits that are given back to the messages next: all together have no more by that.
+    fn move_to_waiting(&self, bytes: usize) -> bool {
+        let part = self.part(Share::Waiting);
+        let is_taken = part.try_take(bytes, usize::MAX);
+        part.refused.fetch_add(u64::from(!is_taken), Ordering::Relaxed);
+        is_taken
+    }
+
+    /// Takes `bytes` for messages that what waits gives back next.
+    fn move_to_messages(&self, bytes: usize) {
+        self.part(Share::Messages).used.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Takes `bytes`, also beyond the limit: for what replaces or completes bytes that were taken before it.
@@ -182,11 +204,38 @@ impl Budget {
 
     /// Gives back what was taken of a share.
     pub fn give(&self, share: Share, bytes: usize) {
-        let before = self.part(share).used.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(
-            before >= bytes,
-            "more given back than taken: {bytes} of {before} of {share:?}"
-        );
+        self.part(share).give(bytes);
+    }
+
+    /// The place of a topic, a device or a sender, whose number is no other's of its kind.
+    #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
+    pub(crate) fn holder(&self, number: u64) -> Holder {
+        let mixed = (number ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Holder((mixed >> (u64::BITS - HOLDERS.trailing_zeros())) as u16)
+    }
+
+    /// Bytes of waiting messages in a place.
+    pub(crate) fn held_by(&self, holder: Holder) -> usize {
+        self.held[usize::from(holder.0)].load(Ordering::Relaxed)
+    }
+
+    /// The most in any place.
+    ///
+    /// Cost: a look at each, some microseconds; asked only while little is left.
+    pub(crate) fn most_held(&self) -> usize {
+        self.held.iter().map(|held| held.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
+    fn hold_more(&self, holders: Holders, bytes: usize) {
+        for Holder(place) in [Some(holders.target), holders.sender].into_iter().flatten() {
+            self.held[usize::from(place)].fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn hold_less(&self, holders: Holders, bytes: usize) {
+        for Holder(place) in [Some(holders.target), holders.sender].into_iter().flatten() {
+            self.held[usize::from(place)].fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn part(&self, share: Share) -> &Part {
@@ -198,6 +247,20 @@ impl Budget {
     }
 }
 
+impl Part {
+    /// Takes `bytes` if no more than `bytes_max` and the limit are taken then.
+    fn try_take(&self, bytes: usize, bytes_max: usize) -> bool {
+        let most = bytes_max.min(self.bytes_max);
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "more given back than taken: {bytes} of {before}");
+    }
+}
+
 #[cfg(any(test, feature = "sim"))]
 impl Budget {
     /// Bytes that are held whether there was room for them or not.
@@ -206,56 +269,215 @@ impl Budget {
     }
 }
 
-/// A part of the messages' share that is held as long as this lives.
+/// What a message occupies of the budget, in the share that it belongs to at the moment.
+///
+/// On its way and in rings it belongs to [`Share::Messages`]; while it is in the queue of a slow connection it belongs to
+/// [`Share::Waiting`].
+/// Shape: how many queues hold it and how many bytes it has, in one word, so that both change together.
+/// Invariant: its bytes are taken from `Waiting` while the count is above zero, and from `Messages` otherwise.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
-    bytes: usize,
+    word: AtomicU64,
+    holders: Holders,
     #[cfg(any(test, feature = "sim"))]
-    is_overdrawn: bool,
+    overdrawn: AtomicUsize,
+}
+
+/// Whom the bytes of a message are counted for while they wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holders {
+    /// The topic or the device that the message is for.
+    pub(crate) target: Holder,
+    /// The connection that has sent it, if one has.
+    pub(crate) sender: Option<Holder>,
+}
+
+/// A place in the budget's table of holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder(u16);
+
+/// Bits of the word for the bytes: 64 GiB. The others are for the count: more than connections are.
+const BYTES_BITS: u32 = 36;
+const ONE_QUEUE: u64 = 1 << BYTES_BITS;
+
+const fn queues_of(word: u64) -> u64 {
+    word >> BYTES_BITS
+}
+
+const fn bytes_of(word: u64) -> usize {
+    (word & (ONE_QUEUE - 1)) as usize
 }
 
 impl Charge {
-    pub(crate) fn take(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
-        budget.take(Share::Messages, bytes).then(|| Self::of(budget, bytes, false))
+    /// Takes `bytes`, if messages have no more than `bytes_max` then.
+    pub(crate) fn take(
+        budget: &Arc<Budget>,
+        bytes: usize,
+        bytes_max: usize,
+        holders: Holders,
+    ) -> Option<Charge> {
+        let taken = budget.take_within(Share::Messages, bytes, bytes_max);
+        taken.then(|| Self::of(budget, bytes, holders))
     }
 
     /// Takes it in any case.
-    pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize) -> Charge {
+    pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize, holders: Holders) -> Charge {
         budget.overdraw(Share::Messages, bytes);
-        Self::of(budget, bytes, true)
+        let charge = Self::of(budget, bytes, holders);
+        charge.note_overdrawn(bytes);
+        charge
     }
 
-    /// Where it was taken.
-    #[cfg_attr(
-        not(any(test, feature = "sim")),
-        expect(unused_variables, reason = "only the simulator asks how much is overdrawn")
-    )]
-    fn of(budget: &Arc<Budget>, bytes: usize, is_overdrawn: bool) -> Charge {
-        #[cfg(any(test, feature = "sim"))]
-        if is_overdrawn {
-            budget.overdrawn.fetch_add(bytes, Ordering::Relaxed);
-        }
+    fn of(budget: &Arc<Budget>, bytes: usize, holders: Holders) -> Charge {
         Charge {
             budget: Arc::clone(budget),
-            bytes,
+            word: AtomicU64::new(bytes as u64),
+            holders,
             #[cfg(any(test, feature = "sim"))]
-            is_overdrawn,
+            overdrawn: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
+
+    pub(crate) fn holders(&self) -> Holders {
+        self.holders
+    }
+
+    /// Bytes that it has.
+    pub(crate) fn bytes(&self) -> usize {
+        bytes_of(self.word.load(Ordering::Acquire))
+    }
+
+    /// Adds `bytes`, if there is room for them.
+    pub(crate) fn try_add(&self, bytes: usize) -> bool {
+        self.add_with(bytes, |share| self.budget.take(share, bytes))
+    }
+
+    /// Adds `bytes` in any case.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.note_overdrawn(bytes);
+        self.add_with(bytes, |share| {
+            self.budget.overdraw(share, bytes);
+            true
+        });
+    }
+
+    fn add_with(&self, bytes: usize, take: impl Fn(Share) -> bool) -> bool {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let is_waiting = queues_of(word) > 0;
+            let share = if is_waiting { Share::Waiting } else { Share::Messages };
+            if !take(share) {
+                return false;
+            }
+            if is_waiting {
+                self.budget.hold_more(self.holders, bytes);
+            }
+            match self.exchange(word, word + bytes as u64) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+            if is_waiting {
+                self.budget.hold_less(self.holders, bytes);
+            }
+            self.budget.give(share, bytes);
+        }
+    }
+
+    /// One more queue of a slow connection holds the message; `false` if that is the first one, and what waits has no
+    /// room for it.
+    pub(crate) fn hold(&self) -> bool {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let bytes = bytes_of(word);
+            let is_first = queues_of(word) == 0;
+            if is_first {
+                if !self.budget.move_to_waiting(bytes) {
+                    return false;
+                }
+                self.budget.hold_more(self.holders, bytes);
+            }
+            match self.exchange(word, word + ONE_QUEUE) {
+                Ok(()) => {
+                    if is_first {
+                        self.budget.give(Share::Messages, bytes);
+                    }
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+            if is_first {
+                self.budget.hold_less(self.holders, bytes);
+                self.budget.give(Share::Waiting, bytes);
+            }
+        }
+    }
+
+    /// One queue less holds it.
+    ///
+    /// With the last one its bytes go back to the messages, beyond their limit if need be: it may be in a ring, which is
+    /// bounded by itself.
+    pub(crate) fn release(&self) {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            debug_assert!(queues_of(word) > 0, "no queue holds it");
+            let (bytes, is_last) = (bytes_of(word), queues_of(word) == 1);
+            // Whoever holds it next may give them back at once.
+            if is_last {
+                self.budget.move_to_messages(bytes);
+            }
+            match self.exchange(word, word - ONE_QUEUE) {
+                Ok(()) => {
+                    if is_last {
+                        self.budget.hold_less(self.holders, bytes);
+                        self.budget.give(Share::Waiting, bytes);
+                    }
+                    return;
+                }
+                Err(now) => word = now,
+            }
+            if is_last {
+                self.budget.give(Share::Messages, bytes);
+            }
+        }
+    }
+
+    fn exchange(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    fn note_overdrawn(&self, bytes: usize) {
+        self.overdrawn.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.overdrawn.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    #[cfg(not(any(test, feature = "sim")))]
+    fn note_overdrawn(&self, _bytes: usize) {}
+
+    /// How many queues hold it.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn queues(&self) -> u64 {
+        queues_of(self.word.load(Ordering::Acquire))
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         #[cfg(any(test, feature = "sim"))]
-        if self.is_overdrawn {
-            self.budget.overdrawn.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.overdrawn.fetch_sub(*self.overdrawn.get_mut(), Ordering::Relaxed);
+        let word = *self.word.get_mut();
+        let bytes = bytes_of(word);
+        if queues_of(word) > 0 {
+            self.budget.hold_less(self.holders, bytes);
+            self.budget.give(Share::Waiting, bytes);
+        } else {
+            self.budget.give(Share::Messages, bytes);
         }
-        self.budget.give(Share::Messages, self.bytes);
     }
 }
 
@@ -280,6 +502,12 @@ impl Lease {
         self.held
     }
 
+    /// Bytes that it has taken.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn taken(&self) -> usize {
+        self.held + self.free
+    }
+
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -294,7 +522,9 @@ impl Lease {
             let missing = bytes - self.free;
             let piece = missing.max(LEASE_BYTES);
             let share = self.share;
-            if piece <= self.budget.bytes_max_of(share) / 8 && self.budget.try_take(share, piece) {
+            if piece <= self.budget.bytes_max_of(share) / 8
+                && self.budget.try_take(share, piece, usize::MAX)
+            {
                 self.free += piece;
             } else if self.budget.take(share, missing) {
                 self.free += missing;
@@ -342,7 +572,7 @@ mod tests {
         assert!(!budget.take(Messages, 61));
         assert!(budget.take(Messages, 60));
         assert_eq!((budget.used(), budget.peak(), budget.refused()), (160, 160, 1));
-        let charge = Charge::overdraw(&budget, 20);
+        let charge = Charge::overdraw(&budget, 20, holders(&budget, 1, 0));
         assert_eq!((budget.used(), budget.peak(), budget.refused()), (180, 180, 1));
         assert!(budget.is_tight(Messages) && !budget.take(Messages, 1));
         drop(charge);
@@ -404,10 +634,92 @@ mod tests {
 
     #[test]
     fn a_charge_is_returned_on_drop() {
-        let budget = Budget::new(20);
-        let charge = Charge::take(&budget, 12);
+        let budget = Budget::new(32);
+        let holders = holders(&budget, 1, 0);
+        let charge = Charge::take(&budget, 16, usize::MAX, holders);
         assert!(charge.is_some());
-        assert!(Charge::take(&budget, 12).is_none());
+        assert!(Charge::take(&budget, 16, usize::MAX, holders).is_none());
+        drop(charge);
+        assert!(Charge::take(&budget, 16, 9, holders).is_none(), "some is left to others");
+        assert_eq!(budget.used(), 0);
+    }
+
+    fn holders(budget: &Budget, target: u64, sender: u64) -> Holders {
+        let sender = (sender != 0).then(|| budget.holder(sender));
+        Holders { target: budget.holder(target), sender }
+    }
+
+    /// What a message has been counted in, and how much its target and its sender hold.
+    fn counts(budget: &Budget, charge: &Charge) -> [usize; 4] {
+        let holders = charge.holders();
+        let of_sender = holders.sender.map_or(0, |sender| budget.held_by(sender));
+        let used = [Messages, Waiting].map(|share| budget.used_of(share));
+        [used[0], used[1], budget.held_by(holders.target), of_sender]
+    }
+
+    /// Fails when a message that waits keeps the room of new ones, or is counted once for each queue.
+    #[test]
+    fn what_waits_leaves_the_room_of_new_messages() {
+        let budget = Budget::new(1600);
+        assert_eq!(budget.bytes_max_of(Waiting), 400);
+        let charge =
+            Charge::take(&budget, 300, usize::MAX, holders(&budget, 7, 8)).expect("there is room");
+        assert_eq!(counts(&budget, &charge), [300, 0, 0, 0]);
+        assert!(charge.hold() && charge.hold());
+        assert_eq!(counts(&budget, &charge), [0, 300, 300, 300]);
+        charge.add(50);
+        assert!(charge.try_add(10) && !charge.try_add(100), "what waits has a limit");
+        assert_eq!(counts(&budget, &charge), [0, 360, 360, 360]);
+        let other =
+            Charge::take(&budget, 60, usize::MAX, holders(&budget, 9, 0)).expect("there is room");
+        assert!(!other.hold());
+        assert_eq!(counts(&budget, &other), [60, 360, 0, 0]);
+        charge.release();
+        assert_eq!(counts(&budget, &charge), [60, 360, 360, 360]);
+        charge.release();
+        assert_eq!(counts(&budget, &charge), [420, 0, 0, 0]);
+        assert!(other.hold() && !charge.hold());
+        drop(charge);
+        assert_eq!((counts(&budget, &other), budget.most_held()), ([0, 60, 60, 0], 60));
+        drop(other);
+        assert_eq!((budget.used(), budget.most_held()), (0, 0));
+    }
+
+    /// Fails when a retained message that has left the last queue makes all together more than the budget.
+    #[test]
+    fn what_comes_back_from_a_queue_is_within_the_budget() {
+        let budget = Budget::new(1600);
+        let kept =
+            Charge::take(&budget, 300, usize::MAX, holders(&budget, 7, 0)).expect("there is room");
+        assert!(kept.hold());
+        assert!(budget.take(Messages, budget.bytes_max_of(Messages)));
+        kept.release();
+        assert_eq!(budget.used_of(Messages), budget.bytes_max_of(Messages) + 300);
+        assert!(!budget.take(Messages, 1) && budget.take(Waiting, 400));
+        assert!(!budget.take(Share::Http, 101) && budget.take(Share::Http, 100));
+        assert_eq!((budget.used(), budget.peak()), (1600, 1600));
+    }
+
+    /// Fails when two threads that hold and release one message lose count of it.
+    #[test]
+    fn threads_agree_on_where_a_message_is_counted() {
+        let budget = Budget::new(16_000);
+        let charge =
+            Charge::take(&budget, 300, usize::MAX, holders(&budget, 7, 8)).expect("there is room");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..20_000 {
+                        assert!(charge.hold());
+                        if round % 1000 == 0 {
+                            charge.add(1);
+                        }
+                        charge.release();
+                    }
+                });
+            }
+        });
+        assert_eq!((charge.queues(), counts(&budget, &charge)), (0, [380, 0, 0, 0]));
         drop(charge);
         assert_eq!(budget.used(), 0);
     }

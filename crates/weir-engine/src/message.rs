@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use weir_wire::format::{self, Format};
 
-use crate::budget::{Budget, Charge};
+use crate::budget::{Budget, Charge, Holders, Share};
 use crate::id::{Priority, SlowPolicy};
 use crate::time::Nanos;
 
@@ -43,7 +43,6 @@ struct Encoding {
     bytes: Box<[u8]>,
     /// Bytes at the end that name the position, and that a connection with several topics replaces.
     tail: usize,
-    _charge: Charge,
 }
 
 impl Encoding {
@@ -70,6 +69,12 @@ pub struct TopicMessage {
     pub key: Range<u32>,
     /// The messages of a tick one by one, in order of their offsets, if `slow` is [`SlowPolicy::Conflate`].
     pub singles: Box<[Arc<Message>]>,
+    /// A number for the device that it is for, if it is for one. Those of topics are told apart by their epochs.
+    pub target: u64,
+    /// A number for the connection that has sent it; 0: none.
+    pub sender: u64,
+    /// Whether it leaves a part of the room for messages to others, as those of devices do.
+    pub leaves_room: bool,
 }
 
 impl Message {
@@ -94,7 +99,11 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Option<Arc<Message>> {
-        let charge = Charge::take(budget, occupied(&frame, &topic))?;
+        // A quarter of what is for messages on their way is left.
+        let left = if topic.leaves_room { budget.bytes_max() / 16 } else { 0 };
+        let bytes_max = budget.bytes_max_of(Share::Messages) - left;
+        let bytes = occupied(&frame, &topic);
+        let charge = Charge::take(budget, bytes, bytes_max, holders(budget, &topic))?;
         Some(Self::charged(charge, frame, accepted_at, expires_at, topic))
     }
 
@@ -109,7 +118,7 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Arc<Message> {
-        let charge = Charge::overdraw(budget, occupied(&frames, &topic));
+        let charge = Charge::overdraw(budget, occupied(&frames, &topic), holders(budget, &topic));
         Self::charged(charge, frames, accepted_at, expires_at, topic)
     }
 
@@ -120,7 +129,7 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Arc<Message> {
-        let TopicMessage { priority, slow, is_tick, epoch, offset, key, singles } = topic;
+        let TopicMessage { priority, slow, is_tick, epoch, offset, key, singles, .. } = topic;
         Arc::new(Message {
             frame: frame.into_boxed_slice(),
             format: Format::Stream,
@@ -154,12 +163,13 @@ impl Message {
             return true;
         }
         let (bytes, tail) = self.encoded(format);
-        let Some(charge) = Charge::take(self.charge.budget(), Encoding::occupied(&bytes)) else {
+        let occupied = Encoding::occupied(&bytes);
+        if !self.charge.try_add(occupied) {
             return false;
-        };
-        let encoding = Encoding { bytes, tail, _charge: charge };
-        // Should it be there by now, it is the same.
-        let _ = self.others.get_or_init(Box::default).0[format.index() - 1].set(encoding);
+        }
+        let place = &self.others.get_or_init(Box::default).0[format.index() - 1];
+        // Should it be there by now, it is the same, and counted twice until the message is gone.
+        let _ = place.set(Encoding { bytes, tail });
         true
     }
 
@@ -180,11 +190,7 @@ impl Message {
 
     /// Bytes that it occupies, in all formats that it has been made in.
     pub fn occupied_bytes(&self) -> usize {
-        let others = self.others.get().map_or(0, |others| {
-            let made = others.0.iter().filter_map(OnceLock::get);
-            made.map(|encoding| Encoding::occupied(&encoding.bytes)).sum()
-        });
-        self.frame.len() + size_of::<Message>() + size_of_val(&*self.singles) + others
+        self.charge.bytes()
     }
 
     /// How many bytes at the end of the message in that format name the position.
@@ -198,8 +204,8 @@ impl Message {
         let encoding = others.0[format.index() - 1].get_or_init(|| {
             is_new = true;
             let (bytes, tail) = self.encoded(format);
-            let charge = Charge::overdraw(self.charge.budget(), Encoding::occupied(&bytes));
-            Encoding { bytes, tail, _charge: charge }
+            self.charge.add(Encoding::occupied(&bytes));
+            Encoding { bytes, tail }
         });
         (encoding, is_new)
     }
@@ -224,7 +230,8 @@ impl Message {
             Some(tail) => [&shared[..shared.len() - shared_tail], tail].concat(),
             None => shared.to_vec(),
         };
-        let charge = Charge::take(self.charge.budget(), frame.len() + size_of::<Message>())?;
+        let bytes = frame.len() + size_of::<Message>();
+        let charge = Charge::take(self.charge.budget(), bytes, usize::MAX, self.charge.holders())?;
         Some(Arc::new(Message {
             frame: frame.into_boxed_slice(),
             format,
@@ -240,6 +247,31 @@ impl Message {
             singles: Box::default(),
             charge,
         }))
+    }
+
+    /// What it occupies of the budget, and in which share.
+    pub(crate) fn charge(&self) -> &Charge {
+        &self.charge
+    }
+
+    /// One more queue of a slow connection holds it, and all that it keeps; `false` if what waits has no room for it.
+    pub(crate) fn hold(&self) -> bool {
+        if !self.charge.hold() {
+            return false;
+        }
+        let held = self.singles.iter().take_while(|single| single.charge.hold()).count();
+        if held < self.singles.len() {
+            self.singles.iter().take(held).for_each(|single| single.charge.release());
+            self.charge.release();
+            return false;
+        }
+        true
+    }
+
+    /// One queue less holds it.
+    pub(crate) fn release(&self) {
+        self.charge.release();
+        self.singles.iter().for_each(|single| single.charge.release());
     }
 
     /// Epoch of its topic; 0 for what has no position.
@@ -290,6 +322,12 @@ impl Message {
     pub(crate) fn is_expired(&self, now: Nanos) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
+}
+
+fn holders(budget: &Budget, topic: &TopicMessage) -> Holders {
+    let target = if topic.epoch == 0 { topic.target } else { topic.epoch };
+    let sender = (topic.sender != 0).then(|| budget.holder(topic.sender));
+    Holders { target: budget.holder(target), sender }
 }
 
 fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_wire::format::Format;
 
+use crate::budget::{Budget, Holders};
 use crate::id::TopicId;
-use crate::message::Item;
+use crate::message::{Item, Message};
 use crate::time::Nanos;
 
 /// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
@@ -34,6 +36,12 @@ pub(crate) struct Outbox {
     bytes_behind: usize,
     /// What the shard's lease holds for this outbox.
     pub(crate) charged: usize,
+    /// Items, from the first on, whose messages are counted as waiting. Those behind them are gathered, and offered to
+    /// the socket soon.
+    held: usize,
+    /// It is in the list of those that something waits for, and its neighbours there.
+    pub(crate) is_waiting: bool,
+    pub(crate) wait_links: Links,
     /// When the high watermark was crossed, while it has not recovered.
     pub(crate) stalled_since: Option<Nanos>,
     /// Neighbours in the list of stalled connections, longest-stalled first.
@@ -117,6 +125,9 @@ pub(crate) const GATHER_MAX: usize = 64;
 /// together, and who comes back resumes all its topics at once. Several turns of a busy shard.
 const GRACE_WINDOW: Duration = Duration::from_millis(50);
 
+/// Items of a connection that are looked at to tell who holds much: a few large ones, or many small ones of few senders.
+const LOOKS_MAX: usize = 32;
+
 /// An outbox that grew beyond this is not kept for reuse.
 const KEPT_ITEMS_MAX: usize = 8;
 
@@ -198,9 +209,48 @@ impl Outbox {
         self.items.front().filter(|_| self.sent == 0 && !is_sealed)
     }
 
+    /// Counts one more item as waiting, if there is one that is not; `None`: all are. `Err`: what waits has no room for
+    /// this message.
+    pub(crate) fn hold_next(&mut self) -> Option<Result<(), Arc<Message>>> {
+        match self.items.get(self.held)? {
+            Item::Message(message) if !message.hold() => Some(Err(Arc::clone(message))),
+            Item::Message(_) | Item::Frame(_) => {
+                self.held += 1;
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// The most that is held by a topic, a device or a sender of what waits here first.
+    pub(crate) fn most_held(&self, budget: &Budget) -> usize {
+        let of_message = |message: &Arc<Message>| {
+            let Holders { target, sender } = message.charge().holders();
+            budget.held_by(target).max(sender.map_or(0, |sender| budget.held_by(sender)))
+        };
+        let items = self.items.iter().take(self.held.min(LOOKS_MAX));
+        let held = items.map(|item| match item {
+            Item::Message(message) => of_message(message),
+            Item::Frame(_) => 0,
+        });
+        held.max().unwrap_or(0)
+    }
+
+    /// Whether a message waits, in part or whole.
+    pub(crate) fn has_message(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, Item::Message(_)))
+    }
+
+    fn release_first(&mut self, item: &Item) {
+        if self.held > 0 {
+            self.held -= 1;
+            release(item);
+        }
+    }
+
     /// Removes the first item.
     pub(crate) fn pop(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
+        self.release_first(&item);
         self.bytes -= item.bytes(self.format).len() - self.sent;
         self.own_bytes -= item.own_bytes();
         self.sent = 0;
@@ -217,6 +267,10 @@ impl Outbox {
         let mut dropped = 0;
         while self.items.len() > keep {
             let item = self.items.pop_back().expect("longer than what is kept");
+            if self.held > self.items.len() {
+                self.held = self.items.len();
+                release(&item);
+            }
             self.bytes -= item.bytes(self.format).len();
             self.own_bytes -= item.own_bytes();
             dropped += 1;
@@ -254,6 +308,7 @@ impl Outbox {
             }
             self.sent -= whole;
             let item = self.items.pop_front().expect("it is the first");
+            self.release_first(&item);
             self.own_bytes -= item.own_bytes();
             done(item);
         }
@@ -265,8 +320,35 @@ impl Outbox {
     }
 }
 
+/// What an outbox holds is counted as waiting no longer than the outbox lives.
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.items.iter().take(self.held).for_each(release);
+    }
+}
+
+fn release(item: &Item) {
+    match item {
+        Item::Message(message) => message.release(),
+        Item::Frame(_) => {}
+    }
+}
+
 #[cfg(any(test, feature = "sim"))]
 impl Outbox {
+    /// The messages that are counted as waiting here.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.items.iter().take(self.held).filter_map(|item| match item {
+            Item::Message(message) => Some(message),
+            Item::Frame(_) => None,
+        })
+    }
+
+    /// Whether all that it has is counted as waiting.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held == self.items.len()
+    }
+
     /// All bytes that wait.
     pub(crate) fn waiting(&self) -> Vec<u8> {
         let all = self.items.iter().flat_map(|item| item.bytes(self.format).iter().copied());
@@ -293,8 +375,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
-    use crate::message::{Message, TopicMessage};
+    use crate::message::TopicMessage;
 
     fn frame(byte: u8, bytes: usize) -> Item {
         Item::Frame(vec![byte; bytes].into_boxed_slice())

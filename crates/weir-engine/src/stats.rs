@@ -234,6 +234,8 @@ pub struct ShardStats {
     pub publishes_rate_limited: Cell,
     /// Connections that were not read from for a while because they sent faster than `frames_per_second`.
     pub reads_rate_limited: Cell,
+    /// Connections ended because what waits had no room: those that held the most.
+    pub cut: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
     /// TLS records sealed; what TLS itself sends in front of data is not counted apart.

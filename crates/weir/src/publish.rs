@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority};
+use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, TopicMessage};
 use weir_wire::hot;
 
 use crate::counters::{PublishTarget, RefuseCause};
@@ -62,7 +62,10 @@ impl Hub {
             });
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-            let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+            // The first connection stands for the device.
+            let target = conns.iter().next().map_or(0, |conn| conn.to_u64());
+            let message =
+                draft.message(target).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
             for (credit, conn) in credits.into_iter().zip(conns.iter()) {
                 credit.push(Command::Send(conn, Item::Message(Arc::clone(&message))));
             }
@@ -79,7 +82,7 @@ impl Hub {
         let credits = self.lanes().iter().map(credit);
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-        let message = draft.message().ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
+        let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
         if !self.formats.get().encode_ahead(&message, self.counters()) {
             return Err(PublishError::BudgetExhausted(RETRY_AFTER));
         }
@@ -138,16 +141,21 @@ impl<'a> Draft<'a> {
         Offer { frame_bytes, key: self.push.key, accepted_at, publisher }
     }
 
-    /// Encodes it for whom it is sent to; `None` if the budget is used up.
-    fn message(&self) -> Option<Arc<Message>> {
+    /// Encodes it for a device, or for all (0); `None` if the budget is used up.
+    fn message(&self, target: u64) -> Option<Arc<Message>> {
         let (frame, _) = self.encode(0);
-        Message::new(self.hub.engine().budget(), frame, self.accepted_at, self.expires_at)
+        self.made(frame, TopicMessage { target, ..TopicMessage::default() })
     }
 
     /// Encodes it for a topic; `None` if the budget is used up.
     fn topic_message(&self, class: &Class, place: Place) -> Option<Arc<Message>> {
         let (frame, key) = self.encode(place.offset);
-        let topic = class.topic_message(place, key);
+        self.made(frame, class.topic_message(place, key))
+    }
+
+    fn made(&self, frame: Vec<u8>, topic: TopicMessage) -> Option<Arc<Message>> {
+        let leaves_room = self.publisher == Publisher::Device;
+        let topic = TopicMessage { sender: self.push.sender, leaves_room, ..topic };
         let budget = self.hub.engine().budget();
         Message::of_topic(budget, frame, self.accepted_at, self.expires_at, topic)
     }

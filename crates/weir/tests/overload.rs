@@ -1,4 +1,4 @@
-//! What devices do must not keep backends from publishing.
+//! What devices do must not keep backends from publishing: floods of frames, and devices that do not read.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -128,4 +128,61 @@ async fn a_flood_of_frames_keeps_no_credit_from_publishes() {
         // One read of a connection, before its rate is known.
         assert!(frames < 64 * 1024, "{name}: {frames} frames of the flood were carried out");
     }
+}
+
+/// Connects a device that reads its `Welcome` and then nothing more.
+async fn silent(gateway: &Gateway, device: &str) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut peer = Peer::over(socket.connect(gateway.tcp_addrs()[0]).await.unwrap());
+    peer.say(hello(device, "", &[])).await;
+    peer.welcome().await;
+    peer.stream.into_std().unwrap()
+}
+
+/// Messages of up to 32 KiB to devices that do not read, each of which holds some, below the high watermark: they keep no
+/// room from other messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_devices_that_do_not_read_keeps_no_room_from_publishes() {
+    const SILENT: usize = 400;
+    let mut config = config();
+    config.memory.budget_bytes = 16 << 20;
+    config.tcp.send_buffer_bytes = 4096;
+    config.tcp.notsent_lowat_bytes = 4096;
+    let gateway = start(config).await;
+    let mut silents = Vec::new();
+    for index in 0..SILENT {
+        silents.push(silent(&gateway, &format!("silent-{index}")).await);
+    }
+    let mut witness = Peer::settled(&gateway, "witness", &["room"]).await;
+    let reader = tokio::spawn(async move {
+        let mut offsets = Vec::new();
+        while let Some(kind) = witness.hear().await {
+            let common::Hears::Push(push) = &kind else { return (offsets, Some(kind)) };
+            offsets.push(push.offset);
+        }
+        (offsets, None)
+    });
+    let (mut large, mut small) = (Tally::default(), Tally::default());
+    for round in 0..4 * SILENT {
+        let device = format!("silent-{}", round % SILENT);
+        // What finds no room for the longest leaves none for shorter ones either.
+        for bytes in [32 * 1024, 4096, 256] {
+            large.publish(&gateway, Target::Device(&device), &vec![7; bytes]);
+        }
+        small.publish(&gateway, Target::Topic("room"), b"news");
+        if round % 4 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    eprintln!("large: {large:?}, small: {small:?}");
+    let cut = count_of(&gateway, "weir_connections_cut_total");
+    let budget = gateway.handle().engine().budget().clone();
+    assert!(budget.peak() <= budget.bytes_max(), "{} bytes", budget.peak());
+    gateway.shutdown().await;
+    let (offsets, last) = reader.await.unwrap();
+    eprintln!("witness: {} messages, then {last:?}; {cut} connections were cut", offsets.len());
+    assert_eq!([small.busy, small.budget, large.busy, large.budget], [0; 4]);
+    assert_eq!(offsets.len(), small.made as usize);
+    assert!(cut > 0, "the budget was never short");
 }

@@ -1,12 +1,14 @@
 //! What must hold of a shard between two turns, recomputed from its tables; and looks into it for the simulator.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use weir_wire::format::Format;
 
 use super::forms::bytes_of_positions;
 use super::list::SlotList;
 use super::{NO_SLOT, Shard};
+use crate::budget::Share;
 use crate::command::{Front, Report};
 use crate::id::{ConnId, Priority, TopicId, Transport};
 use crate::net::Net;
@@ -57,6 +59,8 @@ struct Sums {
     memberships: usize,
     timers: usize,
     stalled: usize,
+    /// Connections that are listed as those that something waits for.
+    waiting: usize,
     /// Connections that lag, and how many do behind each topic.
     lagging: usize,
     lags: BTreeMap<TopicId, usize>,
@@ -150,6 +154,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.latest.check(&sums.lags)?;
         self.check_stalled(&sums)?;
         self.check_lagging(&sums)?;
+        self.check_list(&self.waiting, sums.waiting, |outbox| (outbox.wait_links, Nanos(0)))
+            .map_err(|what| format!("the list of those that something waits for: {what}"))?;
         self.check_credits()?;
         let walks = |priority, topic| self.fanouts.walks_over(priority, topic);
         self.topics.check(walks)
@@ -196,6 +202,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             sums.items += outbox.len() as u64;
             sums.bytes_held += outbox.charged;
             sums.stalled += usize::from(outbox.stalled_since.is_some());
+            sums.waiting += usize::from(outbox.is_waiting);
+            let is_seen_to = outbox.is_waiting && outbox.is_held();
+            ensure!(entry.flags.to_flush || is_seen_to, "what waits is not counted as waiting");
             sums.lagging += usize::from(!outbox.lags.is_empty());
             for lag in &outbox.lags {
                 let is_in = entry.memberships.find(lag.topic).is_some();
@@ -269,8 +278,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         ensure!(sums.bytes_held == held, "the lease holds {held}: {sums:?}");
         ensure!(self.lease.budget().used() >= held, "the budget knows less than the lease");
         let budget = self.lease.budget();
-        let (used, most) = (budget.used(), budget.bytes_max() + budget.overdrawn());
-        ensure!(used <= most, "{used} bytes used of {most}");
+        let (used, most) = (budget.used_of(Share::Waiting), budget.bytes_max_of(Share::Waiting));
+        let overdrawn = budget.overdrawn();
+        ensure!(used <= most + overdrawn, "{used} bytes wait of {most} and {overdrawn}");
         let is_open = |slot: &&u32| self.table[**slot].state == State::Open;
         let told = self.positions.keys().filter(is_open).count();
         ensure!(told == self.positions.len(), "positions of who has gone: {:?}", self.positions);
@@ -288,6 +298,25 @@ impl<N: Net, F: Front> Shard<N, F> {
             sums.items
         );
         Ok(())
+    }
+
+    /// Bytes of the share for what waits that this shard has: of its lease, and of messages that its queues hold, each
+    /// counted once.
+    pub(crate) fn waiting_bytes(&self) -> Result<usize, String> {
+        let outboxes = (0..self.table.slots()).filter_map(|slot| self.table[slot].outbox.as_ref());
+        let held = outboxes.flat_map(|outbox| outbox.held()).chain(self.latest.held());
+        let mut queues = BTreeMap::new();
+        for message in held.flat_map(|message| std::iter::once(message).chain(message.singles())) {
+            let (count, _) = queues.entry(Arc::as_ptr(message)).or_insert((0, message));
+            *count += 1;
+        }
+        let mut bytes = self.lease.taken();
+        for (count, message) in queues.values() {
+            let counted = message.charge().queues();
+            ensure!(counted == *count, "{count} queues hold a message, {counted} are counted");
+            bytes += message.occupied_bytes();
+        }
+        Ok(bytes)
     }
 
     fn check_resumes(&self) -> Result<(), String> {

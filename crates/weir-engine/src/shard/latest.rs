@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::io::IoSlice;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use weir_wire::CloseReason;
@@ -22,6 +23,7 @@ use weir_wire::format::Format;
 
 use super::Shard;
 use super::secure::Offered;
+use crate::budget::Budget;
 use crate::command::Front;
 use crate::id::TopicId;
 use crate::message::{Item, Message};
@@ -52,11 +54,29 @@ struct Store {
     lagging: usize,
     /// Offset of the last message that was entered: the next who meets it in the same walk need not enter it.
     met: Option<u64>,
-    by_offset: BTreeMap<u64, Arc<Message>>,
+    by_offset: BTreeMap<u64, Held>,
     by_key: HashMap<Key, u64>,
     bytes: usize,
     /// What the shard's lease holds for it.
     charged: usize,
+}
+
+/// A message that is counted as waiting as long as it is kept here.
+#[derive(Debug)]
+struct Held(Arc<Message>);
+
+impl Deref for Held {
+    type Target = Message;
+
+    fn deref(&self) -> &Message {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.release();
+    }
 }
 
 /// A message that stands for its key.
@@ -90,10 +110,11 @@ impl Store {
         STORE_BYTES + self.by_offset.len() * NODE_BYTES
     }
 
-    /// Enters a message unless it, or a newer one of its key, is there; returns how many it replaced.
+    /// Enters a message, which is counted as waiting, unless it, or a newer one of its key, is there; returns how many it
+    /// replaced.
     ///
     /// Those who meet it later, in a walk that is behind, enter it once more; that changes nothing.
-    fn enter(&mut self, message: &Arc<Message>, messages_max: usize, keeps_older: bool) -> usize {
+    fn enter(&mut self, message: Held, messages_max: usize, keeps_older: bool) -> usize {
         let offset = message.offset();
         let is_full = self.by_offset.len() >= messages_max;
         if is_full && self.by_offset.first_key_value().is_some_and(|(first, _)| offset < *first) {
@@ -102,7 +123,7 @@ impl Store {
         }
         let mut replaced = 0;
         if !message.key().is_empty() {
-            let key = Key(Arc::clone(message));
+            let key = Key(Arc::clone(&message.0));
             if let Some(before) = self.by_key.get(&key).copied() {
                 if before >= offset || keeps_older {
                     return 0;
@@ -116,20 +137,20 @@ impl Store {
         }
         self.remove(offset);
         self.bytes += message.frame().len();
-        self.by_offset.insert(offset, Arc::clone(message));
+        self.by_offset.insert(offset, message);
         while self.by_offset.len() > messages_max
             && let Some(oldest) = self.by_offset.keys().next().copied()
             && let Some(oldest) = self.remove(oldest)
         {
             if !oldest.key().is_empty() {
-                self.by_key.remove(&Key(oldest));
+                self.by_key.remove(&Key(Arc::clone(&oldest.0)));
             }
             replaced += 1;
         }
         replaced
     }
 
-    fn remove(&mut self, offset: u64) -> Option<Arc<Message>> {
+    fn remove(&mut self, offset: u64) -> Option<Held> {
         let message = self.by_offset.remove(&offset)?;
         self.bytes -= message.frame().len();
         Some(message)
@@ -146,7 +167,7 @@ impl Store {
             if message.is_expired(now) {
                 return batch.is_empty().then_some(*offset);
             }
-            batch.push(Arc::clone(message));
+            batch.push(Arc::clone(&message.0));
             bytes += message.frame().len();
             if batch.len() == GATHER_MAX || bytes >= BATCH_BYTES {
                 break;
@@ -157,14 +178,22 @@ impl Store {
 }
 
 impl Latest {
-    /// Bytes of the messages in all stores.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    /// The most that is held by the topics of some lags.
+    pub(super) fn most_held(&self, lags: &[Lag], budget: &Budget) -> usize {
+        let stores = lags.iter().filter_map(|lag| self.topics.get(&lag.topic));
+        let newest = stores.filter_map(|store| store.by_offset.values().next_back());
+        let held = newest.map(|message| budget.held_by(message.charge().holders().target));
+        held.max().unwrap_or(0)
     }
 }
 
 #[cfg(any(test, feature = "sim"))]
 impl Latest {
+    /// The messages of all stores.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.topics.values().flat_map(|store| store.by_offset.values()).map(|held| &held.0)
+    }
+
     /// What the stores have taken from the lease.
     pub(super) fn charged(&self) -> usize {
         self.topics.values().map(|store| store.charged).sum()
@@ -196,7 +225,7 @@ impl Store {
         let bytes: usize = self.by_offset.values().map(|message| message.frame().len()).sum();
         let keys = self.by_offset.values().filter(|message| !message.key().is_empty()).count();
         let is_agreed = self.by_key.iter().all(|(key, offset)| {
-            self.by_offset.get(offset).is_some_and(|message| Arc::ptr_eq(message, &key.0))
+            self.by_offset.get(offset).is_some_and(|message| Arc::ptr_eq(&message.0, &key.0))
         });
         if bytes != self.bytes || keys != self.by_key.len() || !is_agreed {
             return Err(format!("keys and messages disagree: {self:?}"));
@@ -233,6 +262,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if is_first {
             outbox.taken_at = now;
             self.lagging.append(&mut self.table, slot);
+            self.list_waiting(slot);
             self.note_slow(slot, true);
         }
         self.latest.topics.entry(topic).or_default().lagging += 1;
@@ -252,16 +282,22 @@ impl<N: Net, F: Front> Shard<N, F> {
         if store.met.replace(message.offset()) == Some(message.offset()) {
             return;
         }
-        let (mut replaced, bytes_before) = (0, store.bytes);
-        if message.singles().is_empty() {
-            replaced += store.enter(message, messages_max, keeps_older);
+        let alone = [Arc::clone(message)];
+        let singles = if message.singles().is_empty() { &alone } else { message.singles() };
+        let mut has_room = true;
+        for single in singles {
+            has_room = has_room && self.hold(single);
+            // Making room may have ended all who lagged behind it.
+            let held = has_room.then(|| Held(Arc::clone(single)));
+            let (Some(held), Some(store)) = (held, self.latest.topics.get_mut(&topic)) else {
+                break;
+            };
+            let bytes_before = store.bytes;
+            let replaced = store.enter(held, messages_max, keeps_older);
+            self.latest.bytes = self.latest.bytes + store.bytes - bytes_before;
+            self.count_dropped(DropRule::Conflated, replaced);
         }
-        for single in message.singles() {
-            replaced += store.enter(single, messages_max, keeps_older);
-        }
-        self.latest.bytes = self.latest.bytes + store.bytes - bytes_before;
-        self.count_dropped(DropRule::Conflated, replaced);
-        if !self.account_store(topic) {
+        if !has_room || !self.account_store(topic) {
             self.close(slot, CloseReason::BudgetExhausted);
         }
     }

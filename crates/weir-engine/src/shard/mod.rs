@@ -3,7 +3,8 @@
 //! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
 //! own: `read` (bytes from devices), `rate` (how fast they send), `write` (bytes to devices and flow control),
 //! `close` (ends of connections), `deadlines` (what is due when), `commands` (what the front asks), `fanout` (one
-//! message to many), `latest` (conflation), `resume` (what was missed), `inspect` (looking), `secure` and `tls_table`
+//! message to many), `latest` (conflation), `resume` (what was missed), `relief` (who gives way when
+//! room is short), `inspect` (looking), `secure` and `tls_table`
 //! (TLS), `websocket` and `forms` (what is not a stream of frames), `plants`
 //! (bugs for the simulator to find).
 
@@ -20,6 +21,7 @@ mod list;
 mod plants;
 mod rate;
 mod read;
+mod relief;
 mod resume;
 mod secure;
 mod tls_table;
@@ -83,6 +85,8 @@ pub(crate) struct Shard<N: Net, F> {
     stalled: SlotList,
     /// The connections that lag behind a topic, longest-lagging first.
     lagging: SlotList,
+    /// The connections that something waits for, to be looked at in turn when room is short.
+    waiting: SlotList,
     latest: Latest,
     resumes: Resumes,
     positions: Positions,
@@ -196,6 +200,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             spare_outboxes: Vec::new(),
             stalled: SlotList::new(|outbox| &mut outbox.links),
             lagging: SlotList::new(|outbox| &mut outbox.lag_links),
+            waiting: SlotList::new(|outbox| &mut outbox.wait_links),
             latest: Latest::default(),
             resumes: Resumes::default(),
             positions: Positions::default(),

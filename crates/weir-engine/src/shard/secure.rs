@@ -209,13 +209,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn account_or_end(&mut self, slot: u32) {
-        if self.account(slot) {
-            return;
-        }
-        if self.table[slot].state == State::Open {
-            self.close(slot, CloseReason::BudgetExhausted);
-        } else {
-            self.give_up_socket(slot);
+        if !self.account(slot) {
+            self.end_without_room(slot);
         }
     }
 

@@ -7,7 +7,6 @@ use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
 use super::Shard;
-use crate::budget::Share;
 use crate::command::Front;
 use crate::id::{SlowPolicy, TopicId};
 use crate::message::{Item, Message};
@@ -360,6 +359,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.is_stalled(slot) {
             self.end_stall(slot);
         }
+        self.unlist_waiting(slot);
         let Some(mut outbox) = self.table[slot].outbox.take() else { return };
         let now = self.tick();
         let entry = &mut self.table[slot];
@@ -398,6 +398,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
     pub(super) fn check_watermarks(&mut self, slot: u32) {
+        if !self.hold_all(slot) {
+            return self.end_without_room(slot);
+        }
         let Some(outbox) = &self.table[slot].outbox else { return };
         let is_stalled = outbox.stalled_since.is_some();
         if is_stalled && outbox.bytes() <= self.settings.low_watermark_bytes {
@@ -467,34 +470,6 @@ impl<N: Net, F: Front> Shard<N, F> {
         outbox.charged -= surplus;
         self.lease.give(surplus);
         true
-    }
-
-    /// Takes bytes from the budget; if there are none, the longest-stalled connections give way, and then those that
-    /// lag the longest.
-    pub(super) fn charge(&mut self, bytes: usize) -> bool {
-        while !self.lease.take(bytes) {
-            let Some(slot) = self.first_to_give_way() else { return false };
-            self.close(slot, CloseReason::BudgetExhausted);
-        }
-        true
-    }
-
-    fn first_to_give_way(&self) -> Option<u32> {
-        self.stalled.first().or_else(|| self.lagging.first())
-    }
-
-    /// When little is left of the budget the longest-stalled gives way, one a turn, so that messages still find room;
-    /// one that lags only if much of the budget is what is kept for those.
-    pub(super) fn relieve_budget(&mut self) {
-        let budget = self.lease.budget();
-        if !budget.is_tight(Share::Messages) && !budget.is_tight(Share::Waiting) {
-            return;
-        }
-        let is_store_large = self.latest.bytes() > budget.bytes_max() / 16;
-        let lagging = self.lagging.first().filter(|_| is_store_large);
-        if let Some(slot) = self.stalled.first().or(lagging) {
-            self.close(slot, CloseReason::BudgetExhausted);
-        }
     }
 }
 

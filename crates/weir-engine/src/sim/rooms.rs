@@ -48,6 +48,11 @@ struct Wanted {
 }
 
 impl TopicTwin {
+    /// The messages that its ring keeps.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.ring.iter().map(|kept| &kept.message)
+    }
+
     /// Empties the ring, so that nothing holds its messages.
     pub(super) fn forget(&mut self) {
         self.ring.clear();
@@ -119,6 +124,8 @@ impl Run {
                 .filter(|_| is_conflating)
                 .map(|(message, _)| Arc::clone(message))
                 .collect(),
+            sender: offset % 3,
+            ..TopicMessage::default()
         };
         let budget = self.shard.budget();
         let message = Message::of_topic(budget, frame.clone(), now, expires_at, of_topic)?;

@@ -47,9 +47,36 @@ impl Run {
         if stats.sent_bytes.get() != taken {
             return Err(format!("{} bytes sent, {taken} taken", stats.sent_bytes.get()));
         }
+        self.check_budget()?;
+        let stats = self.shard.stats();
         let (delivered, seen) = (stats.delivered.get(), self.book.delivered);
         if delivered != seen {
             return Err(format!("{delivered} messages delivered, {seen} seen"));
+        }
+        Ok(())
+    }
+
+    /// What waits is counted as waiting, to the byte. When nothing is on its way, messages have what rings keep of the
+    /// budget and nothing else: so what waits never takes the room of new ones.
+    fn check_budget(&self) -> Result<(), String> {
+        let budget = self.shard.budget();
+        let used = |share| {
+            let foreign = if self.foreign_share == share { self.foreign } else { 0 };
+            budget.used_of(share) - foreign
+        };
+        let (counted, waiting) = (used(Share::Waiting), self.shard.shard().waiting_bytes()?);
+        if counted != waiting {
+            return Err(format!("{waiting} bytes wait, {counted} are counted"));
+        }
+        if !self.is_quiet() {
+            return Ok(());
+        }
+        let kept = self.topics.iter().flat_map(|topic| topic.kept());
+        let kept = kept.filter(|message| message.charge().queues() == 0);
+        let kept: usize = kept.map(|message| message.occupied_bytes()).sum();
+        let messages = used(Share::Messages);
+        if messages != kept {
+            return Err(format!("messages have {messages} bytes, and rings keep {kept}"));
         }
         Ok(())
     }
@@ -188,7 +215,11 @@ impl Run {
             let used = before.max(budget.used_of(share)) + 2 * LEASE_BYTES;
             used > budget.bytes_max_of(share) / 8 * 7
         };
+        let before: usize = self.used_before[1..].iter().sum();
+        let rest: usize = Share::ALL[1..].iter().map(|share| budget.used_of(*share)).sum();
+        let rest_max = budget.bytes_max() - budget.bytes_max_of(Share::Messages);
         Share::ALL.into_iter().zip(self.used_before).any(is_share_tight)
+            || before.max(rest) + 2 * LEASE_BYTES > rest_max / 8 * 7
             || budget.refused() > self.refused_before
     }
 

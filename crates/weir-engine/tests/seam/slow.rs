@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use weir_engine::{DropRule, Priority, ShardSettings, SlowPolicy, TopicMessage};
+use weir_engine::{
+    Command, DropRule, Message, Net as _, Priority, ShardSettings, Share, SlowPolicy, TopicId,
+    TopicMessage,
+};
 
-use crate::stage::{Device, Stage};
+use crate::stage::{Device, Stage, said};
 
 /// Marks of a hundred and two hundred bytes.
 fn low_marks() -> ShardSettings {
@@ -353,4 +356,108 @@ fn a_large_tick_stalls_nobody_who_keeps_up() {
     stage.settle();
     assert_eq!(stage.shard.stats().stalled.get(), 1, "it has not taken the ones before");
     assert_eq!(stage.heard_slowly(device), [&text[..]; 3]);
+}
+
+/// A device of topic `topic` whose kernel takes nothing.
+fn deaf_member(stage: &mut Stage, topic: u32) -> Device {
+    let device = stage.members(topic, 1)[0];
+    stage.shard.net().set_send_buffer(device.peer, 0, 0);
+    device
+}
+
+/// A message of `bytes` to a topic.
+fn large(stage: &mut Stage, topic: u32, offset: u64, bytes: usize) -> bool {
+    let of_topic = TopicMessage { epoch: topic.into(), offset, ..TopicMessage::default() };
+    let now = stage.shard.net().now();
+    let budget = stage.shard.budget();
+    let Some(message) = Message::of_topic(budget, vec![0; bytes], now, None, of_topic) else {
+        return false;
+    };
+    stage.shard.push(Command::Publish(TopicId(topic), message));
+    stage.settle();
+    true
+}
+
+/// Where what waits has no more room, the largest holder gives way, even below the high watermark; others keep what they
+/// have, and no message is refused.
+///
+/// Fails when what waits takes the room of messages (`hold_all`), when the one that waits longest is closed instead
+/// (`largest_of_window`), or when its bytes stay until the linger ends (`cut`).
+#[test]
+fn the_largest_holder_gives_way_and_no_message_is_refused() {
+    let mut stage = Stage::with_budget(1 << 20);
+    let most = stage.shard.budget().bytes_max_of(Share::Waiting);
+    let modest: Vec<Device> = (1..=50).map(|topic| deaf_member(&mut stage, topic)).collect();
+    for topic in 1..=50 {
+        assert!(large(&mut stage, topic, 1, 100));
+    }
+    // They share each message, so all of them have to go before it does.
+    let greedy: Vec<Device> = (0..3).map(|_| deaf_member(&mut stage, 99)).collect();
+    let mut offset = 0;
+    while stage.shard.stats().cut.get() == 0 {
+        offset += 1;
+        assert!(large(&mut stage, 99, offset, 30_000), "message {offset} is refused");
+        assert!(stage.shard.budget().used_of(Share::Waiting) <= most);
+    }
+    let kept = usize::try_from(offset).expect("a few") * 30_000;
+    assert!(kept > most / 4 * 3, "closed below the limit, after {offset} messages");
+    stage.shard.advance(Duration::from_millis(10));
+    assert_eq!(stage.shard.stats().cut.get(), 3);
+    assert!(stage.shard.budget().used_of(Share::Waiting) < most / 2, "its room is there at once");
+    for device in greedy {
+        assert_eq!(stage.stalled_or_gone(device), None);
+    }
+    for device in modest {
+        assert_eq!(stage.stalled_or_gone(device), Some(false));
+    }
+}
+
+/// A sender that fills the queues of many gives way before a topic that has more than any single one of them.
+///
+/// Fails when only topics and devices are counted (`holders` in message.rs).
+#[test]
+fn a_sender_counts_with_all_that_it_has_sent() {
+    let mut stage = Stage::with_budget(1 << 20);
+    let modest = deaf_member(&mut stage, 1);
+    assert!(large(&mut stage, 1, 1, 20_000));
+    let flooded: Vec<Device> = (2..=200).map(|topic| deaf_member(&mut stage, topic)).collect();
+    for topic in 2..=200 {
+        let of_topic = TopicMessage {
+            epoch: topic.into(),
+            offset: 1,
+            sender: 4711,
+            ..TopicMessage::default()
+        };
+        let (now, budget) = (stage.shard.net().now(), stage.shard.budget());
+        let message = Message::of_topic(budget, vec![0; 8000], now, None, of_topic);
+        let message = message.expect("no message is refused");
+        stage.shard.push(Command::Publish(TopicId(topic), message));
+        stage.settle();
+    }
+    assert!(stage.shard.stats().cut.get() > 50);
+    assert_eq!(stage.stalled_or_gone(modest), Some(false));
+    let left = flooded.into_iter().filter(|device| stage.stalled_or_gone(*device).is_some());
+    assert!(left.count() > 10);
+}
+
+/// A message that a ring keeps counts as waiting only while a queue holds it.
+///
+/// Fails when it stays counted behind the last queue (`release`), as what waits would fill with what nobody waits for.
+#[test]
+fn what_is_kept_and_was_waited_for_waits_no_more() {
+    let mut stage = Stage::with_budget(1 << 20);
+    let device = slow_member(&mut stage, 3);
+    let of_topic = TopicMessage { epoch: 1, offset: 1, ..TopicMessage::default() };
+    let (now, budget) = (stage.shard.net().now(), stage.shard.budget());
+    let kept = Message::of_topic(budget, said("kept"), now, None, of_topic).expect("room");
+    let bytes = kept.occupied_bytes();
+    stage.shard.push(Command::Publish(TopicId(1), std::sync::Arc::clone(&kept)));
+    stage.settle();
+    let used = |stage: &Stage| Share::ALL.map(|share| stage.shard.budget().used_of(share));
+    assert_eq!(used(&stage)[0], 0);
+    assert!(used(&stage)[1] >= bytes);
+    assert_eq!(stage.heard_slowly(device), ["kept"]);
+    assert_eq!(used(&stage), [bytes, 0, 0, 0, 0]);
+    drop(kept);
+    assert_eq!(stage.shard.budget().used(), 0);
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use weir_engine::sim::{PeerId, Reports, SimShard};
 use weir_engine::{
-    Adoption, Budget, Command, ConnId, DeviceRef, Inspect, InspectWhat, Item, Message, Nanos, Net,
-    Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin, TopicId,
-    TopicMessage, Urgent,
+    Adoption, Budget, Command, ConnId, DeviceRef, Inspect, InspectPage, InspectWhat, Item, Message,
+    Nanos, Net, Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin,
+    TopicId, TopicMessage, Urgent,
 };
 use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Publish};
@@ -39,7 +39,16 @@ impl Stage {
     }
 
     pub(crate) fn with_settings(settings: ShardSettings) -> Self {
-        let budget = Budget::new(64 << 20);
+        Self::of(settings, 64 << 20)
+    }
+
+    /// With so small a budget.
+    pub(crate) fn with_budget(bytes: usize) -> Self {
+        Self::of(ShardSettings::default(), bytes)
+    }
+
+    fn of(settings: ShardSettings, budget_bytes: usize) -> Self {
+        let budget = Budget::new(budget_bytes);
         let shard = SimShard::new(0, settings, budget, Reports::default(), 1);
         Self { shard, publish_limited: true, reports: Vec::new(), tickets: 0 }
     }
@@ -248,14 +257,24 @@ impl Stage {
         }
     }
 
+    /// Whether a device is stalled; `None`: it has gone.
+    pub(crate) fn stalled_or_gone(&mut self, device: Device) -> Option<bool> {
+        let page = self.look(device);
+        page.connections.first().map(|info| info.stalled.is_some())
+    }
+
     /// How long a device has been stuck, as an operator sees it.
     pub(crate) fn stalled_for(&mut self, device: Device) -> Option<Duration> {
+        self.look(device).connections[0].stalled
+    }
+
+    fn look(&mut self, device: Device) -> InspectPage {
         let (sender, page) = std::sync::mpsc::sync_channel(1);
         let reply = Box::new(move |page| sender.send(page).expect("somebody waits for the page"));
         let what = InspectWhat::One(device.conn);
         self.shard.push_urgent(Urgent::Inspect(Inspect { what, reply }));
         self.settle();
-        page.recv().expect("a page comes").connections[0].stalled
+        page.recv().expect("a page comes")
     }
 
     /// Lets the shard do all that there is to do, and holds its tables against themselves.

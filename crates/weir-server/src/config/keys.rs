@@ -244,11 +244,12 @@ static KEYS: &[Key] = &[
     ),
     key!(
         memory.budget_bytes,
-        "0 or at least 1048576 and twice connection.high_watermark_bytes",
-        "Bytes that may wait for slow sockets, all connections together. At its edge the connections stalled longest \
-         are closed. 0: a quarter of the memory that the kernel lets the process have. The smallest limit counts: the \
-         machine's memory, `memory.max` and `memory.high` of the cgroup and those above it, `RLIMIT_AS`, `RLIMIT_DATA`, \
-         and the commit limit where nothing is overcommitted. The line `listening` in the log says which."
+        "0 or at least 1048576 and eight times connection.high_watermark_bytes",
+        "Bytes that may wait for sockets, all connections together, in shares: see below. When what waits for slow \
+          connections needs more than its share, the connections that hold the most are closed. 0: a quarter of the memory \
+          that the kernel lets the process have. The smallest limit counts: the machine's memory, `memory.max` and \
+          `memory.high` of the cgroup and those above it, `RLIMIT_AS`, `RLIMIT_DATA`, and the commit limit where nothing \
+          is overcommitted. The line `listening` in the log says which."
     ),
     key!(
         memory.retention_bytes,

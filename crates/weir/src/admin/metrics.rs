@@ -401,6 +401,8 @@ impl Gateway {
             "The most that weir_queued_bytes ever was.",
             budget.peak() as u64,
         )?;
+        let help = "Connections closed because what waits had no room, and they held the most.";
+        to.counter("weir_connections_cut", help, self.sum(|shard| &shard.cut))?;
         let by_share = |value: &dyn Fn(Share) -> u64| {
             Share::ALL.map(|share| ([("share", share.name())], value(share)))
         };

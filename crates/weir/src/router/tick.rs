@@ -316,6 +316,7 @@ impl Router {
                 SlowPolicy::Conflate => messages.into(),
                 SlowPolicy::Close | SlowPolicy::Drop => Box::default(),
             },
+            ..TopicMessage::default()
         };
         Message::of_tick(&self.budget, frames, first.accepted_at(), expires_at, of_topic)
     }

@@ -1,0 +1,154 @@
+//! Room for what waits: messages in queues are counted, and who holds the most gives way when room is short.
+//!
+//! What waits for slow connections has a share of the budget of its own, so it never takes the room of new messages.
+//! When little is left of this share, connections end whose queues hold messages of the largest holder: the topic, the
+//! device or the sender that most of the waiting bytes belong to. They end even below the high watermark: a message is
+//! in memory once, and leaves it only with the last queue that holds it.
+
+use std::sync::Arc;
+
+use weir_wire::CloseReason;
+
+use super::Shard;
+use crate::budget::Share;
+use crate::command::Front;
+use crate::message::Message;
+use crate::net::Net;
+use crate::table::State;
+
+/// Connections that are looked at together, for the one that holds the most: some 20 µs.
+const LOOKS_MAX: usize = 256;
+/// Windows of so many that are looked at before one ends that does not belong to the largest holder.
+const WINDOWS_MAX: usize = 16;
+/// Connections that end in a turn, so that others do not wait for it.
+const ENDS_PER_TURN: usize = 32;
+
+impl<N: Net, F: Front> Shard<N, F> {
+    /// Counts what a connection's queue has as waiting, and lists the connection; `false` if there is no room for it.
+    pub(super) fn hold_all(&mut self, slot: u32) -> bool {
+        self.list_waiting(slot);
+        while let Some(outbox) = &mut self.table[slot].outbox
+            && let Some(held) = outbox.hold_next()
+        {
+            // A `Goodbye` is not worth somebody else's end.
+            if let Err(message) = held
+                && (self.table[slot].state != State::Open
+                    || !self.make_room(message.occupied_bytes()))
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Counts a message as waiting; `false` if there is no room for it.
+    pub(super) fn hold(&mut self, message: &Arc<Message>) -> bool {
+        while !message.hold() {
+            if !self.make_room(message.occupied_bytes()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes bytes for what waits; if there are none, others give way.
+    pub(super) fn charge(&mut self, bytes: usize) -> bool {
+        while !self.lease.take(bytes) {
+            if !self.make_room(bytes) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What waits for a connection finds no room.
+    pub(super) fn end_without_room(&mut self, slot: u32) {
+        if self.table[slot].state == State::Open {
+            self.close(slot, CloseReason::BudgetExhausted);
+        } else {
+            self.give_up_socket(slot);
+        }
+    }
+
+    /// Ends connections that hold much while little is left of the room for what waits.
+    pub(super) fn relieve_budget(&mut self) {
+        let mut ends = 0;
+        while ends < ENDS_PER_TURN && self.lease.is_tight() {
+            let bar = self.lease.budget().most_held() / 2;
+            // Another shard may have those, or the next window.
+            let Some((_, slot)) = self.largest_of_window().filter(|(held, _)| *held >= bar) else {
+                return;
+            };
+            self.cut(slot);
+            ends += 1;
+        }
+    }
+
+    /// Ends one connection that holds much; `false` if there is none, or it would not help.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        if bytes > self.lease.budget().bytes_max_of(Share::Waiting) {
+            return false;
+        }
+        let bar = self.lease.budget().most_held() / 2;
+        let windows = self.waiting.len.div_ceil(LOOKS_MAX).min(WINDOWS_MAX);
+        let mut largest = None;
+        for _ in 0..windows {
+            largest = largest.max(self.largest_of_window());
+            if largest.is_some_and(|(held, _)| held >= bar) {
+                break;
+            }
+        }
+        let Some((_, slot)) = largest else { return false };
+        self.cut(slot);
+        true
+    }
+
+    /// Looks at the next connections that something waits for: which of them holds the most, and how much that is.
+    fn largest_of_window(&mut self) -> Option<(usize, u32)> {
+        let mut largest = None;
+        for _ in 0..self.waiting.len.min(LOOKS_MAX) {
+            let slot = self.waiting.first()?;
+            // It has had its turn.
+            self.waiting.remove(&mut self.table, slot);
+            self.waiting.append(&mut self.table, slot);
+            largest = largest.max(Some((self.held_by(slot), slot)));
+        }
+        largest
+    }
+
+    /// The most that is held by a topic, a device or a sender of what waits for a connection, or by the connection.
+    fn held_by(&self, slot: u32) -> usize {
+        let Some(outbox) = &self.table[slot].outbox else { return 0 };
+        let budget = self.lease.budget();
+        let of_lags = self.latest.most_held(&outbox.lags, budget);
+        outbox.most_held(budget).max(of_lags).max(outbox.charged)
+    }
+
+    /// Ends a connection for the room that it has. What is committed would keep that until the linger ends, so the
+    /// socket goes at once if anything shared is left.
+    fn cut(&mut self, slot: u32) {
+        if self.table[slot].state != State::Open {
+            return self.give_up_socket(slot);
+        }
+        self.stats.cut.add(1);
+        self.close(slot, CloseReason::BudgetExhausted);
+        let outbox = self.table[slot].outbox.as_ref();
+        if outbox.is_some_and(|outbox| outbox.has_message()) {
+            self.give_up_socket(slot);
+        }
+    }
+
+    pub(super) fn list_waiting(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        if !std::mem::replace(&mut outbox.is_waiting, true) {
+            self.waiting.append(&mut self.table, slot);
+        }
+    }
+
+    pub(super) fn unlist_waiting(&mut self, slot: u32) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        if std::mem::take(&mut outbox.is_waiting) {
+            self.waiting.remove(&mut self.table, slot);
+        }
+    }
+}
