@@ -13,8 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::{Peer, Says, config, encode, eventually, hello, start};
+use tokio::io::AsyncWriteExt as _;
 use weir::{Gateway, Payload, Publication, PublishError, Target};
-use weir_wire::v1::{Refresh, Subscribe, Unsubscribe};
+use weir_engine::Share;
+use weir_wire::v1::{Publish, Refresh, Subscribe, Unsubscribe, publish};
 
 /// How many publishes were made, and how many were refused.
 #[derive(Debug, Default)]
@@ -185,4 +187,41 @@ async fn what_waits_for_devices_that_do_not_read_keeps_no_room_from_publishes() 
     assert_eq!([small.busy, small.budget, large.busy, large.budget], [0; 4]);
     assert_eq!(offsets.len(), small.made as usize);
     assert!(cut > 0, "the budget was never short");
+}
+
+/// Devices that begin long frames and do not end them: whoever sends a frame in two parts meanwhile is heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn begun_frames_keep_no_room_from_those_that_are_ended() {
+    let mut config = config();
+    config.threads.shards = 1;
+    config.connection.frame_timeout = Duration::from_secs(60);
+    let gateway = start(config).await;
+    let most = gateway.handle().engine().budget().bytes_max_of(Share::Incoming);
+    let publish = |bytes: usize, request: u32| {
+        let payload = Some(publish::Payload::Data(vec![7; bytes]));
+        let topic = "room".to_owned();
+        encode(Says::Publish(Publish { topic, request, payload, ..Publish::default() }))
+    };
+    let begun = publish(60_000, 1);
+    let mut idlers = Vec::new();
+    for index in 0..most / (64 * 1024) + 5 {
+        let mut idler = Peer::settled(&gateway, &format!("idler-{index}"), &[]).await;
+        idler.stream.write_all(&begun[..50_000]).await.unwrap();
+        idlers.push(idler);
+    }
+    let budget = gateway.handle().engine().budget().clone();
+    let is_full = || budget.used_of(Share::Incoming) > most / 8 * 7;
+    eventually(is_full, "the share is used up").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut witness = Peer::settled(&gateway, "witness", &[]).await;
+    for request in 1..=20 {
+        let frame = publish(20_000, request);
+        let (first, second) = frame.split_at(15_000);
+        witness.stream.write_all(first).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        witness.stream.write_all(second).await.unwrap();
+        // It may not publish, but it is heard.
+        assert_eq!(witness.error().await.request, request);
+    }
+    gateway.shutdown().await;
 }

@@ -100,6 +100,8 @@ pub(crate) struct Shard<N: Net, F> {
     to_read: Vec<u32>,
     /// Connections whose frames the front had no room for.
     held_back: Vec<u32>,
+    /// How far the table has been looked through for beginnings of frames.
+    looked_at: u32,
     /// Reads of next to nothing since one was charged for.
     small_reads: u32,
 
@@ -209,6 +211,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             backlog: VecDeque::new(),
             to_read: Vec::new(),
             held_back: Vec::new(),
+            looked_at: 0,
             small_reads: 0,
             random: started.0 ^ u64::from(index) << 56,
             started,

@@ -319,10 +319,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         charged: usize,
     ) -> Option<Box<Block>> {
         let footprint = block.footprint();
-        if footprint <= charged || self.incoming.take(footprint - charged) {
+        let granted = footprint <= charged || self.charge_incoming(footprint - charged);
+        // Making room may have ended this very connection.
+        if granted && self.table[slot].state == State::Open {
             return Some(block);
         }
-        self.incoming.give(charged);
+        self.incoming.give(if granted { footprint } else { charged });
         self.pool.give(block);
         self.close(slot, CloseReason::BudgetExhausted);
         None

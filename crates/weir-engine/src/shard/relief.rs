@@ -4,6 +4,9 @@
 //! When little is left of this share, connections end whose queues hold messages of the largest holder: the topic, the
 //! device or the sender that most of the waiting bytes belong to. They end even below the high watermark: a message is
 //! in memory once, and leaves it only with the last queue that holds it.
+//!
+//! Beginnings of frames and records have a share of their own. There, connections end whose beginnings have had much
+//! room for a long time.
 
 use std::sync::Arc;
 
@@ -14,12 +17,17 @@ use crate::budget::Share;
 use crate::command::Front;
 use crate::message::Message;
 use crate::net::Net;
+use crate::pool::Block;
 use crate::table::State;
 
 /// Connections that are looked at together, for the one that holds the most: some 20 µs.
 const LOOKS_MAX: usize = 256;
 /// Windows of so many that are looked at before one ends that does not belong to the largest holder.
 const WINDOWS_MAX: usize = 16;
+/// Entries of the table that are looked at together, for the beginnings of frames that they have: some 10 µs.
+const WINDOW_SLOTS: u32 = 1024;
+/// Windows of these that are looked at before whoever asks for room ends: some 0.6 ms.
+const WINDOWS_OF_SLOTS_MAX: u32 = 64;
 /// Connections that end in a turn, so that others do not wait for it.
 const ENDS_PER_TURN: usize = 32;
 
@@ -59,6 +67,50 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
         }
         true
+    }
+
+    /// Takes bytes for the beginning of a frame or a record; if there are none, others give way that have begun long ago.
+    pub(super) fn charge_incoming(&mut self, bytes: usize) -> bool {
+        while !self.incoming.take(bytes) {
+            let Some(slot) = self.first_begun() else { return false };
+            self.stats.cut.add(1);
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+        true
+    }
+
+    /// Looks for a connection whose beginning of a frame or a record has had the most room for the longest time: in one
+    /// window after the other, until there is one.
+    ///
+    /// Whoever sends whole frames has such a beginning for a moment only.
+    fn first_begun(&mut self) -> Option<u32> {
+        let slots = self.table.slots();
+        let windows = slots.div_ceil(WINDOW_SLOTS).min(WINDOWS_OF_SLOTS_MAX);
+        for _ in 0..windows {
+            let from = if self.looked_at < slots { self.looked_at } else { 0 };
+            self.looked_at = slots.min(from + WINDOW_SLOTS);
+            let begun = (from..self.looked_at).map(|slot| (self.weight_of_begun(slot), slot));
+            let heaviest = begun.max().filter(|(weight, _)| *weight > 0);
+            if let Some((_, slot)) = heaviest {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Bytes of the beginnings that an open connection has, times the ticks since the first of them came.
+    fn weight_of_begun(&self, slot: u32) -> u64 {
+        let entry = &self.table[slot];
+        if entry.state != State::Open {
+            return 0;
+        }
+        let record = self.tls.get(entry.tls).and_then(|tls| tls.partial.as_ref());
+        let blocks = entry.partial.iter().chain(record).map(Box::as_ref);
+        let weight = |block: &Block| {
+            let ticks = self.tick().since(block.since) + 1;
+            block.footprint() as u64 * u64::from(ticks)
+        };
+        blocks.map(weight).sum()
     }
 
     /// What waits for a connection finds no room.
