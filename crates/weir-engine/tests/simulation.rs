@@ -61,6 +61,7 @@ fn lines(seeds: u64, summary: &Summary) -> String {
     let [skipped, replaced] = summary.slow;
     lines
         .push(format!("{skipped} skipped, {replaced} replaced, {} parts asked for", summary.parts));
+    lines.push(format!("{} pauses of those that sent too fast", summary.pauses));
     let closed = CloseReason::ALL.iter().zip(summary.closed).filter(|(_, count)| *count > 0);
     lines.extend(closed.map(|(reason, count)| format!("  closed {reason}: {count}")));
     let faults = Fault::ALL.map(|fault| (fault, summary.faults.count(fault)));
@@ -83,6 +84,7 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
             println!("{}", lines(seeds, &summary));
             let [skipped, replaced] = summary.slow;
             assert!(skipped > 0 && replaced > 0 && summary.parts > 0, "every policy and resumes");
+            assert!(summary.pauses > 0, "some send too fast");
             for fault in Fault::ALL {
                 assert!(summary.faults.count(fault) > 0, "no {fault:?} in {seeds} seeds");
             }

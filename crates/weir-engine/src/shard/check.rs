@@ -14,7 +14,7 @@ use crate::id::{ConnId, Priority, TopicId, Transport};
 use crate::net::Net;
 use crate::outbox::{Links, Outbox};
 use crate::stats::{Cell, DropRule};
-use crate::table::{Ending, Entry, State};
+use crate::table::{Ending, Entry, Reading, State};
 use crate::time::{Nanos, Tick};
 
 /// Items counted where they are accepted and where they are done with, whatever the shard's own figures say.
@@ -39,6 +39,8 @@ pub(crate) struct Peek<'a> {
     pub(crate) lags: Vec<TopicId>,
     pub(crate) resumes: Vec<TopicId>,
     pub(crate) is_held_back: bool,
+    /// It is not read from, as it sends faster than it may.
+    pub(crate) is_too_fast: bool,
     /// What came sealed with the adoption is opened.
     pub(crate) has_read_ahead: bool,
     pub(crate) topics: Vec<TopicId>,
@@ -113,6 +115,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 .as_ref()
                 .and_then(|outbox| (!outbox.lags.is_empty()).then_some(outbox.taken_at)),
             is_held_back: entry.flags.held_back || !entry.flags.welcomed,
+            is_too_fast: entry.flags.reading == Reading::Paused
+                || self.reading_due(slot) > self.tick(),
             has_read_ahead: self.tls.get(entry.tls).is_none_or(|tls| !tls.is_ahead),
             topics: entry.memberships.iter().map(|membership| membership.topic).collect(),
         })

@@ -180,8 +180,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         if entry.flags.reading == Reading::Paused {
             entry.flags.reading = Reading::Late;
-            // What it has said meanwhile is read now.
+            // What it has said meanwhile is read now, and what it had begun could not go on.
             entry.heard_at = now;
+            let record = self.tls.get_mut(entry.tls).and_then(|tls| tls.partial.as_mut());
+            for block in entry.partial.iter_mut().chain(record) {
+                block.since = now;
+            }
         }
         false
     }

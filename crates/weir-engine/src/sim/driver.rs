@@ -85,6 +85,8 @@ pub struct Summary {
     pub parts: u64,
     /// Bytes that kernels took.
     pub sent_bytes: u64,
+    /// Times that a connection was not read from because it sent too fast.
+    pub pauses: u64,
     /// Ends, by reason.
     pub closed: [u64; CloseReason::COUNT],
     /// Faults, by kind.
@@ -120,6 +122,7 @@ impl Summary {
         self.slow = [self.slow[0] + other.slow[0], self.slow[1] + other.slow[1]];
         self.parts += other.parts;
         self.sent_bytes += other.sent_bytes;
+        self.pauses += other.pauses;
         for (count, more) in self.closed.iter_mut().zip(other.closed) {
             *count += more;
         }
@@ -315,6 +318,7 @@ impl Run {
         summary.slow =
             [DropRule::Slow, DropRule::Conflated].map(|rule| stats.dropped[rule as usize].get());
         summary.sent_bytes = stats.sent_bytes.get();
+        summary.pauses = stats.reads_rate_limited.get();
         summary.closed = std::array::from_fn(|index| stats.closed[index].get());
         summary.faults.add(&self.faults);
         summary.faults.add(&self.shard.net().faults);
@@ -377,6 +381,9 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         low_watermark_bytes: low,
         high_watermark_bytes: low * dice.between(2, 8) as usize,
         conflation_keys_max: [2, 6, 4096][dice.index(3)],
+        // Slower than what devices say in a busy second, and then paused for some.
+        frames_per_second: [0, 0, 10][dice.index(3)],
+        frame_burst: 12,
         stall_timeout: Duration::from_millis(dice.between(300, 3000).into()),
         frame_timeout: Duration::from_millis(dice.between(300, 3000).into()),
         linger_timeout: Duration::from_millis(dice.between(100, 800).into()),

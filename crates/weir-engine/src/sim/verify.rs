@@ -94,26 +94,23 @@ impl Run {
         let (record_begun_at, must_end) = (conn.record_begun_at(link), conn.has_ended(link));
         let is_over = link.is_ended || link.has_failed();
         let has_unread = !link.inbound.is_empty();
-        let has_room = link.is_writable();
-        let taken = link.taken();
+        let (has_room, taken) = (link.is_writable(), link.taken());
         let Some(peek) = self.shard.shard().peek(id) else {
             return Ok(());
         };
-        let is_paused = peek.is_held_back || peek.stalled_since.is_some();
+        let is_held = peek.is_held_back || peek.is_too_fast;
+        let is_paused = is_held || peek.stalled_since.is_some();
         // A pause lasts to the end of the turn in which it ends.
         if std::mem::replace(&mut conn.is_paused, is_paused) || is_paused || has_unread {
             conn.paused_at = now;
         }
         (conn.stalled_at, conn.taken_at) = (peek.stalled_since, peek.taken_at);
-        conn.note_listening(now, taken, peek.is_held_back, peek.outbox.is_some());
+        conn.note_listening(now, taken, is_held, peek.outbox.is_some());
         conn.check_signs(now, is_paused)?;
         let begun_at = conn.incoming.begun_at.map(|at| at.max(conn.paused_at));
         let is_late = |at| now.since(at) > self.settings.frame_timeout + TICK * 3;
         if !is_paused && !conn.outgoing.is_wild && begun_at.is_some_and(is_late) {
-            return Err(format!(
-                "a frame drips, and it is still open at {now:?} {:?}",
-                self.settings.frame_timeout
-            ));
+            return Err(format!("a frame drips, and it is still open at {now:?}"));
         }
         let record_begun_at = record_begun_at.map(|at| at.max(conn.paused_at));
         if !is_paused && record_begun_at.is_some_and(is_late) {
@@ -274,6 +271,7 @@ impl Run {
             | CloseReason::ClosedByOperator
             | CloseReason::TlsRecord
             | CloseReason::Draining => conn.asked.contains(&reason),
+            CloseReason::RateLimited => self.settings.frames_per_second > 0,
             CloseReason::TlsKeysSpent => conn.tls.as_ref().is_some_and(|tls| tls.is_limited),
             CloseReason::HelloTimeout
             | CloseReason::Unauthorized
@@ -281,7 +279,6 @@ impl Run {
             | CloseReason::Expired
             | CloseReason::StoreUnavailable
             | CloseReason::TooManyConnections
-            | CloseReason::RateLimited
             | CloseReason::TlsHandshake
             | CloseReason::Internal => false,
         };
