@@ -87,6 +87,11 @@ impl Turns {
         }
     }
 
+    /// Whether it held in `turn`, which is the last one.
+    pub(crate) fn is_last(&self, turn: u64) -> bool {
+        self.intervals.back().is_some_and(|(_, last)| *last == turn)
+    }
+
     /// Whether it held in any turn from `first` to `last`.
     fn holds_within(&self, first: u64, last: u64) -> bool {
         self.intervals.iter().rev().any(|interval| interval.0 <= last && first <= interval.1)

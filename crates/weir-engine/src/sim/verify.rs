@@ -100,8 +100,9 @@ impl Run {
         };
         let is_held = peek.is_held_back || peek.is_too_fast;
         let is_paused = is_held || peek.stalled_since.is_some();
-        // A pause lasts to the end of the turn in which it ends.
-        if std::mem::replace(&mut conn.is_paused, is_paused) || is_paused || has_unread {
+        // A pause lasts to the end of the turn in which it ends, and may have begun in it too.
+        let was_paused = conn.outgoing.stalled_in.is_last(self.book.turn) || is_paused;
+        if std::mem::replace(&mut conn.is_paused, is_paused) || was_paused || has_unread {
             conn.paused_at = now;
         }
         (conn.stalled_at, conn.taken_at) = (peek.stalled_since, peek.taken_at);
@@ -112,8 +113,8 @@ impl Run {
         if !is_paused && !conn.outgoing.is_wild && begun_at.is_some_and(is_late) {
             return Err(format!("a frame drips, and it is still open at {now:?}"));
         }
-        let record_begun_at = record_begun_at.map(|at| at.max(conn.paused_at));
-        if !is_paused && record_begun_at.is_some_and(is_late) {
+        let begun_at = record_begun_at.map(|at| at.max(conn.paused_at));
+        if !is_paused && begun_at.is_some_and(is_late) {
             return Err("a record drips, and it is still open".into());
         }
         if let Some(reason) = must_end
