@@ -109,6 +109,9 @@ struct Share {
 /// 0.5 ms.
 const SHARE_BESIDE_HIGH: Share = Share { sends: 64, steps: 1024 };
 
+/// What is sent in one go without much copying: some microseconds.
+const LITTLE_BYTES: usize = 16 * 1024;
+
 impl Over {
     /// The topic; `TopicId::NONE` of a broadcast.
     fn topic(self) -> TopicId {
@@ -326,9 +329,30 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
+    /// Puts the connections in front that have little to be sent, where large messages were gathered. Otherwise a topic
+    /// with large messages and many members would delay all others of its rank.
+    fn put_small_first(&mut self, rank: usize) {
+        let rank = &mut self.fanouts.ranks[rank];
+        let gathered: usize = rank.walked.iter().map(|walk| walk.message.occupied_bytes()).sum();
+        if gathered <= LITTLE_BYTES {
+            return;
+        }
+        let mut small = 0;
+        for index in 0..rank.touched.len() {
+            let outbox = &self.table[rank.touched[index]].outbox;
+            if outbox.as_ref().is_none_or(|outbox| outbox.bytes() <= LITTLE_BYTES) {
+                rank.touched.swap(small, index);
+                small += 1;
+            }
+        }
+    }
+
     /// Flushes this turn's share of the connections that a gathering has touched.
     fn flush_touched(&mut self, rank: usize, share: Share) {
         let from = self.fanouts.ranks[rank].flushed;
+        if from == 0 {
+            self.put_small_first(rank);
+        }
         let to = self.fanouts.ranks[rank].touched.len().min(from + share.sends);
         for index in from..to {
             self.flush_gathered(self.fanouts.ranks[rank].touched[index]);
