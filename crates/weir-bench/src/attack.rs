@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) http_connections: u32,
     /// Names of the attacks to make; none: all.
     pub(crate) only: Vec<String>,
+    /// Before a connection that ended is replaced.
+    pub(crate) pause: Duration,
 }
 
 /// What one attack has done.
@@ -146,6 +148,7 @@ async fn attack(plan: &Plan, attacks: Vec<Attack>, ended: &watch::Receiver<bool>
                 attack: attack.clone(),
                 source: SocketAddr::from((source, 0)),
                 number,
+                pause: plan.pause,
                 tally: tally.clone(),
             };
             let mut ended = ended.clone();
@@ -169,6 +172,8 @@ struct Attacker {
     attack: Rc<Attack>,
     source: SocketAddr,
     number: u32,
+    /// Before it comes again.
+    pause: Duration,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -186,7 +191,7 @@ impl Attacker {
                 Ok(()) => self.count(|done| done.closed += 1),
                 Err(_) => self.count(|done| done.failed += 1),
             }
-            sleep(PAUSE).await;
+            sleep(self.pause).await;
         }
     }
 
@@ -313,8 +318,6 @@ impl Pace {
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between the first connections of one attack.
 const STAGGER: Duration = Duration::from_millis(1);
-/// Before a connection that ended is replaced.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Between two looks at a connection that is not read from.
 const LOOK: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(5);
@@ -337,6 +340,7 @@ mod tests {
             token: "t".to_owned(),
             http_connections: 10,
             only: only.iter().map(|&name| name.to_owned()).collect(),
+            pause: Duration::ZERO,
         }
     }
 

@@ -355,6 +355,9 @@ pub(crate) struct SiegeArgs {
     /// Seconds of load under attack.
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = rate)]
     pub(crate) seconds: f64,
+    /// Before an attacker replaces a connection that was closed.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) pause_ms: u64,
     /// Only these attacks [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) only: Vec<String>,

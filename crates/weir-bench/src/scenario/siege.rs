@@ -57,6 +57,7 @@ pub(crate) fn run(args: &SiegeArgs, report: &mut Report) -> Result<()> {
     report.set("size", args.size);
     report.set("rate", args.rate);
     report.set("seconds", args.seconds);
+    report.set("pause_ms", args.pause_ms);
     let keys = Scratch::empty()?;
     let (tls, udp) = (spawn::free_port()?, spawn::free_port()?);
     let args_target = TargetArgs {
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &SiegeArgs, report: &mut Report) -> Result<()> {
         token: TOKEN.to_owned(),
         http_connections: HTTP_CONNECTIONS,
         only: args.only.clone(),
+        pause: Duration::from_millis(args.pause_ms),
     };
     let quiet = run.phase(args.quiet_seconds, || Ok(()))?;
     let (baseline, discarded) = baseline(&mut run, args, &setup, &plan)?;
