@@ -30,7 +30,7 @@ use crate::gateway::StartError;
 use crate::handle::Handle;
 use crate::hub::Hub;
 use crate::rates::Rates;
-use crate::threads::Resources;
+use crate::threads::{Resources, schedule_edge_thread};
 use desk::Shared;
 use own::OwnAddrs;
 
@@ -143,6 +143,7 @@ impl Running {
             let builder = std::thread::Builder::new().name("weir-udp".to_owned());
             running.threads.push(builder.spawn(move || {
                 let _watch = watch;
+                schedule_edge_thread();
                 thread::run(&socket, shared, &stop);
             })?);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime;
 
-use crate::threads::{Resources, schedule_front_thread};
+use crate::threads::{Resources, schedule_edge_thread};
 use crate::workers::Workers;
 
 /// The threads that serve HTTP: the one place that chooses their arrangement.
@@ -26,7 +26,7 @@ impl Threads {
     pub(crate) fn start(resources: &Resources) -> io::Result<Threads> {
         let threads = resources.settling_threads();
         let workers =
-            Workers::scheduled("weir-http", threads, POLLS_BETWEEN_EVENTS, schedule_front_thread)?;
+            Workers::scheduled("weir-http", threads, POLLS_BETWEEN_EVENTS, schedule_edge_thread)?;
         Ok(Threads { runtimes: vec![workers] })
     }
 
