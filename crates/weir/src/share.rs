@@ -34,7 +34,7 @@ impl Charge {
         match bytes.checked_sub(self.bytes) {
             Some(0) => {}
             Some(more) => {
-                self.take(more, eighths(bytes))?;
+                self.take(more, eighths(self.share, bytes))?;
             }
             None => self.budget.give(self.share, self.bytes - bytes),
         }
@@ -72,8 +72,12 @@ impl Drop for Charge {
 ///
 /// Most `Hello` have less than 512 bytes; with a signed token they have 1 or 2 KiB, and so has a ClientHello. Peers that
 /// send as much as they may can fill half of the share and no more.
-fn eighths(bytes: usize) -> usize {
+///
+/// Requests and answers of HTTP have up to six eighths of its share (see `http/ledger.rs`). What is read of a large body
+/// finds room beside them.
+fn eighths(share: Share, bytes: usize) -> usize {
     match bytes {
+        1025.. if share == Share::Http => 7,
         0..=512 => 8,
         513..=1024 => 7,
         1025..=2048 => 6,

@@ -140,7 +140,7 @@ impl Crowd {
             guest.look_at_answers(now, answers_stall);
             ledger.give_back();
         }
-        members.relieve(self.share.excess());
+        members.relieve(self.share.excess(), now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
@@ -164,8 +164,9 @@ impl Members {
         longest
     }
 
-    /// Ends the connections that hold most, until they give back `excess` bytes. Those that the gateway works for stay.
-    fn relieve(&self, excess: usize) {
+    /// Ends the connections that have held most for longest, until they give back `excess` bytes. Those that the gateway
+    /// works for stay, and mostly those whose requests are on their way: they hold room for a moment only.
+    fn relieve(&self, excess: usize, now: u32) {
         if excess == 0 {
             return;
         }
@@ -174,12 +175,15 @@ impl Members {
             let leased = guest.caller.ledger.leased();
             if matches!(guest.order(), Some(Order::End(_))) {
                 left = left.saturating_sub(leased);
-            } else if leased > 0 && guest.silent_since().is_some() {
-                others.push((leased, guest));
+            } else if leased > 0
+                && let Some(since) = guest.silent_since()
+            {
+                let ticks = u64::from(now.saturating_sub(since)) + 1;
+                others.push((leased as u64 * ticks, leased, guest));
             }
         }
-        others.sort_unstable_by_key(|(leased, _)| std::cmp::Reverse(*leased));
-        for (leased, guest) in others {
+        others.sort_unstable_by_key(|(weight, ..)| std::cmp::Reverse(*weight));
+        for (_, leased, guest) in others {
             if left == 0 {
                 return;
             }
