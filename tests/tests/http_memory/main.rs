@@ -1,12 +1,13 @@
 //! The memory that HTTP peers can take: long heads, requests without their bodies, answers that are not read. Each is
 //! refused, charged to the byte budget, or freed in time, and healthy requests are answered meanwhile.
 
+mod bodies;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::json;
 use weir_tests::http2::{
@@ -323,98 +324,6 @@ fn greedy_connections_end_before_healthy_requests_are_refused() -> Result<()> {
     assert!(charged(&server)? <= 8.2 * 1_048_576.0);
     drop(peers);
     await_nothing_charged(&server)
-}
-
-/// A service with large bodies has much room for a moment, again and again: it stays, and those end that keep a little
-/// for long.
-#[test]
-fn large_bodies_on_their_way_stay_beside_many_that_never_come() -> Result<()> {
-    let service =
-        "[[auth.services]]\ntoken = \"a-service-token\"\nname = \"s\"\nmay = [\"publish\"]\n";
-    let (server, http) = start(52, "10s", service)?;
-    let is_over = AtomicBool::new(false);
-    let (published, ended) = std::thread::scope(|scope| {
-        let publisher = scope.spawn(|| publish_large(http, &is_over));
-        let ended = end_silent_ones(&server, http);
-        is_over.store(true, Ordering::Relaxed);
-        (publisher.join(), ended)
-    });
-    let published = published.map_err(|_| anyhow!("the publisher panicked"))??;
-    eprintln!("{published} published, {} connections ended", ended?);
-    assert!(published > 0);
-    Ok(())
-}
-
-/// Keeps connections that wait with few requests, until the gateway has ended some hundreds for the room; how many.
-fn end_silent_ones(server: &Server, http: SocketAddr) -> Result<f64> {
-    let requests =
-        (0..6).flat_map(|index| frame(HEADERS, END_HEADERS, 2 * index + 1, &post(ACTIVATE)));
-    let requests: Vec<u8> = requests.collect();
-    let mut peers = Vec::new();
-    for _ in 0..60 {
-        for _ in 0..50 {
-            let mut peer = Http2::connect(http, &[])?;
-            // The gateway may end a connection before all is sent.
-            let _ = peer.stream.write_all(&requests);
-            peers.push(peer);
-        }
-        // They are to be silent for longer than a body is on its way.
-        std::thread::sleep(Duration::from_millis(200));
-        let metrics = server.metrics()?;
-        let ended = metrics.sum_of("weir_http_connections_ended_total", &[("cause", "memory")]);
-        if ended >= 200.0 {
-            return Ok(ended);
-        }
-    }
-    bail!("{} connections, and none had to give way", peers.len())
-}
-
-/// Publishes messages of 30 KB over one connection, each body in two halves, until it is over; how many.
-fn publish_large(http: SocketAddr, is_over: &AtomicBool) -> Result<u32> {
-    let mut stream = TcpStream::connect(http)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let body = json!({"topic": "large", "text": "x".repeat(30_000)}).to_string();
-    let (first, second) = body.split_at(body.len() / 2);
-    let length = body.len();
-    let mut published = 0;
-    while !is_over.load(Ordering::Relaxed) {
-        let request = format!(
-            "POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-service-token\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{first}"
-        );
-        stream.write_all(request.as_bytes())?;
-        std::thread::sleep(Duration::from_millis(5));
-        stream.write_all(second.as_bytes())?;
-        let mut answer = [0; 4096];
-        let read = stream.read(&mut answer)?;
-        let answer = String::from_utf8_lossy(&answer[..read]);
-        ensure!(answer.starts_with("HTTP/1.1 200"), "after {published}: {answer:?}");
-        published += 1;
-    }
-    Ok(published)
-}
-
-/// A request whose body nobody wants stays charged, behind its answer, until its body has ended or is given up.
-#[test]
-fn bodies_that_are_thrown_away_are_charged() -> Result<()> {
-    let (server, http) = start(256, "10s", "")?;
-    let drip: Vec<u8> = (0..100).flat_map(|index| frame(DATA, 0, 2 * index + 1, b" ")).collect();
-    // A machine that stands still for a second lets them be given up as silent; then they are asked again.
-    for _ in 0..10 {
-        let mut peer = ask_without_bodies(http, |_| post("/nothing"))?;
-        let mut answered = 0;
-        while answered < 100 {
-            let (kind, ..) = peer.hear()?.context("it goes on")?;
-            answered += u32::from(kind == HEADERS);
-        }
-        peer.stream.write_all(&drip)?;
-        let is_charged = charged(&server)? >= 100.0 * 1_536.0;
-        await_nothing_charged(&server)?;
-        if is_charged {
-            return Ok(());
-        }
-    }
-    bail!("100 requests whose bodies are thrown away are charged with nothing");
 }
 
 /// Such connections once counted as busy, and 95 of 95 healthy requests got 503.
