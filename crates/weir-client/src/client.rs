@@ -227,7 +227,8 @@ impl Client {
             frame_bytes_max: options.frame_bytes_max,
             ended: false,
         };
-        client.say(Say::Hello(options.hello())).await?;
+        let (hello, later) = options.hello();
+        client.say(Say::Hello(hello)).await?;
         let welcome = client.welcome().await?;
         client.connection_id = welcome.connection_id;
         client.server_time_ms = welcome.server_time_ms;
@@ -235,6 +236,10 @@ impl Client {
             client.heartbeat = Duration::from_millis(u64::from(welcome.heartbeat_ms));
         }
         client.heartbeat_ticks = ticks(client.heartbeat);
+        // They leave while `next` reads the answers.
+        for topic in later {
+            client.put(Say::Subscribe(topic))?;
+        }
         Ok(client)
     }
 
@@ -295,16 +300,21 @@ impl Client {
         if self.ended {
             return Err(ClientError::Ended);
         }
+        self.flush().await?;
+        self.put(kind)?;
+        self.flush().await
+    }
+
+    /// Encodes one message behind those that wait. From here on it will be said, even if this call is dropped.
+    fn put(&mut self, kind: Say) -> Result<(), ClientError> {
         let message = v1::ClientMessage { kind: Some(kind) };
         let bytes = message.encoded_len();
         if bytes > self.frame_bytes_max {
             return Err(ClientError::TooLarge { bytes, limit: self.frame_bytes_max });
         }
-        self.flush().await?;
         frame::encode(&message, &mut self.outgoing);
-        // From here on it will be said, even if this call is dropped.
         self.positions.handle_said(&message);
-        self.flush().await
+        Ok(())
     }
 
     async fn flush(&mut self) -> Result<(), ClientError> {

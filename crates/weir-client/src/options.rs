@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_wire::v1;
+use weir_wire::{ProstMessage, v1};
 
 use crate::{Position, TlsOptions};
 
@@ -21,7 +21,8 @@ pub struct Options {
     /// Wished heartbeat; `None`: the server's default. The one agreed is [`Client::heartbeat`](crate::Client::heartbeat).
     pub heartbeat: Option<Duration>,
     /// Topics to be in from the start; to go on where an earlier connection ended, its
-    /// [`Client::positions`](crate::Client::positions).
+    /// [`Client::positions`](crate::Client::positions). Those for which the first message has no room (16 KiB) are asked
+    /// for behind the welcome, by [`Client::next`](crate::Client::next).
     pub topics: Vec<Subscription>,
     /// Largest frame, in bytes, either way.
     pub frame_bytes_max: usize,
@@ -76,16 +77,24 @@ impl Options {
         self
     }
 
-    pub(crate) fn hello(&self) -> v1::Hello {
-        v1::Hello {
+    /// The first message, and the topics for which it has no room.
+    pub(crate) fn hello(&self) -> (v1::Hello, Vec<v1::Subscribe>) {
+        let mut hello = v1::Hello {
             device_id: self.device_id.clone(),
             token: self.token.clone(),
             client: self.client.clone(),
             heartbeat_ms: self
                 .heartbeat
                 .map_or(0, |wish| u32::try_from(wish.as_millis()).unwrap_or(u32::MAX)),
-            topics: self.topics.iter().map(Subscription::to_wire).collect(),
+            topics: Vec::new(),
+        };
+        let mut left = HELLO_BYTES_MAX.saturating_sub(hello.encoded_len() + HEAD_BYTES);
+        let mut topics = self.topics.iter().map(Subscription::to_wire).peekable();
+        while let Some(topic) = topics.next_if(|topic| topic.encoded_len() + HEAD_BYTES <= left) {
+            left -= topic.encoded_len() + HEAD_BYTES;
+            hello.topics.push(topic);
         }
+        (hello, topics.collect())
     }
 }
 
@@ -106,6 +115,12 @@ impl<T: Into<String>> From<T> for Subscription {
 
 /// Sixteen times the server's default, so that a server with larger frames is still understood.
 const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// `limits.hello_bytes_max` of a server, by default.
+const HELLO_BYTES_MAX: usize = 16 * 1024;
+
+/// The most that stands before a message within another one: a field's number, and a length of three bytes.
+const HEAD_BYTES: usize = 4;
 
 /// As long as the server waits for `Hello` by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,6 +23,7 @@ import { Tabs } from './tabs.js';
 import { Ways } from './ways.js';
 import type { TransportKind } from './ways.js';
 import { openWebSocket, tryWebSocket } from './websocket.js';
+import { fittingTopics } from './wire.js';
 import type {
   ClientMessage,
   Message,
@@ -365,21 +366,23 @@ export class WeirClient {
 
   #openLine(transport: TransportKind, listener: LineListener): Line {
     const { url, fetch, deviceId, client, heartbeatMs, WebSocket } = this.#settings;
-    const wanted = (): Wish[] => {
-      const topics = this.#positions.wanted();
+    const asking = (topics: readonly Wish[]): void => {
       this.#asked = new Map(topics.map(({ topic, wish }) => [topic, wish]));
-      this.#shownToken = this.#token ?? '';
-      return topics;
     };
     if (transport === 'websocket' && WebSocket !== undefined) {
       const hello = (): ClientMessage => {
-        const topics = wanted();
-        const token = this.#shownToken;
-        return { kind: 'hello', deviceId, token, client, heartbeatMs, topics };
+        const token = (this.#shownToken = this.#token ?? '');
+        const greeting = { kind: 'hello', deviceId, token, client, heartbeatMs, topics: [] } as const;
+        // The others are asked for after the welcome.
+        const topics = fittingTopics(greeting, this.#positions.wanted());
+        asking(topics);
+        return { ...greeting, topics };
       };
       return openWebSocket(WebSocket, url, hello, listener);
     }
-    const topics = wanted();
+    this.#shownToken = this.#token ?? '';
+    const topics = this.#positions.wanted();
+    asking(topics);
     return openEventStream(fetch, url, this.#shownToken, deviceId, topics, listener);
   }
 

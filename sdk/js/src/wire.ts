@@ -142,6 +142,28 @@ export function encode(message: ClientMessage): string {
 }
 
 /**
+ * The first of `topics` that fit into a hello, which a server takes up to 16 KiB of; the others are for `subscribe`.
+ *
+ * @internal
+ */
+export function fittingTopics<T extends Wanted>(
+  hello: Extract<ClientMessage, { kind: 'hello' }>,
+  topics: readonly T[],
+): T[] {
+  const lengthOf = (text: string): number => new TextEncoder().encode(text).length;
+  let left = HELLO_BYTES_MAX - lengthOf(encode({ ...hello, topics: [] }));
+  const fitting: T[] = [];
+  for (const topic of topics) {
+    left -= lengthOf(JSON.stringify(wantedToJson(topic))) + 1;
+    if (left < 0) {
+      break;
+    }
+    fitting.push(topic);
+  }
+  return fitting;
+}
+
+/**
  * The content of a message as JSON has it, with bytes in base64.
  *
  * @internal
@@ -381,3 +403,6 @@ function fromBase64(text: string): Uint8Array {
 }
 
 const U64_MAX = (1n << 64n) - 1n;
+
+/** `limits.hello_bytes_max` of a server, by default. */
+const HELLO_BYTES_MAX = 16_384;

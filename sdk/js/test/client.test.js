@@ -73,6 +73,22 @@ test('it greets, subscribes, and hands out messages, to the handler of the topic
   await peer.closed;
 });
 
+test('topics for which a hello has no room are asked for after the welcome', async (t) => {
+  const fake = await FakeServer.start(t);
+  const topics = Array.from({ length: 400 }, (_, index) => `room/é/${'x'.repeat(60)}/${index}`);
+  const { client: weir } = client(t, fake, { topics });
+  void weir.connect();
+  const peer = await fake.welcome();
+  const first = peer.hello.topics.map(({ topic }) => topic);
+  assert.ok(Buffer.byteLength(JSON.stringify({ hello: peer.hello })) <= 16_384);
+  assert.ok(first.length > 150, `${first.length}`);
+  const asked = [...first];
+  while (asked.length < topics.length) {
+    asked.push((await peer.next()).subscribe.topic);
+  }
+  assert.deepEqual(asked, topics);
+});
+
 test('a cut connection is resumed, and what comes twice is handed out once', async (t) => {
   const fake = await FakeServer.start(t);
   const { client: weir, events } = client(t, fake, { topics: ['a'] });

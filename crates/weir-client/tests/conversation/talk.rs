@@ -9,7 +9,7 @@ use weir_client::{
 };
 use weir_wire::v1::client_message::Kind as FromDevice;
 use weir_wire::v1::server_message::Kind as ToDevice;
-use weir_wire::{WireError, v1};
+use weir_wire::{ProstMessage, WireError, v1};
 
 use crate::peer::{Peer, framed, listener, pair, push, pushed, quiet_pair};
 
@@ -49,6 +49,31 @@ async fn hello_says_what_the_options_say() {
     assert_eq!(client.connection_id(), 77);
     assert_eq!(client.heartbeat(), Duration::from_secs(45));
     assert_eq!(client.server_time_ms(), 1_700_000_000_000);
+}
+
+/// A server takes 16 KiB of the first message. What finds no room there is asked for behind the welcome.
+#[tokio::test]
+async fn topics_beyond_the_first_message_follow_the_welcome() {
+    let topic = |index: u32| format!("room/{}/{index}", "x".repeat(60));
+    let options = (0..400).fold(Options::device("d"), |options, index| options.topic(topic(index)));
+    let (listener, addr) = listener().await;
+    let connecting = tokio::spawn(Client::connect(addr, options));
+    let mut peer = Peer::accept(&listener).await;
+    let hello = peer.hears_hello().await;
+    let first = v1::ClientMessage { kind: Some(FromDevice::Hello(hello.clone())) };
+    assert!((15_500..=16_384).contains(&first.encoded_len()), "{}", first.encoded_len());
+    peer.welcomes(60_000).await;
+    let mut client = connecting.await.unwrap().unwrap();
+    assert_eq!(client.positions().len(), 400);
+    let reading = tokio::spawn(async move { client.next().await });
+    let mut asked: Vec<String> = hello.topics.into_iter().map(|asked| asked.topic).collect();
+    while asked.len() < 400 {
+        let heard = peer.hears().await;
+        let FromDevice::Subscribe(subscribe) = heard else { panic!("heard {heard:?}") };
+        asked.push(subscribe.topic);
+    }
+    assert_eq!(asked, (0..400).map(topic).collect::<Vec<_>>());
+    reading.abort();
 }
 
 #[tokio::test]
