@@ -12,6 +12,7 @@ mod process;
 mod python;
 mod rules;
 mod sdk;
+mod slowest;
 mod steps;
 mod test;
 
@@ -26,6 +27,8 @@ usage: cargo xtask COMMAND
 
 commands:
   test                     everything that must hold: house rules, formatting, lints, documentation, tests
+  test --quick             the most important of it, in some minutes: house rules, formatting, lints, unit tests,
+                           the simulator with few seeds, and a test from end to end for each transport
   rules                    the house rules alone
   fuzz TARGET [SECONDS]    run a fuzz target (60 seconds; 0: until it is stopped or finds something)
   docs                     write the generated documents and the Rust documentation
@@ -47,6 +50,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
     let root = process::root();
     match words {
         ["test"] => test::run(&root),
+        ["test", "--quick"] => test::run_quick(&root),
         ["rules"] => test::rules(&root),
         ["fuzz", target] => fuzz::run(&root, target, fuzz::SECONDS_DEFAULT),
         ["fuzz", target, seconds] => {

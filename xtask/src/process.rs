@@ -1,6 +1,7 @@
 //! Other programs: how they are called and what their failure means.
 
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,6 +45,27 @@ pub(crate) fn program(root: &Path, program: impl Into<OsString>, line: &str) -> 
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     println!("$ {}", shown(command));
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a command whose output, of both kinds in one order, is shown line by line and handed to `look`.
+pub(crate) fn run_watched(command: &mut Command, mut look: impl FnMut(&str)) -> anyhow::Result<()> {
+    println!("$ {}", shown(command));
+    let (reader, writer) = std::io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+    // Ours end here, so that the reader ends with the child.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        look(&line);
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("{} ended with {status}", shown(command));
     }

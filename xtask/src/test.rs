@@ -11,10 +11,11 @@ use anyhow::bail;
 use crate::docs;
 use crate::golang;
 use crate::maven;
-use crate::process::{cargo, program, run as run_command, succeeds};
+use crate::process::{cargo, program, run as run_command, run_watched, succeeds};
 use crate::python;
 use crate::rules::{self, Repository};
 use crate::sdk;
+use crate::slowest::Slowest;
 use crate::steps::{Failed, Steps};
 
 /// Runs all steps and prints the summary.
@@ -22,6 +23,14 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut steps = Steps::new();
     // The failure is in `steps`, which reports it.
     let _ = run_steps(root, &mut steps);
+    steps.finish()
+}
+
+/// Runs the most important checks: a developer asks for them between two changes.
+pub(crate) fn run_quick(root: &Path) -> anyhow::Result<()> {
+    let mut steps = Steps::new();
+    // The failure is in `steps`, which reports it.
+    let _ = run_quick_steps(root, &mut steps);
     steps.finish()
 }
 
@@ -43,11 +52,7 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("Python packages", || python::install(root))?;
     steps.run("database for tests", || maven::build(root))?;
     steps.run("conformance suite for HTTP/2", || golang::build(root))?;
-    steps.run("house rules", || rules(root))?;
-    steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
-    steps.run("clippy, as tested", || {
-        run_command(&mut cargo(root, "clippy --locked --workspace --all-targets -- -D warnings"))
-    })?;
+    look_at_text(root, steps)?;
     steps.run("clippy, as shipped", || {
         run_command(&mut cargo(root, "clippy --locked --workspace --lib --bins -- -D warnings"))
     })?;
@@ -55,11 +60,58 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("programs", || docs::build_programs(root))?;
     steps.run("generated documents", || docs::check(root))?;
     steps.run("sdk/js", || sdk::check(root))?;
-    steps.run("tests", || {
-        let mut tests = cargo(root, "test --locked --workspace");
-        run_command(tests.env("INSTA_UPDATE", "no").env("RUST_BACKTRACE", "1"))
+    let mut slowest = Slowest::default();
+    let result = steps.run("tests", || run_tests(root, "", &mut slowest));
+    slowest.show();
+    result
+}
+
+fn run_quick_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
+    look_at_text(root, steps)?;
+    steps.run("programs", || docs::build_programs(root))?;
+    steps.run("generated documents", || docs::check(root))?;
+    let mut slowest = Slowest::default();
+    steps.run("unit tests", || run_tests(root, "--lib --bins", &mut slowest))?;
+    steps.run("simulator", || {
+        let line = format!("test --locked --workspace --test simulation -- {SIMULATED}");
+        run_command(cargo(root, &line).env("WEIR_SIM_SEEDS", QUICK_SEEDS))
+    })?;
+    steps.run("each transport", || {
+        let programs = TRANSPORTS.map(|(program, _)| format!("--test {program}")).join(" ");
+        let tests = TRANSPORTS.map(|(_, test)| test).join(" ");
+        run_tests(root, &format!("{programs} -- --exact {tests}"), &mut slowest)
     })
 }
+
+/// What needs no test to run.
+fn look_at_text(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
+    steps.run("house rules", || rules(root))?;
+    steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
+    steps.run("clippy, as tested", || {
+        run_command(&mut cargo(root, "clippy --locked --workspace --all-targets -- -D warnings"))
+    })
+}
+
+/// `cargo test` of the whole workspace, so that its features are the same whatever is tested.
+fn run_tests(root: &Path, which: &str, slowest: &mut Slowest) -> anyhow::Result<()> {
+    let mut tests = cargo(root, &format!("test --locked --workspace {which}"));
+    tests.env("INSTA_UPDATE", "no").env("RUST_BACKTRACE", "1");
+    run_watched(&mut tests, |line| slowest.look(line))
+}
+
+/// The test of the simulator that the quick run repeats, and with how many seeds.
+const SIMULATED: &str = "--exact nothing_is_lost_leaked_or_late_whatever_happens";
+const QUICK_SEEDS: &str = "32";
+
+/// A test from end to end for each way in: the program of tests, and the test.
+const TRANSPORTS: [(&str, &str); 6] = [
+    ("serve", "a_message_to_a_topic_reaches_its_subscribers_and_nobody_else"),
+    ("live_ends", "who_is_revoked_is_told_in_every_way"),
+    ("http_clients", "curl_asks_and_publishes"),
+    ("tls_openssl", "the_name_chooses_the_certificate"),
+    ("udp_clients", "a_device_activates_calls_and_publishes_over_both_families"),
+    ("devices", "the_row_add_abc_activates_by_the_request_of_the_article"),
+];
 
 /// Makes sure of the programs that tests call beside our own.
 fn tools(root: &Path) -> anyhow::Result<()> {
