@@ -7,6 +7,7 @@ mod graph;
 mod history;
 mod licences;
 mod manifests;
+mod modules;
 mod rust;
 mod sizes;
 mod source;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::Value;
 
+use self::modules::Parts;
 use crate::process::{cargo, host, output, program, succeeds};
 
 /// The repository as the rules see it.
@@ -87,6 +89,9 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(rust::check(files));
     findings.extend(sizes::check(files));
     findings.extend(graph::check(metadata, linked)?);
+    let parts = Parts::read(files);
+    println!("{}", parts.summary());
+    findings.extend(parts.check());
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
         findings.extend(history::check(root)?);
