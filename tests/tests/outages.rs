@@ -224,16 +224,26 @@ impl Resident {
         while self.member.activate(&mut self.line)?.status != 200 {
             ensure!(now() < deadline, "it is not activated");
         }
-        self.connect()
+        loop {
+            match self.greeted()? {
+                Some(server_message::Kind::Goodbye(told)) if told.code == unavailable() => {
+                    ensure!(now() < deadline, "it is not admitted: {told:?}");
+                }
+                heard => return is_welcome(heard.as_ref()),
+            }
+        }
     }
 
     /// With the token that it has.
     fn connect(&self) -> Result<()> {
+        is_welcome(self.greeted()?.as_ref())
+    }
+
+    /// What a new connection is told first.
+    fn greeted(&self) -> Result<Option<server_message::Kind>> {
         let mut device = Device::connect(self.tcp)?;
         greet(&mut device, &self.member)?;
-        let heard = device.hear()?;
-        ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
-        Ok(())
+        device.hear()
     }
 
     /// While the database is down: no token is given, which is said in time, and those that there are let in.
@@ -245,6 +255,15 @@ impl Resident {
         ensure!(begun.elapsed() < BOUND, "a refusal took {:?}", begun.elapsed());
         self.connect()
     }
+}
+
+fn is_welcome(heard: Option<&server_message::Kind>) -> Result<()> {
+    ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
+    Ok(())
+}
+
+fn unavailable() -> u32 {
+    CloseReason::StoreUnavailable.code().into()
 }
 
 /// Has a device show its token.
@@ -345,10 +364,8 @@ fn a_known_token_does_not_wait_in_vain_beside_an_unknown_one() -> Result<()> {
     let (mut one, mut other) = (Device::connect(server.tcp)?, Device::connect(server.tcp)?);
     greet(&mut one, &known.member)?;
     greet(&mut other, &unknown)?;
-    let heard = one.hear()?;
-    ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
-    let unavailable = u32::from(CloseReason::StoreUnavailable.code());
-    assert_eq!(other.goodbye()?.code, unavailable);
+    is_welcome(one.hear()?.as_ref())?;
+    assert_eq!(other.goodbye()?.code, unavailable());
     assert_eq!(batches(&server.metrics()?) - before, 1.0, "they were not asked for together");
     Ok(())
 }
