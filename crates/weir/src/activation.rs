@@ -19,13 +19,12 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_store::{Error, Issue, Millis, Proof, Refusal, Serial, Token};
 
+use crate::clock::{millis, unix_millis, unix_time};
 use crate::config::{ActivationConfig, BenchStage};
 use crate::counters::Counters;
 use crate::device_store::DeviceStore;
-use crate::hub::{unix_millis, unix_time};
 use crate::import::{check_key, check_serial};
 use crate::sources::{Source, Sources};
-use crate::web::problem::millis;
 
 pub(crate) use counts::{ActivationCounts, ActivationOutcome};
 pub(crate) use tidy::{tell_seen, tidy};

@@ -25,9 +25,9 @@ use weir_engine::Priority;
 use weir_store::Millis;
 use weir_wire::CloseReason;
 
+use crate::clock::{unix_millis, unix_time};
 use crate::config::{Actor, Config, TokenConfig};
 use crate::counters::{AuthKind, AuthOutcome, Counters};
-use crate::hub::{unix_millis, unix_time};
 use attempts::Attempts;
 pub(crate) use attempts::TokenOrigin;
 pub(crate) use claim::Claim;

@@ -18,13 +18,14 @@ use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::{Act, Grant, OWN_GRANT};
+use crate::clock::unix_millis;
+use crate::clock::unix_time;
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::NotEntered;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::frames;
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
-use crate::hub::unix_millis;
-use crate::hub::{Hub, unix_time};
+use crate::hub::Hub;
 use crate::publish::check_fields;
 use crate::reports::{Room, cost};
 use crate::rights::Denied;

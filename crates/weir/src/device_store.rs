@@ -16,7 +16,7 @@ use weir_store::{
 };
 
 use crate::auth::TokenSource;
-use crate::hub::unix_millis;
+use crate::clock::unix_millis;
 use seen::Seen;
 
 /// A store of devices, what gathers requests before it, and the secrets that belong to it.

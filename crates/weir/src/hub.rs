@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Semaphore, watch};
 use weir_engine::{Engine, Mailbox};
@@ -11,6 +10,7 @@ use weir_engine::{Engine, Mailbox};
 use crate::activation::Activator;
 use crate::admission::Admission;
 use crate::auth::Authenticator;
+use crate::clock::unix_time;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::device_store::DeviceStore;
@@ -24,7 +24,6 @@ use crate::readiness::{Board, Part, PartState};
 use crate::router::{Router, SharedFormats};
 use crate::tickets::{Assignments, Tickets};
 use crate::tls;
-use crate::web::problem::millis;
 
 /// The shared state of a gateway.
 pub(crate) struct Hub {
@@ -168,17 +167,6 @@ impl Hub {
     pub(crate) fn next_message_id(&self) -> u64 {
         self.message_ids.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-/// Wall time since 1970.
-pub(crate) fn unix_time() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "wall time is told to devices and made ids of")]
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The same in milliseconds, as stores of devices count.
-pub fn unix_millis() -> weir_store::Millis {
-    millis(unix_time())
 }
 
 /// 42 bits of milliseconds last until the year 2109.

@@ -4,6 +4,7 @@ mod activation;
 mod admin;
 mod admission;
 mod auth;
+mod clock;
 mod config;
 mod counters;
 mod desk;
@@ -42,6 +43,7 @@ mod workers;
 
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
+pub use clock::unix_millis;
 pub use config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig, BenchStage,
     CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,
@@ -61,7 +63,6 @@ pub use handle::{
     PublishError, Retained, ShardSilent, Target, TopicInfo, TopicNameError,
 };
 pub use http::access::AccessLogError;
-pub use hub::unix_millis;
 pub use import::{BadRow, Row, RowFormat, Rows, RowsError};
 pub use ipnet::IpNet;
 pub use listener::Buffers;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::{error, info, warn};
 use weir_store::Millis;
 
-use crate::hub::unix_millis;
+use crate::clock::unix_millis;
 
 pub(crate) use store::watch_store;
 

@@ -8,7 +8,8 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::{Activator, now};
-use crate::hub::{Hub, unix_millis};
+use crate::clock::unix_millis;
+use crate::hub::Hub;
 
 /// Tidies up until it is dropped.
 pub(crate) async fn tidy(hub: Arc<Hub>) {

@@ -13,7 +13,8 @@ use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::Stream;
-use crate::web::problem::{Kind, Problem, millis};
+use crate::clock::millis;
+use crate::web::problem::{Kind, Problem};
 use crate::web::query::Query;
 use crate::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};

@@ -15,8 +15,8 @@ use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
 
 use super::Stream;
 use crate::Handle;
+use crate::clock::unix_millis;
 use crate::device_store::{DeviceStore, StoredDevice};
-use crate::hub::unix_millis;
 use crate::import::{BadRow, Row, RowFormat, Rows, RowsError};
 use crate::web::problem::{Kind, Problem};
 use crate::web::query::Query;

@@ -5,8 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::roster;
+use crate::clock::millis;
 use crate::device_store::StoredDevice;
-use crate::web::problem::{Kind, Problem, millis};
+use crate::web::problem::{Kind, Problem};
 use crate::web::query::{self, Query};
 use crate::web::reply::{self, Reply};
 use crate::{Connection, ConnectionQuery, Handle};

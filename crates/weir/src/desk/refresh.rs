@@ -14,9 +14,10 @@ use weir_wire::{CloseReason, ErrorCode};
 use super::terms::{Due, NoRefresh, Term};
 use super::{Asker, Desk, Job, Starved};
 use crate::auth::{Admission, NoBearer, TokenOrigin};
+use crate::clock::unix_millis;
 use crate::counters::RefreshOutcome;
 use crate::frames;
-use crate::hub::{Hub, unix_millis};
+use crate::hub::Hub;
 
 /// What has been found out about the token of a `Refresh`.
 pub(crate) struct Found {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_engine::ConnId;
 use weir_wire::CloseReason;
 
-use crate::hub::unix_time;
+use crate::clock::unix_time;
 
 /// Something has happened to a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

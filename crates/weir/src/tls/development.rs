@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use super::TlsError;
 use super::certificates::{expires, read_certificates};
+use crate::clock::unix_time;
 use crate::config::{CertificateConfig, TlsConfig};
-use crate::hub::unix_time;
 use crate::private::{make_private_directory, warn_if_exposed};
 
 /// The certificate that is shown as long as none is configured.

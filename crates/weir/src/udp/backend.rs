@@ -11,11 +11,11 @@ use weir_wire::{ErrorCode, v1};
 
 use crate::activation::{self, Origin};
 use crate::auth::{Act, NoBearer, Requester, TokenOrigin};
+use crate::clock::unix_millis;
 use crate::config::LimitsConfig;
 use crate::counters::RefuseCause;
 use crate::events::{FromDevice, Refusal};
 use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
-use crate::hub::unix_millis;
 use crate::publish::check_fields;
 use crate::rates::{Rates, Sender};
 use crate::rights::Denied;

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::publish::Place;
 use super::reply::{self, Reply};
+use crate::clock::millis;
 use crate::{PublishError, ShardSilent, TopicNameError};
 
 /// Why a request is refused: each is one `type`, one title and one status.
@@ -336,11 +337,6 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     retry_after_ms: Option<u64>,
-}
-
-/// A duration in whole milliseconds.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The text; a longer one is cut and marked.

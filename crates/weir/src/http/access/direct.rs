@@ -46,7 +46,7 @@ impl Direct {
         }
         line.clear();
         *done = 0;
-        let unix = crate::hub::unix_time();
+        let unix = crate::clock::unix_time();
         stamp.set(u64::try_from(unix.as_micros()).unwrap_or(u64::MAX));
         line::write(self.format, line, stamp, entry);
         match output.write(line, done) {

@@ -340,7 +340,7 @@ impl Clock {
 
     /// Follows the wall clock, should somebody have set it.
     fn adjust(&self) {
-        let unix = crate::hub::unix_time().saturating_sub(writer::now() - self.base);
+        let unix = crate::clock::unix_time().saturating_sub(writer::now() - self.base);
         self.base_unix_us.store(micros(unix), Ordering::Relaxed);
     }
 

@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 
 use super::*;
-use crate::hub::unix_time;
+use crate::clock::unix_time;
 
 pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,

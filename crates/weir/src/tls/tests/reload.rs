@@ -96,7 +96,7 @@ fn the_ends_of_what_is_in_use_are_known() {
     config.tls.client_ca = authority.bundle();
     config.tls.client_crl = authority.write("crl.pem", &authority.revocation_list(&[], 2_000));
     let contexts = contexts(&config);
-    let now = i64::try_from(crate::hub::unix_time().as_secs()).unwrap();
+    let now = i64::try_from(crate::clock::unix_time().as_secs()).unwrap();
     let left: Vec<_> = contexts
         .expiries()
         .into_iter()
