@@ -14,6 +14,7 @@ mod events;
 mod frames;
 mod gateway;
 mod handle;
+mod host;
 mod http;
 mod hub;
 mod import;

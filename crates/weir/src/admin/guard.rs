@@ -9,8 +9,8 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 
 use crate::auth::Secrets;
+use crate::host::{Host, Hosts, Known};
 use crate::web::head::{Origin, bearer, check_site};
-use crate::web::host::{Host, Hosts, Known};
 use crate::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 

@@ -17,7 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::{AccessLogConfig, Config, ConnectionConfig};
 use crate::Resources;
-use crate::web::host::is_host;
+use crate::host::is_host;
 pub(crate) use classes::is_pattern;
 
 /// A value that is not allowed: the operator's to mend.

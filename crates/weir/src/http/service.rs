@@ -20,9 +20,9 @@ use super::guest::{Guest, Order, Phase};
 use super::leaving::Open;
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
+use crate::host::Host;
 use crate::web::body::{is_chunked_alone, is_passed_over};
 use crate::web::head::default_port;
-use crate::web::host::Host;
 use crate::web::problem::{Kind, Problem};
 
 const HELLO: &str = "Hello World";

@@ -4,8 +4,8 @@ use http::header::ORIGIN;
 use http::request::Parts;
 use http::{HeaderName, Method};
 
-use super::host::Host;
 use super::problem::{Kind, Problem};
+use crate::host::Host;
 
 /// The token of an `Authorization` header of the scheme `Bearer`.
 pub(crate) fn bearer(header: &[u8]) -> Option<&[u8]> {

@@ -4,7 +4,6 @@
 
 pub(crate) mod body;
 pub(crate) mod head;
-pub(crate) mod host;
 pub(crate) mod json;
 pub(crate) mod linger;
 pub(crate) mod openapi;

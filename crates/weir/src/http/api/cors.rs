@@ -11,8 +11,8 @@ use http::header::{
 };
 use http::request::Parts;
 
+use crate::host::Host;
 use crate::web::head::{Origin, check_site};
-use crate::web::host::Host;
 use crate::web::problem::{Kind, Problem};
 
 /// Whose pages may ask.
