@@ -335,6 +335,8 @@ fn floods_from_many_addresses_take_bounded_room() -> Result<()> {
                 .to_string(),
         )?;
     }
+    // What came before is behind us, so the first datagrams of the next flood find room.
+    call_until_answered(&device, &token, 2)?;
     // One address that is beyond its rate is not answered; the device is.
     let flooder = Datagrams::from([127, 66, 0, 1], addr)?;
     for number in 0..2_000 {
