@@ -18,8 +18,7 @@ use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::{Act, Grant, OWN_GRANT};
-use crate::clock::unix_millis;
-use crate::clock::unix_time;
+use crate::clock::{unix_millis, unix_time};
 use crate::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::devices::NotEntered;
 use crate::events::{EventKind, FromDevice, OnPublish, Refusal};

@@ -141,7 +141,7 @@ impl Config {
         let min = self.budget_bytes_min();
         if memory.budget_bytes != 0 && memory.budget_bytes < min {
             let allowed = format!(
-                "0 (a quarter of the memory), or at least {min}: 1 MiB, and four times two stalled connections' worth"
+                "0 (a quarter of the memory), or at least {min}: 1 MiB, and eight stalled connections' worth"
             );
             return Err(error("memory.budget_bytes", memory.budget_bytes, allowed));
         }
@@ -168,7 +168,7 @@ impl Config {
         let value =
             format!("{} ({budget}, a quarter of {memory}: {limit})", self.memory.budget_bytes);
         let allowed = format!(
-            "at least {min}: 1 MiB, and four times two stalled connections' worth (connection.high_watermark_bytes); set it, or \
+            "at least {min}: 1 MiB, and eight stalled connections' worth (connection.high_watermark_bytes); set it, or \
              lower that"
         );
         let depends_on = &["connection.high_watermark_bytes"];

@@ -39,7 +39,7 @@ pub(super) type Cut = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a stream over HTTP/2 holds while its body is thrown away: stream and task.
 /// Source: `RssAnon` grew by 1.4 KiB for each of 15,000 requests that were refused and whose bodies did not come
-/// (`heads_with_too_many_headers_are_refused_and_not_kept` in `tests/tests/http_memory.rs`).
+/// (`heads_with_too_many_headers_are_refused_and_not_kept` in `tests/tests/http_memory/main.rs`).
 const DISCARD_BYTES: usize = 1536;
 
 /// For a peer that has no place here.

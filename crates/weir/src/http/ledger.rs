@@ -386,7 +386,7 @@ fn number(period: usize) -> u8 {
 
 /// What a waiting request holds: its stream, its task, and a short answer.
 /// Source: `RssAnon` grew by 4.4 KiB for each of 3,200 requests that waited for their bodies
-/// (`heads_are_not_kept_while_bodies_are_awaited` in `tests/tests/http_memory.rs`).
+/// (`heads_are_not_kept_while_bodies_are_awaited` in `tests/tests/http_memory/main.rs`).
 const OPEN_BYTES: usize = 5 * 1024;
 /// Some requests at one time, as of a browser.
 const SMALL_BYTES: usize = 32 * 1024;
