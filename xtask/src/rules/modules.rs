@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::code;
+use super::source::{code, is_word};
 use super::{File, Finding};
 
 /// Where the parts are.
@@ -131,10 +131,6 @@ fn firsts(group: &str) -> Vec<String> {
 fn word(text: &str) -> Option<String> {
     let word: String = text.chars().take_while(|letter| is_word(*letter)).collect();
     (!word.is_empty()).then_some(word)
-}
-
-fn is_word(letter: char) -> bool {
-    letter.is_alphanumeric() || letter == '_'
 }
 
 #[cfg(test)]

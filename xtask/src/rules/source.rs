@@ -122,7 +122,7 @@ fn char_literal_bytes(text: &str) -> Option<usize> {
     inside[first.len_utf8()..].starts_with('\'').then_some(first.len_utf8() + 2)
 }
 
-fn is_word(c: char) -> bool {
+pub(super) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
