@@ -24,8 +24,9 @@ pub(crate) struct Whole<'a> {
 /// Room for all bodies that are being read or carried out.
 ///
 /// Shape: what has come of a body takes room, what was announced takes none.
-/// Limits: `ROOM_KIB` or a sixteenth of the byte budget, whichever is less, but room for one body of the largest size. Where there is none left, those bodies that have not grown for longest are given up, as many as
-/// it needs: so who sends slowly stands in nobody's way.
+/// Limits: `ROOM_KIB` or a sixteenth of the byte budget, whichever is less, but room for one body of
+/// the largest size. Where none is left, the bodies are given up that have not grown for longest. A body
+/// that waits for room has not stopped growing. If all wait, the largest is given up.
 pub(crate) struct Room {
     kibibytes: Semaphore,
     kib_max: usize,
@@ -42,6 +43,8 @@ struct Growing {
     kib: AtomicU32,
     /// The turn in which it has grown last.
     grown: AtomicU64,
+    /// More of it has come, and waits for room.
+    is_waiting: AtomicBool,
     is_given_up: AtomicBool,
     given_up: Notify,
 }
@@ -132,25 +135,27 @@ impl Room {
         if let Ok(permit) = self.kibibytes.try_acquire_many(kib) {
             return permit;
         }
-        self.give_up_longest_idle(growing, kib);
-        self.kibibytes.acquire_many(kib).await.expect("the semaphore is never closed")
+        growing.is_waiting.store(true, Ordering::Relaxed);
+        self.make_room(kib);
+        let permit = self.kibibytes.acquire_many(kib).await.expect("the semaphore is never closed");
+        growing.is_waiting.store(false, Ordering::Relaxed);
+        permit
     }
 
-    /// Gives up bodies that have not grown for longest, until they leave `kib` or no other is left.
-    fn give_up_longest_idle(&self, taker: &Growing, kib: u32) {
+    /// Gives up bodies until they leave `kib`, or none with bytes is left.
+    fn make_room(&self, kib: u32) {
         let growing = self.lock();
         let mut left = 0;
         while left < kib {
-            let others = growing.iter().filter(|other| {
-                !std::ptr::eq(Arc::as_ptr(other), taker)
-                    && !other.is_given_up.load(Ordering::Relaxed)
-                    && other.kib.load(Ordering::Relaxed) > 0
-            });
-            let longest = others.min_by_key(|other| other.grown.load(Ordering::Relaxed));
-            let Some(longest) = longest else { return };
-            longest.is_given_up.store(true, Ordering::Relaxed);
-            longest.given_up.notify_one();
-            left += longest.kib.load(Ordering::Relaxed);
+            let holders = || growing.iter().filter(|holder| holder.holds());
+            let Some(first) = holders().min_by_key(|holder| holder.rank()) else { return };
+            // A lone body waits for bodies that are whole, and these leave soon.
+            if first.is_waiting.load(Ordering::Relaxed) && holders().count() == 1 {
+                return;
+            }
+            first.is_given_up.store(true, Ordering::Relaxed);
+            first.given_up.notify_one();
+            left += first.kib.load(Ordering::Relaxed);
         }
     }
 
@@ -194,6 +199,19 @@ impl Room {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Growing>>> {
         self.growing.lock().expect("no panic happens under the lock of the bodies")
+    }
+}
+
+impl Growing {
+    fn holds(&self) -> bool {
+        !self.is_given_up.load(Ordering::Relaxed) && self.kib.load(Ordering::Relaxed) > 0
+    }
+
+    /// The body of the lowest rank gives way first: the longest idle one, then the largest that waits.
+    fn rank(&self) -> (bool, u64) {
+        let is_waiting = self.is_waiting.load(Ordering::Relaxed);
+        let kib = u64::from(self.kib.load(Ordering::Relaxed));
+        (is_waiting, if is_waiting { u64::MAX - kib } else { self.grown.load(Ordering::Relaxed) })
     }
 }
 
@@ -294,6 +312,7 @@ mod tests {
     use std::convert::Infallible;
     use std::pin::Pin;
     use std::task::{Context, Poll};
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -324,6 +343,28 @@ mod tests {
             _: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
             self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+        }
+    }
+
+    /// Sends what a test feeds it, until the test drops its end.
+    struct Fed(UnboundedReceiver<Bytes>);
+
+    impl Fed {
+        fn new() -> (UnboundedSender<Bytes>, Fed) {
+            let (parts, fed) = unbounded_channel();
+            (parts, Fed(fed))
+        }
+    }
+
+    impl Body for Fed {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.poll_recv(cx).map(|part| part.map(|part| Ok(Frame::data(part))))
         }
     }
 
@@ -376,6 +417,29 @@ mod tests {
         assert!(!last.is_finished());
         assert_eq!(room.kibibytes.available_permits(), 2);
         last.abort();
+    }
+
+    #[tokio::test]
+    async fn of_bodies_that_all_wait_the_largest_gives_way() {
+        let room = Arc::new(room(8, Duration::from_secs(60)));
+        let mut begun = Vec::new();
+        for (kib, left) in [(1, 7), (1, 6), (6, 0)] {
+            let (reader, (parts, body)) = (Arc::clone(&room), Fed::new());
+            parts.send(Bytes::from(vec![b' '; kib << 10])).unwrap();
+            begun.push((tokio::spawn(async move { read(&reader, body).await }), parts));
+            while room.kibibytes.available_permits() > left {
+                tokio::task::yield_now().await;
+            }
+        }
+        // The first one gives way to the small one, whose room the large one would take before it is there.
+        let [(idle, _parts), (small, more), (large, more_of_large)] =
+            <[_; 3]>::try_from(begun).unwrap();
+        for more in [more, more_of_large] {
+            more.send(Bytes::from_static(b" ")).unwrap();
+        }
+        assert_eq!(small.await.unwrap(), Ok(1025));
+        assert_eq!(idle.await.unwrap(), Err(503));
+        assert_eq!(large.await.unwrap(), Err(503));
     }
 
     #[test]
