@@ -13,10 +13,10 @@ use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::Stream;
-use crate::clock::millis;
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::Query;
-use crate::web::reply::{self, Reply};
+use crate::base::clock::millis;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::Query;
+use crate::http::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
 /// A body that goes on until the reader leaves, falls behind, or the server ends.

@@ -9,9 +9,9 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 
 use crate::auth::Secrets;
-use crate::host::{Host, Hosts, Known};
-use crate::web::head::{Origin, bearer, check_site};
-use crate::web::problem::{Kind, Problem};
+use crate::base::host::{Host, Hosts, Known};
+use crate::http::web::head::{Origin, bearer, check_site};
+use crate::http::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 
 /// The rules of one admin listener.

@@ -34,10 +34,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::web::body::is_passed_over;
-use crate::web::linger::Linger;
-use crate::web::problem::{Kind, Problem};
-use crate::web::reply::Reply;
+use crate::http::web::body::is_passed_over;
+use crate::http::web::linger::Linger;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
 pub(crate) use process::open_fds;

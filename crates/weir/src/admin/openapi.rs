@@ -10,9 +10,9 @@ use super::ready;
 use super::roster::{ImportedView, StoredPageView};
 use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
 use crate::Part;
-use crate::web::openapi::{Description, Operation, limit, text, text_like};
-use crate::web::problem::Kind;
-use crate::web::publish::{Many, Message, Published, Results};
+use crate::http::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::http::web::problem::Kind;
+use crate::http::web::publish::{Many, Message, Published, Results};
 
 /// The document.
 pub(super) fn document() -> Bytes {

@@ -7,9 +7,9 @@ use http_body_util::{Either, Full};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::web::problem::{Document, Kind, Problem};
-use crate::web::query::Query;
-use crate::web::reply::{self, Reply};
+use crate::http::web::problem::{Document, Kind, Problem};
+use crate::http::web::query::Query;
+use crate::http::web::reply::{self, Reply};
 use crate::{Handle, Part, PartReadiness, Readiness};
 
 /// Whether it is ready, and each of its parts.

@@ -15,12 +15,12 @@ use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
 
 use super::Stream;
 use crate::Handle;
-use crate::clock::unix_millis;
-use crate::device_store::{DeviceStore, StoredDevice};
-use crate::import::{BadRow, Row, RowFormat, Rows, RowsError};
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::Query;
-use crate::web::reply::{self, Reply};
+use crate::base::clock::unix_millis;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::Query;
+use crate::http::web::reply::{self, Reply};
+use crate::provisioning::device_store::{DeviceStore, StoredDevice};
+use crate::provisioning::import::{BadRow, Row, RowFormat, Rows, RowsError};
 
 /// A page of devices.
 #[derive(Debug, Serialize, ToSchema)]

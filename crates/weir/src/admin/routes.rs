@@ -12,11 +12,11 @@ use hyper::body::Body;
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
 use super::{events, openapi, ready, roster, views};
-use crate::web::body::{self, Room, Whole};
-use crate::web::problem::{Kind, Problem};
-use crate::web::publish;
-use crate::web::query::Query;
-use crate::web::reply::{self, Reply};
+use crate::http::web::body::{self, Room, Whole};
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::publish;
+use crate::http::web::query::Query;
+use crate::http::web::reply::{self, Reply};
 use crate::{AdminConfig, Handle, Right};
 
 /// All that requests share.

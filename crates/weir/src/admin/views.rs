@@ -5,11 +5,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::roster;
-use crate::clock::millis;
-use crate::device_store::StoredDevice;
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::{self, Query};
-use crate::web::reply::{self, Reply};
+use crate::base::clock::millis;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::{self, Query};
+use crate::http::web::reply::{self, Reply};
+use crate::provisioning::device_store::StoredDevice;
 use crate::{Connection, ConnectionQuery, Handle};
 
 /// A connection.

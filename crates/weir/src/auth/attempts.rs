@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use weir_engine::Nanos;
 
-use crate::config::AuthConfig;
-use crate::sources::{Source, Sources};
+use crate::base::config::AuthConfig;
+use crate::limits::sources::{Source, Sources};
 
 /// Where a token comes from.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +111,7 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::JwtConfig;
+    use crate::base::config::JwtConfig;
 
     fn attempts(burst: u32, all_datagrams: u32) -> Attempts {
         Attempts::new(&AuthConfig {

@@ -17,7 +17,7 @@ use weir_store::{Serial, State};
 use weir_wire::CloseReason;
 
 use super::{Admission, Authenticator, Bearer, BearerKind, NoBearer};
-use crate::counters::{AuthKind, AuthOutcome};
+use crate::observe::counters::{AuthKind, AuthOutcome};
 
 /// An admission that may depend on what the store says of the id.
 #[must_use]

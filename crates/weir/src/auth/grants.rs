@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use hashbrown::HashTable;
 
-use crate::config::{Actor, Right};
-use crate::lanes::Publisher;
-use crate::router::Pattern;
+use crate::base::config::{Actor, Right};
+use crate::base::lanes::Publisher;
+use crate::topics::Pattern;
 
 /// What a token permits, and so the connections that were admitted with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

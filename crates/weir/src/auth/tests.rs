@@ -1,7 +1,7 @@
 //! Whom tokens of the configuration admit.
 
 use super::*;
-use crate::config::{Right, ServiceConfig};
+use crate::base::config::{Right, ServiceConfig};
 
 fn authenticator(anonymous: bool) -> Authenticator {
     let token_of = |token: &str, device: Option<&str>| TokenConfig {

@@ -11,17 +11,17 @@ use super::{
 };
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
-use crate::config::{BenchStage, CertificateConfig, Config};
-use crate::counters::Counters;
-use crate::device_store::DeviceStore;
-use crate::events::{FromDevice, OnPublish, Refusal};
-use crate::handle::Accepted;
-use crate::http::access::AccessLog;
-use crate::hub::{Doorkeepers, Hub};
-use crate::listener::Spoken;
-use crate::threads::{Resources, raise_open_files};
+use crate::base::config::{BenchStage, CertificateConfig, Config};
+use crate::base::threads::{Resources, raise_open_files};
+use crate::connection::listener::Spoken;
+use crate::core::events::{FromDevice, OnPublish, Refusal};
+use crate::core::handle::Accepted;
+use crate::core::hub::{Doorkeepers, Hub};
+use crate::observe::access::AccessLog;
+use crate::observe::counters::Counters;
+use crate::provisioning::device_store::DeviceStore;
 use crate::tls::{NoKey, SigningKeys};
-use crate::{admin, admission, tls, udp};
+use crate::{admin, limits::admission, tls, udp};
 
 /// A gateway before it runs.
 #[derive(Default)]

@@ -1,12 +1,12 @@
 //! The beginning of a connection: where it comes from, its handshake, and which version of HTTP it speaks.
 
 use super::Edge;
-use crate::admission::Unsettled;
-use crate::hub::Hub;
-use crate::listener::Spoken;
-use crate::partial::Partial;
-use crate::patience::Patience;
-use crate::session::{self, NotGreeted};
+use crate::base::partial::Partial;
+use crate::base::patience::Patience;
+use crate::connection::listener::Spoken;
+use crate::connection::session::{self, NotGreeted};
+use crate::core::hub::Hub;
+use crate::limits::admission::Unsettled;
 use crate::tls::stream::Stream;
 
 /// What is known when HTTP begins.

@@ -15,8 +15,8 @@ use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
 use super::ledger::Charge;
 use super::live::Relayed;
 use crate::admin;
-use crate::web::problem::Problem;
-use crate::web::reply::Reply;
+use crate::http::web::problem::Problem;
+use crate::http::web::reply::Reply;
 
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {

@@ -20,10 +20,10 @@ use tokio::time::timeout;
 
 use super::counts::{Dialect, Discarded};
 use super::guest::{Guest, Order};
-use crate::config::HttpConfig;
-use crate::counters::Counters;
+use crate::base::config::HttpConfig;
+use crate::http::web::linger::{Linger, SILENCE};
+use crate::observe::counters::Counters;
 use crate::tls::stream::Stream;
-use crate::web::linger::{Linger, SILENCE};
 
 /// A request's body. Over HTTP/2 its rest is thrown away where nobody reads it, so that its stream is not reset.
 pub(super) struct Inbound {

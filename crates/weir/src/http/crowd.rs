@@ -11,8 +11,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::counts::End;
 use super::guest::{Guest, Order, Terms};
 use super::ledger::Share;
-use crate::config::Config;
-use crate::counters::ConnectRefuseCause;
+use crate::base::config::Config;
+use crate::observe::counters::ConnectRefuseCause;
 
 /// The open connections, and the clock that they share.
 ///

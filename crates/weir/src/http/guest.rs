@@ -12,7 +12,7 @@ use super::counts::{Dialect, End};
 use super::interim::Interim;
 use super::leaving::Leaving;
 use super::ledger::Ledger;
-use crate::admission::AcceptOrder;
+use crate::limits::admission::AcceptOrder;
 
 /// Who asks.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use super::guest::{Guest, Order, Phase};
 use super::live::Taken;
 use super::service::Service;
 use super::tap::Tap;
-use crate::admission::{Seat, Unsettled};
-use crate::config::HttpConfig;
+use crate::base::config::HttpConfig;
+use crate::limits::admission::{Seat, Unsettled};
 use crate::tls::stream::Stream;
 
 /// How the conversation ended.

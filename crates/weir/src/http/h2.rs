@@ -18,7 +18,7 @@ use super::leaving::{Handed, Leaving, take_handed};
 use super::live::{Watch, take_watch};
 use super::service::Service;
 use super::tap::Tap;
-use crate::config::HttpConfig;
+use crate::base::config::HttpConfig;
 use crate::tls::stream::Stream;
 
 /// The requests of a connection that nobody has looked at yet.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use weir_engine::{Budget, Share as BudgetShare};
 
-use crate::web::problem::{Kind, Problem};
+use crate::http::web::problem::{Kind, Problem};
 
 /// The part of the byte budget that HTTP connections may use.
 ///

@@ -10,7 +10,6 @@
 //! its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches the progress of answers
 //! over HTTP/2, `table` counts what header tables keep, and `threads` says where all of this runs. What the public API answers is in `api`.
 
-pub(crate) mod access;
 mod api;
 mod arrival;
 mod body;
@@ -29,6 +28,7 @@ mod service;
 mod table;
 mod tap;
 mod threads;
+pub(crate) mod web;
 
 use std::sync::Arc;
 
@@ -48,12 +48,12 @@ pub(crate) use threads::Threads;
 use threads::Turns;
 
 use crate::Handle;
-use crate::admission::Unsettled;
-use crate::config::HttpConfig;
-use crate::counters::Counters;
-use crate::hub::Hub;
-use crate::listener::Farewell;
-use crate::session::{self, NotGreeted};
+use crate::base::config::HttpConfig;
+use crate::connection::listener::Farewell;
+use crate::connection::session::{self, NotGreeted};
+use crate::core::hub::Hub;
+use crate::limits::admission::Unsettled;
+use crate::observe::counters::Counters;
 use crate::tls::stream::Stream;
 
 /// What all connections with HTTP share.

@@ -5,12 +5,12 @@ use std::time::Instant;
 use http::header::{HOST, HeaderMap, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Version};
 
-use super::access::Entry;
-use super::access::ids::Ids;
-use super::access::line::{
+use super::guest::Guest;
+use crate::observe::access::Entry;
+use crate::observe::access::ids::Ids;
+use crate::observe::access::line::{
     HOST_BYTES_MAX, METHOD_BYTES_MAX, REFERER_BYTES_MAX, TARGET_BYTES_MAX, USER_AGENT_BYTES_MAX,
 };
-use super::guest::Guest;
 
 /// What of a request outlives its head, where there is an access log.
 pub(super) struct Noted {

@@ -12,7 +12,6 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use hyper::body::{Body as _, Incoming};
 use tracing::Instrument as _;
 
-use super::access::ids::{Ids, Wanted};
 use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
 use super::counts::Dialect;
@@ -20,10 +19,11 @@ use super::guest::{Guest, Order, Phase};
 use super::leaving::Open;
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
-use crate::host::Host;
-use crate::web::body::{is_chunked_alone, is_passed_over};
-use crate::web::head::default_port;
-use crate::web::problem::{Kind, Problem};
+use crate::base::host::Host;
+use crate::http::web::body::{is_chunked_alone, is_passed_over};
+use crate::http::web::head::default_port;
+use crate::http::web::problem::{Kind, Problem};
+use crate::observe::access::ids::{Ids, Wanted};
 
 const HELLO: &str = "Hello World";
 const HELLO_BY_H2: &str = "Hello World - via HTTP/2";

@@ -12,7 +12,7 @@ use weir_engine::Share;
 use super::counts::Dialect;
 use super::guest::Guest;
 use super::table::Table;
-use crate::share::{Charge, NoRoom};
+use crate::base::share::{Charge, NoRoom};
 use crate::tls::stream::Stream;
 
 /// A stream whose guest knows when bytes come, when the socket takes none, and when all has left.

@@ -12,7 +12,7 @@ use weir_engine::Transport;
 use super::guest::{Order, Phase};
 use super::live::Taken;
 use super::*;
-use crate::listener::Door;
+use crate::connection::listener::Door;
 use crate::{Config, Gateway};
 
 /// Nothing here takes this long; what does, hangs.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime;
 
-use crate::threads::{Resources, schedule_edge_thread};
-use crate::workers::Workers;
+use crate::base::threads::{Resources, schedule_edge_thread};
+use crate::base::workers::Workers;
 
 /// The threads that serve HTTP: the one place that chooses their arrangement.
 ///

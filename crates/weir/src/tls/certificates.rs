@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::TlsError;
 use super::signing::{Elsewhere, SigningKeys};
-use crate::config::CertificateConfig;
+use crate::base::config::CertificateConfig;
 
 /// The certificates and the names that they are for.
 ///

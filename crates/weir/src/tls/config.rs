@@ -8,7 +8,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ProducesTickets, ResolvesServerCert, StoresServerSessions};
 use rustls::{KeyLog, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
-use crate::config::{TlsConfig, TlsVersion};
+use crate::base::config::{TlsConfig, TlsVersion};
 
 /// What two configurations that differ in the order of their suites share.
 pub(super) struct Parts {

@@ -22,8 +22,8 @@ use super::identity::{self, Clients, NoIdentity};
 use super::reload::{self, Stamps, Watched};
 use super::signing::SigningKeys;
 use super::tickets::{self, Mortal, Ticketer};
-use crate::config::{Config, TlsConfig};
-use crate::listener::Spoken;
+use crate::base::config::{Config, TlsConfig};
+use crate::connection::listener::Spoken;
 
 /// What handshakes are made with.
 ///

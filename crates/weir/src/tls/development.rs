@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 
 use super::TlsError;
 use super::certificates::{expires, read_certificates};
-use crate::clock::unix_time;
-use crate::config::{CertificateConfig, TlsConfig};
-use crate::private::{make_private_directory, warn_if_exposed};
+use crate::base::clock::unix_time;
+use crate::base::config::{CertificateConfig, TlsConfig};
+use crate::base::private::{make_private_directory, warn_if_exposed};
 
 /// The certificate that is shown as long as none is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

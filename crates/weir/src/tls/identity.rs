@@ -16,7 +16,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::TlsError;
 use super::certificates::{read_certificates, read_pem};
-use crate::config::{ClientAuth, ClientIdentity, TlsConfig};
+use crate::base::config::{ClientAuth, ClientIdentity, TlsConfig};
 
 /// A client's certificate that is valid and nevertheless admits nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

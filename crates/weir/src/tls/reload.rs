@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::contexts::Contexts;
-use crate::clock::unix_time;
+use crate::base::clock::unix_time;
 
 /// Looks at the files every `tls.reload_interval`, and reads them when they have changed or somebody asks for it.
 ///

@@ -9,8 +9,8 @@ use rustls::sign::{Signer, SigningKey};
 use rustls::{OtherError, SignatureAlgorithm, SignatureScheme};
 use tracing::warn;
 
-use crate::clock::unix_time;
-use crate::config::CertificateConfig;
+use crate::base::clock::unix_time;
+use crate::base::config::CertificateConfig;
 
 /// Finds the key of a certificate; `None`: it is in its file.
 pub(crate) type SigningKeys =

@@ -8,7 +8,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::{hmac, rand};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 
-use crate::clock::unix_time;
+use crate::base::clock::unix_time;
 
 /// Makes and reads tickets.
 ///

@@ -9,16 +9,16 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
-use crate::activation::{self, Origin};
 use crate::auth::{Act, NoBearer, Requester, TokenOrigin};
-use crate::clock::unix_millis;
-use crate::config::LimitsConfig;
-use crate::counters::RefuseCause;
-use crate::events::{FromDevice, Refusal};
-use crate::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
-use crate::publish::check_fields;
-use crate::rates::{Rates, Sender};
-use crate::rights::Denied;
+use crate::base::clock::unix_millis;
+use crate::base::config::LimitsConfig;
+use crate::core::events::{FromDevice, Refusal};
+use crate::core::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::core::publish::check_fields;
+use crate::core::rights::Denied;
+use crate::limits::rates::{Rates, Sender};
+use crate::observe::counters::RefuseCause;
+use crate::provisioning::activation::{self, Origin};
 
 /// What the front answers.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + Send + 'a>>;
@@ -231,7 +231,7 @@ impl Front {
     ) -> Result<Option<Accepted>, Refused> {
         let hub = self.handle.hub();
         let limit = hub.config().limits.topic_bytes_max;
-        crate::router::validate_name(topic, limit)
+        crate::topics::validate_name(topic, limit)
             .map_err(|error| refused(PublishError::from(error).into(), None))?;
         let Some(on_publish) = &hub.on_publish else { return Ok(None) };
         let event = FromDevice {

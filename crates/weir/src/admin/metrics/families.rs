@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use weir_engine::Durations;
 
-use crate::counters::Times;
+use crate::observe::counters::Times;
 
 /// Writes one family after the other.
 pub(super) struct Families<'e> {

@@ -6,8 +6,8 @@ use weir_store::{CacheCounts, Circuit, LaneCounts};
 
 use super::Gateway;
 use super::families::Families;
-use crate::activation::ActivationOutcome;
-use crate::device_store::DeviceStore;
+use crate::provisioning::activation::ActivationOutcome;
+use crate::provisioning::device_store::DeviceStore;
 
 /// A family's name and help, and what it shows of a lane.
 type Row<T> = (&'static str, &'static str, fn(&LaneCounts) -> T);

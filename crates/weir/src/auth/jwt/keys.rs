@@ -10,7 +10,7 @@ use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use zeroize::Zeroizing;
 
-use crate::config::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
+use crate::base::config::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
 
 /// One key, and what it is used for.
 pub(super) struct Key {

@@ -15,8 +15,8 @@ use super::vectors::{self, DEVICE, SECRET};
 use super::*;
 use crate::auth::tests::ready;
 use crate::auth::{Act, Authenticator, NoBearer, TokenOrigin};
-use crate::clock::unix_millis;
-use crate::config::{Actor, JwtAlgorithm, JwtKeyConfig, TopicClass};
+use crate::base::clock::unix_millis;
+use crate::base::config::{Actor, JwtAlgorithm, JwtKeyConfig, TopicClass};
 
 const FOREIGN: &str = "another secret that is long enough";
 

@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::auth::Grant;
-    use crate::counters::AuthKind;
+    use crate::observe::counters::AuthKind;
 
     fn mortal(ends: u64) -> Arc<Mortal> {
         Arc::new(Mortal {

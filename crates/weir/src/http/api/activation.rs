@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Api, Asker};
-use crate::activation::{Activated, Activator, Origin, Refused};
 use crate::http::Caller;
-use crate::web::json::{Text, parse};
-use crate::web::problem::{Kind, Problem};
-use crate::web::reply::{self, Reply};
+use crate::http::web::json::{Text, parse};
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::reply::{self, Reply};
+use crate::provisioning::activation::{Activated, Activator, Origin, Refused};
 
 /// What a device shows.
 #[derive(Debug, Deserialize, ToSchema)]

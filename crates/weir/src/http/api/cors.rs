@@ -11,9 +11,9 @@ use http::header::{
 };
 use http::request::Parts;
 
-use crate::host::Host;
-use crate::web::head::{Origin, check_site};
-use crate::web::problem::{Kind, Problem};
+use crate::base::host::Host;
+use crate::http::web::head::{Origin, check_site};
+use crate::http::web::problem::{Kind, Problem};
 
 /// Whose pages may ask.
 pub(super) struct Cors {

@@ -11,13 +11,13 @@ use weir_wire::v1::Position;
 
 use super::Api;
 use crate::auth::{Act, Requester};
+use crate::core::rights::Denied;
 use crate::http::Caller;
-use crate::rights::Denied;
-use crate::router::{History, Range};
-use crate::web::problem::{Kind, Problem};
-use crate::web::push;
-use crate::web::query::Query;
-use crate::web::reply::{self, Reply};
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::push;
+use crate::http::web::query::Query;
+use crate::http::web::reply::{self, Reply};
+use crate::topics::{History, Range};
 
 /// A part of what a topic keeps.
 #[derive(Debug, Serialize, ToSchema)]
@@ -68,7 +68,7 @@ impl Api {
     /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
     fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
         let device = requester.device.as_deref();
-        let is_own = |pattern: &crate::router::Pattern| {
+        let is_own = |pattern: &crate::topics::Pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         };
         let hub = self.handle.hub();

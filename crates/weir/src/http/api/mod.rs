@@ -24,15 +24,15 @@ use super::Caller;
 use super::record::Asker;
 use crate::Handle;
 use crate::auth::{Bearer, NoBearer, Requester, TokenOrigin};
-use crate::config::Config;
-use crate::host::{Host, Hosts};
-use crate::rates::Rates;
-use crate::router::Range;
-use crate::web::body::{self, Announced, Room};
-use crate::web::head::bearer;
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::{Query, segment};
-use crate::web::reply::{self, Reply};
+use crate::base::config::Config;
+use crate::base::host::{Host, Hosts};
+use crate::http::web::body::{self, Announced, Room};
+use crate::http::web::head::bearer;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::{Query, segment};
+use crate::http::web::reply::{self, Reply};
+use crate::limits::rates::Rates;
+use crate::topics::Range;
 use cors::Cors;
 
 /// All that requests to the public API share.

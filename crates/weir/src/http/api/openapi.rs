@@ -8,9 +8,9 @@ use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder};
 
 use super::activation::{ActivatedView, Activation};
 use super::history::HistoryView;
-use crate::web::openapi::{Description, Operation, limit, text, text_like};
-use crate::web::problem::Kind;
-use crate::web::publish::{Many, Message, Published, Results};
+use crate::http::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::http::web::problem::Kind;
+use crate::http::web::publish::{Many, Message, Published, Results};
 
 /// The document.
 pub(super) fn document() -> Bytes {

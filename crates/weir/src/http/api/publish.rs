@@ -8,14 +8,14 @@ use weir_wire::ErrorCode;
 
 use super::{Api, RETRY_AFTER};
 use crate::auth::{Act, Grant, Requester};
-use crate::counters::RefuseCause;
-use crate::events::{FromDevice, OnPublish, Refusal};
+use crate::core::events::{FromDevice, OnPublish, Refusal};
+use crate::core::rights::Denied;
 use crate::http::Caller;
-use crate::rates::Sender;
-use crate::rights::Denied;
-use crate::web::problem::{Kind, Problem};
-use crate::web::publish::{self, Place};
-use crate::web::reply::Reply;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::publish::{self, Place};
+use crate::http::web::reply::Reply;
+use crate::limits::rates::Sender;
+use crate::observe::counters::RefuseCause;
 use crate::{Accepted, Publication, PublishError, Right, Target};
 
 impl Api {
@@ -102,7 +102,7 @@ impl Api {
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
         let limit = self.handle.config().limits.topic_bytes_max;
-        crate::router::validate_name(topic, limit)
+        crate::topics::validate_name(topic, limit)
             .map_err(|error| Problem::publish(PublishError::from(error), place))?;
         let event = FromDevice {
             conn: None,

@@ -10,13 +10,13 @@ use weir_wire::format::{self, Format};
 use weir_wire::v1::{Hello, Position, Subscribe};
 
 use super::{query_token, token};
-use crate::admission::AcceptOrder;
 use crate::auth::{Admission, Bearer, Claim};
+use crate::connection::session::{Hail, Live};
 use crate::http::Edge;
 use crate::http::guest::Guest;
-use crate::session::{Hail, Live};
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::Query;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::Query;
+use crate::limits::admission::AcceptOrder;
 
 /// Events that may be read.
 #[derive(Clone)]

@@ -21,10 +21,10 @@ use weir_engine::{Budget, Share};
 use super::super::guest::Guest;
 use super::super::leaving::{Held, Leaving, Piece};
 use super::events::EventsWish;
-use crate::admission::Descriptor;
-use crate::session;
+use crate::connection::session;
+use crate::http::web::problem::{Kind, Problem};
+use crate::limits::admission::Descriptor;
 use crate::tls::stream::Stream;
-use crate::web::problem::{Kind, Problem};
 
 /// The events of one stream.
 ///

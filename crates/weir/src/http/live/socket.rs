@@ -11,12 +11,12 @@ use http::request::Parts;
 use weir_wire::format::Format;
 
 use super::{query_token, token, unknown_token};
-use crate::admission::AcceptOrder;
 use crate::auth::Bearer;
+use crate::connection::session::{Hail, Live};
 use crate::http::Edge;
-use crate::session::{Hail, Live};
-use crate::web::problem::{Kind, Problem};
-use crate::web::query::Query;
+use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::query::Query;
+use crate::limits::admission::AcceptOrder;
 
 /// A WebSocket that may be opened.
 #[derive(Clone)]

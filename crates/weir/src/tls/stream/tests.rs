@@ -15,7 +15,7 @@ use weir_engine::tls::Violation;
 use super::super::handshake::{Handshake, Step};
 use super::super::testing::Certificate;
 use super::*;
-use crate::listener::Spoken;
+use crate::connection::listener::Spoken;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 
@@ -165,7 +165,7 @@ async fn a_violation_is_answered_with_an_alert() {
         client.get_mut().0.write_all(&[7; 40]).await.unwrap();
         let error = server.read(&mut [0; 9]).await.unwrap_err();
         assert!(error.get_ref().unwrap().is::<Violation>(), "{error}");
-        assert_eq!(crate::partial::reason_of(&error), weir_wire::CloseReason::TlsRecord);
+        assert_eq!(crate::base::partial::reason_of(&error), weir_wire::CloseReason::TlsRecord);
         let error = client.read(&mut [0; 9]).await.unwrap_err();
         assert!(error.to_string().contains("BadRecordMac"), "{error}");
         let sent = counters.tls.alerts_sent().find(|(_, name, _)| *name == "bad_record_mac");

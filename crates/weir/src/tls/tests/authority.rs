@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 
 use super::*;
-use crate::clock::unix_time;
+use crate::base::clock::unix_time;
 
 pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,

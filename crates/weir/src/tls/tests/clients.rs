@@ -2,7 +2,7 @@
 
 use super::authority::Leaf;
 use super::*;
-use crate::config::{ClientAuth, ClientIdentity};
+use crate::base::config::{ClientAuth, ClientIdentity};
 
 const DAY: i64 = 86_400;
 

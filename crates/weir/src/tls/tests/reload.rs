@@ -92,11 +92,11 @@ fn the_ends_of_what_is_in_use_are_known() {
         ..authority::Leaf::default()
     };
     let mut config = config(vec![authority.files_of("c", &leaf)]);
-    config.tls.client_auth = crate::config::ClientAuth::Optional;
+    config.tls.client_auth = crate::base::config::ClientAuth::Optional;
     config.tls.client_ca = authority.bundle();
     config.tls.client_crl = authority.write("crl.pem", &authority.revocation_list(&[], 2_000));
     let contexts = contexts(&config);
-    let now = i64::try_from(crate::clock::unix_time().as_secs()).unwrap();
+    let now = i64::try_from(crate::base::clock::unix_time().as_secs()).unwrap();
     let left: Vec<_> = contexts
         .expiries()
         .into_iter()

@@ -5,7 +5,7 @@ use rustls::client::Tls12Resumption;
 
 use super::authority::Leaf;
 use super::*;
-use crate::config::ClientAuth;
+use crate::base::config::ClientAuth;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 

@@ -1,0 +1,452 @@
+//! Who is connected: each device's id once, its generation, and the handles of its connections.
+//!
+//! A record lives while the device is connected, or while something holds a [`Pin`] on it: a connection that is on its
+//! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
+//! still there when the connection wants to enter.
+//!
+//! The record orders the handles by [`AcceptOrder`], whatever the order in which shards and their tasks come to enter
+//! them. So a connection that comes late, because its shard was busy or the process was stopped, never takes the place of
+//! one that its device has opened since.
+
+mod revocations;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use hashbrown::HashTable;
+use weir_engine::{ConnId, DeviceRef};
+use weir_wire::CloseReason;
+
+use crate::base::slab::Slab;
+use crate::limits::admission::AcceptOrder;
+use revocations::Revocations;
+
+/// All devices.
+///
+/// Shape: [`STRIPES`] tables, each behind a lock of its own: an index of slots by id, and records in chunks. A
+/// [`DeviceRef`] is slot and stripe. A device with an id of 24 bytes and one connection takes 40 bytes of record, 32 of
+/// id and 6 to 12 of index: 86 bytes in all, measured with 100,000.
+/// Limits: ids are chosen by strangers, so the index hashes with a key drawn at the start.
+pub(crate) struct Devices {
+    hasher: RandomState,
+    stripes: Box<[Mutex<Stripe>]>,
+    connections_per_device_max: usize,
+    /// Handles in all records.
+    connections: AtomicUsize,
+    /// Revocations so far.
+    revoked: AtomicU64,
+}
+
+/// Keeps a device's record, and remembers the generation at which its permission was established.
+pub(crate) struct Pin {
+    devices: Arc<Devices>,
+    device: DeviceRef,
+    generation: u32,
+}
+
+/// Why a connection does not enter its device's record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotEntered {
+    /// The device's permission was withdrawn since it was established.
+    Revoked,
+    /// The device has as many connections as it may have, and all were accepted after this one.
+    Replaced,
+}
+
+#[derive(Default)]
+struct Stripe {
+    index: HashTable<u32>,
+    records: Slab<Record>,
+    /// Device ids of connections that were taken out of their record and have not ended yet.
+    leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
+    revocations: Revocations,
+}
+
+struct Record {
+    id: Box<str>,
+    conns: Conns,
+    generation: u32,
+    pins: u32,
+}
+
+/// Handles in the order in which their connections were accepted. The second one costs an allocation, which few devices
+/// ever need.
+#[expect(
+    clippy::box_collection,
+    reason = "eight bytes inline instead of 24, for the few that need it"
+)]
+enum Conns {
+    None,
+    /// The order fits beside the tag: it costs nothing.
+    One(OrderBytes, ConnId),
+    Many(Box<Vec<(AcceptOrder, ConnId)>>),
+}
+
+/// An [`AcceptOrder`] in seven bytes: a million connections a second are numbered for two thousand years.
+#[derive(Clone, Copy)]
+struct OrderBytes([u8; 7]);
+
+/// The handles of one device, oldest first.
+#[derive(Clone, Copy)]
+pub(crate) struct Handles<'a>(&'a Conns);
+
+impl Devices {
+    pub(crate) fn new(connections_per_device_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            hasher: RandomState::new(),
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            connections_per_device_max,
+            connections: AtomicUsize::new(0),
+            revoked: AtomicU64::new(0),
+        })
+    }
+
+    /// A moment, for [`Devices::pin_since`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.revoked.load(Ordering::SeqCst)
+    }
+
+    /// Finds or makes the device's record and keeps it until the pin is dropped; not if the device was revoked since the
+    /// mark was taken, nor if nobody can tell that any more.
+    ///
+    /// Whoever authenticates takes the mark first, before anybody is asked, and the pin when it is known who it is: so
+    /// what is revoked meanwhile counts.
+    pub(crate) fn pin_since(self: &Arc<Self>, id: &str, mark: u64) -> Result<Pin, CloseReason> {
+        let hash = self.hasher.hash_one(id);
+        let stripe_index = stripe_of(hash);
+        let mut stripe = self.lock(stripe_index);
+        match stripe.revocations.has_since(mark, hash) {
+            Some(false) => {}
+            Some(true) => return Err(CloseReason::Revoked),
+            None => return Err(CloseReason::StoreUnavailable),
+        }
+        let slot = match stripe.find(hash, id) {
+            Some(slot) => slot,
+            None => stripe.insert(hash, id, &self.hasher),
+        };
+        let record = stripe.records.get_mut(slot).expect("the index names slots in use");
+        record.pins += 1;
+        let device = device_ref(stripe_index, slot);
+        Ok(Pin { devices: Arc::clone(self), device, generation: record.generation })
+    }
+
+    /// Enters a connection into its device's record, at the place that its order gives it. One that `replaces`, where the
+    /// device has `connections_per_device_max` already, takes the place of the oldest, which is returned to be closed; if
+    /// it is itself the oldest, it does not enter.
+    ///
+    /// `welcome` runs under the device's lock: nothing is pushed to the device before it. It must not wait.
+    pub(crate) fn enter(
+        &self,
+        pin: &Pin,
+        (order, conn): (AcceptOrder, ConnId),
+        replaces: bool,
+        welcome: impl FnOnce(),
+    ) -> Result<Option<ConnId>, NotEntered> {
+        let (stripe, slot) = parts(pin.device);
+        let mut stripe = self.lock(stripe);
+        let record = stripe.records.get_mut(slot).expect("a pin keeps the record");
+        if record.generation != pin.generation {
+            return Err(NotEntered::Revoked);
+        }
+        let has_to_give_way = replaces && record.conns.len() >= self.connections_per_device_max;
+        if has_to_give_way && record.conns.are_newer_than(order) {
+            return Err(NotEntered::Replaced);
+        }
+        welcome();
+        record.conns.insert(order, conn);
+        if has_to_give_way {
+            let oldest = record.conns.take_oldest();
+            if let Some(oldest) = oldest {
+                let id = record.id.clone();
+                stripe.leaving.insert(oldest, id);
+            }
+            return Ok(oldest);
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Ok(None)
+    }
+
+    /// Takes a connection's own handle out, if it is still there; the record goes with the last. Answers with the
+    /// device's id if the connection was ever entered.
+    pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) -> Option<Box<str>> {
+        let (stripe, slot) = parts(device);
+        let mut stripe = self.lock(stripe);
+        if let Some(id) = stripe.take_leaving(conn) {
+            return Some(id);
+        }
+        // A replaced or revoked connection is in no record any more, and its slot may be another device's by now.
+        let record = stripe.records.get_mut(slot)?;
+        if !record.conns.remove(conn) {
+            return None;
+        }
+        let id = record.id.clone();
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        stripe.drop_if_idle(slot, &self.hasher);
+        Some(id)
+    }
+
+    /// Ends what the device was permitted: connections on their way can no longer enter, and those that have are
+    /// taken out and returned to be closed. `None`: no connection of the device is known.
+    ///
+    /// Who keeps its tokens has to have shut it out first.
+    pub(crate) fn revoke(&self, id: &str) -> Option<Vec<ConnId>> {
+        let hash = self.hasher.hash_one(id);
+        let mut stripe = self.lock(stripe_of(hash));
+        let number = self.revoked.fetch_add(1, Ordering::SeqCst) + 1;
+        stripe.revocations.note(number, hash);
+        let slot = stripe.find(hash, id)?;
+        let record = stripe.records.get_mut(slot).expect("the index names slots in use");
+        record.generation = record.generation.wrapping_add(1);
+        let conns: Vec<ConnId> = Handles(&record.conns).iter().collect();
+        record.conns = Conns::None;
+        let id = record.id.clone();
+        stripe.leaving.extend(conns.iter().map(|conn| (*conn, id.clone())));
+        self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
+        stripe.drop_if_idle(slot, &self.hasher);
+        Some(conns)
+    }
+
+    /// The device's connections, oldest first; `None`: it is unknown.
+    pub(crate) fn connections_of(&self, id: &str) -> Option<Vec<ConnId>> {
+        let hash = self.hasher.hash_one(id);
+        let stripe = self.lock(stripe_of(hash));
+        let slot = stripe.find(hash, id)?;
+        stripe.records.get(slot).map(|record| Handles(&record.conns).iter().collect())
+    }
+
+    /// Looks at the device's connections, oldest first, under its lock; none if it is unknown.
+    ///
+    /// What `look` pushes to one of them stands before the `Evict` of its replacement, and behind its `Welcome`. It
+    /// must not wait.
+    pub(crate) fn look_at<T>(&self, id: &str, look: impl FnOnce(Handles<'_>) -> T) -> T {
+        let hash = self.hasher.hash_one(id);
+        let stripe = self.lock(stripe_of(hash));
+        let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
+        look(Handles(record.map_or(&Conns::None, |record| &record.conns)))
+    }
+
+    /// Whether the connection is entered: neither replaced, nor revoked, nor closed.
+    pub(crate) fn has(&self, device: DeviceRef, conn: ConnId) -> bool {
+        self.with_id_of(device, conn, |_| ()).is_some()
+    }
+
+    /// The id of a connection's device; `None` if the connection is entered no more: replaced, revoked, or closed.
+    pub(crate) fn id_of(&self, device: DeviceRef, conn: ConnId) -> Option<String> {
+        self.with_id_of(device, conn, str::to_owned)
+    }
+
+    /// Looks at the id of a connection's device, without a copy; `None` as above. `look` must not wait.
+    pub(crate) fn with_id_of<T>(
+        &self,
+        device: DeviceRef,
+        conn: ConnId,
+        look: impl FnOnce(&str) -> T,
+    ) -> Option<T> {
+        let (stripe, slot) = parts(device);
+        let stripe = self.lock(stripe);
+        let record = stripe.records.get(slot)?;
+        record.conns.place_of(conn).is_some().then(|| look(&record.id))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pin(self: &Arc<Self>, id: &str) -> Pin {
+        self.pin_since(id, u64::MAX).expect("nothing is revoked in the future")
+    }
+
+    /// Number of records.
+    pub(crate) fn device_count(&self) -> usize {
+        (0..STRIPES).map(|stripe| self.lock(stripe).index.len()).sum()
+    }
+
+    /// Number of connections entered.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn unpin(&self, device: DeviceRef) {
+        let (stripe, slot) = parts(device);
+        let mut stripe = self.lock(stripe);
+        let record = stripe.records.get_mut(slot).expect("a pin keeps the record");
+        record.pins -= 1;
+        stripe.drop_if_idle(slot, &self.hasher);
+    }
+
+    fn lock(&self, stripe: usize) -> MutexGuard<'_, Stripe> {
+        self.stripes[stripe].lock().expect("no panic happens under the devices' locks")
+    }
+}
+
+impl Pin {
+    /// The device, as a shard carries it.
+    pub(crate) fn device(&self) -> DeviceRef {
+        self.device
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.devices.unpin(self.device);
+    }
+}
+
+impl Stripe {
+    fn find(&self, hash: u64, id: &str) -> Option<u32> {
+        let records = &self.records;
+        let has_id = |slot: &u32| records.get(*slot).is_some_and(|record| *record.id == *id);
+        self.index.find(hash, has_id).copied()
+    }
+
+    fn insert(&mut self, hash: u64, id: &str, hasher: &RandomState) -> u32 {
+        let record = Record { id: id.into(), conns: Conns::None, generation: 0, pins: 0 };
+        let slot = self.records.insert(record);
+        let records = &self.records;
+        let rehash = |slot: &u32| {
+            let record = records.get(*slot).expect("the index names slots in use");
+            hasher.hash_one(record.id.as_ref())
+        };
+        self.index.insert_unique(hash, slot, rehash);
+        slot
+    }
+
+    fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {
+        let id = self.leaving.remove(&conn);
+        // After a wave of them the table is given back.
+        if self.leaving.is_empty() && self.leaving.capacity() > LEAVING_KEPT {
+            self.leaving.shrink_to(0);
+        }
+        id
+    }
+
+    fn drop_if_idle(&mut self, slot: u32, hasher: &RandomState) {
+        let Some(record) = self.records.get(slot) else { return };
+        if record.pins > 0 || record.conns.len() > 0 {
+            return;
+        }
+        let hash = hasher.hash_one(record.id.as_ref());
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+        self.records.remove(slot);
+    }
+}
+
+impl<'a> Handles<'a> {
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = ConnId> + 'a {
+        let Handles(conns) = self;
+        (0..conns.len()).filter_map(|place| conns.get(place)).map(|(_, conn)| conn)
+    }
+}
+
+impl Conns {
+    fn len(&self) -> usize {
+        match self {
+            Conns::None => 0,
+            Conns::One(..) => 1,
+            Conns::Many(conns) => conns.len(),
+        }
+    }
+
+    fn get(&self, place: usize) -> Option<(AcceptOrder, ConnId)> {
+        match self {
+            Conns::One(order, conn) if place == 0 => Some((order.unpacked(), *conn)),
+            Conns::None | Conns::One(..) => None,
+            Conns::Many(conns) => conns.get(place).copied(),
+        }
+    }
+
+    fn place_of(&self, conn: ConnId) -> Option<usize> {
+        match self {
+            Conns::None => None,
+            Conns::One(_, own) => (*own == conn).then_some(0),
+            Conns::Many(conns) => conns.iter().position(|(_, other)| *other == conn),
+        }
+    }
+
+    /// Whether all of them were accepted after one of that order.
+    fn are_newer_than(&self, order: AcceptOrder) -> bool {
+        self.get(0).is_none_or(|(oldest, _)| oldest > order)
+    }
+
+    fn insert(&mut self, order: AcceptOrder, conn: ConnId) {
+        match self {
+            Conns::None => *self = Conns::One(OrderBytes::of(order), conn),
+            Conns::One(other, first) => {
+                let mut conns = vec![(other.unpacked(), *first), (order, conn)];
+                conns.sort_unstable();
+                *self = Conns::Many(Box::new(conns));
+            }
+            Conns::Many(conns) => {
+                let place = conns.partition_point(|(other, _)| *other < order);
+                conns.insert(place, (order, conn));
+            }
+        }
+    }
+
+    fn remove(&mut self, conn: ConnId) -> bool {
+        let Some(place) = self.place_of(conn) else { return false };
+        self.remove_at(place);
+        true
+    }
+
+    fn take_oldest(&mut self) -> Option<ConnId> {
+        let (_, oldest) = self.get(0)?;
+        self.remove_at(0);
+        Some(oldest)
+    }
+
+    fn remove_at(&mut self, place: usize) {
+        match self {
+            Conns::None | Conns::One(..) => *self = Conns::None,
+            Conns::Many(conns) => {
+                conns.remove(place);
+                if let [(order, last)] = conns[..] {
+                    *self = Conns::One(OrderBytes::of(order), last);
+                }
+            }
+        }
+    }
+}
+
+impl OrderBytes {
+    fn of(AcceptOrder(number): AcceptOrder) -> Self {
+        let [_, bytes @ ..] = number.to_be_bytes();
+        Self(bytes)
+    }
+
+    fn unpacked(self) -> AcceptOrder {
+        let mut number = [0; 8];
+        number[1..].copy_from_slice(&self.0);
+        AcceptOrder(u64::from_be_bytes(number))
+    }
+}
+
+fn stripe_of(hash: u64) -> usize {
+    // The table uses the lower bits for the place and the upper seven for the tag.
+    (hash >> 48) as usize % STRIPES
+}
+
+fn device_ref(stripe: usize, slot: u32) -> DeviceRef {
+    let stripe = u32::try_from(stripe).expect("there are 64 stripes");
+    debug_assert!(slot < u32::MAX >> STRIPE_BITS, "a stripe never holds 67 million records");
+    DeviceRef(slot << STRIPE_BITS | stripe)
+}
+
+fn parts(device: DeviceRef) -> (usize, u32) {
+    (device.0 as usize % STRIPES, device.0 >> STRIPE_BITS)
+}
+
+/// Enough that shards and publishers seldom meet.
+const STRIPES: usize = 1 << STRIPE_BITS;
+const STRIPE_BITS: u32 = 6;
+/// Entries that a stripe's table may keep without use.
+const LEAVING_KEPT: usize = 64;
+const _: () = assert!(size_of::<Record>() == 40);
+
+#[cfg(test)]
+mod tests;

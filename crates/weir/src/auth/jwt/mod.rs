@@ -1,0 +1,310 @@
+//! Tokens that other backends issue and sign (RFC 7519): checked against keys of the configuration, and nothing else.
+//!
+//! What a token says of itself decides nothing but which key is tried: the algorithm is the key's, and so is the key.
+
+mod keys;
+mod verified;
+
+use std::mem;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{decode, decode_header};
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::{info, warn};
+use weir_engine::Priority;
+
+use super::{Mortal, NamedLabels};
+use crate::base::config::{Config, JwtConfig, is_pattern};
+use crate::observe::counters::AuthKind;
+use crate::tls::{Stamps, Watch, Watched, stamps};
+use crate::topics::Pattern;
+pub use keys::JwtKeyError;
+use keys::Key;
+use verified::Verified;
+
+/// What checks signed tokens.
+///
+/// Limits: `auth.jwt.token_bytes_max` of a token; [`TOPICS_MAX`] patterns and [`LABELS_MAX`] labels in it.
+/// Cost: one verification, some microseconds with HS256 to a hundred with ES256, and one of each key without a `kid`. A
+/// token that was found valid lately costs its digest.
+pub(crate) struct Jwt {
+    config: JwtConfig,
+    topic_bytes_max: usize,
+    keys: ArcSwap<Vec<Key>>,
+    verified: Verified,
+    stamps_at_start: Stamps,
+    reload_asked: Notify,
+    refusals: Refusals,
+}
+
+/// Of how many refused tokens the log was told in this second.
+#[derive(Default)]
+struct Refusals(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    second: u64,
+    count: u32,
+    /// Since the last line.
+    untold: u64,
+}
+
+type Claims = Map<String, Value>;
+
+impl Config {
+    /// Reads the files of the keys of `[auth.jwt]` as a start does.
+    ///
+    /// Errors: the first file that cannot be used.
+    pub fn check_jwt_keys(&self) -> Result<(), JwtKeyError> {
+        keys::read(&self.auth.jwt).map(drop)
+    }
+}
+
+impl Jwt {
+    /// Reads the keys; `None`: none is configured.
+    ///
+    /// Errors: the first file that cannot be used.
+    pub(crate) fn new(config: &Config) -> Result<Option<Arc<Jwt>>, JwtKeyError> {
+        let jwt = &config.auth.jwt;
+        if jwt.keys.is_empty() {
+            return Ok(None);
+        }
+        let stamps_at_start = stamps(&files(jwt));
+        let keys = keys::read(jwt)?;
+        Ok(Some(Arc::new(Jwt {
+            topic_bytes_max: config.limits.topic_bytes_max,
+            keys: ArcSwap::from_pointee(keys),
+            verified: Verified::default(),
+            stamps_at_start,
+            reload_asked: Notify::new(),
+            refusals: Refusals::default(),
+            config: jwt.clone(),
+        })))
+    }
+
+    /// What a token says, if it was verified lately and holds still.
+    pub(super) fn find(&self, token: &str, now: Duration) -> Option<Arc<Mortal>> {
+        self.verified.find(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// What a token says, if it holds at this time; the log tells why not, for some a second.
+    pub(super) fn verify(
+        &self,
+        token: &str,
+        now: Duration,
+        labels: &NamedLabels,
+        source: Option<IpAddr>,
+    ) -> Option<Arc<Mortal>> {
+        let era = self.verified.era();
+        let verified = self.claims(token).and_then(|claims| self.mortal(&claims, now, labels));
+        let verified = verified.inspect_err(|why| self.tell(token, why, now, source)).ok();
+        let mortal = verified.map(Arc::new);
+        if let Some(mortal) = &mortal {
+            self.verified.put(token, mortal, era);
+        }
+        mortal
+    }
+
+    /// Has the log say why a token is refused. What the token says of itself is not proven, and cut to a short text.
+    fn tell(&self, token: &str, why: &str, now: Duration, source: Option<IpAddr>) {
+        let Some(untold) = self.refusals.told_of_one(now.as_secs()) else { return };
+        let is_short = token.len() <= self.config.token_bytes_max;
+        let token = Some(token).filter(|_| is_short);
+        let kid = token.and_then(|token| decode_header(token).ok()?.kid);
+        let kid = kid.as_deref().map(shown);
+        let subject = token.and_then(unproven_claims);
+        let subject = subject.as_ref().and_then(|claims| {
+            let named = text(claims, &self.config.device_claim).ok().flatten();
+            named.or(text(claims, "sub").ok().flatten()).map(shown)
+        });
+        let source = source.map(|source| source.to_canonical().to_string());
+        info!(why, kid, subject, source, untold, "a signed token is refused");
+    }
+
+    pub(super) fn ask_reload(&self) {
+        self.reload_asked.notify_one();
+    }
+
+    fn claims(&self, token: &str) -> Result<Claims, String> {
+        let limit = self.config.token_bytes_max;
+        if token.len() > limit {
+            return Err(format!("{} bytes are over {limit} (token_bytes_max)", token.len()));
+        }
+        let header = decode_header(token).map_err(|error| error.to_string())?;
+        if header.crit.is_some() {
+            return Err("it demands extensions (crit)".to_owned());
+        }
+        let mut why = "no key is for it".to_owned();
+        for key in self.keys.load().iter().filter(|key| key.may_be(header.kid.as_deref())) {
+            match decode::<Claims>(token, &key.decoding, &key.validation) {
+                Ok(data) => return Ok(data.claims),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+
+    fn mortal(
+        &self,
+        claims: &Claims,
+        now: Duration,
+        labels: &NamedLabels,
+    ) -> Result<Mortal, String> {
+        let config = &self.config;
+        let exp = claims.get("exp").and_then(seconds).ok_or("exp is no time")?;
+        let ends = (exp + config.leeway).as_millis();
+        let ends = u64::try_from(ends).unwrap_or(u64::MAX);
+        if u128::from(ends) <= now.as_millis() {
+            return Err("it has ended".to_owned());
+        }
+        let device = text(claims, &config.device_claim)?
+            .filter(|device| !device.is_empty())
+            .ok_or_else(|| format!("{} names no device", config.device_claim))?;
+        let priority = match text(claims, &config.priority_claim)? {
+            None => Priority::Normal,
+            Some(name) => Priority::ALL
+                .into_iter()
+                .find(|priority| priority.name() == name)
+                .ok_or_else(|| format!("{} is no priority", config.priority_claim))?,
+        };
+        let own = texts(claims, &config.labels_claim, LABELS_MAX)?.unwrap_or_default();
+        let mut grant = labels.grant(own.into_iter().map(str::to_owned));
+        if let Some(topics) = texts(claims, &config.topics_claim, TOPICS_MAX)? {
+            if !topics.iter().all(|topic| is_pattern(topic, self.topic_bytes_max)) {
+                return Err(format!("{} holds what is no pattern", config.topics_claim));
+            }
+            grant = grant.within(topics.into_iter().map(Pattern::new).collect());
+        }
+        let (kind, grant) = (AuthKind::Jwt, labels.share(grant));
+        Ok(Mortal { kind, device: device.into(), priority, grant, ends })
+    }
+}
+
+impl Refusals {
+    /// How many the log was not told of, if it may be told of one more. Nobody waits here.
+    fn told_of_one(&self, second: u64) -> Option<u64> {
+        let mut told = self.0.try_lock().ok()?;
+        if told.second != second {
+            (told.second, told.count) = (second, 0);
+        }
+        if told.count >= TOLD_PER_SECOND {
+            told.untold += 1;
+            return None;
+        }
+        told.count += 1;
+        Some(mem::take(&mut told.untold))
+    }
+}
+
+impl Watched for Jwt {
+    const WHAT: &'static str = "keys of signed tokens";
+    type Error = JwtKeyError;
+
+    fn stamps_at_start(&self) -> &Stamps {
+        &self.stamps_at_start
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.config)
+    }
+
+    fn reload(&self) -> Result<(), JwtKeyError> {
+        self.keys.store(Arc::new(keys::read(&self.config)?));
+        self.verified.forget();
+        Ok(())
+    }
+}
+
+/// Looks at the files every `auth.jwt.reload_interval`, by the rules that hold for certificates.
+pub(crate) async fn watch(jwt: Arc<Jwt>) {
+    let mut watch = Watch::new(&*jwt);
+    loop {
+        let is_asked = tokio::select! {
+            () = sleep(jwt.config.reload_interval) => false,
+            () = jwt.reload_asked.notified() => true,
+        };
+        let looked = Arc::clone(&jwt);
+        let look = spawn_blocking(move || {
+            watch.look(&*looked, is_asked);
+            watch
+        });
+        let Ok(returned) = look.await else {
+            warn!("keys of signed tokens are no longer reloaded: looking at them has panicked");
+            return;
+        };
+        watch = returned;
+    }
+}
+
+/// Whether a token has the form of a signed one: three parts.
+pub(super) fn is_jwt(token: &str) -> bool {
+    token.bytes().filter(|byte| *byte == b'.').count() == 2
+}
+
+/// What a token says of itself, whoever has signed it.
+fn unproven_claims(token: &str) -> Option<Claims> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok()
+}
+
+/// A text of a stranger, as a log may show it.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+    short.escape_debug().to_string()
+}
+
+fn files(config: &JwtConfig) -> Vec<PathBuf> {
+    config.keys.iter().map(|key| key.file.clone()).collect()
+}
+
+/// A time as such tokens have it, in seconds, which need not be whole.
+fn seconds(value: &Value) -> Option<Duration> {
+    match value.as_u64() {
+        // Some thousand years, so that sums fit.
+        Some(seconds) => Some(Duration::from_secs(seconds.min(1 << 40))),
+        None => Duration::try_from_secs_f64(value.as_f64()?.min(1e12)).ok(),
+    }
+}
+
+fn text<'a>(claims: &'a Claims, name: &str) -> Result<Option<&'a str>, String> {
+    match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            Err(format!("{name} is no text"))
+        }
+    }
+}
+
+fn texts<'a>(claims: &'a Claims, name: &str, max: usize) -> Result<Option<Vec<&'a str>>, String> {
+    let Some(value) = claims.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
+    let items = value.as_array().ok_or_else(|| format!("{name} is no list"))?;
+    if items.len() > max {
+        return Err(format!("{name} has {} elements, more than {max}", items.len()));
+    }
+    let texts: Option<Vec<_>> = items.iter().map(Value::as_str).collect();
+    texts.map(Some).ok_or_else(|| format!("{name} holds what is no text"))
+}
+
+/// Refused tokens that the log is told of in a second: enough for somebody who tries, and nothing for a flood.
+const TOLD_PER_SECOND: u32 = 5;
+/// Of a text that nobody has vouched for.
+const SHOWN_CHARS_MAX: usize = 64;
+/// Patterns that a topic's name is compared with on every act.
+const TOPICS_MAX: usize = 16;
+/// As many as a token of the configuration may have.
+const LABELS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod vectors;

@@ -1,0 +1,41 @@
+//! Rules of origins: they are compared byte for byte with what browsers send, so each must be written like that.
+
+use super::{ConfigError, error};
+use crate::base::config::Config;
+use crate::http::web::head::Origin;
+
+impl Config {
+    pub(super) fn check_origins(&self) -> Result<(), ConfigError> {
+        let origins = &self.http.cors_origins;
+        if origins.len() > ORIGINS_MAX {
+            let value = format!("({} origins)", origins.len());
+            let allowed =
+                format!("at most {ORIGINS_MAX}: every request with an origin looks through them");
+            return Err(error("http.cors_origins", value, allowed));
+        }
+        for (index, origin) in origins.iter().enumerate() {
+            let refuse = |allowed: &str| {
+                let key = format!("http.cors_origins[{index}]");
+                Err(error(&key, format_args!("{origin:?}"), allowed))
+            };
+            if origin == "*" {
+                if origins.len() > 1 {
+                    return refuse("* alone: it stands for all origins");
+                }
+                continue;
+            }
+            if !Origin::parse(origin).is_some_and(|parsed| parsed.is_as_sent()) {
+                return refuse(
+                    "an origin as browsers send it: scheme, host, and the port unless it is the scheme's own, in lower \
+                     case, such as https://app.example or http://localhost:3000; or * for all",
+                );
+            }
+            if origins[..index].contains(origin) {
+                return refuse("each origin once");
+            }
+        }
+        Ok(())
+    }
+}
+
+const ORIGINS_MAX: usize = 256;

@@ -1,0 +1,124 @@
+//! Rules of `[tls]`. Whether its files can be used is found when they are read.
+
+use std::path::Path;
+
+use super::auth::{is_word, quoted};
+use super::{ConfigError, HOUR, TICK, error, within, within_time};
+use crate::base::config::{ClientAuth, ClientIdentity, Config, TlsConfig};
+
+impl Config {
+    pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        self.check_certificates()?;
+        check_clients(tls)?;
+        check_alpn(&tls.alpn)?;
+        let bytes = tls.ticket_secret.len();
+        if bytes != 0 && !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes) {
+            let allowed = format!(
+                "{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes (openssl rand -hex 32), or an empty text for a random one"
+            );
+            return Err(error("tls.ticket_secret", format_args!("({bytes} bytes)"), allowed));
+        }
+        within_time("tls.ticket_rotation", tls.ticket_rotation, ROTATION_MIN, ROTATION_MAX, "")?;
+        within("tls.session_cache_max", tls.session_cache_max, 0..=SESSIONS_MAX)?;
+        within_time("tls.reload_interval", tls.reload_interval, TICK, HOUR, "")?;
+        within("tls.handshake_threads", tls.handshake_threads, 0..=THREADS_MAX)?;
+        within("tls.handshake_queue_max", tls.handshake_queue_max, 1..=QUEUE_MAX)
+    }
+
+    fn check_certificates(&self) -> Result<(), ConfigError> {
+        let certificates = &self.tls.certificates;
+        if certificates.len() > CERTIFICATES_MAX {
+            let value = format!("({} certificates)", certificates.len());
+            return Err(error("tls.certificates", value, format!("at most {CERTIFICATES_MAX}")));
+        }
+        for (index, certificate) in certificates.iter().enumerate() {
+            for (name, path) in
+                [("certificate", &certificate.certificate), ("key", &certificate.key)]
+            {
+                if path.as_os_str().is_empty() {
+                    let key = format!("tls.certificates[{index}].{name}");
+                    return Err(error(&key, shown(path), "the path of a PEM file"));
+                }
+            }
+        }
+        let tls = self.listen.tls.iter().map(|addr| ("listen.tls", addr));
+        let https = self.listen.https.iter().map(|addr| ("listen.https", addr));
+        let exposed = tls.chain(https).find(|(_, addr)| !addr.ip().is_loopback());
+        if let (true, false, Some((key, addr))) =
+            (certificates.is_empty(), self.tls.development_certificate_anywhere, exposed)
+        {
+            let allowed = format!(
+                "at least one certificate, since {addr} of {key} is not on loopback: the development certificate \
+                 is signed by nobody; set [[tls.certificates]], or tls.development_certificate_anywhere = true"
+            );
+            let depends_on = &["listen.tls", "listen.https"];
+            return Err(ConfigError { depends_on, ..error("tls.certificates", "[]", allowed) });
+        }
+        Ok(())
+    }
+}
+
+fn check_clients(tls: &TlsConfig) -> Result<(), ConfigError> {
+    let is_asked = tls.client_auth != ClientAuth::Off;
+    if is_asked && tls.client_ca.as_os_str().is_empty() {
+        let allowed = format!(
+            "the path of a PEM file with the authorities of clients' certificates, since tls.client_auth = \"{}\"",
+            tls.client_auth.name()
+        );
+        let depends_on = &["tls.client_auth"];
+        return Err(ConfigError { depends_on, ..error("tls.client_ca", "\"\"", allowed) });
+    }
+    let allowed =
+        "an empty text while tls.client_auth = \"off\": nobody is asked for a certificate";
+    for (key, path) in [("tls.client_ca", &tls.client_ca), ("tls.client_crl", &tls.client_crl)] {
+        if !is_asked && !path.as_os_str().is_empty() {
+            return Err(error(key, shown(path), allowed));
+        }
+    }
+    if !is_asked && tls.client_identity != ClientIdentity::None {
+        let allowed = "\"none\" while tls.client_auth = \"off\": nobody is asked for a certificate";
+        return Err(error("tls.client_identity", quoted(tls.client_identity.name()), allowed));
+    }
+    Ok(())
+}
+
+fn check_alpn(alpn: &[String]) -> Result<(), ConfigError> {
+    if alpn.len() > ALPN_MAX {
+        let value = format!("({} protocols)", alpn.len());
+        return Err(error("tls.alpn", value, format!("at most {ALPN_MAX}")));
+    }
+    for (index, name) in alpn.iter().enumerate() {
+        let key = format!("tls.alpn[{index}]");
+        if !is_word(name, ALPN_BYTES_MAX) {
+            let allowed = format!("1 to {ALPN_BYTES_MAX} bytes without control characters");
+            return Err(error(&key, quoted(name), allowed));
+        }
+        if alpn[..index].contains(name) {
+            return Err(error(&key, quoted(name), super::auth::ONCE));
+        }
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
+
+/// As long as the keys that are made of it.
+const SECRET_BYTES_MIN: usize = 32;
+const SECRET_BYTES_MAX: usize = 4_096;
+/// The clock of tickets counts seconds. So short a rotation is for trying it out.
+const ROTATION_MIN: std::time::Duration = std::time::Duration::from_secs(1);
+/// A ticket is good for two periods at the most, and for seven days by RFC 8446.
+const ROTATION_MAX: std::time::Duration = std::time::Duration::from_secs(84 * 3_600);
+/// A session takes some hundred bytes, and the table of all is made at the start.
+const SESSIONS_MAX: usize = 1_000_000;
+const THREADS_MAX: usize = 256;
+/// Each holds its hello, and the client waits.
+const QUEUE_MAX: usize = 1_000_000;
+/// Each is read again when one changes.
+const CERTIFICATES_MAX: usize = 1_024;
+const ALPN_MAX: usize = 16;
+/// Its length stands in one byte.
+const ALPN_BYTES_MAX: usize = 255;

@@ -1,0 +1,15 @@
+//! What every other folder may use: configuration, time, threads, lanes to the shards, small tables.
+
+pub(crate) mod clock;
+pub(crate) mod config;
+pub(crate) mod frames;
+pub(crate) mod host;
+pub(crate) mod lanes;
+pub(crate) mod partial;
+pub(crate) mod patience;
+pub(crate) mod private;
+pub(crate) mod proxy;
+pub(crate) mod share;
+pub(crate) mod slab;
+pub(crate) mod threads;
+pub(crate) mod workers;

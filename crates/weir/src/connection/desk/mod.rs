@@ -1,0 +1,558 @@
+//! Where the reports of one shard are carried out, in order, as credits allow.
+
+mod refresh;
+mod terms;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::coop;
+use tracing::debug;
+use weir_engine::{
+    Command, ConnId, CreditKind, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent,
+};
+use weir_wire::format::Format;
+use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
+use weir_wire::v1::{client_message, server_message};
+use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
+
+use crate::auth::devices::NotEntered;
+use crate::auth::{Act, Grant, OWN_GRANT};
+use crate::base::clock::{unix_millis, unix_time};
+use crate::base::frames;
+use crate::connection::reports::{Room, cost};
+use crate::core::events::{EventKind, FromDevice, OnPublish, Refusal};
+use crate::core::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::core::hub::Hub;
+use crate::core::publish::check_fields;
+use crate::core::rights::Denied;
+use crate::core::tickets::Pending;
+use crate::observe::counters::{RefuseCause, SubscribeRefuseCause};
+use crate::topics::{Pattern, SubscribeError, left, validate_name};
+pub(crate) use refresh::Found;
+use refresh::Refreshes;
+pub(crate) use terms::Term;
+use terms::Terms;
+
+/// The jobs that one shard's reports have led to.
+///
+/// Shape: one queue, so that what concerns a connection happens in its order: its adoption, what it sent, its end. The
+/// first job waits for its credit, and all others behind it; what a job leads to takes its place.
+/// Topics and devices are locked only when the credit is there, and nothing waits under a lock.
+pub(crate) struct Desk {
+    hub: Arc<Hub>,
+    shard: usize,
+    room: Arc<Room>,
+    handle: Handle,
+    jobs: VecDeque<Job>,
+    carried_out: u64,
+    terms: Terms,
+    refreshes: Refreshes,
+}
+
+enum Job {
+    /// Enter the handle, welcome the device, subscribe what `Hello` asks for.
+    Adopted {
+        conn: ConnId,
+        ticket: u64,
+    },
+    Received {
+        conn: ConnId,
+        device: DeviceRef,
+        origin: Origin,
+        body: Box<[u8]>,
+    },
+    Closed {
+        conn: ConnId,
+        device: DeviceRef,
+        origin: Origin,
+        reason: CloseReason,
+        topics: Vec<TopicId>,
+    },
+    Subscribe {
+        conn: ConnId,
+        device: DeviceRef,
+        format: Format,
+        topic: String,
+        position: Option<Position>,
+    },
+    /// The next part of what a connection has missed.
+    ResumeNext {
+        conn: ConnId,
+        topic: TopicId,
+        resume: u32,
+        after: u64,
+    },
+    Unsubscribe {
+        conn: ConnId,
+        device: DeviceRef,
+        topic: String,
+    },
+    Send {
+        conn: ConnId,
+        frame: Box<[u8]>,
+    },
+    /// Behind what is queued for the connection, on whichever shard it is.
+    Evict {
+        conn: ConnId,
+        reason: CloseReason,
+    },
+    /// At once.
+    Close {
+        conn: ConnId,
+        reason: CloseReason,
+    },
+}
+
+/// A connection that wants something.
+#[derive(Clone, Copy)]
+struct Asker {
+    conn: ConnId,
+    device: DeviceRef,
+    origin: Origin,
+}
+
+/// There is no credit, or no room in the reserved lane: the job is to be tried again.
+struct Starved(Job);
+
+impl Desk {
+    /// With it comes what is found out for it: see [`Desk::take_found`].
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        shard: usize,
+        room: Arc<Room>,
+    ) -> (Self, mpsc::Receiver<Found>) {
+        let handle = Handle::new(Arc::clone(&hub));
+        let terms = Terms::new(hub.config().auth.expiring_notice);
+        let (refreshes, found) = Refreshes::new();
+        (
+            Self {
+                hub,
+                shard,
+                room,
+                handle,
+                jobs: VecDeque::new(),
+                carried_out: 0,
+                terms,
+                refreshes,
+            },
+            found,
+        )
+    }
+
+    /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
+    pub(crate) fn take(&mut self, report: Report) {
+        match report {
+            Report::Adopted { conn, ticket } => self.jobs.push_back(Job::Adopted { conn, ticket }),
+            Report::Received { conn, device, origin, body } => {
+                self.jobs.push_back(Job::Received { conn, device, origin, body });
+            }
+            Report::Closed { conn, device, origin, reason, topics } => {
+                self.jobs.push_back(Job::Closed { conn, device, origin, reason, topics });
+            }
+            Report::NotEntered { topic } | Report::Left { topic } => {
+                self.hub.router.leave(topic, self.shard);
+            }
+            Report::Refused { ticket, reason } => {
+                let pending = self.hub.tickets[self.shard].take(ticket);
+                debug_assert!(pending.is_some(), "a shard answers what it was offered");
+                self.hub.counters().count_closed(reason);
+                self.hub.assignments.release(self.shard);
+            }
+            Report::ResumeNext { conn, topic, resume, after } => {
+                self.jobs.push_back(Job::ResumeNext { conn, topic, resume, after });
+            }
+            Report::ResumeRefused { conn, topic, resume } => {
+                self.hub.router.resume_refused(conn, topic, resume);
+            }
+            Report::Retired { topic } => self.hub.router.retired(topic),
+            Report::Drained => self.hub.drained.add_permits(1),
+        }
+    }
+
+    /// Jobs that have been carried out.
+    pub(crate) fn carried_out(&self) -> u64 {
+        self.carried_out
+    }
+
+    /// Carries out jobs until none is left, or the first has no credit: then `false`.
+    pub(crate) async fn work(&mut self) -> bool {
+        loop {
+            let is_more = self.look_at_terms();
+            while let Some(job) = self.jobs.pop_front() {
+                if let Err(Starved(job)) = self.carry_out(job) {
+                    self.jobs.push_front(job);
+                    return false;
+                }
+                self.carried_out += 1;
+                coop::consume_budget().await;
+            }
+            if !is_more {
+                break;
+            }
+        }
+        // After a burst the memory is given back.
+        if self.jobs.capacity() > JOBS_KEPT {
+            self.jobs.shrink_to(0);
+        }
+        true
+    }
+
+    fn carry_out(&mut self, job: Job) -> Result<(), Starved> {
+        match job {
+            Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
+            Job::Received { conn, device, origin, body } => {
+                self.handle_frame(Asker { conn, device, origin }, &body);
+                self.room.give(cost(&Report::Received { conn, device, origin, body }));
+                if self.room.take_awaited() {
+                    self.hub.lane(self.shard).nudge();
+                }
+                Ok(())
+            }
+            Job::Closed { conn, device, origin, reason, topics } => {
+                debug!(%conn, %reason, "connection closed");
+                self.terms.remove(conn);
+                if let Some(device) = self.hub.devices.remove(device, conn) {
+                    self.hub.events.tell(conn, &device, EventKind::Disconnected(reason));
+                }
+                self.hub.router.end_resumes(conn);
+                for topic in topics {
+                    self.hub.router.leave(topic, self.shard);
+                }
+                self.hub.assignments.release(self.shard);
+                self.hub.admission.leave(origin);
+                Ok(())
+            }
+            Job::Subscribe { conn, device, format, topic, position } => {
+                self.subscribe((conn, device), topic, (format, position))
+            }
+            Job::ResumeNext { conn, topic, resume, after } => {
+                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
+                    Some(credit) => {
+                        self.hub.router.resume_next(credit, conn, topic, (resume, after));
+                    }
+                    None => return Err(Starved(Job::ResumeNext { conn, topic, resume, after })),
+                }
+                Ok(())
+            }
+            Job::Unsubscribe { conn, device, topic } => {
+                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
+                    Some(credit) => self.hub.router.unsubscribe(credit, conn, &topic),
+                    None => return Err(Starved(Job::Unsubscribe { conn, device, topic })),
+                }
+                self.tell(conn, device, || EventKind::Unsubscribed(topic));
+                Ok(())
+            }
+            Job::Send { conn, frame } => {
+                match self.hub.lane(conn.shard()).try_credit(CreditKind::Control) {
+                    Some(credit) => credit.push(Command::Send(conn, Item::Frame(frame))),
+                    None => return Err(Starved(Job::Send { conn, frame })),
+                }
+                Ok(())
+            }
+            Job::Evict { conn, reason } => {
+                let lane = self.hub.lane(conn.shard());
+                let pushed = lane.try_push(Command::Evict(conn, reason));
+                pushed.map_err(|_| Starved(Job::Evict { conn, reason }))
+            }
+            Job::Close { conn, reason } => {
+                let lane = self.hub.lane(conn.shard());
+                let pushed = lane.try_urgent(Urgent::Close(conn, reason));
+                pushed.map_err(|Full(_)| Starved(Job::Close { conn, reason }))
+            }
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, ticket: u64) -> Result<(), Starved> {
+        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
+            return Err(Starved(Job::Adopted { conn, ticket }));
+        };
+        let Some(pending) = self.hub.tickets[self.shard].take(ticket) else {
+            debug_assert!(false, "a shard answers what it was offered");
+            return Ok(());
+        };
+        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, .. } = *pending;
+        let order = unsettled.order();
+        unsettled.settle();
+        let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
+            connection_id: conn.to_u64(),
+            heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),
+            server_time_ms: u64::try_from(unix_time().as_millis()).unwrap_or(0),
+        }));
+        let welcome = || credit.push(Command::Welcome(conn, welcome));
+        match self.hub.devices.enter(&pin, (order, conn), replaces, welcome) {
+            Ok(replaced) => {
+                if let Some(term) = term {
+                    self.terms.enter(conn, term, unix_millis());
+                }
+                self.tell(conn, pin.device(), || EventKind::Connected);
+                self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);
+                if let Some(replaced) = replaced {
+                    let reason = CloseReason::Replaced;
+                    self.jobs.push_front(Job::Evict { conn: replaced, reason });
+                }
+            }
+            Err(not_entered) => {
+                let reason = match not_entered {
+                    NotEntered::Revoked => CloseReason::Revoked,
+                    NotEntered::Replaced => CloseReason::Replaced,
+                };
+                self.jobs.push_front(Job::Close { conn, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// What `Hello` asks for comes before whatever the connection has sent since.
+    fn subscribe_first(&mut self, asker: Asker, topics: Vec<Subscribe>) {
+        let limit = self.hub.config().limits.topics_per_connection_max;
+        if topics.len() > limit {
+            let message = format!(
+                "hello asks for more topics than the limit of {limit} (limits.topics_per_connection_max)"
+            );
+            self.hub
+                .counters()
+                .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
+            self.answer(asker.conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
+        }
+        for subscribe in topics.into_iter().take(limit).rev() {
+            self.want_topic(asker, subscribe);
+        }
+    }
+
+    fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
+        // A connection that was replaced or revoked is about to be closed; it has no say any more.
+        if !self.hub.devices.has(asker.device, asker.conn) {
+            return;
+        }
+        let handled = match hot::FromDevice::decode(body) {
+            Ok(hot::FromDevice::Publish) => {
+                hot::Publish::decode(body).map(|publish| self.handle_publish(asker, &publish))
+            }
+            Ok(hot::FromDevice::Other) => {
+                let message = ClientMessage::decode(body).map(|message| message.kind);
+                let malformed = |_| weir_wire::WireError::MessageMalformed("not a ClientMessage");
+                message.map_err(malformed).map(|kind| self.handle_message(asker, kind))
+            }
+            // Answered by the shard.
+            Ok(hot::FromDevice::Ping { .. } | hot::FromDevice::Unknown) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if handled.is_err() {
+            self.jobs.push_front(Job::Evict { conn: asker.conn, reason: CloseReason::Malformed });
+        }
+    }
+
+    fn handle_message(&mut self, asker: Asker, kind: Option<client_message::Kind>) {
+        use client_message::Kind;
+        let conn = asker.conn;
+        match kind {
+            Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
+            Some(Kind::Unsubscribe(Unsubscribe { topic })) => self.leave_topic(asker, topic),
+            Some(Kind::Refresh(refresh)) => self.refresh(asker, refresh.token),
+            Some(Kind::Hello(_)) => {
+                let message = "hello was said already".to_owned();
+                self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
+            }
+            // Not among the others that come here.
+            Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
+        }
+    }
+
+    /// Takes on a subscription, if name and right are good.
+    fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
+        let Subscribe { topic, position } = subscribe;
+        let conn = asker.conn;
+        let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
+            let Asker { device, origin, .. } = asker;
+            let format = origin.format;
+            self.jobs.push_front(Job::Subscribe { conn, device, format, topic, position });
+            return;
+        };
+        let frame = match denied {
+            // Not sent back: it may be long.
+            Denied::Name(error) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
+            }
+            Denied::NotPermitted(message) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
+                frames::error(ErrorCode::NotPermitted, message, &topic, 0)
+            }
+        };
+        self.answer(conn, frame);
+    }
+
+    /// Takes on the end of a subscription. Who may not subscribe is in nothing, and learns nothing of the topic.
+    fn leave_topic(&mut self, asker: Asker, topic: String) {
+        let (conn, device) = (asker.conn, asker.device);
+        match self.check(asker, Act::Subscribe, &topic) {
+            Ok(()) => self.jobs.push_front(Job::Unsubscribe { conn, device, topic }),
+            // Not sent back: it may be long.
+            Err(Denied::Name(error)) => {
+                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                let message = error.to_string();
+                self.answer(conn, frames::error(ErrorCode::TopicName, message, "", 0));
+            }
+            Err(Denied::NotPermitted(_)) => self.answer(conn, left(&topic)),
+        }
+    }
+
+    /// Whether the class of the topic permits the act to whoever asks.
+    fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
+        let is_own = |pattern: &Pattern| {
+            let fits = |device: &str| pattern.matches_for(topic, device);
+            self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
+        };
+        self.hub.permit(self.grant(asker), act, topic, is_own).map(|_| ())
+    }
+
+    /// What whoever asks may do.
+    fn grant(&self, asker: Asker) -> &Grant {
+        let auth = &self.hub.auth;
+        match asker.origin.grant {
+            OWN_GRANT => self.terms.grant(asker.conn).map_or(auth.nobody(), |own| auth.grant(own)),
+            number => auth.numbered(number),
+        }
+    }
+
+    fn subscribe(
+        &mut self,
+        (conn, device): (ConnId, DeviceRef),
+        topic: String,
+        (format, position): (Format, Option<Position>),
+    ) -> Result<(), Starved> {
+        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
+            return Err(Starved(Job::Subscribe { conn, device, format, topic, position }));
+        };
+        let from = (format, position);
+        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, from) {
+            self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
+            let frame = match error {
+                // Not sent back: it may be long.
+                SubscribeError::Name(error) => {
+                    frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
+                }
+                SubscribeError::TooManyTopics => {
+                    let limit = self.hub.config().limits.topics_max;
+                    let message = format!("{limit} topics exist, the limit (limits.topics_max)");
+                    frames::error(ErrorCode::TooManyTopics, message, &topic, 0)
+                }
+            };
+            credit.push(Command::Send(conn, Item::Frame(frame)));
+            return Ok(());
+        }
+        self.tell(conn, device, || EventKind::Subscribed(topic));
+        Ok(())
+    }
+
+    /// Tells those who listen, if there are any.
+    fn tell(&self, conn: ConnId, device: DeviceRef, kind: impl FnOnce() -> EventKind) {
+        if !self.hub.events.is_heard() {
+            return;
+        }
+        // One that was replaced or revoked has nothing more to be told but its end.
+        if let Some(device) = self.hub.devices.id_of(device, conn) {
+            self.hub.events.tell(conn, &device, kind());
+        }
+    }
+
+    fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
+        let limit = self.hub.config().limits.topic_bytes_max;
+        let invalid = |message| {
+            self.hub.counters().count_refused(RefuseCause::InvalidField);
+            Refusal { code: ErrorCode::InvalidField, message }
+        };
+        let fields = check_fields(publish.content_type, publish.key).map_err(invalid);
+        let outcome = fields.and_then(|()| match &self.hub.on_publish {
+            Some(on_publish) => self.pass_on(on_publish, asker, publish),
+            None => self.publish(asker, publish).map(Some),
+        });
+        let frame = match outcome {
+            Ok(_) if publish.request == 0 => return,
+            Ok(accepted) => frames::encode(server_message::Kind::Published(Published {
+                request: publish.request,
+                message_id: accepted.map_or(0, |accepted| accepted.id),
+                offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
+                connections: accepted.map_or(0, |accepted| accepted.connections),
+            })),
+            // A name that cannot be is not sent back: it may be long.
+            Err(Refusal { code: code @ ErrorCode::TopicName, message }) => {
+                frames::error(code, message, "", publish.request)
+            }
+            Err(Refusal { code, message }) => {
+                let topic = publish.topic;
+                let topic = if topic.len() > limit { "" } else { topic };
+                frames::error(code, message, topic, publish.request)
+            }
+        };
+        self.answer(asker.conn, frame);
+    }
+
+    /// Publishes to the topic, with the connection as the sender, if its class permits it.
+    ///
+    /// Cost: no allocation but the message's own; the device's id is looked at only where the class asks for it.
+    fn publish(&self, asker: Asker, publish: &hot::Publish<'_>) -> Result<Accepted, Refusal> {
+        if let Err(denied) = self.check(asker, Act::Publish, publish.topic) {
+            let (cause, refusal) = match denied {
+                Denied::Name(error) => (RefuseCause::TopicName, PublishError::from(error).into()),
+                Denied::NotPermitted(message) => {
+                    (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
+                }
+            };
+            self.hub.counters().count_refused(cause);
+            return Err(refusal);
+        }
+        let publication = Publication {
+            target: Target::Topic(publish.topic),
+            payload: payload_of(publish),
+            content_type: publish.content_type,
+            key: publish.key,
+            ttl: None,
+            sender: Some(asker.conn),
+        };
+        Ok(self.hub.publish(&publication, self.grant(asker).publisher())?)
+    }
+
+    /// Gives what a device publishes to the embedding program, which alone decides.
+    fn pass_on(
+        &self,
+        on_publish: &OnPublish,
+        asker: Asker,
+        publish: &hot::Publish<'_>,
+    ) -> Result<Option<Accepted>, Refusal> {
+        let (conn, limit) = (asker.conn, self.hub.config().limits.topic_bytes_max);
+        validate_name(publish.topic, limit).map_err(PublishError::from)?;
+        let Some(device) = self.hub.devices.id_of(asker.device, conn) else {
+            let message = "the connection is about to be closed".to_owned();
+            return Err(Refusal { code: ErrorCode::NotPermitted, message });
+        };
+        let event = FromDevice {
+            conn: Some(conn),
+            device: &device,
+            topic: publish.topic,
+            payload: payload_of(publish),
+            content_type: publish.content_type,
+            key: publish.key,
+            ttl: None,
+            handle: &self.handle,
+        };
+        event.ask(on_publish)
+    }
+
+    fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {
+        self.jobs.push_front(Job::Send { conn, frame });
+    }
+}
+
+fn payload_of<'a>(publish: &hot::Publish<'a>) -> Payload<'a> {
+    match publish.payload {
+        hot::Payload::Text(text) => Payload::Text(text),
+        hot::Payload::Data(data) => Payload::Data(data),
+    }
+}
+
+/// Room for jobs that is kept without use: 16 KiB and a bit.
+const JOBS_KEPT: usize = 256;
+const _: () = assert!(size_of::<Job>() <= 64);

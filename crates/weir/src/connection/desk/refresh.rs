@@ -1,0 +1,182 @@
+//! New credentials for a running connection, and the end of old ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use weir_engine::{ConnId, DeviceRef};
+use weir_store::Millis;
+use weir_wire::v1::server_message::Kind;
+use weir_wire::v1::{Expiring, Refreshed};
+use weir_wire::{CloseReason, ErrorCode};
+
+use super::terms::{Due, NoRefresh, Term};
+use super::{Asker, Desk, Job, Starved};
+use crate::auth::{Admission, NoBearer, TokenOrigin};
+use crate::base::clock::unix_millis;
+use crate::base::frames;
+use crate::core::hub::Hub;
+use crate::observe::counters::RefreshOutcome;
+
+/// What has been found out about the token of a `Refresh`.
+pub(crate) struct Found {
+    conn: ConnId,
+    device: DeviceRef,
+    /// `None`: the connection has gone meanwhile.
+    admitted: Option<Result<Admission, NoBearer>>,
+}
+
+/// Tokens that are being looked at for the connections of one shard.
+pub(super) struct Refreshes {
+    found: mpsc::Sender<Found>,
+}
+
+impl Refreshes {
+    pub(super) fn new() -> (Refreshes, mpsc::Receiver<Found>) {
+        let (sender, receiver) = mpsc::channel(REFRESHES_MAX);
+        (Refreshes { found: sender }, receiver)
+    }
+}
+
+impl Desk {
+    /// When the desk has to be asked again though nothing has come; `None`: only then.
+    pub(crate) fn until_next_look(&self) -> Option<Duration> {
+        (!self.terms.is_empty()).then_some(LOOK_INTERVAL)
+    }
+
+    /// Tells those whose credentials end, and ends those whose have: some at a time, so that others have their turns.
+    /// Whether there may be more.
+    pub(super) fn look_at_terms(&mut self) -> bool {
+        if self.terms.is_empty() || self.jobs.len() > JOBS_MAX {
+            return false;
+        }
+        let now = unix_millis();
+        for _ in 0..LOOKS_MAX {
+            match self.terms.take_due(now) {
+                Some(Due::Tell(conn, ends)) => {
+                    self.hub.counters().count_expiring_told();
+                    let frame = frames::encode(Kind::Expiring(Expiring { expires_at_ms: ends }));
+                    self.jobs.push_back(Job::Send { conn, frame });
+                }
+                // As at a revocation: this waits for no message.
+                Some(Due::End(conn)) => {
+                    let close = Job::Close { conn, reason: CloseReason::Expired };
+                    if let Err(Starved(close)) = self.carry_out(close) {
+                        self.jobs.push_back(close);
+                    }
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Has the token looked at by a task: it may have to be asked for, and costs time in any case.
+    pub(super) fn refresh(&mut self, asker: Asker, token: String) {
+        let Asker { conn, device, .. } = asker;
+        let refused = match self.terms.begin_refresh(conn, unix_millis()) {
+            Ok(()) => match self.refreshes.found.clone().try_reserve_owned() {
+                Ok(place) => {
+                    let hub = Arc::clone(&self.hub);
+                    tokio::spawn(async move {
+                        let admitted = find(&hub, device, conn, &token).await;
+                        place.send(Found { conn, device, admitted });
+                    });
+                    return;
+                }
+                Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
+                    self.terms.end_refresh(conn, None, unix_millis());
+                    NoRefresh::Busy
+                }
+            },
+            Err(refused) => refused,
+        };
+        let (code, outcome, message) = match refused {
+            NoRefresh::Needless => (
+                ErrorCode::NotSupported,
+                RefreshOutcome::Needless,
+                "the credentials of this connection do not end, so there is nothing to refresh",
+            ),
+            NoRefresh::Busy => (
+                ErrorCode::Busy,
+                RefreshOutcome::Busy,
+                "a token is being looked at; try again in a second",
+            ),
+            NoRefresh::TooSoon => (
+                ErrorCode::RateLimited,
+                RefreshOutcome::Busy,
+                "a connection may refresh once a second",
+            ),
+        };
+        self.hub.counters().count_refresh(outcome);
+        self.answer(conn, frames::error(code, message.to_owned(), "", 0));
+    }
+
+    /// Takes what has been found out; what it leads to stands behind what is there.
+    pub(crate) fn take_found(&mut self, found: Found) {
+        let Found { conn, device, admitted } = found;
+        // Replaced, revoked or closed meanwhile: nobody is left to be told.
+        let Some(admitted) = admitted.filter(|_| self.hub.devices.has(device, conn)) else {
+            return;
+        };
+        let now = unix_millis();
+        let (outcome, frame) = match admitted {
+            Ok(admission) => {
+                // What does not end holds for as long as it can.
+                let ends = admission.ends.unwrap_or(Millis::MAX);
+                let term = Term { ends, grant: admission.grant };
+                if !self.terms.end_refresh(conn, Some(term), now) {
+                    return;
+                }
+                let expires_at_ms = admission.ends.unwrap_or(0);
+                let frame = frames::encode(Kind::Refreshed(Refreshed { expires_at_ms }));
+                (RefreshOutcome::Prolonged, frame)
+            }
+            Err(NoBearer::Unknown) => {
+                let message = "the token is not valid, or not one of this device".to_owned();
+                let frame = frames::error(ErrorCode::NotPermitted, message, "", 0);
+                (RefreshOutcome::Refused, frame)
+            }
+            Err(NoBearer::Unavailable | NoBearer::Limited(_)) => {
+                let message = "the token cannot be checked at the moment; try again".to_owned();
+                let frame = frames::error(ErrorCode::Busy, message, "", 0);
+                (RefreshOutcome::Unavailable, frame)
+            }
+        };
+        if outcome != RefreshOutcome::Prolonged && !self.terms.end_refresh(conn, None, now) {
+            return;
+        }
+        self.hub.counters().count_refresh(outcome);
+        self.jobs.push_back(Job::Send { conn, frame });
+    }
+}
+
+/// What a token permits the device of a connection; `None`: the connection has gone.
+async fn find(
+    hub: &Hub,
+    device: DeviceRef,
+    conn: ConnId,
+    token: &str,
+) -> Option<Result<Admission, NoBearer>> {
+    let bearer = match hub.auth.find(token, TokenOrigin::Settled, hub.devices.mark()).await {
+        Ok(bearer) => bearer,
+        Err(no_bearer) => return Some(Err(no_bearer)),
+    };
+    let admit = |id: &str| hub.auth.admit(None, id, &bearer);
+    let claim = hub.devices.with_id_of(device, conn, admit)?;
+    match claim.map(|claim| claim.settled(&hub.auth)) {
+        Ok(Ok(admission)) => Some(Ok(admission)),
+        Ok(Err(claim)) => Some(hub.auth.confirm(claim).await),
+        Err(_) => Some(Err(NoBearer::Unknown)),
+    }
+}
+
+/// Credentials end by the second.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Jobs that one look may lead to: as many as are carried out in a moment.
+const LOOKS_MAX: usize = 256;
+/// While so many wait for their credits, nobody is told.
+const JOBS_MAX: usize = 4 * LOOKS_MAX;
+/// Tokens looked at together for the connections of a shard: some batches of a store.
+const REFRESHES_MAX: usize = 1024;

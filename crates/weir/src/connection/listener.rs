@@ -1,0 +1,343 @@
+//! TCP listeners: binding, and accepting without spinning when descriptors run out.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{SocketFlags, acceptfrom_with};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+use weir_engine::Transport;
+use weir_wire::CloseReason;
+
+use crate::base::config::Config;
+use crate::connection::session;
+use crate::core::hub::Hub;
+use crate::http::{self, Edge};
+use crate::observe::counters::{AcceptError, ConnectRefuseCause};
+use crate::tls::stream::Stream;
+
+/// What the kernel granted of the buffer sizes asked for (it doubles them, and caps them with `wmem_max` and
+/// `rmem_max`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffers {
+    /// `SO_SNDBUF`.
+    pub send_bytes: usize,
+    /// `SO_RCVBUF`.
+    pub recv_bytes: usize,
+}
+
+/// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
+pub(crate) type Listener = AsyncFd<TcpListener>;
+
+/// What is spoken behind a listener, over TLS or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// The frames of devices.
+    Frames,
+    /// HTTP.
+    Http,
+}
+
+/// What accepted connections are given to.
+pub(crate) enum Door {
+    /// A session, which takes them to a shard.
+    Devices(Transport),
+    /// The front, which serves HTTP.
+    Web(Transport, Arc<Edge>),
+}
+
+/// How one is told that there is no place for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// By the frame `Goodbye`.
+    Goodbye,
+    /// By an answer of HTTP.
+    Unavailable,
+    /// By a reset: a handshake only to say it would cost more than all that is saved.
+    Reset,
+}
+
+impl Door {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Door::Devices(transport) | Door::Web(transport, _) => *transport,
+        }
+    }
+
+    pub(crate) fn spoken(&self) -> Spoken {
+        match self {
+            Door::Devices(_) => Spoken::Frames,
+            Door::Web(..) => Spoken::Http,
+        }
+    }
+
+    fn farewell(&self) -> Farewell {
+        match (self.transport(), self.spoken()) {
+            (Transport::Tls, Spoken::Frames | Spoken::Http) => Farewell::Reset,
+            (Transport::Tcp, Spoken::Frames) => Farewell::Goodbye,
+            (Transport::Tcp, Spoken::Http) => Farewell::Unavailable,
+        }
+    }
+}
+
+/// Binds a listener; `rivals`: all of its kind; `is_shared`: others listen on the same address.
+///
+/// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
+/// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
+pub(crate) fn bind(
+    addr: SocketAddr,
+    rivals: &[SocketAddr],
+    is_shared: bool,
+    config: &Config,
+) -> io::Result<(Listener, Buffers)> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(is_shared)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(!takes_both(addr, rivals))?;
+    }
+    let tcp = &config.tcp;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_send_buffer_size(tcp.send_buffer_bytes)?;
+    socket.set_recv_buffer_size(tcp.recv_buffer_bytes)?;
+    socket.set_tcp_user_timeout(Some(tcp.user_timeout))?;
+    socket.set_tcp_notsent_lowat(tcp.notsent_lowat_bytes)?;
+    socket.bind(&addr.into())?;
+    socket.listen(i32::try_from(config.listen.accept_backlog).unwrap_or(i32::MAX))?;
+    let buffers =
+        Buffers { send_bytes: socket.send_buffer_size()?, recv_bytes: socket.recv_buffer_size()? };
+    #[expect(
+        deprecated,
+        reason = "unsound where a type changes its descriptor; a listener keeps it"
+    )]
+    let listener = AsyncFd::with_interest(socket.into(), Interest::READABLE)?;
+    Ok((listener, buffers))
+}
+
+/// Accepts until the gateway drains.
+pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, door: Door) {
+    let _watch = Watch { hub: Arc::clone(&hub), addr: listener.get_ref().local_addr().ok() };
+    let mut draining = hub.draining.subscribe();
+    tokio::select! {
+        () = accept(&hub, &listener, &door) => {}
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => {}
+    }
+}
+
+async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
+    let mut trouble = Trouble::default();
+    let mut refused = 0_u32;
+    loop {
+        let (socket, peer) = match listener.async_io(Interest::READABLE, accept_one).await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                let kind = AcceptError::of(&error);
+                hub.counters().count_accept_error(kind);
+                if !(is_out_of_descriptors(kind) && shed_one(hub, listener, door.farewell())) {
+                    trouble.tell(hub, listener, kind, Some(&error));
+                    trouble.meet(kind, &error).await;
+                }
+                continue;
+            }
+        };
+        if mem::replace(&mut trouble.pause, PAUSE_MIN) != PAUSE_MIN {
+            trouble.tell(hub, listener, AcceptError::Other, None);
+        }
+        hub.counters().count_accepted();
+        let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
+        match hub.admission.enter(hub, door, peer, is_proxied) {
+            Ok(unsettled) => {
+                let Ok(stream) = TcpStream::from_std(socket.into()) else {
+                    hub.counters().count_closed(CloseReason::SocketError);
+                    continue;
+                };
+                let stream = match door.transport() {
+                    Transport::Tcp => Stream::plain(stream),
+                    Transport::Tls => Stream::unsecured(stream),
+                };
+                let hub = Arc::clone(hub);
+                match door {
+                    Door::Devices(_) => {
+                        tokio::spawn(session::run(hub, stream, unsettled, is_proxied));
+                    }
+                    Door::Web(_, edge) => {
+                        let edge = Arc::clone(edge);
+                        tokio::spawn(http::run(hub, edge, stream, unsettled, is_proxied));
+                    }
+                }
+            }
+            Err(cause) => {
+                session::turn_away(hub, socket, peer, cause, door.farewell());
+                refused = refused.wrapping_add(1);
+                // Those who are in have their turn between a crowd that is turned away.
+                if refused.is_multiple_of(REFUSED_AT_ONCE) {
+                    yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// A non-blocking socket and where it comes from, if the kernel says.
+fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    Ok((socket, peer.map(|peer| peer.ip())))
+}
+
+/// Whether a connection from there begins with a PROXY header.
+fn is_proxy(hub: &Hub, peer: IpAddr) -> bool {
+    let peer = peer.to_canonical();
+    hub.config().listen.proxy_networks.iter().any(|network| network.contains(&peer))
+}
+
+/// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
+///
+/// This happens only if the process holds more descriptors of other kinds than were counted at the start.
+fn shed_one(hub: &Hub, listener: &Listener, farewell: Farewell) -> bool {
+    if !hub.admission.lend_descriptor() {
+        return false;
+    }
+    let accepted = accept_one(listener.get_ref());
+    let is_shed = accepted.is_ok();
+    if let Ok((socket, peer)) = accepted {
+        hub.counters().count_accepted();
+        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors, farewell);
+    }
+    hub.admission.restore_descriptors();
+    is_shed
+}
+
+fn is_out_of_descriptors(kind: AcceptError) -> bool {
+    match kind {
+        AcceptError::Emfile => true,
+        // What one process gives up another takes.
+        AcceptError::Enfile | AcceptError::Memory | AcceptError::Aborted | AcceptError::Other => {
+            false
+        }
+    }
+}
+
+/// Whether a listener on the IPv6 wildcard takes IPv4 too: unless IPv4 has a listener of its own on that port.
+pub(crate) fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
+    let is_rival = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
+    addr.ip() == IpAddr::from([0u16; 8]) && !(addr.port() != 0 && listen.iter().any(is_rival))
+}
+
+/// Errors of accepting: how long to pause, and how long to be silent about them.
+struct Trouble {
+    pause: Duration,
+    logged_at: Option<Instant>,
+    unlogged: u64,
+}
+
+impl Trouble {
+    /// Has readiness tell it, or that it is over.
+    fn tell(&self, hub: &Hub, listener: &Listener, kind: AcceptError, error: Option<&io::Error>) {
+        let Ok(addr) = listener.get_ref().local_addr() else { return };
+        if kind != AcceptError::Aborted {
+            let cause = error.map(|error| format!("cannot accept connections: {error}"));
+            hub.readiness.set_listener(addr, cause);
+        }
+    }
+
+    /// Out of descriptors or memory, the connection stays in the backlog and accepting would fail again at once: the
+    /// pause, which grows, is what keeps the thread from spinning.
+    async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
+        self.unlogged += 1;
+        let now = Instant::now();
+        if self.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL) {
+            warn!(kind = kind.name(), %error, times = self.unlogged, "cannot accept a connection");
+            (self.logged_at, self.unlogged) = (Some(now), 0);
+        }
+        match kind {
+            AcceptError::Aborted => {}
+            AcceptError::Emfile
+            | AcceptError::Enfile
+            | AcceptError::Memory
+            | AcceptError::Other => {
+                sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        Self { pause: PAUSE_MIN, logged_at: None, unlogged: 0 }
+    }
+}
+
+/// Notices that a listener has ended by itself.
+struct Watch {
+    hub: Arc<Hub>,
+    addr: Option<SocketAddr>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(addr) = self.addr.filter(|_| !self.hub.is_draining()) {
+            self.hub.readiness.end_listener(addr);
+        }
+    }
+}
+
+/// A quarter of a millisecond's worth.
+const REFUSED_AT_ONCE: u32 = 32;
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Descriptors come back when connections close: soon enough to notice, seldom enough to cost nothing.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wildcard_takes_ipv4_unless_that_listens_itself() {
+        let check = |addr: &str, listen: &[&str], expected: bool| {
+            let listen: Vec<SocketAddr> = listen.iter().map(|addr| addr.parse().unwrap()).collect();
+            assert_eq!(
+                takes_both(addr.parse().unwrap(), &listen),
+                expected,
+                "{addr} in {listen:?}"
+            );
+        };
+        check("[::]:7070", &["[::]:7070"], true);
+        check("[::]:7070", &["[::]:7070", "0.0.0.0:7071"], true);
+        check("[::]:7070", &["[::]:7070", "0.0.0.0:7070"], false);
+        check("[::]:0", &["[::]:0", "127.0.0.1:0"], true);
+        check("[::1]:7070", &["[::1]:7070"], false);
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_inherit_what_the_listener_was_given() {
+        let config = Config::default();
+        let (listener, buffers) =
+            bind("127.0.0.1:0".parse().unwrap(), &[], false, &config).unwrap();
+        let addr = listener.get_ref().local_addr().unwrap();
+        let _peer = std::net::TcpStream::connect(addr).unwrap();
+        let accepted = listener.async_io(Interest::READABLE, accept_one).await;
+        let (stream, peer) = accepted.unwrap();
+        assert_eq!(peer, Some(addr.ip()));
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(config.tcp.user_timeout));
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), config.tcp.notsent_lowat_bytes);
+        assert_eq!(socket.send_buffer_size().unwrap(), buffers.send_bytes);
+        assert_eq!(socket.recv_buffer_size().unwrap(), buffers.recv_bytes);
+    }
+}

@@ -1,0 +1,239 @@
+//! Connections that come from HTTP: a WebSocket says `Hello`, who reads events has said it in his request.
+
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt as _;
+use tracing::debug;
+use weir_engine::Share;
+use weir_wire::format::Format;
+use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
+use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
+use weir_wire::{CloseReason, ErrorCode, ProstMessage, json};
+
+use super::{Greeting, Shown, read_more, say_goodbye, settle};
+use crate::auth::{Admission, Bearer};
+use crate::base::frames;
+use crate::base::partial::{Partial, reason_of};
+use crate::base::patience::Patience;
+use crate::base::share::Charge;
+use crate::core::hub::Hub;
+use crate::limits::admission::Unsettled;
+use crate::tls::stream::Stream;
+
+/// A connection that has been taken from HTTP.
+pub(crate) struct Live {
+    /// What is to be said first: the head of an answer.
+    pub(crate) head: Vec<u8>,
+    /// What has come behind the request.
+    pub(crate) read_ahead: Vec<u8>,
+    /// The device that its certificate names.
+    pub(crate) identity: Option<String>,
+    pub(crate) format: Format,
+    /// The positions that it comes with, if its events name those of all its topics.
+    pub(crate) positions: Option<Vec<(u64, u64)>>,
+    pub(crate) hail: Hail,
+}
+
+/// Who it is.
+pub(crate) enum Hail {
+    /// As the request has said, and as it has been found.
+    Is(Hello, Box<Admission>),
+    /// As its first message says; the token of the request, if it had one, counts where that one shows none.
+    Comes(Option<Bearer>),
+}
+
+/// Why it is not heard to the end of its `Hello`.
+struct NotHailed {
+    reason: CloseReason,
+    /// What it is told, in its format.
+    last: Vec<u8>,
+}
+
+/// Takes a connection to its shard, or says why not.
+pub(crate) async fn run_live(hub: &Arc<Hub>, stream: Stream, unsettled: Unsettled, live: Live) {
+    if let Err(refused) = take(hub, stream, unsettled, live).await {
+        // The place among the unsettled is kept until the socket is closed.
+        let (stream, _unsettled, NotHailed { reason, last }) = refused;
+        say_goodbye(stream, &last, reason).await;
+    }
+}
+
+/// The same for one end of a pair whose other end is ours: what is said there waits, and nothing comes from there, so
+/// nobody is waited for.
+pub(crate) async fn run_paired(hub: &Arc<Hub>, end: Stream, unsettled: Unsettled, live: Live) {
+    if let Err((mut end, _unsettled, NotHailed { last, .. })) =
+        take(hub, end, unsettled, live).await
+    {
+        // Into an empty buffer, which has room for it. Should it fail, the end alone has to say it.
+        let _ = end.write_all(&last).await;
+    }
+}
+
+/// Takes a connection to its shard, or counts that it is refused.
+async fn take(
+    hub: &Arc<Hub>,
+    mut stream: Stream,
+    unsettled: Unsettled,
+    live: Live,
+) -> Result<(), (Stream, Unsettled, NotHailed)> {
+    let format = live.format;
+    let mut draining = hub.draining.subscribe();
+    let hailed = tokio::select! {
+        // The head of the answer leaves before anything else is said.
+        biased;
+        hailed = hear(hub, &mut stream, live) => hailed,
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => {
+            Err(NotHailed::of(format, CloseReason::Draining))
+        }
+    };
+    drop(draining);
+    let refused = match hailed {
+        Ok(greeting) => match settle(hub, stream, greeting, unsettled).await {
+            Ok(()) => return Ok(()),
+            Err((stream, unsettled, reason)) => (stream, unsettled, NotHailed::of(format, reason)),
+        },
+        Err(not_hailed) => (stream, unsettled, not_hailed),
+    };
+    let (stream, _, NotHailed { reason, .. }) = &refused;
+    hub.counters().count_closed(*reason);
+    debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
+    Err(refused)
+}
+
+impl NotHailed {
+    fn of(format: Format, reason: CloseReason) -> NotHailed {
+        let last = match reason.can_be_told() {
+            true => frames::goodbye_as(format, reason),
+            false => Vec::new(),
+        };
+        NotHailed { reason, last }
+    }
+
+    fn closing(reason: CloseReason, code: u16, why: &str) -> NotHailed {
+        let mut last = Vec::new();
+        ws::put_close(code, why, &mut last);
+        NotHailed { reason, last }
+    }
+
+    /// The peer has ended it; one without a code is answered without one.
+    fn answering(code: Option<u16>) -> NotHailed {
+        match code {
+            Some(code) => Self::closing(CloseReason::PeerClosed, code, ""),
+            None => {
+                let mut last = Vec::new();
+                ws::put_frame_head(Opcode::Close, 0, &mut last);
+                NotHailed { reason: CloseReason::PeerClosed, last }
+            }
+        }
+    }
+
+    fn of_ws(error: WsError) -> NotHailed {
+        NotHailed::closing(error.reason(), error.close_code(), &error.to_string())
+    }
+}
+
+/// Says the head, and hears `Hello`.
+async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, NotHailed> {
+    let Live { head, read_ahead, identity, format, positions, hail } = live;
+    let patience = Patience::of(hub.config().connection.hello_timeout);
+    say(stream, &head, &patience).await.map_err(|reason| NotHailed::of(format, reason))?;
+    let (hello, read_ahead, charge, shown) = match hail {
+        Hail::Is(hello, admission) => {
+            let charge = Charge::none(hub.engine().budget(), Share::Unsettled);
+            (hello, read_ahead, charge, Shown::Admitted(admission))
+        }
+        Hail::Comes(bearer) => {
+            let heard = hear_hello(hub, stream, format, read_ahead, &patience).await?;
+            let (hello, read_ahead, charge) = heard;
+            let shown = match bearer.filter(|_| hello.token.is_empty()) {
+                Some(bearer) => Shown::Bearer(bearer),
+                None => Shown::Token,
+            };
+            (hello, read_ahead, charge, shown)
+        }
+    };
+    Ok(Greeting { hello, shown, patience, identity, read_ahead, charge, format, positions })
+}
+
+async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(), CloseReason> {
+    let said = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    patience.within(said).await?.map_err(|error| reason_of(&error))
+}
+
+/// The first message of a WebSocket, what has come behind it, and what both are charged.
+async fn hear_hello(
+    hub: &Hub,
+    stream: &mut Stream,
+    format: Format,
+    read_ahead: Vec<u8>,
+    patience: &Patience,
+) -> Result<(Hello, Vec<u8>, Charge), NotHailed> {
+    let closed = |reason| NotHailed::of(format, reason);
+    let message_bytes_max = hub.config().limits.hello_bytes_max();
+    let limits = ws::Limits { message_bytes_max, fragments_max: ws::FRAGMENTS_MAX };
+    let mut partial = Partial::new(hub.engine().budget());
+    partial.extend(&read_ahead).map_err(closed)?;
+    drop(read_ahead);
+    let mut assembly = Assembly::default();
+    loop {
+        match ws::next(&mut assembly, &mut partial.bytes, limits).map_err(NotHailed::of_ws)? {
+            Step::More { .. } => read_more(&mut partial, stream, patience).await.map_err(closed)?,
+            Step::Fragment { used } => drop(partial.bytes.drain(assembly.bytes()..used)),
+            Step::Control { control, payload, used } => {
+                let payload = &partial.bytes[payload];
+                match control {
+                    Control::Ping => {
+                        let mut pong = Vec::with_capacity(2 + payload.len());
+                        ws::put_frame_head(Opcode::Pong, payload.len(), &mut pong);
+                        pong.extend_from_slice(payload);
+                        say(stream, &pong, patience).await.map_err(closed)?;
+                    }
+                    Control::Pong => {}
+                    Control::Close => {
+                        let code = ws::close_code(payload).map_err(NotHailed::of_ws)?;
+                        return Err(NotHailed::answering(code));
+                    }
+                }
+                drop(partial.bytes.drain(assembly.bytes()..used));
+            }
+            Step::Message { is_text, body, used } => {
+                let hello = decode(format, is_text, &partial.bytes[body])?;
+                let read_ahead = partial.bytes[used..].to_vec();
+                return Ok((hello, read_ahead, partial.into_charge()));
+            }
+        }
+    }
+}
+
+fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotHailed> {
+    if is_text != (format == Format::WsJson) {
+        let why = "messages of this kind are not of the subprotocol";
+        return Err(NotHailed::closing(CloseReason::Malformed, ws::UNSUPPORTED_DATA, why));
+    }
+    let message = if is_text {
+        json::client_message(std::str::from_utf8(body).unwrap_or_default())
+            .map_err(|error| malformed(format, &error.to_string()))?
+    } else {
+        ClientMessage::decode(body).map_err(|error| malformed(format, &error.to_string()))?
+    };
+    match message.kind {
+        Some(Kind::Hello(hello)) => Ok(hello),
+        Some(_) | None => Err(malformed(format, "the first message has to be hello")),
+    }
+}
+
+/// What is wrong with it is said before the end.
+fn malformed(format: Format, why: &str) -> NotHailed {
+    let error = frames::error(ErrorCode::InvalidField, why.to_owned(), "", 0);
+    let mut last = Vec::new();
+    weir_wire::format::encode(format, &error, 0, &mut last);
+    last.extend(frames::goodbye_as(format, CloseReason::Malformed));
+    NotHailed { reason: CloseReason::Malformed, last }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! What is said first to who is taken from HTTP.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::time::{sleep, timeout};
+use weir_engine::Transport;
+
+use super::*;
+use crate::auth::GrantRef;
+use crate::connection::listener::Door;
+use crate::{Config, Gateway};
+
+/// Nothing here takes this long; what does, hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+const FREE: &str = "127.0.0.1:0";
+const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
+
+async fn start() -> (Gateway, Arc<Hub>) {
+    let mut config = Config::default();
+    config.listen.tcp = vec![FREE.parse().unwrap()];
+    config.listen.udp = vec![];
+    config.listen.http = vec![];
+    config.listen.admin = None;
+    config.threads.pin = false;
+    config.memory.budget_bytes = 16 << 20;
+    config.connection.drain_timeout = Duration::ZERO;
+    let gateway = Gateway::builder().config(config).start().await.unwrap();
+    let hub = Arc::clone(gateway.parts().0);
+    (gateway, hub)
+}
+
+#[tokio::test]
+async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
+    let (gateway, hub) = start().await;
+    let listener = TcpListener::bind(FREE).await.unwrap();
+    // One of two things that are ready is as likely to be the first as the other.
+    for _ in 0..32 {
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let door = Door::Devices(Transport::Tcp);
+        hub.draining.send_replace(false);
+        let Ok(unsettled) = hub.admission.enter(&hub, &door, None, false) else {
+            panic!("there is no room");
+        };
+        hub.draining.send_replace(true);
+        let live = Live {
+            head: HEAD.into(),
+            read_ahead: Vec::new(),
+            identity: None,
+            format: Format::WsJson,
+            positions: None,
+            hail: Hail::Comes(None),
+        };
+        let running = {
+            let hub = Arc::clone(&hub);
+            tokio::spawn(async move {
+                run_live(&hub, Stream::plain(socket), unsettled, live).await;
+            })
+        };
+        let mut heard = Vec::new();
+        timeout(PATIENCE, peer.read_to_end(&mut heard)).await.expect("it ends").unwrap();
+        let heard = String::from_utf8_lossy(&heard);
+        assert!(heard.starts_with(HEAD) && heard.contains("draining"), "{heard}");
+        drop(peer);
+        running.await.unwrap();
+    }
+    gateway.shutdown().await;
+}
+
+/// Who holds both ends of a pair is answered without the time that a peer has to end its side.
+#[tokio::test]
+async fn who_is_refused_over_a_pair_is_told_at_once() {
+    let (gateway, hub) = start().await;
+    let (mut ours, end) = UnixStream::pair().unwrap();
+    let end = std::os::fd::OwnedFd::from(end.into_std().unwrap());
+    let end = TcpStream::from_std(end.into()).unwrap();
+    let Ok(unsettled) = hub.admission.enter(&hub, &Door::Devices(Transport::Tcp), None, false)
+    else {
+        panic!("there is no room");
+    };
+    // It is revoked after it was found who it is.
+    let mark = hub.devices.mark();
+    hub.devices.revoke("d");
+    let admission = Admission {
+        device: "d".to_owned(),
+        grant: GrantRef::Numbered(0),
+        priority: weir_engine::Priority::Normal,
+        is_service: false,
+        ends: None,
+        is_kept: false,
+        mark,
+    };
+    let live = Live {
+        head: Vec::new(),
+        read_ahead: Vec::new(),
+        identity: None,
+        format: Format::Sse,
+        positions: None,
+        hail: Hail::Is(Hello::default(), Box::new(admission)),
+    };
+    tokio::select! {
+        // Looked at first: a pause of the machine is none of it.
+        biased;
+        () = run_paired(&hub, Stream::plain(end), unsettled, live) => {}
+        () = sleep(super::super::LINGER_TIMEOUT / 2) => panic!("it waits for an end"),
+    }
+    let mut heard = String::new();
+    timeout(PATIENCE, ours.read_to_string(&mut heard)).await.expect("it ends").unwrap();
+    assert!(heard.contains("event:goodbye") && heard.contains("revoked"), "{heard}");
+    assert_eq!(hub.counters().unsettled(), 0);
+    gateway.shutdown().await;
+}

@@ -1,0 +1,573 @@
+//! A connection before it settles: from accept to the offer to a shard.
+//!
+//! ```text
+//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (desk.rs)
+//!     │                       │                  │                              │
+//!     └ no handshake: alert   └── hello_timeout, malformed, unauthorized, limits ┴──▶ Goodbye, closed
+//! ```
+//!
+//! What is taken from HTTP comes in where `Hello` is heard: see `live`.
+//!
+//! Both headings are there only where they are configured: behind a proxy, and on a listener with TLS.
+
+mod live;
+
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::mem;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tracing::debug;
+use weir_engine::tls::Alert;
+use weir_engine::{Credit, Origin};
+use weir_store::Millis;
+use weir_wire::format::Format;
+use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
+use weir_wire::{CloseReason, ProstMessage, WireError, frame};
+
+use crate::auth::devices::Pin;
+use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT, TokenOrigin};
+use crate::base::config::LimitsConfig;
+use crate::base::lanes::credit;
+use crate::base::partial::{Partial, READ_BYTES};
+use crate::base::patience::Patience;
+use crate::base::proxy::{self, NoHeader};
+use crate::base::share::Charge;
+use crate::base::workers::behind_the_others;
+use crate::connection::desk::Term;
+use crate::connection::listener::{Farewell, Spoken};
+use crate::core::hub::Hub;
+use crate::core::tickets::{Offer, Pending};
+use crate::limits::admission::{self, Unsettled};
+use crate::observe::counters::ConnectRefuseCause;
+use crate::tls::stream::{NotMovable, Parts, Stream};
+use crate::tls::{NotSecured, Secured};
+use crate::{base::frames, http};
+pub(crate) use live::{Hail, Live, run_live, run_paired};
+
+/// Takes a connection to its shard, or says why not.
+///
+/// `is_proxied`: it comes through a proxy, which tells where from.
+/// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
+pub(crate) async fn run(
+    hub: Arc<Hub>,
+    mut stream: Stream,
+    mut unsettled: Unsettled,
+    is_proxied: bool,
+) {
+    let mut draining = hub.draining.subscribe();
+    let greeted = tokio::select! {
+        greeted = greet(&hub, &mut stream, &mut unsettled, is_proxied) => greeted,
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
+    };
+    let refused = match greeted {
+        Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
+        Err(NotGreeted::TurnedAway(cause)) => {
+            // Others wait behind a source over its limits: its place is not kept for it to hear this.
+            let farewell = if stream.is_plain() { Farewell::Goodbye } else { Farewell::Reset };
+            turn_away(&hub, stream.socket(), unsettled.addr(), cause, farewell);
+            return;
+        }
+        Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
+    };
+    // The place among the unsettled is kept until the socket is closed.
+    if let Err((stream, _unsettled, reason)) = refused {
+        hub.counters().count_closed(reason);
+        debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
+        let last = if reason.can_be_told() { frames::goodbye(reason) } else { Box::default() };
+        say_goodbye(stream, &last, reason).await;
+    }
+}
+
+/// Says goodbye at once and closes: for a connection that there is no place for.
+///
+/// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
+pub(crate) fn turn_away(
+    hub: &Hub,
+    socket: impl AsFd,
+    addr: Option<IpAddr>,
+    cause: ConnectRefuseCause,
+    farewell: Farewell,
+) {
+    let reason = hub.admission.refuse(cause, addr);
+    hub.counters().count_closed(reason);
+    if farewell == Farewell::Reset {
+        // Should it fail, the peer sees an end instead.
+        let _ = set_socket_linger(&socket, Some(Duration::ZERO));
+        return;
+    }
+    if !hub.admission.has_time_for_goodbye(cause) {
+        return;
+    }
+    // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
+    let _ = match farewell {
+        Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
+        Farewell::Unavailable => send(&socket, http::UNAVAILABLE, SendFlags::NOSIGNAL),
+        Farewell::Reset => Ok(0),
+    };
+    // A close with unread bytes is a reset, which may overtake what was said.
+    let mut bytes = [0; READ_BYTES];
+    let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
+}
+
+/// What `Hello` was, and what came behind it.
+struct Greeting {
+    hello: Hello,
+    shown: Shown,
+    /// The time that is left for a token to be looked up.
+    patience: Patience,
+    /// The device that its certificate names.
+    identity: Option<String>,
+    read_ahead: Vec<u8>,
+    /// For what is kept of `hello`, and for `read_ahead`.
+    charge: Charge,
+    format: Format,
+    positions: Option<Vec<(u64, u64)>>,
+}
+
+/// What is known of who it is.
+pub(crate) enum Shown {
+    /// The token of `Hello` tells.
+    Token,
+    /// The request that it came by had a token.
+    Bearer(Bearer),
+    /// All of it.
+    Admitted(Box<Admission>),
+}
+
+/// Why a connection is not heard to the end of its `Hello`.
+pub(crate) enum NotGreeted {
+    /// Its own doing, or the time's: it is told as well as can be.
+    Closed(CloseReason),
+    /// There is no place for it, as is known from its PROXY header.
+    TurnedAway(ConnectRefuseCause),
+}
+
+impl From<CloseReason> for NotGreeted {
+    fn from(reason: CloseReason) -> Self {
+        NotGreeted::Closed(reason)
+    }
+}
+
+impl From<NotSecured> for NotGreeted {
+    fn from(not_secured: NotSecured) -> Self {
+        match not_secured {
+            NotSecured::Closed(reason) => NotGreeted::Closed(reason),
+            NotSecured::Refused => NotGreeted::TurnedAway(ConnectRefuseCause::Handshakes),
+        }
+    }
+}
+
+/// Connection, place and reason.
+type Refused = (Stream, Unsettled, CloseReason);
+
+/// Reads the PROXY header, where there is one, makes the handshake, where there is one, and reads `Hello`.
+async fn greet(
+    hub: &Hub,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+) -> Result<Greeting, NotGreeted> {
+    let mut patience = Patience::of(hub.config().connection.hello_timeout);
+    let (mut partial, secured) =
+        arrive(hub, stream, unsettled, is_proxied, Spoken::Frames, &mut patience).await?;
+    let identity = secured.and_then(|secured| secured.identity);
+    let hello_bytes_max = hub.config().limits.hello_bytes_max();
+    loop {
+        // A header that came in pieces.
+        if !is_proxied && stream.is_plain() && proxy::is_signed(&partial.bytes) {
+            return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+        }
+        match frame::decode(&partial.bytes, hello_bytes_max) {
+            Ok(None) => read_more(&mut partial, stream, &patience).await?,
+            Ok(Some((body, taken))) => {
+                let hello = decode_hello(body)?;
+                let read_ahead = partial.bytes[taken..].to_vec();
+                let charge = partial.into_charge();
+                let (format, positions, shown) = (Format::Stream, None, Shown::Token);
+                return Ok(Greeting {
+                    hello,
+                    shown,
+                    patience,
+                    identity,
+                    read_ahead,
+                    charge,
+                    format,
+                    positions,
+                });
+            }
+            Err(WireError::FrameTooLarge { .. }) => return Err(CloseReason::FrameTooLarge.into()),
+            Err(
+                WireError::LengthMalformed
+                | WireError::MessageMalformed(_)
+                | WireError::PingTooLarge(_),
+            ) => return Err(CloseReason::Malformed.into()),
+        }
+    }
+}
+
+/// Reads the PROXY header, where there is one, and makes the handshake, where there is one. Answers with what has come
+/// behind, and what the handshake tells.
+pub(crate) async fn arrive(
+    hub: &Hub,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+    spoken: Spoken,
+    patience: &mut Patience,
+) -> Result<(Partial, Option<Secured>), NotGreeted> {
+    let mut partial = Partial::new(hub.engine().budget());
+    if is_proxied {
+        hear_proxy(stream, unsettled, &mut partial, patience).await?;
+    } else {
+        read_more(&mut partial, stream, patience).await?;
+    }
+    if !is_proxied && proxy::is_signed(&partial.bytes) {
+        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+    }
+    let Some(tls) = hub.tls.as_ref().filter(|_| stream.is_unsecured()) else {
+        return Ok((partial, None));
+    };
+    let received = mem::replace(&mut partial, Partial::new(hub.engine().budget()));
+    let secured = tls.secure(stream, spoken, received, patience).await?;
+    Ok((partial, Some(secured)))
+}
+
+/// Reads the PROXY header, which tells the source.
+async fn hear_proxy(
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    partial: &mut Partial,
+    patience: &Patience,
+) -> Result<(), NotGreeted> {
+    let announced = loop {
+        match proxy::decode(&partial.bytes) {
+            Ok(Some(announced)) => break announced,
+            Ok(None) => read_more(partial, stream, patience).await?,
+            // Whoever has listed what is no proxy would lose all devices that are told not to come back.
+            Err(NoHeader) => {
+                return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+            }
+        }
+    };
+    partial.consume(announced.bytes);
+    match announced.source.or(unsettled.addr()) {
+        Some(source) => unsettled.count_source(source).map_err(NotGreeted::TurnedAway),
+        None => Ok(()),
+    }
+}
+
+pub(crate) async fn read_more(
+    partial: &mut Partial,
+    stream: &mut Stream,
+    patience: &Patience,
+) -> Result<(), CloseReason> {
+    patience.within(partial.read_more(stream)).await?
+}
+
+fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
+    match ClientMessage::decode(body).map(|message| message.kind) {
+        Ok(Some(Kind::Hello(hello))) => Ok(hello),
+        Ok(_) | Err(_) => Err(CloseReason::Malformed),
+    }
+}
+
+/// Authenticates, finds a shard, waits for room in its lane, and offers the connection.
+async fn settle(
+    hub: &Arc<Hub>,
+    stream: Stream,
+    greeting: Greeting,
+    unsettled: Unsettled,
+) -> Result<(), Refused> {
+    let Greeting {
+        mut hello,
+        shown,
+        patience,
+        identity,
+        read_ahead,
+        mut charge,
+        format,
+        positions,
+    } = greeting;
+    let (heartbeat, topics) =
+        (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
+    let kept = topics_bytes(&topics) + read_ahead.len();
+    if charge.set(kept + hello_bytes(&hello)).is_err() {
+        return Err((stream, unsettled, CloseReason::BudgetExhausted));
+    }
+    let origin = TokenOrigin::Connection(unsettled.addr());
+    let admitted = admit(hub, shown, identity.as_deref(), &hello, origin, &patience).await;
+    let (admission, pin) = match admitted {
+        Ok(admitted) => admitted,
+        Err(reason) => return Err((stream, unsettled, reason)),
+    };
+    // Not kept while the lane is full: a token may be as long as a frame.
+    drop(hello);
+    hub.formats.add(format);
+    let (grant, term) = carried(&admission);
+    let (shard, credit) = match find_place(hub, &unsettled).await {
+        Ok(place) => place,
+        Err(reason) => return Err((stream, unsettled, reason)),
+    };
+    let parts = match take_apart(hub, stream, &mut charge, kept) {
+        Ok(parts) => parts,
+        Err((stream, reason)) => {
+            hub.assignments.release(shard);
+            return Err((stream, unsettled, reason));
+        }
+    };
+    let pending = Box::new(Pending {
+        pin,
+        heartbeat,
+        priority: admission.priority,
+        origin: Origin { source: unsettled.source(), grant, format },
+        term,
+        positions,
+        publish_limited: !admission.is_service,
+        replaces: !admission.is_service,
+        topics,
+        unsettled,
+        _charge: charge,
+    });
+    let Ok(offer) = offered(parts, read_ahead) else {
+        hub.assignments.release(shard);
+        hub.counters().count_closed(CloseReason::SocketError);
+        return Ok(());
+    };
+    match hub.tickets[shard].offer(credit, offer, pending) {
+        Ok(false) => {}
+        Ok(true) => {
+            // Others who are ready by now offer theirs first: the shard wakes up once for all.
+            behind_the_others().await;
+            hub.tickets[shard].ring(hub.lane(shard));
+        }
+        Err(offer) => {
+            hub.assignments.release(shard);
+            hub.counters().count_closed(CloseReason::Draining);
+            say_goodbye_for_shard(offer, format, CloseReason::Draining);
+        }
+    }
+    Ok(())
+}
+
+/// Finds a shard, which has one more then, and waits for room in its lane.
+async fn find_place<'a>(
+    hub: &'a Hub,
+    unsettled: &Unsettled,
+) -> Result<(usize, Credit<'a, OwnedFd>), CloseReason> {
+    let shard = admission::Admission::settle(hub).map_err(|cause| unsettled.refuse(cause))?;
+    match timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await {
+        Ok(credit) => Ok((shard, credit)),
+        Err(_) => {
+            hub.assignments.release(shard);
+            Err(unsettled.refuse(ConnectRefuseCause::Mailbox))
+        }
+    }
+}
+
+/// Takes the connection apart. What it has received and not read is charged beside the bytes that are `kept` already.
+fn take_apart(
+    hub: &Hub,
+    stream: Stream,
+    charge: &mut Charge,
+    kept: usize,
+) -> Result<Parts, (Stream, CloseReason)> {
+    if charge.set(kept + stream.input_bytes()).is_err() {
+        return Err((stream, CloseReason::BudgetExhausted));
+    }
+    stream.into_parts().map_err(|(stream, obstacle)| match obstacle {
+        NotMovable::Ended => (stream, CloseReason::PeerClosed),
+        NotMovable::HalfSent => {
+            hub.counters().tls.count_not_moved();
+            (stream, CloseReason::Stalled)
+        }
+    })
+}
+
+/// Who it is. Only a token that is not known here, or an id that may be one of the store's, is waited for, and not for
+/// longer than `Hello` may take.
+///
+/// From the pin on a revocation of the device reaches this connection too; one since its token was looked at does here.
+async fn admit(
+    hub: &Hub,
+    shown: Shown,
+    named: Option<&str>,
+    hello: &Hello,
+    origin: TokenOrigin,
+    patience: &Patience,
+) -> Result<(Admission, Pin), CloseReason> {
+    let admit = |bearer: &Bearer| hub.auth.admit(named, &hello.device_id, bearer);
+    let claim = match shown {
+        Shown::Admitted(admission) => Err(*admission),
+        Shown::Bearer(bearer) => Ok(admit(&bearer)?),
+        Shown::Token => {
+            let mark = hub.devices.mark();
+            Ok(admit(&match hub.auth.look(&hello.token, mark) {
+                Some(found) => found?,
+                // Apart, or everybody who has not settled would have room for it.
+                None => {
+                    let asked = hub.auth.ask(&hello.token, origin, mark);
+                    Box::pin(ask(hub, patience, asked)).await?
+                }
+            })?)
+        }
+    };
+    let admission = match claim.map(|claim| claim.settled(&hub.auth)) {
+        Err(admission) | Ok(Ok(admission)) => admission,
+        Ok(Err(claim)) => Box::pin(ask(hub, patience, hub.auth.confirm(claim))).await?,
+    };
+    let pin = hub.devices.pin_since(&admission.device, admission.mark)?;
+    if let (true, Some(devices)) = (admission.is_kept, &hub.device_store) {
+        devices.note_seen(&admission.device);
+    }
+    Ok((admission, pin))
+}
+
+/// Waits for what keeps tokens and devices, as long as there is time for `Hello`.
+async fn ask<T>(
+    hub: &Hub,
+    patience: &Patience,
+    asked: impl Future<Output = Result<T, NoBearer>>,
+) -> Result<T, CloseReason> {
+    let mut draining = hub.draining.subscribe();
+    tokio::select! {
+        asked = patience.within(asked) => match asked {
+            Ok(asked) => Ok(asked?),
+            // Its time is over, but it was we who let it wait.
+            Err(_) => Err(CloseReason::StoreUnavailable),
+        },
+        // The sender lives in the hub, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
+    }
+}
+
+/// What the shard carries of what somebody may do, and what stands on the front if that ends.
+fn carried(admission: &Admission) -> (u16, Option<Term>) {
+    match (&admission.grant, admission.ends) {
+        (GrantRef::Numbered(number), None) => (*number, None),
+        (grant, ends) => {
+            let term = Term { ends: ends.unwrap_or(Millis::MAX), grant: grant.clone() };
+            (OWN_GRANT, Some(term))
+        }
+    }
+}
+
+fn offered(parts: Parts, mut read_ahead: Vec<u8>) -> io::Result<Offer> {
+    read_ahead.extend(parts.read_ahead);
+    let socket = OwnedFd::from(parts.socket.into_std()?);
+    Ok(Offer { socket, read_ahead, tls: parts.tls })
+}
+
+/// What the shard would say that does not take connections any more.
+fn say_goodbye_for_shard(offer: Offer, format: Format, reason: CloseReason) {
+    let mut goodbye = frames::goodbye_as(format, reason);
+    if let Some(mut tls) = offer.tls {
+        let plaintext = mem::take(&mut goodbye);
+        let sealed = tls
+            .session
+            .seal(&[IoSlice::new(&plaintext)], &mut goodbye)
+            .and_then(|_| tls.session.seal_alert(Alert::CloseNotify, &mut goodbye));
+        if sealed.is_err() {
+            return;
+        }
+    }
+    let _ = std::net::TcpStream::from(offer.socket).write(&goodbye);
+}
+
+/// The topics that `Hello` asks for, and one more where it asks for too many, which is what tells.
+///
+/// A topic without a name takes two bytes on the wire and 56 here: the longest `Hello` would hold megabytes. A name that
+/// is too long stays just as much too long as is needed to tell.
+fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
+    let mut topics = std::mem::take(&mut hello.topics);
+    topics.truncate(limits.topics_per_connection_max + 1);
+    topics.shrink_to_fit();
+    for Subscribe { topic, .. } in &mut topics {
+        let is_end = |at: &usize| topic.is_char_boundary(*at);
+        if let Some(end) = (limits.topic_bytes_max + 1..topic.len()).find(is_end) {
+            topic.truncate(end);
+            topic.shrink_to_fit();
+        }
+    }
+    topics
+}
+
+/// Bytes of `Hello` beside its topics.
+fn hello_bytes(hello: &Hello) -> usize {
+    hello.device_id.capacity() + hello.token.capacity() + hello.client.capacity()
+}
+
+fn topics_bytes(topics: &Vec<Subscribe>) -> usize {
+    let names: usize = topics.iter().map(|subscribe| subscribe.topic.capacity()).sum();
+    topics.capacity() * size_of::<Subscribe>() + names
+}
+
+fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
+    let connection = &hub.config().connection;
+    match wished_ms {
+        0 => connection.heartbeat,
+        ms => Duration::from_millis(u64::from(ms))
+            .clamp(connection.heartbeat_min, connection.heartbeat_max),
+    }
+}
+
+/// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does
+/// not turn our close into a reset that overtakes it.
+async fn say_goodbye(mut stream: Stream, last: &[u8], reason: CloseReason) {
+    let said = async {
+        if !stream.is_unsecured() && reason != CloseReason::TlsRecord {
+            stream.write_all(last).await?;
+        }
+        stream.shutdown().await?;
+        for _ in 0..DISCARDED_READS_MAX {
+            stream.socket().readable().await?;
+            if discard(stream.socket())? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Whether it arrived or not, the socket is closed now.
+    let _ = timeout(LINGER_TIMEOUT, said).await;
+}
+
+/// Reads and forgets; 0 at the end, otherwise at least 1.
+pub(crate) fn discard(stream: &TcpStream) -> io::Result<usize> {
+    let mut bytes = [0; READ_BYTES];
+    match stream.try_read(&mut bytes) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(1),
+        read => read,
+    }
+}
+
+/// Together with the time-out: how much a refused peer may still send before it gets a reset.
+const DISCARDED_READS_MAX: usize = 64;
+/// Longer in tests: a slow machine does not take as long.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
+/// A lane that is full for this long belongs to a server that has more than it can do.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_kept_of_what_hello_asks_for_than_can_be() {
+        let limits =
+            LimitsConfig { topics_per_connection_max: 4, topic_bytes_max: 8, ..Default::default() };
+        let names = ["12345678", "123456789", "1234567890", "1234567äää", "", "six"];
+        let topics = names.map(|name| Subscribe { topic: name.to_owned(), position: None });
+        let mut hello = Hello { topics: topics.into(), ..Hello::default() };
+        let wished = wished_topics(&limits, &mut hello);
+        let wished: Vec<&str> = wished.iter().map(|wish| wish.topic.as_str()).collect();
+        assert_eq!(wished, ["12345678", "123456789", "123456789", "1234567ä", ""]);
+    }
+}

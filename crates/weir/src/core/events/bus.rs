@@ -1,0 +1,416 @@
+//! What happens to connections, for those who listen: nobody waits for them.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use weir_engine::ConnId;
+use weir_wire::CloseReason;
+
+use crate::base::clock::unix_time;
+
+/// Something has happened to a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When the front learnt of it, since 1970.
+    pub at: Duration,
+    /// The connection.
+    pub conn: ConnId,
+    /// Its device's id.
+    pub device: String,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// It has settled.
+    Connected,
+    /// It has ended, and with it its subscriptions.
+    Disconnected(CloseReason),
+    /// It was entered into a topic; also if it was in it already, or its shard has to refuse it because it is in as
+    /// many topics as it may.
+    Subscribed(String),
+    /// It was taken out of a topic, at its own wish.
+    Unsubscribed(String),
+}
+
+/// Which events to hear of; by default all.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EventFilter {
+    /// Names of kinds ([`EventKind::name`]); empty: every kind.
+    pub kinds: Vec<&'static str>,
+    /// Only of this device.
+    pub device: Option<String>,
+    /// Only of topics whose name begins so, and so only of subscriptions.
+    pub topic: Option<String>,
+    /// Only of this share of the connections, from 0 to 1: of one that is among them, all.
+    pub sample: Option<f64>,
+}
+
+/// Why no more events come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventsEnd {
+    /// The reader has fallen behind and was cut.
+    Overflow {
+        /// Events that were not delivered up to the cut; those after it are not counted.
+        dropped: u64,
+    },
+    /// The gateway has ended.
+    Closed,
+}
+
+/// Events for one reader, in each connection's order.
+///
+/// Limits: [`Events::QUEUE_MAX`] events wait; with one more the reader is cut, and what waits is let go of.
+pub struct Events {
+    bus: Arc<Bus>,
+    reader: Arc<Reader>,
+}
+
+/// Passes events on to the readers.
+///
+/// Cost: one relaxed read an event while nobody listens. Otherwise each event that passes somebody's filter is made
+/// once and shared.
+#[derive(Default)]
+pub(crate) struct Bus {
+    /// As many as there are in `readers`.
+    count: AtomicUsize,
+    readers: RwLock<Readers>,
+    dropped: AtomicU64,
+    cut: AtomicU64,
+}
+
+#[derive(Default)]
+struct Readers {
+    /// Those who are neither gone nor cut.
+    list: Vec<Arc<Reader>>,
+    /// No more events will come.
+    is_closed: bool,
+}
+
+/// For the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EventCounts {
+    pub(crate) readers: usize,
+    pub(crate) cut: u64,
+    pub(crate) dropped: u64,
+}
+
+struct Reader {
+    filter: EventFilter,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Arc<Event>>,
+    /// Comes behind what still waits.
+    end: Option<EventsEnd>,
+    waker: Option<Waker>,
+}
+
+impl Event {
+    /// The topic, of a subscription.
+    pub fn topic(&self) -> Option<&str> {
+        self.kind.topic()
+    }
+}
+
+impl EventKind {
+    /// The name of every kind.
+    pub const NAMES: [&'static str; 4] =
+        ["connected", "disconnected", "subscribed", "unsubscribed"];
+
+    /// The kind in a word.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            EventKind::Connected => Self::NAMES[0],
+            EventKind::Disconnected(_) => Self::NAMES[1],
+            EventKind::Subscribed(_) => Self::NAMES[2],
+            EventKind::Unsubscribed(_) => Self::NAMES[3],
+        }
+    }
+
+    fn topic(&self) -> Option<&str> {
+        match self {
+            EventKind::Subscribed(topic) | EventKind::Unsubscribed(topic) => Some(topic),
+            EventKind::Connected | EventKind::Disconnected(_) => None,
+        }
+    }
+}
+
+impl EventFilter {
+    fn lets_pass(&self, event: &Event) -> bool {
+        let (kinds, name) = (&self.kinds, event.kind.name());
+        (kinds.is_empty() || kinds.contains(&name))
+            && self.device.as_ref().is_none_or(|device| *device == event.device)
+            && self.sample.is_none_or(|share| is_sampled(event.conn, share))
+            && self
+                .topic
+                .as_deref()
+                .is_none_or(|prefix| event.topic().is_some_and(|topic| topic.starts_with(prefix)))
+    }
+}
+
+impl Events {
+    /// Readers at one time.
+    pub const READERS_MAX: usize = 16;
+    /// Events that wait for a reader: 2 MiB with the longest names.
+    pub const QUEUE_MAX: usize = 1024;
+
+    /// Waits for the next event.
+    ///
+    /// Errors: why none will come any more.
+    pub async fn next(&mut self) -> Result<Arc<Event>, EventsEnd> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The next event; wakes when there is one.
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Arc<Event>, EventsEnd>> {
+        let mut queue = self.reader.lock();
+        if let Some(event) = queue.events.pop_front() {
+            return Poll::Ready(Ok(event));
+        }
+        if let Some(end) = queue.end {
+            return Poll::Ready(Err(end));
+        }
+        queue.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.bus.remove(&self.reader);
+    }
+}
+
+impl Bus {
+    /// From now on; nothing but the end if the bus is closed.
+    pub(crate) fn listen(self: &Arc<Self>, filter: EventFilter) -> Option<Events> {
+        let reader = Arc::new(Reader { filter, queue: Mutex::default() });
+        let mut readers = self.readers.write().expect(NO_PANIC);
+        if readers.is_closed {
+            reader.lock().end = Some(EventsEnd::Closed);
+        } else if readers.list.len() >= Events::READERS_MAX {
+            return None;
+        } else {
+            readers.list.push(Arc::clone(&reader));
+            self.count.store(readers.list.len(), Ordering::Relaxed);
+        }
+        drop(readers);
+        Some(Events { bus: Arc::clone(self), reader })
+    }
+
+    /// Whether anybody would hear of an event: asked before anything is built for one.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tells those who listen. Never waits for them.
+    pub(crate) fn tell(&self, conn: ConnId, device: &str, kind: EventKind) {
+        if !self.is_heard() {
+            return;
+        }
+        let event = Arc::new(Event { at: unix_time(), conn, device: device.to_owned(), kind });
+        let mut cut = Vec::new();
+        for reader in &self.readers.read().expect(NO_PANIC).list {
+            if reader.filter.lets_pass(&event) && !self.push(reader, &event) {
+                cut.push(Arc::clone(reader));
+            }
+        }
+        // Its place is free for another, however long its connection takes to end.
+        cut.iter().for_each(|reader| self.remove(reader));
+    }
+
+    /// Ends all streams behind what still waits.
+    pub(crate) fn close(&self) {
+        let mut readers = self.readers.write().expect(NO_PANIC);
+        readers.is_closed = true;
+        for reader in &readers.list {
+            let mut queue = reader.lock();
+            queue.end.get_or_insert(EventsEnd::Closed);
+            queue.wake();
+        }
+    }
+
+    pub(crate) fn counts(&self) -> EventCounts {
+        EventCounts {
+            readers: self.count.load(Ordering::Relaxed),
+            cut: self.cut.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+        }
+    }
+
+    fn remove(&self, reader: &Arc<Reader>) {
+        let mut readers = self.readers.write().expect(NO_PANIC);
+        readers.list.retain(|other| !Arc::ptr_eq(other, reader));
+        self.count.store(readers.list.len(), Ordering::Relaxed);
+    }
+
+    /// `false`: the reader was cut.
+    fn push(&self, reader: &Reader, event: &Arc<Event>) -> bool {
+        let mut queue = reader.lock();
+        if queue.end.is_some() {
+            return true;
+        }
+        let is_room = queue.events.len() < Events::QUEUE_MAX;
+        if is_room {
+            queue.events.push_back(Arc::clone(event));
+        } else {
+            let dropped = std::mem::take(&mut queue.events).len() as u64 + 1;
+            queue.end = Some(EventsEnd::Overflow { dropped });
+            self.cut.fetch_add(1, Ordering::Relaxed);
+            self.dropped.fetch_add(dropped, Ordering::Relaxed);
+        }
+        queue.wake();
+        is_room
+    }
+}
+
+impl Reader {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect(NO_PANIC)
+    }
+}
+
+impl Queue {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Whether a connection is among a share of them: the same answer for all that is heard of it.
+fn is_sampled(conn: ConnId, share: f64) -> bool {
+    // Spreads ids that differ in few bits over all numbers (the finisher of SplitMix64).
+    let mut mixed = conn.to_u64().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let place = (mixed ^ (mixed >> 31)) >> 11;
+    (place as f64) < share * (1u64 << 53) as f64
+}
+
+const NO_PANIC: &str = "no panic happens under the locks of the events";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(number: u64) -> ConnId {
+        ConnId::from_u64(number)
+    }
+
+    /// The kinds of events that wait for a reader, and its end.
+    fn drain(events: &mut Events) -> (Vec<String>, Option<EventsEnd>) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut heard = Vec::new();
+        loop {
+            match events.poll_next(&mut cx) {
+                Poll::Ready(Ok(event)) => {
+                    let topic = event.topic().unwrap_or_default();
+                    heard.push(format!("{} {} {topic}", event.kind.name(), event.device));
+                }
+                Poll::Ready(Err(end)) => return (heard, Some(end)),
+                Poll::Pending => return (heard, None),
+            }
+        }
+    }
+
+    fn tell_all(bus: &Bus) {
+        let topic = |topic: &str| topic.to_owned();
+        for (device, kind) in [
+            ("a", EventKind::Connected),
+            ("a", EventKind::Subscribed(topic("news/1"))),
+            ("b", EventKind::Connected),
+            ("b", EventKind::Subscribed(topic("room"))),
+            ("b", EventKind::Unsubscribed(topic("room"))),
+            ("a", EventKind::Disconnected(CloseReason::PeerClosed)),
+        ] {
+            bus.tell(conn(1), device, kind);
+        }
+    }
+
+    #[test]
+    fn a_filter_lets_pass_what_it_names() {
+        let bus = Arc::new(Bus::default());
+        tell_all(&bus);
+        let all = EventFilter::default;
+        let filters = [
+            (all(), 6),
+            (EventFilter { kinds: vec!["connected", "disconnected"], ..all() }, 3),
+            (EventFilter { device: Some("a".to_owned()), ..all() }, 3),
+            (EventFilter { topic: Some("news".to_owned()), ..all() }, 1),
+            (EventFilter { topic: Some(String::new()), ..all() }, 3),
+            (EventFilter { sample: Some(0.0), ..all() }, 0),
+            (EventFilter { sample: Some(1.0), ..all() }, 6),
+        ];
+        for (filter, count) in filters {
+            let mut events = bus.listen(filter.clone()).unwrap();
+            tell_all(&bus);
+            let (heard, end) = drain(&mut events);
+            assert_eq!((heard.len(), end), (count, None), "{filter:?}: {heard:?}");
+        }
+        assert_eq!(bus.counts(), EventCounts { readers: 0, cut: 0, dropped: 0 });
+    }
+
+    #[test]
+    fn a_share_of_the_connections_is_about_that_share() {
+        let sampled = (0..10_000).filter(|number| is_sampled(conn(*number), 0.1)).count();
+        assert!((900..1_100).contains(&sampled), "{sampled}");
+    }
+
+    #[test]
+    fn a_reader_that_is_behind_is_cut_and_the_others_are_not() {
+        let bus = Arc::new(Bus::default());
+        let mut slow = bus.listen(EventFilter::default()).unwrap();
+        let mut quick = bus.listen(EventFilter::default()).unwrap();
+        for number in 0..Events::QUEUE_MAX + 10 {
+            bus.tell(conn(number as u64), "d", EventKind::Connected);
+            assert_eq!(drain(&mut quick).0.len(), 1);
+        }
+        let dropped = Events::QUEUE_MAX as u64 + 1;
+        let overflow = Some(EventsEnd::Overflow { dropped });
+        assert_eq!(drain(&mut slow), (Vec::new(), overflow));
+        assert_eq!(bus.counts(), EventCounts { readers: 1, cut: 1, dropped });
+        bus.tell(conn(1), "last", EventKind::Connected);
+        bus.close();
+        assert_eq!(drain(&mut slow), (Vec::new(), overflow));
+        let last = vec!["connected last ".to_owned()];
+        assert_eq!(drain(&mut quick), (last, Some(EventsEnd::Closed)));
+    }
+
+    #[test]
+    fn there_is_a_bound_on_readers() {
+        let bus = Arc::new(Bus::default());
+        let listen = || bus.listen(EventFilter::default());
+        let mut readers: Vec<_> = (0..Events::READERS_MAX).map(|_| listen().unwrap()).collect();
+        assert!(listen().is_none());
+        readers.pop();
+        assert!(listen().is_some());
+        // Those who are cut leave their places at once.
+        for _ in 0..=Events::QUEUE_MAX {
+            bus.tell(conn(1), "d", EventKind::Connected);
+        }
+        assert_eq!(bus.counts().readers, 0);
+        assert!(listen().is_some());
+    }
+
+    #[test]
+    fn who_listens_after_the_end_hears_of_it() {
+        let bus = Arc::new(Bus::default());
+        bus.close();
+        let mut late = bus.listen(EventFilter::default()).unwrap();
+        bus.tell(conn(1), "d", EventKind::Connected);
+        assert_eq!(drain(&mut late), (Vec::new(), Some(EventsEnd::Closed)));
+    }
+}

@@ -1,0 +1,386 @@
+//! The gateway from the inside: what the publish API, an embedding program and the metrics call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_engine::{ConnId, ConnectionInfo, Engine};
+
+use crate::base::config::Config;
+use crate::base::lanes::Publisher;
+use crate::core::events::{EventCounts, EventFilter, Events};
+use crate::core::hub::Hub;
+use crate::limits::admission::Admission;
+use crate::observe::access::AccessLog;
+use crate::observe::counters::Counters;
+use crate::observe::readiness::Readiness;
+use crate::provisioning::device_store::DeviceStore;
+use crate::tls::Contexts;
+
+/// The gateway from the inside.
+///
+/// Cost: cloning copies a pointer; whoever holds one keeps the gateway's tables alive, not its threads.
+#[derive(Clone)]
+pub struct Handle {
+    hub: Arc<Hub>,
+}
+
+/// How many things the front holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Device records: devices that are connected or connecting.
+    pub devices: usize,
+    /// Topics.
+    pub topics: usize,
+    /// Source addresses that are known; none where they are not limited.
+    pub sources: usize,
+}
+
+/// What all topics keep together for those who come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retained {
+    /// Messages.
+    pub messages: usize,
+    /// What they occupy.
+    pub bytes: usize,
+    /// The most that they may occupy.
+    pub bytes_max: usize,
+    /// Messages that were not kept since the start, because of that limit.
+    pub refused: u64,
+}
+
+impl Handle {
+    pub(crate) fn new(hub: Arc<Hub>) -> Handle {
+        Handle { hub }
+    }
+
+    /// Publishes a message. Never waits.
+    ///
+    /// Errors: a topic name or a size that cannot be; a full mailbox, budget or tick, or more messages than the topic
+    /// takes, to be tried again after the delay.
+    /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
+    pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
+        self.hub.publish(publication, Publisher::Backend)
+    }
+
+    /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.
+    ///
+    /// Errors: a shard does not answer; so do the three below.
+    pub async fn connections(
+        &self,
+        query: &ConnectionQuery,
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
+        self.hub.connections(query).await
+    }
+
+    /// One connection; `None` if it has gone.
+    pub async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
+        self.hub.connection(id).await
+    }
+
+    /// Closes a connection with `closed_by_operator`; `false` if it has gone.
+    pub async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
+        self.hub.close(id).await
+    }
+
+    /// A device's connections; `None` if the device is unknown.
+    pub async fn device(&self, id: &str) -> Result<Option<Vec<Connection>>, ShardSilent> {
+        self.hub.device(id).await
+    }
+
+    /// Ends what a device was permitted: its connections are closed with `revoked`, those that are just being
+    /// authenticated too; `false` if the device is unknown. It may connect again with credentials that are still
+    /// valid.
+    ///
+    /// Errors: a shard that does not take it; as soon as it does, the connections are closed nevertheless.
+    pub async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
+        self.hub.revoke(id).await
+    }
+
+    /// Where devices are kept, if anywhere.
+    pub fn device_store(&self) -> Option<&Arc<DeviceStore>> {
+        self.hub.device_store.as_ref()
+    }
+
+    /// Topics whose name begins with `prefix` and stands behind `after`, at most `limit`, by name.
+    pub fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        self.hub.topics(prefix, after, limit)
+    }
+
+    /// Whether the gateway listens, does not drain, has all its shards, and has a store that works, if it has one.
+    pub fn is_ready(&self) -> bool {
+        self.hub.is_ready()
+    }
+
+    /// The same part by part, since when, and why not.
+    ///
+    /// Cost: a short lock. The store is asked every five seconds, and not by this.
+    pub fn readiness(&self) -> Readiness {
+        self.hub.readiness.read()
+    }
+
+    /// The shards, for what they count.
+    pub fn engine(&self) -> &Engine {
+        self.hub.engine()
+    }
+
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.hub.config()
+    }
+
+    /// What happens to connections from now on, as far as the filter lets it pass.
+    ///
+    /// Errors: `None` if [`Events::READERS_MAX`] read already. Cost: nothing is built while nobody reads.
+    pub fn events(&self, filter: EventFilter) -> Option<Events> {
+        self.hub.events.listen(filter)
+    }
+
+    pub(crate) fn event_counts(&self) -> EventCounts {
+        self.hub.events.counts()
+    }
+
+    /// What the front counts.
+    pub fn counters(&self) -> &Counters {
+        self.hub.counters()
+    }
+
+    /// Has the files that `[tls]` names read now, and the keys of `[auth.jwt]`; the log tells what came of it. They are
+    /// looked at every `reload_interval` anyway. `false`: nothing listens with TLS, and no key is configured.
+    pub fn reload_certificates(&self) -> bool {
+        let has_keys = self.hub.auth.ask_reload();
+        self.tls().map(Contexts::ask_reload).is_some() || has_keys
+    }
+
+    /// Has the file of the access log opened anew, once it has been renamed; the log tells what came of it. `false`:
+    /// there is none.
+    pub fn reopen_access_log(&self) -> bool {
+        self.hub.access_log.reopen()
+    }
+
+    pub(crate) fn access_log(&self) -> &AccessLog {
+        &self.hub.access_log
+    }
+
+    pub(crate) fn tls(&self) -> Option<&Contexts> {
+        self.hub.tls.as_ref().map(|tls| &**tls.contexts())
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.hub.admission
+    }
+
+    /// How many devices and topics there are.
+    pub fn gauges(&self) -> Gauges {
+        self.hub.gauges()
+    }
+
+    /// What all topics keep together.
+    pub fn retained(&self) -> Retained {
+        let retained = self.hub.router.retained();
+        Retained {
+            messages: retained.messages(),
+            bytes: retained.bytes(),
+            bytes_max: retained.bytes_max(),
+            refused: retained.refused(),
+        }
+    }
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// To the subscribers of a topic.
+    Topic(&'a str),
+    /// To the connections of a device.
+    Device(&'a str),
+    /// To every connection.
+    All,
+}
+
+/// The content of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// UTF-8 text.
+    Text(&'a str),
+    /// Bytes.
+    Data(&'a [u8]),
+}
+
+/// A message to publish.
+#[derive(Debug, Clone, Copy)]
+pub struct Publication<'a> {
+    /// Where it goes.
+    pub target: Target<'a>,
+    /// What it says.
+    pub payload: Payload<'a>,
+    /// Media type, or empty.
+    pub content_type: &'a str,
+    /// Conflation key, or empty.
+    pub key: &'a str,
+    /// After this long it is not begun any more.
+    pub ttl: Option<Duration>,
+    /// The connection that published it, if a device did.
+    pub sender: Option<ConnId>,
+}
+
+/// A message was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// Its id, unique for a server.
+    pub id: u64,
+    /// Its offset in the topic's epoch; `None` where there is no topic, or nobody is in it and its class
+    /// keeps nothing.
+    pub offset: Option<u64>,
+    /// Connections that it was queued for.
+    pub connections: u32,
+}
+
+/// A message was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// A topic name that cannot be.
+    #[error("{0}")]
+    TopicName(#[from] TopicNameError),
+    /// Its frame would be over the limit.
+    #[error("message of {bytes} bytes is over the limit of {limit} (limits.frame_bytes_max)")]
+    TooLarge {
+        /// Bytes of the frame.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Its frame would be over the limit of the topic's class.
+    #[error(
+        "message of {bytes} bytes is over the limit of {limit} for this topic (message_bytes_max of its class)"
+    )]
+    TooLargeForTopic {
+        /// Bytes of the frame.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The topic has had as many messages as its class allows: try again after the delay.
+    #[error(
+        "the topic takes {per_second} messages a second (publishes_per_second of its class); try again in {after:?}"
+    )]
+    RateLimited {
+        /// The limit.
+        per_second: u32,
+        /// The delay.
+        after: Duration,
+    },
+    /// The topic's running tick has gathered as many bytes as its class allows: try again after the delay.
+    #[error(
+        "the topic's tick has gathered its limit of {limit} bytes (tick_bytes_max of its class); try again in {after:?}"
+    )]
+    TickFull {
+        /// The limit.
+        limit: usize,
+        /// The rest of the tick.
+        after: Duration,
+    },
+    /// It would have to begin its topic, and as many topics exist as may: try again after the delay.
+    #[error(
+        "{limit} topics exist, or half as many without subscribers, the limit (limits.topics_max); try again in {after:?}"
+    )]
+    TooManyTopics {
+        /// The limit.
+        limit: usize,
+        /// The delay.
+        after: Duration,
+    },
+    /// A shard's mailbox is full: try again after the delay.
+    #[error("a shard's mailbox is full; try again in {0:?}")]
+    Busy(Duration),
+    /// The byte budget is used up: try again after the delay.
+    #[error("the byte budget is used up; try again in {0:?}")]
+    BudgetExhausted(Duration),
+}
+
+/// A shard did not answer in time: what it holds cannot be told, nor that it is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("shard {shard} does not answer")]
+pub struct ShardSilent {
+    /// Its index.
+    pub shard: usize,
+}
+
+/// Why a topic name is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TopicNameError {
+    /// It is empty.
+    #[error("topic name is empty")]
+    Empty,
+    /// It is too long.
+    #[error("topic name of {bytes} bytes is over the limit of {limit} (limits.topic_bytes_max)")]
+    TooLong {
+        /// Bytes of the name.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// It holds a control character.
+    #[error("topic name holds a control character at byte {0}")]
+    Control(usize),
+    /// It holds `*` or `#` or `+`, which are kept for wildcards.
+    #[error(
+        "topic name holds {0:?}, which is kept for wildcards; wildcard topics do not exist yet"
+    )]
+    Wildcard(char),
+}
+
+/// One connection with names instead of numbers.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// What its shard says.
+    pub info: ConnectionInfo,
+    /// Its device's id.
+    pub device: String,
+    /// Where it comes from, as limits count it: an IPv4 address, or a /64 of IPv6. Behind a proxy it is what the proxy
+    /// says, and `info.peer` is the proxy.
+    pub source: Option<String>,
+    /// Names of the topics it is in.
+    pub topics: Vec<String>,
+}
+
+/// Which connections to list.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionQuery {
+    /// Only those of this device.
+    pub device: Option<String>,
+    /// Only those in this topic.
+    pub topic: Option<String>,
+    /// Where to go on: from the page before.
+    pub cursor: Option<ConnectionCursor>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A place in the list of connections: shard, and that shard's cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionCursor {
+    /// Index of the shard.
+    pub shard: u32,
+    /// The shard's cursor.
+    pub cursor: u32,
+}
+
+/// One topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name.
+    pub topic: String,
+    /// Memberships.
+    pub subscribers: u32,
+    /// Offset of its last message.
+    pub offset: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The pattern of its class.
+    pub class: String,
+    /// Messages kept for those who come back.
+    pub retained_messages: usize,
+}

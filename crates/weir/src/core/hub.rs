@@ -1,0 +1,173 @@
+//! What all parts of the front share: the shards, the router, the devices, the counters.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{Semaphore, watch};
+use weir_engine::{Engine, Mailbox};
+
+use crate::auth::Authenticator;
+use crate::auth::devices::Devices;
+use crate::base::clock::unix_time;
+use crate::base::config::Config;
+use crate::base::lanes::Lanes;
+use crate::core::events::{Bus, OnPublish};
+use crate::core::handle::{Gauges, TopicInfo};
+use crate::core::tickets::{Assignments, Tickets};
+use crate::http::ledger::Share;
+use crate::limits::admission::Admission;
+use crate::observe::access::AccessLog;
+use crate::observe::counters::Counters;
+use crate::observe::readiness::{Board, Part, PartState};
+use crate::provisioning::activation::Activator;
+use crate::provisioning::device_store::DeviceStore;
+use crate::tls;
+use crate::topics::{Router, SharedFormats};
+
+/// The shared state of a gateway.
+pub(crate) struct Hub {
+    pub(crate) router: Router,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) auth: Authenticator,
+    pub(crate) events: Arc<Bus>,
+    /// By shard.
+    pub(crate) tickets: Box<[Tickets]>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) assignments: Assignments,
+    pub(crate) on_publish: Option<OnPublish>,
+    /// Formats that connections have spoken.
+    pub(crate) formats: SharedFormats,
+    /// There if a listener speaks TLS.
+    pub(crate) tls: Option<tls::Service>,
+    pub(crate) access_log: AccessLog,
+    /// The part of the byte budget that HTTP connections may use.
+    pub(crate) http_share: Arc<Share>,
+    /// There if devices are kept.
+    pub(crate) device_store: Option<Arc<DeviceStore>>,
+    /// There if they may activate here.
+    pub(crate) activator: Option<Activator>,
+    pub(crate) readiness: Board,
+    /// Becomes true once, by [`Hub::begin_drain`]: nothing new is accepted.
+    pub(crate) draining: watch::Sender<bool>,
+    /// A permit for each shard that has closed all its connections.
+    pub(crate) drained: Semaphore,
+    config: Config,
+    engine: Engine,
+    lanes: Arc<Lanes>,
+    counters: Arc<Counters>,
+    message_ids: AtomicU64,
+}
+
+/// Who lets connections and devices in.
+pub(crate) struct Doorkeepers {
+    pub(crate) tls: Option<tls::Service>,
+    pub(crate) auth: Authenticator,
+    pub(crate) device_store: Option<Arc<DeviceStore>>,
+}
+
+impl Hub {
+    /// `sockets_max`: sockets of devices that there are descriptors for.
+    pub(crate) fn new(
+        config: Config,
+        engine: Engine,
+        on_publish: Option<OnPublish>,
+        doorkeepers: Doorkeepers,
+        access_log: AccessLog,
+        counters: Arc<Counters>,
+        sockets_max: usize,
+    ) -> Arc<Hub> {
+        let Doorkeepers { tls, auth, device_store } = doorkeepers;
+        let activator =
+            device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
+                Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
+            });
+        let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
+        let shards = engine.shard_count();
+        let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
+        let limits = &config.limits;
+        let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
+        let budget = Arc::clone(engine.budget());
+        Arc::new(Hub {
+            router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
+            devices: Devices::new(limits.connections_per_device_max),
+            auth,
+            events: Arc::default(),
+            tickets: (0..shards).map(|_| Tickets::default()).collect(),
+            admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
+            assignments: Assignments::new(shards, limits.connections_max),
+            on_publish,
+            formats: SharedFormats::default(),
+            tls,
+            access_log,
+            http_share: Share::new(engine.budget()),
+            readiness: Board::new(device_store.is_some(), has_cache),
+            device_store,
+            activator,
+            draining: watch::Sender::new(false),
+            drained: Semaphore::new(0),
+            engine,
+            lanes,
+            counters,
+            message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
+            config,
+        })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
+        &self.lanes
+    }
+
+    /// The way to a shard that exists.
+    pub(crate) fn lane(&self, shard: usize) -> &Mailbox<OwnedFd> {
+        &self.lanes[shard]
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    pub(crate) fn gauges(&self) -> Gauges {
+        Gauges {
+            devices: self.devices.device_count(),
+            topics: self.router.topic_count(),
+            sources: self.admission.source_count(),
+        }
+    }
+
+    pub(crate) fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+        self.router.list(prefix, after, limit)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.readiness.is_ready()
+    }
+
+    /// Accepts nothing new from now on.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.send_replace(true);
+        let cause = "the gateway closes its connections and ends".to_owned();
+        self.readiness.set(Part::Drain, PartState::Failed, Some(cause));
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// The next message's id: milliseconds at the start of the server above a count, so that those of another start
+    /// differ unless four million messages a millisecond were published for its whole life.
+    pub(crate) fn next_message_id(&self) -> u64 {
+        self.message_ids.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// 42 bits of milliseconds last until the year 2109.
+const MESSAGE_COUNT_BITS: u32 = 22;

@@ -1,0 +1,145 @@
+//! Looking at connections and closing them: the operator's side of the hub.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
+use weir_wire::CloseReason;
+
+use crate::base::lanes::{ANSWER_TIMEOUT, Lanes, inspect, urgent, urgent_in_time};
+use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
+use crate::core::hub::Hub;
+use crate::limits::sources::Source;
+
+impl Hub {
+    pub(crate) async fn connections(
+        &self,
+        query: &ConnectionQuery,
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
+        match &query.device {
+            Some(device) => self.connections_of(device, query).await,
+            None => self.walk(query).await,
+        }
+    }
+
+    pub(crate) async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
+        let Some(lane) = self.lanes().get(id.shard()) else { return Ok(None) };
+        let silent = ShardSilent { shard: id.shard() };
+        let page = inspect(lane, InspectWhat::One(id)).await.ok_or(silent)?;
+        Ok(page.connections.into_iter().next().and_then(|info| self.name(info)))
+    }
+
+    pub(crate) async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
+        let is_there = self.connection(id).await?.is_some();
+        if is_there {
+            let close = Urgent::Close(id, CloseReason::ClosedByOperator);
+            if !urgent_in_time(self.lane(id.shard()), close).await {
+                return Err(ShardSilent { shard: id.shard() });
+            }
+        }
+        Ok(is_there)
+    }
+
+    pub(crate) async fn device(&self, id: &str) -> Result<Option<Vec<Connection>>, ShardSilent> {
+        let Some(conns) = self.devices.connections_of(id) else { return Ok(None) };
+        let mut connections = Vec::with_capacity(conns.len());
+        for conn in conns {
+            connections.extend(self.connection(conn).await?);
+        }
+        Ok(Some(connections))
+    }
+
+    pub(crate) async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
+        let Some(conns) = self.devices.revoke(id) else { return Ok(false) };
+        let mut waiting = Vec::new();
+        for conn in conns {
+            let close = Urgent::Close(conn, CloseReason::Revoked);
+            if self.lane(conn.shard()).try_urgent(close).is_err() {
+                // No record names it any more, so nobody else would close it: a task of its own goes on even if
+                // whoever asked has gone, or been told that it takes too long.
+                let closing = tokio::spawn(close_revoked(Arc::clone(self.lanes()), conn));
+                waiting.push((conn.shard(), closing));
+            }
+        }
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        for (shard, closing) in waiting {
+            if timeout_at(deadline, closing).await.is_err() {
+                return Err(ShardSilent { shard });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Those of a device, oldest first; the cursor counts the ones before.
+    async fn connections_of(
+        &self,
+        device: &str,
+        query: &ConnectionQuery,
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
+        let conns = self.devices.connections_of(device).unwrap_or_default();
+        let from = query.cursor.map_or(0, |place| place.cursor);
+        let wanted = u32::try_from(query.limit.max(1)).unwrap_or(u32::MAX);
+        let end = from.saturating_add(wanted);
+        let mut connections = Vec::new();
+        for conn in conns.iter().skip(from as usize).take(wanted as usize) {
+            connections.extend(self.connection(*conn).await?);
+        }
+        if let Some(topic) = &query.topic {
+            connections.retain(|connection| connection.topics.contains(topic));
+        }
+        let next = ConnectionCursor { shard: 0, cursor: end };
+        Ok((connections, (conns.len() > end as usize).then_some(next)))
+    }
+
+    /// Goes from shard to shard until the page is full.
+    async fn walk(
+        &self,
+        query: &ConnectionQuery,
+    ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
+        let topic = match query.topic.as_deref().map(|name| self.router.id(name)) {
+            Some(None) => return Ok((Vec::new(), None)),
+            Some(Some(topic)) => Some(topic),
+            None => None,
+        };
+        let mut found = Vec::new();
+        let wanted = query.limit.max(1);
+        let first = ConnectionCursor { shard: 0, cursor: 0 };
+        let ConnectionCursor { mut shard, mut cursor } = query.cursor.unwrap_or(first);
+        while let Some(lane) = self.lanes().get(shard as usize) {
+            if found.len() >= wanted {
+                return Ok((found, Some(ConnectionCursor { shard, cursor })));
+            }
+            let limit = wanted - found.len();
+            let what = match topic {
+                Some(topic) => InspectWhat::Topic { topic, cursor, limit },
+                None => InspectWhat::All { cursor, limit },
+            };
+            let silent = ShardSilent { shard: shard as usize };
+            let page = inspect(lane, what).await.ok_or(silent)?;
+            let named = page.connections.into_iter().filter_map(|info| self.name(info));
+            // The topic may have ended since, and its number stand for another.
+            found.extend(named.filter(|connection| {
+                query.topic.as_ref().is_none_or(|topic| connection.topics.contains(topic))
+            }));
+            match page.next_cursor {
+                Some(next) => cursor = next,
+                None => (shard, cursor) = (shard + 1, 0),
+            }
+        }
+        Ok((found, None))
+    }
+
+    /// Puts names in the place of numbers; `None` if the connection is on its way out: no device has it any more.
+    fn name(&self, info: ConnectionInfo) -> Option<Connection> {
+        let device = self.devices.id_of(info.device, info.id)?;
+        let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();
+        let counted = self.admission.source(info.origin);
+        let source = counted.or(info.peer.map(|peer| Source::of(peer.ip())));
+        let source = source.map(|source| source.to_string());
+        Some(Connection { info, device, source, topics })
+    }
+}
+
+async fn close_revoked(lanes: Arc<Lanes>, conn: ConnId) {
+    urgent(&lanes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
+}

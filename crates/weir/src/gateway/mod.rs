@@ -1,0 +1,539 @@
+//! Starting a gateway, and ending it so that its devices know.
+
+mod builder;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+use weir_engine::datagrams::DatagramBuffers;
+use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
+
+use crate::auth::jwt::{self, JwtKeyError};
+use crate::base::config::{Config, ConfigError};
+use crate::base::threads::{OpenFiles, Resources};
+use crate::base::workers::Workers;
+use crate::connection::listener::{self, Buffers, Door, Listener, Spoken};
+use crate::connection::reports::{self, Reports};
+use crate::core::handle::Handle;
+use crate::core::hub::Hub;
+use crate::http::{self, Edge};
+use crate::observe::access::AccessLogError;
+use crate::tls::{Development, TlsError};
+use crate::{
+    admin, base::frames, base::lanes, limits::admission, observe::readiness,
+    provisioning::activation, tls, udp,
+};
+use builder::Depths;
+pub use builder::GatewayBuilder;
+
+/// A running gateway.
+///
+/// Shape: the shards' threads, threads that take connections until they are settled, and tasks on the runtime of whoever
+/// started it.
+/// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
+pub struct Gateway {
+    hub: Arc<Hub>,
+    /// Runs the listeners until it is dropped.
+    _settling: Settling,
+    /// There if HTTP is spoken.
+    edge: Option<Arc<Edge>>,
+    listeners: JoinSet<()>,
+    desks: JoinSet<()>,
+    /// The janitors: what sees to topics.
+    services: JoinSet<()>,
+    /// There if datagrams are answered, until the shutdown.
+    udp: Option<udp::Running>,
+    /// The admin API, and what ends it when it is told or dropped.
+    admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    started: Box<Started>,
+}
+
+/// Where connections are accepted and settled: those with TLS on threads of their own, since a signer may hold them up.
+struct Settling {
+    tcp: Workers,
+    /// Only where there is a listener with TLS.
+    tls: Option<Workers>,
+    /// Only where there is a listener for HTTP.
+    http: Option<http::Threads>,
+    /// Where signed tokens are verified; only where there are keys for them.
+    verify: Option<Workers>,
+}
+
+impl Settling {
+    fn start(config: &Config, resources: &Resources) -> io::Result<Settling> {
+        let threads = resources.handshake_threads(config.tls.handshake_threads);
+        let has_tls = config.listen.has_tls();
+        let has_http = !config.listen.http.is_empty() || !config.listen.https.is_empty();
+        Ok(Settling {
+            tcp: Workers::start("weir-settle", resources.settling_threads())?,
+            tls: has_tls.then(|| Workers::start("weir-tls", threads)).transpose()?,
+            http: has_http.then(|| http::Threads::start(resources)).transpose()?,
+            verify: (!config.auth.jwt.keys.is_empty())
+                .then(|| Workers::start("weir-verify", resources.settling_threads()))
+                .transpose()?,
+        })
+    }
+
+    /// Where such connections are accepted: each runtime has a listener of its own.
+    fn of(&self, transport: Transport, spoken: Spoken) -> Vec<&runtime::Handle> {
+        match (transport, &self.tls, spoken, &self.http) {
+            (Transport::Tls, Some(workers), ..) => vec![workers.handle()],
+            (Transport::Tcp, _, Spoken::Http, Some(threads)) => threads.handles().collect(),
+            (Transport::Tcp | Transport::Tls, _, Spoken::Frames | Spoken::Http, _) => {
+                vec![self.tcp.handle()]
+            }
+        }
+    }
+}
+
+/// What a gateway found and took when it started.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// Where devices connect: the addresses of the configuration, in their order, with real ports.
+    pub tcp: Vec<SocketAddr>,
+    /// Where devices connect with TLS, likewise.
+    pub tls: Vec<SocketAddr>,
+    /// Where HTTP is spoken, likewise.
+    pub http: Vec<SocketAddr>,
+    /// Where HTTP is spoken over TLS, likewise.
+    pub https: Vec<SocketAddr>,
+    /// Where datagrams are answered, likewise.
+    pub udp: Vec<SocketAddr>,
+    /// Buffer sizes of each of their sockets.
+    pub udp_buffers: Option<DatagramBuffers>,
+    /// The certificate that is shown with TLS if none is configured.
+    pub development: Option<Development>,
+    /// Where the admin API listens.
+    pub admin: Option<SocketAddr>,
+    /// Processors, quota and memory.
+    pub resources: Resources,
+    /// The processor that each shard is pinned to, if it is.
+    pub shards: Vec<Option<usize>>,
+    /// The byte budget.
+    pub budget_bytes: usize,
+    /// The limit on open files, after raising it.
+    pub open_files: OpenFiles,
+    /// Settled connections that can be: `limits.connections_max`, or what the limit on open files leaves for them.
+    pub connections_max: usize,
+    /// Buffer sizes of a device's socket.
+    pub buffers: Buffers,
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address that cannot be listened on.
+    #[error("{key}: cannot listen on {addr}: {source}")]
+    Listen {
+        /// The key that it stands under.
+        key: &'static str,
+        /// The address.
+        addr: SocketAddr,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// A file that `[tls]` names.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A file of a key in `[auth.jwt]`.
+    #[error(transparent)]
+    Jwt(#[from] JwtKeyError),
+    /// The file of the access log.
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
+    /// The shards.
+    #[error("cannot start the shards: {0}")]
+    Shards(#[source] io::Error),
+    /// The threads that take connections until they are settled.
+    #[error("cannot start the threads that settle connections: {0}")]
+    Settling(#[source] io::Error),
+    /// The threads that answer datagrams.
+    #[error("cannot start the threads that answer datagrams: {0}")]
+    Udp(#[source] io::Error),
+}
+
+impl Gateway {
+    /// A gateway to be configured.
+    pub fn builder() -> GatewayBuilder {
+        GatewayBuilder::default()
+    }
+
+    /// The way in, for as many as want it.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.hub))
+    }
+
+    /// Where devices connect.
+    pub fn tcp_addrs(&self) -> &[SocketAddr] {
+        &self.started.tcp
+    }
+
+    /// Where devices connect with TLS.
+    pub fn tls_addrs(&self) -> &[SocketAddr] {
+        &self.started.tls
+    }
+
+    /// Where HTTP is spoken.
+    pub fn http_addrs(&self) -> &[SocketAddr] {
+        &self.started.http
+    }
+
+    /// Where HTTP is spoken over TLS.
+    pub fn https_addrs(&self) -> &[SocketAddr] {
+        &self.started.https
+    }
+
+    /// Where datagrams are answered.
+    pub fn udp_addrs(&self) -> &[SocketAddr] {
+        &self.started.udp
+    }
+
+    /// Where the admin API listens.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.started.admin
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&Arc<Hub>, Option<&Arc<Edge>>) {
+        (&self.hub, self.edge.as_ref())
+    }
+
+    /// What it found and took when it started.
+    pub fn started(&self) -> &Started {
+        &self.started
+    }
+
+    /// Stops accepting, says goodbye to all connections over `drain_timeout`, and ends the shards.
+    ///
+    /// Cost: returns when the last connection is closed, at the latest some seconds after `drain_timeout`.
+    pub async fn shutdown(mut self) {
+        let over = self.hub.config().connection.drain_timeout;
+        info!(connections = self.hub.devices.connection_count(), ?over, "draining");
+        self.hub.begin_drain();
+        while self.listeners.join_next().await.is_some() {}
+        if let Some(udp) = self.udp.take()
+            && spawn_blocking(|| udp.finish()).await.is_err()
+        {
+            warn!("the threads for datagrams did not end in order");
+        }
+        if let Some(edge) = &self.edge {
+            edge.drain();
+        }
+        let drained = timeout(over + DRAIN_GRACE, self.drain(over)).await;
+        if drained.is_err() {
+            warn!("not all connections closed in time");
+        }
+        self.stop_shards();
+        // Each shard drops its way back when it ends, and with it ends the task behind it.
+        let ended = async { while self.desks.join_next().await.is_some() {} };
+        if timeout(STOP_TIMEOUT, ended).await.is_err() {
+            warn!("a shard did not stop in time");
+        }
+        self.services.shutdown().await;
+        if let Some(devices) = &self.hub.device_store
+            && !matches!(timeout(STOP_TIMEOUT, devices.tell_seen()).await, Ok(Ok(())))
+        {
+            warn!("the store of devices was not told of the last that have connected");
+        }
+        // Those who listen have been told of every end.
+        self.hub.events.close();
+        // Last, so that the drain can be watched.
+        if let Some((stop, admin)) = self.admin.take() {
+            let _ = stop.send(());
+            let _ = admin.await;
+        }
+        let hub = Arc::clone(&self.hub);
+        if spawn_blocking(move || hub.access_log.finish()).await.is_err() {
+            warn!("the access log ended by itself; its last lines are lost");
+        }
+        info!("stopped");
+    }
+
+    async fn drain(&self, over: Duration) {
+        // What was accepted leaves before the goodbyes.
+        let left = async {
+            while !self.hub.router.end_ticks() {
+                sleep(TICK_INTERVAL).await;
+            }
+        };
+        if timeout(TICK_GRACE, left).await.is_err() {
+            warn!("not all ticks could leave: a mailbox or the byte budget is full");
+        }
+        for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes().iter()) {
+            tickets.close();
+            let drain = Command::Drain {
+                over,
+                retry_after_ms: frames::RETRY_AFTER_MS,
+                seed: rand::random(),
+            };
+            lanes::push(lane, drain).await;
+        }
+        let shards = u32::try_from(self.hub.lanes().len()).expect("there are at most 256 shards");
+        // It is closed by nobody.
+        let _ = self.hub.drained.acquire_many(shards).await;
+        // Those who had not settled are told by tasks of their own, which end with the runtime.
+        let spoken_with = || self.edge.as_ref().map_or(0, |edge| edge.connection_count());
+        while self.hub.counters().unsettled() + spoken_with() > 0 {
+            sleep(UNSETTLED_INTERVAL).await;
+        }
+    }
+
+    fn stop_shards(&self) {
+        for lane in self.hub.lanes().iter() {
+            if lane.try_urgent(Urgent::Stop).is_err() {
+                warn!("a shard's reserved lane is full; it stops with the process");
+            }
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.hub.begin_drain();
+        self.hub.events.close();
+        self.stop_shards();
+    }
+}
+
+impl Started {
+    fn log(&self, config: &Config) {
+        let OpenFiles { soft, hard } = self.open_files;
+        info!(
+            tcp = ?self.tcp,
+            tls = ?self.tls,
+            http = ?self.http,
+            https = ?self.https,
+            udp = ?self.udp,
+            admin = ?self.admin,
+            shards = self.shards.len(),
+            topic_classes = config.topic_classes.len(),
+            pinned = self.shards.iter().all(Option::is_some),
+            budget_bytes = self.budget_bytes,
+            memory_bytes = self.resources.memory_bytes,
+            memory_limit = %self.resources.memory_limit,
+            open_files_soft = soft,
+            open_files_hard = hard,
+            connections_max = self.connections_max,
+            send_buffer_bytes = self.buffers.send_bytes,
+            recv_buffer_bytes = self.buffers.recv_bytes,
+            "listening"
+        );
+        if let Some(granted) = self.udp_buffers {
+            udp::log_buffers(granted, &config.udp);
+        }
+        let budget_bytes = config.memory.budget_bytes;
+        if budget_bytes > self.resources.memory_bytes {
+            let Resources { memory_bytes, memory_limit, .. } = &self.resources;
+            warn!(
+                budget_bytes,
+                memory_bytes,
+                %memory_limit,
+                "memory.budget_bytes is more than there is memory"
+            );
+        }
+        let configured = config.limits.connections_max;
+        if self.connections_max < configured {
+            warn!(
+                connections_max = self.connections_max,
+                configured,
+                open_files = soft,
+                "the limit on open files has room for fewer connections than limits.connections_max"
+            );
+        }
+    }
+}
+
+/// A listener, what is spoken there, and the runtime that it belongs to.
+struct Bound {
+    addr: SocketAddr,
+    transport: Transport,
+    spoken: Spoken,
+    listener: Listener,
+    runtime: runtime::Handle,
+}
+
+fn bind_all(config: &Config, settling: &Settling) -> Result<(Vec<Bound>, Buffers), StartError> {
+    let mut listeners = Vec::new();
+    let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
+    let kinds = [
+        (Transport::Tcp, Spoken::Frames),
+        (Transport::Tls, Spoken::Frames),
+        (Transport::Tcp, Spoken::Http),
+        (Transport::Tls, Spoken::Http),
+    ];
+    for ((key, addrs), (transport, spoken)) in config.listen.doors().into_iter().zip(kinds) {
+        for addr in addrs {
+            let runtimes = settling.of(transport, spoken);
+            // Where the kernel chooses the port, it does so once.
+            let mut shared = *addr;
+            for runtime in &runtimes {
+                let _sockets_belong_to = runtime.enter();
+                let bound = listener::bind(shared, addrs, runtimes.len() > 1, config);
+                let bound = bound.and_then(|(listener, buffers)| {
+                    granted = buffers;
+                    shared = listener.get_ref().local_addr()?;
+                    let runtime = (*runtime).clone();
+                    Ok(Bound { addr: shared, transport, spoken, listener, runtime })
+                });
+                let listen_error = |source| StartError::Listen { key, addr: *addr, source };
+                listeners.push(bound.map_err(listen_error)?);
+            }
+        }
+    }
+    Ok((listeners, granted))
+}
+
+fn addrs(listeners: &[Bound], transport: Transport, spoken: Spoken) -> Vec<SocketAddr> {
+    let kind =
+        listeners.iter().filter(|bound| (bound.transport, bound.spoken) == (transport, spoken));
+    let mut addrs: Vec<SocketAddr> = kind.map(|bound| bound.addr).collect();
+    // One that several runtimes share stands there once.
+    addrs.dedup();
+    addrs
+}
+
+async fn bind_admin(
+    addr: Option<SocketAddr>,
+) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {
+    let Some(addr) = addr else { return Ok(None) };
+    let bound = async {
+        let listener = TcpListener::bind(addr).await?;
+        Ok((listener.local_addr()?, listener))
+    };
+    let listen_error = |source| StartError::Listen { key: "listen.admin", addr, source };
+    bound.await.map(Some).map_err(listen_error)
+}
+
+fn start_shards(
+    config: &Config,
+    depths: Depths,
+    allocated_bytes: Option<fn() -> u64>,
+    budget: Arc<Budget>,
+    pins: &[Option<usize>],
+) -> Result<(Engine, Vec<Reports>), StartError> {
+    let (limits, connection) = (&config.limits, &config.connection);
+    let settings = ShardSettings {
+        // The front keeps to the limit for all shards together.
+        connections_max: limits.connections_max.min(ConnId::SLOTS_MAX),
+        topics_per_connection_max: limits.topics_per_connection_max,
+        frame_bytes_max: limits.frame_bytes_max,
+        low_watermark_bytes: connection.low_watermark_bytes,
+        high_watermark_bytes: connection.high_watermark_bytes,
+        conflation_keys_max: limits.conflation_keys_max,
+        publishes_per_second: limits.publishes_per_second,
+        publish_burst: limits.publish_burst,
+        frames_per_second: limits.frames_per_second,
+        frame_burst: limits.frame_burst,
+        allocated_bytes,
+        stall_timeout: connection.stall_timeout,
+        frame_timeout: connection.frame_timeout,
+        retry_after_ms: frames::RETRY_AFTER_MS,
+        lane_capacity: depths.messages,
+        control_capacity: depths.control,
+        ..ShardSettings::default()
+    };
+    let mut queues = Vec::with_capacity(pins.len());
+    let mut fronts: Vec<(Box<dyn Front>, Option<usize>)> = Vec::with_capacity(pins.len());
+    for pin in pins {
+        let (reporter, reports) = reports::queue(depths.reports);
+        fronts.push((Box::new(reporter), *pin));
+        queues.push(reports);
+    }
+    let engine = Engine::start(&settings, budget, fronts).map_err(StartError::Shards)?;
+    Ok((engine, queues))
+}
+
+/// Everything is there: the tasks begin.
+fn launch(
+    hub: Arc<Hub>,
+    settling: Settling,
+    queues: Vec<Reports>,
+    bound: Vec<Bound>,
+    admin: Option<(SocketAddr, TcpListener)>,
+    started: Started,
+) -> Gateway {
+    let (mut listeners, mut desks, mut services) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    for (shard, reports) in queues.into_iter().enumerate() {
+        desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
+    }
+    let edge = settling.http.as_ref().map(|threads| Edge::start(&hub, threads));
+    for Bound { transport, spoken, listener, runtime, .. } in bound {
+        let door = match (spoken, &edge) {
+            (Spoken::Http, Some(edge)) => Door::Web(transport, Arc::clone(edge)),
+            (Spoken::Frames | Spoken::Http, _) => Door::Devices(transport),
+        };
+        listeners.spawn_on(listener::run(Arc::clone(&hub), listener, door), &runtime);
+    }
+    services.spawn(retire_topics(Arc::clone(&hub)));
+    services.spawn(sweep_rings(Arc::clone(&hub)));
+    for ticker in 0..hub.router.ticker_count() {
+        let hub = Arc::clone(&hub);
+        services.spawn(async move { hub.router.run_ticks(ticker).await });
+    }
+    services.spawn(admission::tidy(Arc::clone(&hub)));
+    services.spawn(activation::tidy(Arc::clone(&hub)));
+    services.spawn(activation::tell_seen(Arc::clone(&hub)));
+    services.spawn(readiness::watch_store(Arc::clone(&hub)));
+    if let Some(tls) = &hub.tls {
+        services.spawn(tls::watch(Arc::clone(tls.contexts())));
+    }
+    if let Some(jwt) = hub.auth.jwt() {
+        services.spawn(jwt::watch(Arc::clone(jwt)));
+    }
+    let admin = admin.map(|(_, listener)| {
+        let config = hub.config().admin.clone();
+        let handle = Handle::new(Arc::clone(&hub));
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { stopped.await.unwrap_or_default() };
+        (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
+    });
+    hub.readiness.set_listening();
+    let udp = None;
+    let started = Box::new(started);
+    Gateway { hub, _settling: settling, edge, listeners, desks, services, udp, admin, started }
+}
+
+/// Lets topics let go of what they have kept long enough.
+async fn sweep_rings(hub: Arc<Hub>) {
+    loop {
+        sleep(SWEEP_INTERVAL).await;
+        hub.router.sweep_rings().await;
+    }
+}
+
+/// Asks the shards again to forget topics whose `Retire` found a lane full.
+async fn retire_topics(hub: Arc<Hub>) {
+    loop {
+        hub.router.retirement_due().await;
+        while !hub.router.retry_retirements() {
+            sleep(RETIRE_INTERVAL).await;
+        }
+    }
+}
+
+/// A drained connection may linger for a second; the rest is for a busy machine.
+const DRAIN_GRACE: Duration = Duration::from_secs(4);
+/// Where the kernel does not count them.
+const OWN_DESCRIPTORS: u64 = 64;
+const STOP_TIMEOUT: Duration = Duration::from_secs(4);
+const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
+/// A lane empties within a few turns.
+const TICK_GRACE: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_millis(2);
+/// `retention_ttl` is counted in seconds at the least.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

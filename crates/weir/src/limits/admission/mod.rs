@@ -1,0 +1,465 @@
+//! Who is let in: every limit on connections, in one place.
+//!
+//! Two questions are asked. At accept: is there room for one more socket, and may its source have it? At settling, when
+//! the device is known: is there room on a shard? What is taken at accept is an [`Unsettled`], which gives it all back
+//! when it is dropped, or hands it on to the shard's connection, whose end gives it back with [`Admission::leave`].
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+use weir_engine::{Origin, Share, Transport};
+use weir_wire::CloseReason;
+
+use crate::base::config::{Config, LimitsConfig};
+use crate::connection::listener::{Door, Spoken};
+use crate::core::hub::Hub;
+use crate::limits::sources::{Source, SourceFull, SourceRef, Sources};
+use crate::observe::counters::{ConnectRefuseCause, Counters};
+
+/// The limits on connections, and what is used of them.
+///
+/// Cost: a refusal is some atomic operations, and the lock of one stripe of sources where they are limited.
+pub(crate) struct Admission {
+    counters: Arc<Counters>,
+    unsettled_max: usize,
+    /// Sockets of devices that the limit on open files has room for.
+    sockets_max: usize,
+    /// Sockets of devices: accepted, and not reported closed. What lingers on a shard its cells count.
+    sockets: AtomicUsize,
+    sources: Option<Sources>,
+    spares: Spares,
+    notices: [Notice; ConnectRefuseCause::ALL.len()],
+    goodbyes: Goodbyes,
+    began: Instant,
+    /// The next [`AcceptOrder`].
+    next_order: AtomicU64,
+}
+
+/// Tells which of two connections was accepted later: the larger one.
+///
+/// A connection has it from its accept on. A request of HTTP that is not the first of its connection, and asks for
+/// something that lives long, gets one when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AcceptOrder(pub(crate) u64);
+
+/// A place among the connections that have not settled, with its socket's and its source's.
+///
+/// It must not keep the hub, which keeps the tickets, which keep it: a gateway that ends with connections on their way
+/// would never be freed.
+pub(crate) struct Unsettled {
+    admission: Arc<Admission>,
+    transport: Transport,
+    /// Where it comes from, as far as that is known.
+    addr: Option<IpAddr>,
+    source: Option<SourceRef>,
+    accepted: Instant,
+    order: AcceptOrder,
+    /// It counts among the unsettled.
+    is_waiting: bool,
+    is_settled: bool,
+}
+
+/// A descriptor that counts among the sockets of devices, beside that of a connection.
+pub(crate) struct Descriptor(Arc<Admission>);
+
+/// What is left of a place once the one among the unsettled is given back: the socket's, and its source's.
+pub(crate) struct Seat(Unsettled);
+
+/// Refusals for one cause, and how many of them the log has not told.
+#[derive(Default)]
+struct Notice {
+    untold: AtomicU64,
+    /// Milliseconds after the start, and one; 0: never.
+    told_at: AtomicU64,
+    /// Where the last one came from, that an operator has a place to look at.
+    last: Mutex<Option<IpAddr>>,
+}
+
+/// How many were said to sources over their limits, in which second.
+#[derive(Default)]
+struct Goodbyes {
+    second: AtomicU64,
+    count: AtomicUsize,
+}
+
+/// Descriptors that are kept open for nothing, so that one can be closed when all are used up.
+#[derive(Default)]
+struct Spares(Mutex<Vec<OwnedFd>>);
+
+impl Admission {
+    pub(crate) fn new(config: &Config, counters: Arc<Counters>, sockets_max: usize) -> Arc<Self> {
+        let limits = &config.limits;
+        // Behind a proxy the table also tells where a connection comes from.
+        let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
+        let admission = Admission {
+            counters,
+            unsettled_max: limits.unsettled_connections_max,
+            sockets_max,
+            sockets: AtomicUsize::new(0),
+            sources: is_counted.then(|| Sources::new(limits)),
+            spares: Spares::default(),
+            notices: Default::default(),
+            goodbyes: Goodbyes::default(),
+            began: Instant::now(),
+            next_order: AtomicU64::new(0),
+        };
+        admission.spares.refill();
+        Arc::new(admission)
+    }
+
+    /// Takes a place for a connection that was just accepted, counted for its peer unless that is a proxy, which tells
+    /// the source later.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        hub: &Hub,
+        door: &Door,
+        peer: Option<IpAddr>,
+        is_proxied: bool,
+    ) -> Result<Unsettled, ConnectRefuseCause> {
+        let order = self.next_order();
+        if hub.is_draining() {
+            return Err(ConnectRefuseCause::Draining);
+        }
+        // At its edge the budget belongs to those who are connected. The share of slow connections
+        // does not matter here: they give way themselves. Nor does that of unsettled ones: it is asked when they send.
+        if hub.engine().budget().is_tight(Share::Messages) {
+            return Err(ConnectRefuseCause::Memory);
+        }
+        // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
+        if door.spoken() == Spoken::Frames && hub.assignments.is_full() {
+            return Err(ConnectRefuseCause::ConnectionsMax);
+        }
+        let transport = door.transport();
+        if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
+            return Err(ConnectRefuseCause::UnsettledMax);
+        }
+        // From here on whatever was taken is given back by the place.
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        let admission = Arc::clone(self);
+        let accepted = Instant::now();
+        let mut place = Unsettled {
+            admission,
+            transport,
+            addr: peer,
+            source: None,
+            accepted,
+            order,
+            is_waiting: true,
+            is_settled: false,
+        };
+        if open >= self.sockets_max {
+            return Err(ConnectRefuseCause::Descriptors);
+        }
+        if let Some(peer) = peer.filter(|_| !is_proxied) {
+            place.count_source(peer)?;
+        }
+        Ok(place)
+    }
+
+    /// Takes a place for events that are relayed, which take two descriptors. They count for the source of the
+    /// connection that they are relayed on, beside that one: else one of these could take as many as it likes.
+    pub(crate) fn enter_relayed(
+        self: &Arc<Self>,
+        hub: &Hub,
+        peer: Option<IpAddr>,
+        order: AcceptOrder,
+    ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
+        let mut place = self.enter(hub, &Door::Devices(Transport::Tcp), peer, false)?;
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        place.order = order;
+        let descriptor = Descriptor(Arc::clone(self));
+        if open >= self.sockets_max {
+            return Err(ConnectRefuseCause::Descriptors);
+        }
+        Ok((place, descriptor))
+    }
+
+    /// Finds a shard for a connection whose device is known; it has one more now.
+    pub(crate) fn settle(hub: &Hub) -> Result<usize, ConnectRefuseCause> {
+        if hub.engine().budget().is_tight(Share::Messages) {
+            return Err(ConnectRefuseCause::Memory);
+        }
+        hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+    }
+
+    /// For one that comes now.
+    pub(crate) fn next_order(&self) -> AcceptOrder {
+        AcceptOrder(self.next_order.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A settled connection has ended.
+    pub(crate) fn leave(&self, origin: Origin) {
+        self.give_back(SourceRef::from_origin(origin.source));
+    }
+
+    /// Counts a refusal, tells of it now and then, and answers with what the device is told.
+    pub(crate) fn refuse(&self, cause: ConnectRefuseCause, addr: Option<IpAddr>) -> CloseReason {
+        self.counters.count_connect_refused(cause);
+        let notice = &self.notices[cause as usize];
+        notice.note(addr);
+        notice.tell(cause, self.began.elapsed());
+        cause.reason()
+    }
+
+    /// Whether there is time to say goodbye to one that is turned away.
+    ///
+    /// Always, but for a source that connects and connects, or whatever speaks PROXY where it should not: saying it
+    /// costs more than all else together, and others wait behind.
+    pub(crate) fn has_time_for_goodbye(&self, cause: ConnectRefuseCause) -> bool {
+        match cause {
+            ConnectRefuseCause::SourceConnections
+            | ConnectRefuseCause::SourceRate
+            | ConnectRefuseCause::ProxyHeader => {
+                self.goodbyes.may_be_said(self.began.elapsed().as_secs())
+            }
+            ConnectRefuseCause::ConnectionsMax
+            | ConnectRefuseCause::HttpConnectionsMax
+            | ConnectRefuseCause::UnsettledMax
+            | ConnectRefuseCause::Memory
+            | ConnectRefuseCause::Descriptors
+            | ConnectRefuseCause::Handshakes
+            | ConnectRefuseCause::Mailbox
+            | ConnectRefuseCause::Draining => true,
+        }
+    }
+
+    /// Where a settled connection comes from, where that is counted.
+    pub(crate) fn source(&self, origin: Origin) -> Option<Source> {
+        self.sources.as_ref()?.source(SourceRef::from_origin(origin.source)?)
+    }
+
+    /// Sources that are known now.
+    pub(crate) fn source_count(&self) -> usize {
+        self.sources.as_ref().map_or(0, Sources::count)
+    }
+
+    /// Sources forgotten before their time.
+    pub(crate) fn sources_forgotten(&self) -> u64 {
+        self.sources.as_ref().map_or(0, Sources::forgotten)
+    }
+
+    /// Makes room for one descriptor where none is left; `false` if that was done already.
+    pub(crate) fn lend_descriptor(&self) -> bool {
+        self.spares.lend()
+    }
+
+    /// Takes what was lent again, as far as there is room.
+    pub(crate) fn restore_descriptors(&self) {
+        self.spares.refill();
+    }
+
+    fn give_back(&self, source: Option<SourceRef>) {
+        if let (Some(sources), Some(source)) = (&self.sources, source) {
+            sources.leave(source, self.began.elapsed());
+        }
+        self.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Does what nobody comes by for: forgets sources, tells of the last refusals, takes back descriptors that were lent.
+pub(crate) async fn tidy(hub: Arc<Hub>) {
+    let admission = &hub.admission;
+    loop {
+        sleep(TIDY_INTERVAL).await;
+        let now = admission.began.elapsed();
+        if let Some(sources) = &admission.sources {
+            sources.sweep(now);
+        }
+        for cause in ConnectRefuseCause::ALL {
+            admission.notices[cause as usize].tell(cause, now);
+        }
+        admission.spares.refill();
+    }
+}
+
+impl Unsettled {
+    /// Counts the connection for a source that is known only now.
+    pub(crate) fn count_source(&mut self, addr: IpAddr) -> Result<(), ConnectRefuseCause> {
+        self.addr = Some(addr);
+        let Some(sources) = &self.admission.sources else { return Ok(()) };
+        debug_assert!(self.source.is_none(), "a connection comes from one place");
+        let entered = sources.enter(Source::of(addr), self.admission.began.elapsed());
+        self.source = Some(entered.map_err(|full| match full {
+            SourceFull::Connections => ConnectRefuseCause::SourceConnections,
+            SourceFull::Rate => ConnectRefuseCause::SourceRate,
+        })?);
+        Ok(())
+    }
+
+    /// Where it comes from, as far as that is known.
+    pub(crate) fn addr(&self) -> Option<IpAddr> {
+        self.addr
+    }
+
+    /// Whether it was accepted before or after another one.
+    pub(crate) fn order(&self) -> AcceptOrder {
+        self.order
+    }
+
+    /// Counts that it is refused, and answers with what the device is told.
+    pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
+        self.admission.refuse(cause, self.addr)
+    }
+
+    /// The source, as a shard carries it.
+    pub(crate) fn source(&self) -> u32 {
+        SourceRef::to_origin(self.source)
+    }
+
+    /// The shard has the connection: what was taken for it is given back with its end.
+    pub(crate) fn settle(mut self) {
+        self.admission.counters.settle_times.record(self.accepted.elapsed());
+        self.is_settled = true;
+    }
+}
+
+impl Unsettled {
+    /// Gives the place among the unsettled back: the connection is known for what it is, and stays on the front.
+    pub(crate) fn seat(mut self) -> Seat {
+        self.admission.counters.leave_unsettled(self.transport);
+        self.is_waiting = false;
+        Seat(self)
+    }
+}
+
+impl Seat {
+    /// Where it comes from, as far as that is known.
+    pub(crate) fn addr(&self) -> Option<IpAddr> {
+        self.0.addr
+    }
+
+    /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now. `order`: of
+    /// the request that it is moved for.
+    /// Without one it keeps its seat until its socket is closed.
+    pub(crate) fn stand_up(
+        mut self,
+        order: AcceptOrder,
+    ) -> Result<Unsettled, (Seat, ConnectRefuseCause)> {
+        let Admission { counters, unsettled_max, .. } = &*self.0.admission;
+        if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
+            return Err((self, ConnectRefuseCause::UnsettledMax));
+        }
+        (self.0.is_waiting, self.0.accepted, self.0.order) = (true, Instant::now(), order);
+        Ok(self.0)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            self.admission.counters.leave_unsettled(self.transport);
+        }
+        if !self.is_settled {
+            self.admission.give_back(self.source);
+        }
+    }
+}
+
+impl Notice {
+    fn note(&self, addr: Option<IpAddr>) {
+        self.untold.fetch_add(1, Ordering::Relaxed);
+        // Any of those that are refused at one time will do: nobody waits here.
+        if let (Some(addr), Ok(mut last)) = (addr, self.last.try_lock()) {
+            *last = Some(addr);
+        }
+    }
+
+    /// Writes a line, if one is due.
+    fn tell(&self, cause: ConnectRefuseCause, now: Duration) {
+        let Some((times, last)) = self.due(now) else { return };
+        let source = last.map(|addr| addr.to_canonical().to_string());
+        warn!(cause = cause.name(), limit = cause.limit(), times, source, "connections refused");
+    }
+
+    /// How many have not been told of, and where the last one came from, if there are any and the last line is long
+    /// enough ago.
+    fn due(&self, now: Duration) -> Option<(u64, Option<IpAddr>)> {
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        if told_at != 0 && now.saturating_sub(told_at) < TELL_INTERVAL_MS
+            || self.untold.load(Ordering::Relaxed) == 0
+        {
+            return None;
+        }
+        let order = Ordering::Relaxed;
+        self.told_at.compare_exchange(told_at, now, order, order).ok()?;
+        let last = self.last.lock().expect("no panic happens under a notice's lock").take();
+        Some((self.untold.swap(0, order), last))
+    }
+}
+
+impl Goodbyes {
+    fn may_be_said(&self, second: u64) -> bool {
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed) < GOODBYES_PER_SECOND
+    }
+}
+
+impl Spares {
+    fn lend(&self) -> bool {
+        self.lock().pop().is_some()
+    }
+
+    fn refill(&self) {
+        let mut spares = self.lock();
+        while spares.len() < SPARES {
+            let Ok(spare) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
+            spares.push(spare);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.0.lock().expect("no panic happens under the spares' lock")
+    }
+}
+
+/// Sockets on shards whose connections have been reported closed.
+fn lingering(hub: &Hub) -> usize {
+    let engine = hub.engine();
+    let lingering = (0..engine.shard_count()).map(|shard| engine.stats(shard).lingering.get());
+    usize::try_from(lingering.sum::<u64>()).unwrap_or(usize::MAX)
+}
+
+/// Sockets of devices that a limit on open files has room for when the process holds `own` others already.
+///
+/// What is kept back is for the admin API, and for files that are opened in passing; under a small limit the half of
+/// what there is would not be too little for devices, so no more than a quarter is kept.
+pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
+    if open_files == u64::MAX {
+        return usize::MAX;
+    }
+    let kept = KEPT_DESCRIPTORS.min(open_files / 4);
+    let room = open_files.saturating_sub(own.saturating_add(kept));
+    usize::try_from(room).unwrap_or(usize::MAX)
+}
+
+/// Settled connections that can be: `limits.connections_max`, unless there is no room for so many sockets.
+pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize) -> usize {
+    limits.connections_max.min(sockets_max)
+}
+
+/// The admin API's connections, the spares, and some more.
+const KEPT_DESCRIPTORS: u64 = 320;
+/// One for each listener that may be in trouble at one time.
+const SPARES: usize = 8;
+const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// To sources over their limits, all together.
+const GOODBYES_PER_SECOND: usize = 1_000;
+const TELL_INTERVAL_MS: u64 = 10_000;
+
+#[cfg(test)]
+mod tests;

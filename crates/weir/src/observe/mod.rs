@@ -1,0 +1,5 @@
+//! What the gateway says of itself: counters, readiness, the access log.
+
+pub(crate) mod access;
+pub(crate) mod counters;
+pub(crate) mod readiness;

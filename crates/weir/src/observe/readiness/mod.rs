@@ -1,0 +1,281 @@
+//! Whether a gateway is ready: part by part, since when, and why not.
+
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tracing::{error, info, warn};
+use weir_store::Millis;
+
+use crate::base::clock::unix_millis;
+
+pub(crate) use store::watch_store;
+
+/// Whether a gateway is ready, as [`crate::Handle::readiness`] tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readiness {
+    /// The parts that it has.
+    pub parts: Vec<PartReadiness>,
+}
+
+/// Whether a part of a gateway is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartReadiness {
+    /// Which part.
+    pub part: Part,
+    /// How it is.
+    pub state: PartState,
+    /// Since when, in milliseconds since 1970.
+    pub since_ms: Millis,
+    /// Why it is not [`PartState::Ok`].
+    pub cause: Option<String>,
+}
+
+/// A part of a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// What accepts connections and datagrams.
+    Listeners,
+    /// The threads that hold connections.
+    Shards,
+    /// Failed while the gateway closes its connections to end.
+    Drain,
+    /// What keeps devices and tokens, if anything does.
+    Store,
+    /// Redis before it, if there is one.
+    Cache,
+}
+
+/// How a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartState {
+    /// It does all that it is there for.
+    Ok,
+    /// It does so with losses: the gateway is ready nevertheless.
+    Degraded,
+    /// It does not: the gateway is not ready.
+    Failed,
+}
+
+/// What is known of all parts.
+///
+/// Cost: a short lock, when something changes and when somebody asks; never for a connection or a message.
+pub(crate) struct Board {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Those that the gateway has.
+    parts: BTreeMap<Part, PartReadiness>,
+    /// Those of which nothing has been said yet.
+    fresh: BTreeSet<Part>,
+    /// Listeners that cannot accept at the moment, and those that have ended.
+    troubles: BTreeMap<SocketAddr, Trouble>,
+    is_listening: bool,
+    /// Threads for datagrams that have ended by themselves.
+    threads_ended: u64,
+}
+
+struct Trouble {
+    cause: String,
+    has_ended: bool,
+}
+
+impl Readiness {
+    /// Whether no part has failed, but for those that are left out.
+    pub fn is_ready_without(&self, left_out: &[Part]) -> bool {
+        let counting = self.parts.iter().filter(|part| !left_out.contains(&part.part));
+        counting.into_iter().all(|part| part.state != PartState::Failed)
+    }
+}
+
+impl Part {
+    /// Every part.
+    pub const ALL: [Part; 5] =
+        [Part::Listeners, Part::Shards, Part::Drain, Part::Store, Part::Cache];
+
+    /// Its name, in the admin API and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Listeners => "listeners",
+            Part::Shards => "shards",
+            Part::Drain => "drain",
+            Part::Store => "store",
+            Part::Cache => "cache",
+        }
+    }
+}
+
+impl PartState {
+    /// Every state.
+    pub const ALL: [PartState; 3] = [PartState::Ok, PartState::Degraded, PartState::Failed];
+
+    /// Its name, in the admin API and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PartState::Ok => "ok",
+            PartState::Degraded => "degraded",
+            PartState::Failed => "failed",
+        }
+    }
+}
+
+impl Board {
+    /// Of a gateway that starts.
+    pub(crate) fn new(has_store: bool, has_cache: bool) -> Board {
+        let since_ms = unix_millis();
+        let row = |part, starts: Option<&str>| {
+            let state = starts.map_or(PartState::Ok, |_| PartState::Failed);
+            (part, PartReadiness { part, state, since_ms, cause: starts.map(str::to_owned) })
+        };
+        let mut parts = BTreeMap::from([
+            row(Part::Listeners, Some("the gateway starts")),
+            row(Part::Shards, None),
+            row(Part::Drain, None),
+        ]);
+        parts.extend(has_store.then(|| row(Part::Store, Some("it has not answered yet"))));
+        parts.extend(has_cache.then(|| row(Part::Cache, None)));
+        let fresh = parts.keys().copied().collect();
+        let (troubles, is_listening, threads_ended) = (BTreeMap::new(), false, 0);
+        Board { state: Mutex::new(State { parts, fresh, troubles, is_listening, threads_ended }) }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.lock().parts.values().all(|part| part.state != PartState::Failed)
+    }
+
+    pub(crate) fn read(&self) -> Readiness {
+        Readiness { parts: self.lock().parts.values().cloned().collect() }
+    }
+
+    /// Takes note of how a part is; a change is logged.
+    pub(crate) fn set(&self, part: Part, state: PartState, cause: Option<String>) {
+        self.lock().set(part, state, cause);
+    }
+
+    /// Everything listens.
+    pub(crate) fn set_listening(&self) {
+        let mut state = self.lock();
+        state.is_listening = true;
+        state.judge_listeners();
+    }
+
+    /// A listener cannot accept, or can again.
+    pub(crate) fn set_listener(&self, addr: SocketAddr, cause: Option<String>) {
+        let mut state = self.lock();
+        match cause {
+            Some(cause) => {
+                state.troubles.insert(addr, Trouble { cause, has_ended: false });
+            }
+            None => {
+                state.troubles.remove(&addr);
+            }
+        }
+        state.judge_listeners();
+    }
+
+    /// A listener has ended by itself.
+    pub(crate) fn end_listener(&self, addr: SocketAddr) {
+        let cause = "its task has ended by itself".to_owned();
+        let mut state = self.lock();
+        state.troubles.insert(addr, Trouble { cause, has_ended: true });
+        state.judge_listeners();
+    }
+
+    /// So many threads for datagrams have ended by themselves.
+    pub(crate) fn set_threads_ended(&self, count: u64) {
+        let mut state = self.lock();
+        if state.threads_ended != count {
+            state.threads_ended = count;
+            state.judge_listeners();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn judge_listeners(&mut self) {
+        if !self.is_listening {
+            return;
+        }
+        let ended = self.troubles.values().any(|trouble| trouble.has_ended);
+        let troubles = self.troubles.iter();
+        let mut causes: Vec<String> =
+            troubles.map(|(addr, trouble)| format!("{addr}: {}", trouble.cause)).collect();
+        if self.threads_ended > 0 {
+            causes.push(format!("{} threads for datagrams have ended", self.threads_ended));
+        }
+        let state = match (causes.is_empty(), ended || self.threads_ended > 0) {
+            (true, _) => PartState::Ok,
+            (false, false) => PartState::Degraded,
+            (false, true) => PartState::Failed,
+        };
+        self.set(Part::Listeners, state, (!causes.is_empty()).then(|| causes.join("; ")));
+    }
+
+    fn set(&mut self, part: Part, state: PartState, cause: Option<String>) {
+        let Some(known) = self.parts.get_mut(&part) else { return };
+        let before = std::mem::replace(&mut known.state, state);
+        known.cause = cause;
+        let is_fresh = self.fresh.remove(&part);
+        if before == state {
+            return;
+        }
+        known.since_ms = unix_millis();
+        // The start and the end of the program have lines of their own.
+        if part == Part::Drain || is_fresh && state == PartState::Ok {
+            return;
+        }
+        let (part, cause) = (part.name(), known.cause.as_deref());
+        match state {
+            PartState::Ok => info!(part, "ready"),
+            PartState::Degraded => warn!(part, cause, "ready, with losses"),
+            PartState::Failed => error!(part, cause, "not ready"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states(board: &Board) -> Vec<(&'static str, &'static str, Option<String>)> {
+        let parts = board.read().parts.into_iter();
+        parts.map(|part| (part.part.name(), part.state.name(), part.cause)).collect()
+    }
+
+    #[test]
+    fn a_gateway_is_ready_when_no_part_has_failed() {
+        let board = Board::new(true, true);
+        assert!(!board.is_ready());
+        board.set_listening();
+        assert!(!board.is_ready() && board.read().is_ready_without(&[Part::Store]));
+        board.set(Part::Store, PartState::Ok, None);
+        board.set(Part::Cache, PartState::Degraded, Some("gone".to_owned()));
+        assert!(board.is_ready());
+        assert_eq!(states(&board)[4], ("cache", "degraded", Some("gone".to_owned())));
+        board.set(Part::Drain, PartState::Failed, None);
+        assert!(!board.is_ready());
+        assert_eq!(Board::new(false, false).read().parts.len(), 3, "what there is not is not told");
+    }
+
+    #[test]
+    fn a_listener_in_trouble_is_named_until_it_accepts_again() {
+        let board = Board::new(false, false);
+        let addr: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        board.set_listening();
+        board.set_listener(addr, Some("EMFILE".to_owned()));
+        let expected = ("listeners", "degraded", Some("127.0.0.1:7: EMFILE".to_owned()));
+        assert_eq!(states(&board)[0], expected);
+        assert!(board.is_ready());
+        board.set_listener(addr, None);
+        assert_eq!(states(&board)[0], ("listeners", "ok", None));
+        board.end_listener(addr);
+        assert!(!board.is_ready());
+    }
+}

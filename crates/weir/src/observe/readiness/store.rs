@@ -1,0 +1,111 @@
+//! How the store of devices is, and the cache before it: by asking it now and then, and by what became of requests.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir_store::{Error, LaneCounts};
+
+use super::{Part, PartState};
+use crate::core::hub::Hub;
+use crate::provisioning::device_store::DeviceStore;
+
+/// Looks after the store until it is dropped.
+pub(crate) async fn watch_store(hub: Arc<Hub>) {
+    let mut watch = Watch::default();
+    loop {
+        if let Some(devices) = &hub.device_store {
+            watch.look(&hub, devices).await;
+        }
+        hub.readiness.set_threads_ended(hub.counters().udp.threads_ended());
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// What was seen when it was looked at last.
+#[derive(Default)]
+struct Watch {
+    asked_at: Option<Instant>,
+    /// Batches that had failed, of issues and of checks.
+    failed: [u64; 2],
+    /// When a batch was met by damage last, and what was said of it.
+    damage: Option<(Instant, String)>,
+    /// The store or the cache was not as it should be.
+    has_trouble: bool,
+}
+
+impl Watch {
+    /// Asks the store, if that is due: it is every few seconds, and at once where something has failed.
+    async fn look(&mut self, hub: &Hub, devices: &DeviceStore) {
+        let now = Instant::now();
+        let counts = devices.counts();
+        let lanes = [counts.issues, counts.checks];
+        let failed = lanes.map(|lane| lane.failed);
+        let has_failed = std::mem::replace(&mut self.failed, failed) != failed;
+        if has_failed && let Some(Error::Damaged(text)) = devices.last_error() {
+            self.damage = Some((now, text));
+        }
+        let is_due = self.asked_at.is_none_or(|at| now.duration_since(at) >= ASK_INTERVAL);
+        if !(is_due || has_failed || self.has_trouble) {
+            return;
+        }
+        self.asked_at = Some(now);
+        let (probed, pinged) = tokio::join!(devices.probe(), devices.ping_cache());
+        let cache = match pinged {
+            Some(Err(error)) => (PartState::Degraded, Some(error.to_string())),
+            Some(Ok(())) | None => (PartState::Ok, None),
+        };
+        self.has_trouble = cache.0 != PartState::Ok;
+        hub.readiness.set(Part::Cache, cache.0, cache.1);
+        if let Some((state, cause)) = self.judge(probed, &lanes, devices) {
+            self.has_trouble |= state != PartState::Ok;
+            hub.readiness.set(Part::Store, state, cause);
+        }
+    }
+
+    /// How the store is; `None`: as it was.
+    fn judge(
+        &self,
+        probed: Result<u64, Error>,
+        lanes: &[LaneCounts; 2],
+        devices: &DeviceStore,
+    ) -> Option<(PartState, Option<String>)> {
+        match probed {
+            // It works as fast as it can.
+            Err(Error::Overloaded(_)) => return None,
+            Err(error) => return Some((PartState::Failed, Some(error.to_string()))),
+            Ok(_) => {}
+        }
+        let Some((at, text)) = &self.damage else {
+            return Some(match devices.missing_key_file() {
+                None => (PartState::Ok, None),
+                Some(path) => (PartState::Degraded, Some(key_file_is_gone(path))),
+            });
+        };
+        // One damaged record is no reason to send everybody away; that nothing succeeds is.
+        let is_general = lanes.iter().any(|lane| lane.failed_in_a_row >= FAILED_IN_A_ROW);
+        let state = if is_general && at.elapsed() < DAMAGE_COUNTS {
+            PartState::Failed
+        } else {
+            PartState::Degraded
+        };
+        Some((state, Some(Error::Damaged(text.clone()).to_string())))
+    }
+}
+
+fn key_file_is_gone(path: &Path) -> String {
+    format!(
+        "the key file {} is gone: bring it back from its copy, as the store does not open without it",
+        path.display()
+    )
+}
+
+/// How soon it is noticed that requests fail.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// What is asked writes a page and waits for the disk.
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
+/// So many batches in a row that fail by damage are more than a record or two.
+const FAILED_IN_A_ROW: u64 = 3;
+/// Where nothing is asked for so long, devices are let try again.
+const DAMAGE_COUNTS: Duration = Duration::from_secs(60);

@@ -1,0 +1,67 @@
+//! What is done now and then: telling the store who has connected, forgetting sources, and removing records of tokens that
+//! have ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::{Activator, now};
+use crate::base::clock::unix_millis;
+use crate::core::hub::Hub;
+
+/// Tidies up until it is dropped.
+pub(crate) async fn tidy(hub: Arc<Hub>) {
+    let Some(activator) = &hub.activator else { return };
+    let mut is_told = false;
+    loop {
+        sleep(TIDY_INTERVAL).await;
+        if let Some(failures) = &activator.failures {
+            failures.sweep(now());
+        }
+        match activator.sweep().await {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!(%error, "records of tokens that have ended cannot be removed now");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Tells the store who has connected, until it is dropped.
+pub(crate) async fn tell_seen(hub: Arc<Hub>) {
+    let Some(devices) = &hub.device_store else { return };
+    let mut is_told = false;
+    loop {
+        sleep(SEEN_INTERVAL).await;
+        match devices.tell_seen().await {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!(%error, "the store of devices cannot be told who has connected");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Activator {
+    /// Removes records in small parts, so that requests find their turn between them.
+    async fn sweep(&self) -> Result<(), weir_store::Error> {
+        let store = self.devices.store();
+        while store.sweep(unix_millis(), SWEEP_MAX).await? == SWEEP_MAX {
+            sleep(SWEEP_PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+/// What is not told yet is lost with the process.
+const SEEN_INTERVAL: Duration = Duration::from_secs(5);
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// Some milliseconds of the store's writer.
+const SWEEP_MAX: usize = 500;
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,50 @@
+//! In which formats a topic's messages are wanted.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use weir_engine::Message;
+use weir_wire::format::Format;
+
+use crate::observe::counters::Counters;
+
+/// Formats other than frames of a stream that somebody has asked for since the topic began.
+///
+/// Shape: a bit each. None is ever taken back: who leaves often comes again, and a topic that nobody is in ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Formats(u8);
+
+/// The same of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFormats(AtomicU8);
+
+impl Formats {
+    pub(crate) fn add(&mut self, format: Format) {
+        if format != Format::Stream {
+            self.0 |= 1 << format.index();
+        }
+    }
+
+    /// Makes a message in all of them; `false` if the budget has no room.
+    pub(crate) fn encode_ahead(self, message: &Message, counters: &Counters) -> bool {
+        let wanted = |format: &Format| self.0 & (1 << format.index()) != 0;
+        Format::ALL.into_iter().filter(wanted).all(|format| {
+            let is_made = message.encode_ahead(format);
+            if is_made {
+                counters.count_encoded(format);
+            }
+            is_made
+        })
+    }
+}
+
+impl SharedFormats {
+    pub(crate) fn add(&self, format: Format) {
+        let mut formats = Formats::default();
+        formats.add(format);
+        self.0.fetch_or(formats.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Formats {
+        Formats(self.0.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,332 @@
+//! Ticks: what is published to a topic within one leaves as one.
+//!
+//! A message gets its offset, and is encoded as the frame that it would be alone, when it is accepted. At the tick's
+//! end the frames are copied into one message with as few frames as the limit allows. Ticks of one length end together,
+//! at the multiples of it on the monotonic clock.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use tokio::sync::Notify;
+use tokio::task::coop;
+use tokio::time::sleep;
+use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
+use weir_wire::hot;
+
+use super::classes::TickRule;
+use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
+use crate::base::lanes::Publisher;
+
+/// What a topic's running tick has gathered.
+///
+/// Shape: at rest nothing beside itself.
+#[derive(Default)]
+pub(super) struct Tick {
+    /// By offset; `None`: a newer one of its key has come.
+    messages: Vec<Option<Arc<Message>>>,
+    /// Where the newest message of each key stands.
+    keys: HashTable<u32>,
+    live: usize,
+    /// What those that are live occupy.
+    bytes: usize,
+    /// Offset of the last message that has left.
+    sent: u64,
+    /// Whether the ticker has it on its list.
+    is_listed: bool,
+}
+
+/// Ends the ticks of one length.
+pub(super) struct Ticker {
+    length: Duration,
+    list: Mutex<List>,
+    filled: Notify,
+}
+
+#[derive(Default)]
+struct List {
+    /// Topics whose tick has gathered something.
+    due: VecDeque<Arc<Topic>>,
+    /// Topics taken from it that have not been seen to yet.
+    in_hand: usize,
+}
+
+impl Tick {
+    /// Offset of the last message that has left.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Bytes that would be live with one more message.
+    fn bytes_with(&self, rule: &TickRule, offer: Offer<'_>, hasher: &RandomState) -> usize {
+        let replaced = match rule.conflation {
+            true => self
+                .newest(offer.key.as_bytes(), hasher)
+                .map_or(0, |message| message.occupied_bytes()),
+            false => 0,
+        };
+        self.bytes - replaced + offer.frame_bytes + size_of::<Message>()
+    }
+
+    /// Takes a message; whether it replaces one.
+    fn gather(&mut self, rule: &TickRule, message: Arc<Message>, hasher: &RandomState) -> bool {
+        let mut is_newer = false;
+        if rule.conflation && !message.key().is_empty() {
+            if self.messages.len() > 2 * self.live + SLACK {
+                self.compact(hasher);
+            }
+            is_newer = self.replace(message.key(), hasher);
+        }
+        self.live += 1;
+        self.bytes += message.occupied_bytes();
+        self.messages.push(Some(message));
+        is_newer
+    }
+
+    /// Lets go of the message of this key, if there is one, and notes where the next one will stand.
+    fn replace(&mut self, key: &[u8], hasher: &RandomState) -> bool {
+        let next = u32::try_from(self.messages.len()).expect("a tick is bounded by its bytes");
+        let (messages, hash) = (&mut self.messages, hasher.hash_one(key));
+        match self.keys.find_mut(hash, |index| key_at(messages, *index) == key) {
+            Some(index) => {
+                let old = messages[*index as usize].take();
+                *index = next;
+                self.live -= 1;
+                self.bytes -= old.as_ref().map_or(0, |message| message.occupied_bytes());
+                true
+            }
+            None => {
+                let rehash = |index: &u32| hasher.hash_one(key_at(messages, *index));
+                self.keys.insert_unique(hash, next, rehash);
+                false
+            }
+        }
+    }
+
+    fn newest(&self, key: &[u8], hasher: &RandomState) -> Option<&Arc<Message>> {
+        if key.is_empty() {
+            return None;
+        }
+        let fits = |index: &u32| key_at(&self.messages, *index) == key;
+        let index = self.keys.find(hasher.hash_one(key), fits)?;
+        self.messages[*index as usize].as_ref()
+    }
+
+    /// Closes the gaps that replaced messages have left.
+    fn compact(&mut self, hasher: &RandomState) {
+        self.messages.retain(Option::is_some);
+        self.keys.clear();
+        for (index, message) in (0u32..).zip(self.messages.iter().flatten()) {
+            if !message.key().is_empty() {
+                let rehash = |index: &u32| hasher.hash_one(key_at(&self.messages, *index));
+                self.keys.insert_unique(hasher.hash_one(message.key()), index, rehash);
+            }
+        }
+    }
+
+    /// Lets go of what has expired; how many that are.
+    fn expire(&mut self, now: Nanos, hasher: &RandomState) -> usize {
+        let is_expired =
+            |message: &mut Arc<Message>| message.expires_at().is_some_and(|at| at <= now);
+        let mut expired = 0;
+        for place in &mut self.messages {
+            if let Some(message) = place.take_if(is_expired) {
+                expired += 1;
+                self.bytes -= message.occupied_bytes();
+            }
+        }
+        self.live -= expired;
+        if expired > 0 {
+            self.compact(hasher);
+        }
+        expired
+    }
+
+    /// The next one begins.
+    fn begin(&mut self, sent: u64) {
+        *self = Tick { sent, ..Tick::default() };
+    }
+}
+
+impl Ticker {
+    pub(super) fn new(length: Duration) -> Self {
+        Self { length, list: Mutex::default(), filled: Notify::new() }
+    }
+
+    /// How long the tick goes on that `now` falls in.
+    fn rest(&self, now: Nanos) -> Duration {
+        let length = u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(length - now.0 % length)
+    }
+
+    fn list(&self, topic: Arc<Topic>) {
+        lock(&self.list).due.push_back(topic);
+        self.filled.notify_one();
+    }
+
+    fn take(&self) -> Option<Arc<Topic>> {
+        let mut list = lock(&self.list);
+        let topic = list.due.pop_front()?;
+        list.in_hand += 1;
+        Some(topic)
+    }
+
+    fn put_down(&self) {
+        let mut list = lock(&self.list);
+        list.in_hand -= 1;
+        // After a burst the memory is given back.
+        if list.due.is_empty() {
+            list.due.shrink_to(LIST_KEPT);
+        }
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.list).due.len()
+    }
+
+    fn is_done(&self) -> bool {
+        let list = lock(&self.list);
+        list.due.is_empty() && list.in_hand == 0
+    }
+}
+
+impl Router {
+    /// How many lengths of ticks there are.
+    pub(crate) fn ticker_count(&self) -> usize {
+        self.tickers.len()
+    }
+
+    /// Waits for the end of a tick in which something was gathered, and sees to it, over and over.
+    pub(crate) async fn run_ticks(&self, ticker: usize) {
+        let ticker = &self.tickers[ticker];
+        loop {
+            ticker.filled.notified().await;
+            sleep(ticker.rest(Nanos::now())).await;
+            for _ in 0..ticker.len() {
+                if !self.end_next_tick(ticker) {
+                    break;
+                }
+                coop::consume_budget().await;
+            }
+        }
+    }
+
+    /// Ends all running ticks now; `false` if one could not leave.
+    pub(crate) fn end_ticks(&self) -> bool {
+        for ticker in &self.tickers {
+            for _ in 0..ticker.len() {
+                self.end_next_tick(ticker);
+            }
+        }
+        self.tickers.iter().all(Ticker::is_done)
+    }
+
+    /// Takes a message into its topic's tick.
+    pub(super) fn gather(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        (rule, offer): (&TickRule, Offer<'_>),
+        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
+    ) -> Result<(), RouteError> {
+        let place = topic.next(state);
+        let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
+        let ticker = &self.tickers[rule.ticker];
+        let tick = &mut extra.tick;
+        // One always fits: no limit is below the longest message.
+        if !tick.is_empty() && tick.bytes_with(rule, offer, &self.hasher) > rule.bytes_max {
+            let after = ticker.rest(offer.accepted_at);
+            return Err(RouteError::TickFull { limit: rule.bytes_max, after });
+        }
+        let message = message(&topic.class, place).ok_or(RouteError::Budget)?;
+        if tick.gather(rule, message, &self.hasher) {
+            self.counters.count_tick_conflated();
+        }
+        if !tick.is_listed {
+            tick.is_listed = true;
+            ticker.list(Arc::clone(topic));
+        }
+        Ok(())
+    }
+
+    fn end_next_tick(&self, ticker: &Ticker) -> bool {
+        let Some(topic) = ticker.take() else { return false };
+        let mut state = topic.lock();
+        if !state.ended && !self.end_tick(&topic, &mut state) {
+            self.counters.count_tick_deferred();
+            ticker.list(Arc::clone(&topic));
+        }
+        self.end_if_idle(&topic, &mut state);
+        drop(state);
+        ticker.put_down();
+        true
+    }
+
+    /// Sends what a tick has gathered; `false`: there is no credit, and it goes on with what has not expired.
+    fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
+        let Some(extra) = &mut state.extra else { return true };
+        let expired = extra.tick.expire(Nanos::now(), &self.hasher);
+        self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
+        let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
+        if !messages.is_empty() && state.counts.total() > 0 {
+            // They have been accepted, whoever has sent them.
+            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
+                return false;
+            };
+            let message = self.batch(topic, &messages, state.offset);
+            // What finds no room in the budget the shards make: it has been accepted.
+            state.formats.encode_ahead(&message, &self.counters);
+            for credit in credits {
+                credit.push(Command::Publish(topic.id, Arc::clone(&message)));
+            }
+        }
+        for message in &messages {
+            self.retain(topic, &mut extra.ring, message);
+        }
+        extra.tick.begin(state.offset);
+        self.counters.count_tick(messages.len());
+        true
+    }
+
+    /// All messages of a tick as one; a single one is that already.
+    fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Arc<Message> {
+        let [first, _, ..] = messages else { return Arc::clone(&messages[0]) };
+        let singles: Vec<(u64, &[u8])> =
+            messages.iter().map(|message| (message.offset(), message.frame())).collect();
+        let mut frames = Vec::new();
+        hot::encode_batch_frames(&topic.name, &singles, self.frame_bytes_max, &mut frames);
+        let expiries = messages.iter().map(|message| message.expires_at());
+        // One that does not expire keeps all the others.
+        let expires_at =
+            expiries.collect::<Option<Vec<Nanos>>>().and_then(|all| all.into_iter().max());
+        let of_topic = TopicMessage {
+            priority: topic.class.priority,
+            slow: topic.class.slow,
+            is_tick: true,
+            epoch: topic.epoch,
+            offset,
+            key: 0..0,
+            singles: match topic.class.slow {
+                SlowPolicy::Conflate => messages.into(),
+                SlowPolicy::Close | SlowPolicy::Drop => Box::default(),
+            },
+            ..TopicMessage::default()
+        };
+        Message::of_tick(&self.budget, frames, first.accepted_at(), expires_at, of_topic)
+    }
+}
+
+fn key_at(messages: &[Option<Arc<Message>>], index: u32) -> &[u8] {
+    messages[index as usize].as_ref().map_or(&[], |message| message.key())
+}
+
+/// Gaps that are left before a tick is compacted.
+const SLACK: usize = 64;
+/// Room for topics that is kept without use: 8 KiB.
+const LIST_KEPT: usize = 1024;

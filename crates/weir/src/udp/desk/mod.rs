@@ -1,0 +1,394 @@
+//! What a thread does with a datagram: answer it, hand it to the front, or drop it.
+
+mod jobs;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::time::timeout;
+use weir_engine::datagrams::{Outbox, Peer, Received};
+use weir_engine::{Bell, Nanos};
+use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
+use weir_wire::v1;
+
+use super::backend::{Backend, Refused, Validity};
+use super::counts::{Count, Tally};
+use super::duplicates::{Before, Duplicates, Key};
+use super::own::OwnAddrs;
+use super::tokens::{Known, Tokens};
+use crate::base::config::UdpConfig;
+use crate::limits::rates::Rates;
+use crate::limits::sources::Source;
+use crate::observe::counters::Counters;
+use jobs::{Done, Jobs, Outcome, Ticket, What};
+
+/// What all threads share.
+pub(super) struct Shared {
+    pub(super) config: UdpConfig,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) runtime: runtime::Handle,
+    pub(super) rates: Rates,
+    pub(super) own: OwnAddrs,
+}
+
+/// A thread's desk.
+///
+/// Limits: `udp.queue_max` requests wait for the front; tokens and answers are remembered up to theirs.
+pub(super) struct Desk {
+    shared: Arc<Shared>,
+    tokens: Tokens,
+    duplicates: Duplicates,
+    /// Tokens that the front looks up, each with the calls that wait for that.
+    checks: HashMap<Box<str>, Vec<Waiter>>,
+    /// Requests that the front has, and calls that wait.
+    waiting: usize,
+    jobs: Arc<Jobs>,
+    tally: Tally<u64>,
+}
+
+/// Whom to answer, and how.
+#[derive(Debug, Clone)]
+struct Reply<'a> {
+    peer: Peer,
+    form: Form,
+    id: Id<'a>,
+    bytes_max: usize,
+}
+
+/// A call whose token is being looked up.
+struct Waiter {
+    reply: Reply<'static>,
+    count: u64,
+}
+
+impl Desk {
+    pub(super) fn new(shared: Arc<Shared>, bell: Bell) -> Desk {
+        let config = &shared.config;
+        Desk {
+            tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
+            duplicates: Duplicates::new(config.duplicates_max, config.duplicate_window),
+            checks: HashMap::new(),
+            waiting: 0,
+            jobs: Jobs::new(bell),
+            tally: Tally::default(),
+            shared,
+        }
+    }
+
+    /// Whether the front has answered everything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting == 0
+    }
+
+    pub(super) fn count(&mut self, count: Count, by: u64) {
+        self.tally.add(count, by);
+    }
+
+    pub(super) fn flush_counts(&mut self) {
+        self.shared.counters.udp.take(&mut self.tally);
+    }
+
+    /// Takes a datagram.
+    ///
+    /// Cost: nothing is allocated for a call whose token is known.
+    pub(super) fn handle(&mut self, received: &Received<'_>, outbox: &mut Outbox, now: Nanos) {
+        let Received { bytes, is_cut, peer } = *received;
+        if self.shared.own.has_sent(&peer) {
+            self.count(Count::RefusedSource, 1);
+            return;
+        }
+        if self.shared.rates.take(Source::of(peer.ip()), now).is_err() {
+            self.count(Count::RefusedRate, 1);
+            return;
+        }
+        // No address is proven, so nobody is made to hear more than three times what was sent in his name.
+        let limit = self.shared.config.datagram_bytes_max;
+        let bytes_max = (bytes.len() * AMPLIFICATION_MAX).min(limit);
+        let read =
+            if is_cut { Err(datagram::too_long(bytes, limit)) } else { datagram::decode(bytes) };
+        match read {
+            Ok(Datagram { form, id, request }) => {
+                let reply = Reply { peer, form, id, bytes_max };
+                self.handle_request(reply, request, bytes, outbox, now);
+            }
+            // Whoever is told of an error may answer that, and so on.
+            Err(NoRequest::Answer) => self.count(Count::RefusedAnswer, 1),
+            Err(NoRequest::Foreign) => self.count(Count::RefusedForeign, 1),
+            Err(NoRequest::Malformed(malformed)) => {
+                self.tally.add_malformed(malformed.field);
+                let Malformed { form, id, field, ref path, ref reason } = malformed;
+                let field = if path.is_empty() { field.name() } else { path };
+                let (code, message, retry_after_ms) = ("malformed", &**reason, 0);
+                let refused = datagram::Refused { code, field, message, retry_after_ms };
+                let reply = Reply { peer, form, id, bytes_max };
+                self.answer(&reply, &Answer::Refused(refused), outbox);
+            }
+        }
+    }
+
+    fn handle_request(
+        &mut self,
+        reply: Reply<'_>,
+        request: Request<'_>,
+        bytes: &[u8],
+        outbox: &mut Outbox,
+        now: Nanos,
+    ) {
+        match request {
+            Request::Call { token, count } => self.handle_call(reply, token, count, outbox, now),
+            Request::Activate { serial, key } => {
+                let like = match &reply.id {
+                    Id::None => self.duplicates.key(&reply.peer, &serial, bytes),
+                    id @ (Id::Number(_) | Id::Text(_)) => {
+                        self.duplicates.key(&reply.peer, &serial, (id, &key))
+                    }
+                };
+                let what = What::Activate { serial, key };
+                self.ask(reply, like, what, outbox, now);
+            }
+            Request::Publish { token, publish } => {
+                let like = match &reply.id {
+                    Id::None => self.duplicates.key(&reply.peer, &token, bytes),
+                    id @ (Id::Number(_) | Id::Text(_)) => {
+                        self.duplicates.key(&reply.peer, &token, id)
+                    }
+                };
+                self.ask(reply, like, What::Publish { token, publish }, outbox, now);
+            }
+        }
+    }
+
+    fn handle_call(
+        &mut self,
+        reply: Reply<'_>,
+        token: Cow<'_, str>,
+        count: u64,
+        outbox: &mut Outbox,
+        now: Nanos,
+    ) {
+        match self.tokens.find(token.as_bytes(), now) {
+            Known::Valid { is_stale } => {
+                self.count(Count::Calls, 1);
+                self.answer(&reply, &Answer::Call { token: &token, count }, outbox);
+                if is_stale {
+                    self.look_up(&token, reply.peer.ip());
+                }
+            }
+            Known::Invalid => self.refuse(&reply, &Refused::unauthorized(), outbox),
+            Known::Nothing => {
+                if !self.has_room() || !self.look_up(&token, reply.peer.ip()) {
+                    self.refuse_for_queue(&reply, outbox);
+                    return;
+                }
+                if let Some(waiters) = self.checks.get_mut(&*token) {
+                    waiters.push(Waiter { reply: reply.into_owned(), count });
+                    self.enter();
+                }
+            }
+        }
+    }
+
+    /// Has the front look a token up, unless it does so already; `false`: too much waits for it.
+    fn look_up(&mut self, token: &str, source: IpAddr) -> bool {
+        if self.checks.contains_key(token) {
+            return true;
+        }
+        if !self.has_room() {
+            return false;
+        }
+        self.checks.insert(token.into(), Vec::new());
+        self.count(Count::Checks, 1);
+        let done = Done::Check { token: token.into(), source };
+        self.spawn(done, What::Check { token: token.into() });
+        true
+    }
+
+    /// Hands a request to the front, unless it has been made before.
+    fn ask(&mut self, reply: Reply<'_>, like: Key, what: What, outbox: &mut Outbox, now: Nanos) {
+        match self.duplicates.begin(like, now) {
+            Before::Never if self.waiting < self.shared.config.queue_max => {
+                self.spawn(Done::Ask { like, reply: reply.into_owned() }, what);
+            }
+            Before::Never => {
+                self.duplicates.end(like, None, now);
+                self.refuse_for_queue(&reply, outbox);
+            }
+            Before::InProgress => self.count(Count::Joined, 1),
+            // A shorter one with the same id is not to get more for its bytes; nothing is left of what did not fit at all.
+            Before::Answered(answer) if answer.is_empty() || answer.len() > reply.bytes_max => {
+                self.count(Count::TooShort, 1);
+            }
+            Before::Answered(answer) => {
+                outbox.push(reply.peer, |out| {
+                    out.extend_from_slice(answer);
+                    true
+                });
+                self.count(Count::Repeated, 1);
+            }
+        }
+    }
+
+    fn spawn(&mut self, done: Done, what: What) {
+        self.enter();
+        let backend = Arc::clone(&self.shared.backend);
+        let source = done.source();
+        let ticket = Ticket::new(Arc::clone(&self.jobs), done);
+        self.shared.runtime.spawn(async move {
+            // Without an answer the ticket says so when it is dropped.
+            if let Ok(outcome) = timeout(FRONT_TIMEOUT, what.ask(&*backend, source)).await {
+                ticket.finish(outcome);
+            }
+        });
+    }
+
+    /// Answers what the front has done meanwhile.
+    pub(super) fn handle_done(&mut self, outbox: &mut Outbox, now: Nanos) {
+        for (done, outcome) in self.jobs.take() {
+            self.leave(1);
+            match done {
+                Done::Check { token, .. } => self.handle_checked(&token, outcome, outbox, now),
+                Done::Ask { like, reply } => self.handle_asked(like, &reply, outcome, outbox, now),
+            }
+        }
+    }
+
+    fn handle_checked(&mut self, token: &str, outcome: Outcome, outbox: &mut Outbox, now: Nanos) {
+        let waiters = self.checks.remove(token).unwrap_or_default();
+        self.leave(waiters.len());
+        let refused = match outcome {
+            Outcome::Checked(validity) => {
+                let ends_in = validity.and_then(|Validity { ends_in }| ends_in);
+                self.tokens.put(token.as_bytes(), validity.is_some(), ends_in, now);
+                if validity.is_some() { None } else { Some(Refused::unauthorized()) }
+            }
+            Outcome::Refused(refused) => Some(refused),
+            Outcome::Activated(_) | Outcome::Published(_) => None,
+        };
+        for Waiter { reply, count } in waiters {
+            match &refused {
+                None => {
+                    self.count(Count::Calls, 1);
+                    self.answer(&reply, &Answer::Call { token, count }, outbox);
+                }
+                Some(refused) => self.refuse(&reply, refused, outbox),
+            }
+        }
+    }
+
+    fn handle_asked(
+        &mut self,
+        like: Key,
+        reply: &Reply<'_>,
+        outcome: Outcome,
+        outbox: &mut Outbox,
+        now: Nanos,
+    ) {
+        let published;
+        let (answer, is_done) = match &outcome {
+            Outcome::Activated(activated) => {
+                self.count(Count::Activations, 1);
+                let (token, gateways) = (&*activated.token, &*activated.gateways);
+                let expires_at_ms = activated.expires_at_ms;
+                (Answer::Activated { token, expires_at_ms, gateways }, true)
+            }
+            Outcome::Published(accepted) => {
+                self.count(Count::Publishes, 1);
+                published = v1::Published {
+                    request: 0,
+                    message_id: accepted.map_or(0, |accepted| accepted.id),
+                    offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
+                    connections: accepted.map_or(0, |accepted| accepted.connections),
+                };
+                (Answer::Published(&published), true)
+            }
+            Outcome::Refused(refused) => {
+                self.count_refused(refused);
+                (Answer::Refused(wire(refused)), false)
+            }
+            Outcome::Checked(_) => {
+                self.duplicates.end(like, None, now);
+                return;
+            }
+        };
+        let mut bytes = Vec::new();
+        let fits = answer.encode(reply.form, &reply.id, reply.bytes_max, &mut bytes);
+        if fits {
+            outbox.push(reply.peer, |out| {
+                out.extend_from_slice(&bytes);
+                true
+            });
+        } else {
+            self.count(Count::TooShort, 1);
+        }
+        // What was done must not be done again, though it cannot be answered. What was refused is not remembered: strangers
+        // could have as much remembered as they like.
+        if self.duplicates.end(like, is_done.then_some(&*bytes), now) {
+            self.count(Count::Forgotten, 1);
+        }
+    }
+
+    fn refuse(&mut self, reply: &Reply<'_>, refused: &Refused, outbox: &mut Outbox) {
+        self.count_refused(refused);
+        self.answer(reply, &Answer::Refused(wire(refused)), outbox);
+    }
+
+    fn refuse_for_queue(&mut self, reply: &Reply<'_>, outbox: &mut Outbox) {
+        self.count(Count::RefusedQueue, 1);
+        let refused = Refused::busy("too many requests wait (udp.queue_max)");
+        self.answer(reply, &Answer::Refused(wire(&refused)), outbox);
+    }
+
+    fn count_refused(&mut self, refused: &Refused) {
+        let is_credentials = refused.code == Refused::UNAUTHORIZED;
+        let cause = if is_credentials { Count::RefusedCredentials } else { Count::RefusedOther };
+        self.count(cause, 1);
+    }
+
+    fn answer(&mut self, reply: &Reply<'_>, answer: &Answer<'_>, outbox: &mut Outbox) {
+        let Reply { peer, form, id, bytes_max } = reply;
+        if !outbox.push(*peer, |out| answer.encode(*form, id, *bytes_max, out)) {
+            self.count(Count::TooShort, 1);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.waiting < self.shared.config.queue_max
+    }
+
+    fn enter(&mut self) {
+        self.waiting += 1;
+        self.shared.counters.udp.enter();
+    }
+
+    fn leave(&mut self, count: usize) {
+        self.waiting -= count;
+        self.shared.counters.udp.leave(count as u64);
+    }
+}
+
+impl Reply<'_> {
+    fn into_owned(self) -> Reply<'static> {
+        let Reply { peer, form, id, bytes_max } = self;
+        Reply { peer, form, id: id.into_owned(), bytes_max }
+    }
+}
+
+fn wire(refused: &Refused) -> datagram::Refused<'_> {
+    let after = refused.retry_after.map_or(0, |after| after.as_millis().max(1));
+    datagram::Refused {
+        code: refused.code,
+        field: refused.field,
+        message: &refused.message,
+        retry_after_ms: u32::try_from(after).unwrap_or(u32::MAX),
+    }
+}
+
+/// As RFC 9000 section 8.1 has it for addresses that are not proven.
+const AMPLIFICATION_MAX: usize = 3;
+/// A store that is slow answers before, with a refusal.
+const FRONT_TIMEOUT: Duration = Duration::from_secs(10);

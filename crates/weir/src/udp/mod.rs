@@ -1,0 +1,190 @@
+//! Datagrams: calls, activations and small publishes.
+//!
+//! Each thread has a socket of its own and answers calls by itself. What has to be looked up, changed or published it
+//! hands to the front, and sends the answer when that has come.
+
+mod backend;
+mod counts;
+mod desk;
+mod duplicates;
+mod own;
+mod thread;
+mod tokens;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::runtime;
+use tracing::warn;
+use weir_engine::datagrams::{DatagramBuffers, DatagramOptions, DatagramSocket};
+
+pub(crate) use backend::{Backend, Front};
+pub(crate) use counts::{Count, UdpCounts};
+
+use crate::base::config::{Config, UdpConfig};
+use crate::base::threads::{Resources, schedule_edge_thread};
+use crate::core::handle::Handle;
+use crate::core::hub::Hub;
+use crate::gateway::StartError;
+use crate::limits::rates::Rates;
+use crate::observe::counters::Counters;
+use desk::Shared;
+use own::OwnAddrs;
+
+/// The sockets of one address.
+pub(crate) struct Bound {
+    pub(crate) addr: SocketAddr,
+    sockets: Vec<Arc<DatagramSocket>>,
+}
+
+/// The threads that answer datagrams; dropped, they end without waiting for anything.
+pub(crate) struct Running {
+    stop: Arc<AtomicBool>,
+    bells: Vec<weir_engine::Bell>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Bound {
+    /// Binds the sockets of one address of `listen.udp`.
+    pub(crate) fn new(
+        addr: SocketAddr,
+        config: &Config,
+        resources: &Resources,
+    ) -> io::Result<Bound> {
+        let udp = &config.udp;
+        let options = DatagramOptions {
+            recv_buffer_bytes: udp.recv_buffer_bytes,
+            send_buffer_bytes: udp.send_buffer_bytes,
+            only_v6: !crate::connection::listener::takes_both(addr, &config.listen.udp),
+        };
+        let threads = resources.udp_threads(udp.threads);
+        let sockets = DatagramSocket::bind(addr, threads, &options)?;
+        let addr = sockets[0].local_addr()?;
+        Ok(Bound { addr, sockets: sockets.into_iter().map(Arc::new).collect() })
+    }
+
+    /// What the kernel has granted each socket.
+    pub(crate) fn buffers(&self) -> io::Result<DatagramBuffers> {
+        self.sockets[0].buffers()
+    }
+}
+
+/// Binds all of `listen.udp`.
+pub(crate) fn bind(config: &Config, resources: &Resources) -> Result<Vec<Bound>, StartError> {
+    let bind = |addr: &SocketAddr| {
+        let listen_error = |source| StartError::Listen { key: "listen.udp", addr: *addr, source };
+        Bound::new(*addr, config, resources).map_err(listen_error)
+    };
+    config.listen.udp.iter().map(bind).collect()
+}
+
+/// Starts the threads for what is bound, in front of the gateway's router.
+pub(crate) fn start(hub: &Arc<Hub>, bound: Vec<Bound>) -> io::Result<Option<Running>> {
+    if bound.is_empty() {
+        return Ok(None);
+    }
+    let backend = Arc::new(Front::new(Handle::new(Arc::clone(hub))));
+    let counters = Arc::clone(hub.counters());
+    let runtime = runtime::Handle::current();
+    Running::start(bound, &hub.config().udp, backend, counters, &runtime).map(Some)
+}
+
+/// Says what the kernel did not grant, and how to have it.
+pub(crate) fn log_buffers(granted: DatagramBuffers, config: &UdpConfig) {
+    let DatagramBuffers { recv_bytes, send_bytes } = granted;
+    for (key, sysctl, asked, granted) in [
+        ("udp.recv_buffer_bytes", "net.core.rmem_max", config.recv_buffer_bytes, recv_bytes),
+        ("udp.send_buffer_bytes", "net.core.wmem_max", config.send_buffer_bytes, send_bytes),
+    ] {
+        // It doubles what it grants, for its own book-keeping.
+        let granted = granted / 2;
+        if granted < asked {
+            warn!(
+                asked,
+                granted,
+                "the kernel grants sockets for datagrams less than {key}: raise the sysctl {sysctl} to {asked}"
+            );
+        }
+    }
+}
+
+impl Running {
+    /// Starts a thread for each socket. Requests that a thread does not answer itself are tasks on the runtime.
+    pub(crate) fn start(
+        bound: Vec<Bound>,
+        config: &UdpConfig,
+        backend: Arc<dyn Backend>,
+        counters: Arc<Counters>,
+        runtime: &runtime::Handle,
+    ) -> io::Result<Running> {
+        let own = OwnAddrs::new(bound.iter().map(|bound| bound.addr));
+        let sockets: Vec<_> = bound.into_iter().flat_map(|bound| bound.sockets).collect();
+        counters.udp.set_sockets(&sockets);
+        let stop = Arc::<AtomicBool>::default();
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            backend,
+            counters,
+            runtime: runtime.clone(),
+            rates: Rates::new(
+                config.datagrams_per_source_per_second,
+                config.datagrams_per_source_burst,
+            ),
+            own,
+        });
+        let mut running = Running { stop, bells: Vec::new(), threads: Vec::new() };
+        for socket in sockets {
+            running.bells.push(socket.bell());
+            let (stop, shared) = (Arc::clone(&running.stop), Arc::clone(&shared));
+            let watch = Watch { stop: Arc::clone(&stop), counters: Arc::clone(&shared.counters) };
+            let builder = std::thread::Builder::new().name("weir-udp".to_owned());
+            running.threads.push(builder.spawn(move || {
+                let _watch = watch;
+                schedule_edge_thread();
+                thread::run(&socket, shared, &stop);
+            })?);
+        }
+        Ok(running)
+    }
+
+    /// Has the threads answer what they have taken, and waits for their end. It blocks.
+    pub(crate) fn finish(mut self) {
+        self.tell();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                warn!("a thread for datagrams ended by itself");
+            }
+        }
+    }
+
+    fn tell(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bells.iter().for_each(|bell| bell());
+    }
+}
+
+/// Notices that a thread has ended by itself.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.stop.load(Ordering::Relaxed) {
+            self.counters.udp.count_thread_ended();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests;
