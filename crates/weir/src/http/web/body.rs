@@ -312,7 +312,7 @@ mod tests {
     use std::convert::Infallible;
     use std::pin::Pin;
     use std::task::{Context, Poll};
-    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::sync::mpsc::{Receiver, Sender, channel};
 
     const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -347,11 +347,11 @@ mod tests {
     }
 
     /// Sends what a test feeds it, until the test drops its end.
-    struct Fed(UnboundedReceiver<Bytes>);
+    struct Fed(Receiver<Bytes>);
 
     impl Fed {
-        fn new() -> (UnboundedSender<Bytes>, Fed) {
-            let (parts, fed) = unbounded_channel();
+        fn new() -> (Sender<Bytes>, Fed) {
+            let (parts, fed) = channel(2);
             (parts, Fed(fed))
         }
     }
@@ -425,7 +425,7 @@ mod tests {
         let mut begun = Vec::new();
         for (kib, left) in [(1, 7), (1, 6), (6, 0)] {
             let (reader, (parts, body)) = (Arc::clone(&room), Fed::new());
-            parts.send(Bytes::from(vec![b' '; kib << 10])).unwrap();
+            parts.try_send(Bytes::from(vec![b' '; kib << 10])).unwrap();
             begun.push((tokio::spawn(async move { read(&reader, body).await }), parts));
             while room.kibibytes.available_permits() > left {
                 tokio::task::yield_now().await;
@@ -435,7 +435,7 @@ mod tests {
         let [(idle, _parts), (small, more), (large, more_of_large)] =
             <[_; 3]>::try_from(begun).unwrap();
         for more in [more, more_of_large] {
-            more.send(Bytes::from_static(b" ")).unwrap();
+            more.try_send(Bytes::from_static(b" ")).unwrap();
         }
         assert_eq!(small.await.unwrap(), Ok(1025));
         assert_eq!(idle.await.unwrap(), Err(503));
