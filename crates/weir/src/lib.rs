@@ -14,12 +14,14 @@ mod tls;
 mod topics;
 mod udp;
 
+pub use crate::base::model::{
+    Accepted, AuthKind, Payload, Publication, PublishError, Target, TopicInfo, TopicNameError,
+};
 pub use crate::core::events::{
     Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, Refusal,
 };
 pub use crate::core::handle::{
-    Accepted, Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Payload, Publication,
-    PublishError, Retained, ShardSilent, Target, TopicInfo, TopicNameError,
+    Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Retained, ShardSilent,
 };
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
@@ -40,8 +42,8 @@ pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::counters::{
-    AcceptError, AuthKind, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget,
-    RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
+    AcceptError, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget, RefreshOutcome,
+    RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};
 pub use provisioning::device_store::{DeviceStore, StoredDevice};

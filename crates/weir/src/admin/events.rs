@@ -1,18 +1,19 @@
 //! `GET /v1/events`: what happens to connections, as server-sent events.
 
 use std::fmt::Write as _;
+use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
-use http_body_util::Either;
-use hyper::body::Frame;
+use http_body_util::{BodyExt as _, Either};
+use hyper::body::{Body, Frame};
 use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::Stream;
 use crate::base::clock::millis;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
@@ -20,7 +21,7 @@ use crate::http::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
 /// A body that goes on until the reader leaves, falls behind, or the server ends.
-pub(crate) struct EventStream {
+struct EventStream {
     events: Events,
     /// Shows both ends that the other is still there; the first one opens the stream.
     heartbeat: Interval,
@@ -56,7 +57,7 @@ pub(super) fn stream(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     // So that the end of the stream shows as the end.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    *response.body_mut() = Either::Right(Stream::Events(stream));
+    *response.body_mut() = Either::Right(stream.boxed_unsync());
     Ok(response)
 }
 
@@ -83,9 +84,15 @@ fn filter(query: Option<&str>) -> Result<EventFilter, Problem> {
     Ok(EventFilter { kinds, device: text("device"), topic: text("topic"), sample })
 }
 
-impl EventStream {
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = io::Error;
+
     /// Several events in one piece, if they are there: one write for all.
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -108,7 +115,7 @@ impl EventStream {
             }
         }
         match (text.is_empty(), self.is_over) {
-            (false, _) => Poll::Ready(Some(Frame::data(text.into()))),
+            (false, _) => Poll::Ready(Some(Ok(Frame::data(text.into())))),
             (true, true) => Poll::Ready(None),
             (true, false) => Poll::Pending,
         }

@@ -10,7 +10,8 @@ use http::request::Parts;
 
 use crate::auth::Secrets;
 use crate::base::host::{Host, Hosts, Known};
-use crate::http::web::head::{Origin, bearer, check_site};
+use crate::base::origin::Origin;
+use crate::http::web::head::{bearer, check_site};
 use crate::http::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 

@@ -11,7 +11,6 @@ mod process;
 mod ready;
 mod roster;
 mod routes;
-mod stream;
 mod views;
 
 use std::convert::Infallible;
@@ -42,7 +41,6 @@ use crate::{AcceptError, AdminConfig, Handle};
 use crowd::{Crowd, Life, Watched};
 pub(crate) use process::open_fds;
 use routes::Routes;
-pub(crate) use stream::Stream;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
 ///

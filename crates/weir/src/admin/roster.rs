@@ -1,5 +1,6 @@
 //! Devices that are kept: listing, importing, exporting, revoking.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -7,13 +8,12 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use http_body_util::Either;
-use hyper::body::Frame;
+use http_body_util::{BodyExt as _, Either};
+use hyper::body::{Body, Frame};
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
 
-use super::Stream;
 use crate::Handle;
 use crate::base::clock::unix_millis;
 use crate::http::web::problem::{Kind, Problem};
@@ -64,7 +64,7 @@ pub(super) struct BadRowView {
 }
 
 /// All devices as lines of JSON, a page at a time as the reader takes them.
-pub(crate) struct Export {
+struct Export {
     devices: Arc<DeviceStore>,
     after: Option<Serial>,
     /// The page that is asked for.
@@ -178,7 +178,7 @@ pub(super) fn export(handle: &Handle) -> Result<Reply, Problem> {
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(RowFormat::JsonLines.media_type()));
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    *reply.body_mut() = Either::Right(Stream::Export(export));
+    *reply.body_mut() = Either::Right(export.boxed_unsync());
     Ok(reply)
 }
 
@@ -268,34 +268,38 @@ async fn whole<T: Send + 'static>(
     }
 }
 
-impl Export {
+impl Body for Export {
+    type Data = Bytes;
+    type Error = io::Error;
+
     /// The next lines.
     ///
     /// # Errors
     /// The store does not answer: then the body ends without its end, so that nobody takes it for all there is.
-    pub(super) fn poll_frame(
-        &mut self,
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, weir_store::Error>>> {
-        if self.is_over {
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = &mut *self;
+        if this.is_over {
             return Poll::Ready(None);
         }
-        let asked = self.asked.get_or_insert_with(|| {
-            let (devices, after) = (Arc::clone(&self.devices), self.after.clone());
+        let asked = this.asked.get_or_insert_with(|| {
+            let (devices, after) = (Arc::clone(&this.devices), this.after.clone());
             Box::pin(ask(devices, Page { after, limit: PAGE_MAX }))
         });
         let page = ready!(asked.as_mut().poll(cx));
-        self.asked = None;
+        this.asked = None;
         let devices = match page {
             Ok(devices) => devices,
             Err(error) => {
-                self.is_over = true;
-                return Poll::Ready(Some(Err(error)));
+                this.is_over = true;
+                return Poll::Ready(Some(Err(io::Error::other(error))));
             }
         };
-        self.is_over = devices.len() < PAGE_MAX;
+        this.is_over = devices.len() < PAGE_MAX;
         let Some(last) = devices.last() else { return Poll::Ready(None) };
-        self.after = Some(last.serial.clone());
+        this.after = Some(last.serial.clone());
         let mut lines = Vec::new();
         for device in devices {
             // A view has texts and numbers only.

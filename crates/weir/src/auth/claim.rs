@@ -17,7 +17,8 @@ use weir_store::{Serial, State};
 use weir_wire::CloseReason;
 
 use super::{Admission, Authenticator, Bearer, BearerKind, NoBearer};
-use crate::observe::counters::{AuthKind, AuthOutcome};
+use crate::base::model::AuthKind;
+use crate::observe::counters::AuthOutcome;
 
 /// An admission that may depend on what the store says of the id.
 #[must_use]

@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use crate::base::config::{Actor, Right};
 use crate::base::lanes::Publisher;
-use crate::topics::Pattern;
+use crate::base::pattern::Pattern;
 
 /// What a token permits, and so the connections that were admitted with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ mod grants;
 pub(crate) mod jwt;
 mod secrets;
 mod source;
+mod term;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -28,7 +29,8 @@ use weir_wire::CloseReason;
 
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::config::{Actor, Config, TokenConfig};
-use crate::observe::counters::{AuthKind, AuthOutcome, Counters};
+use crate::base::model::AuthKind;
+use crate::observe::counters::{AuthOutcome, Counters};
 use attempts::Attempts;
 pub(crate) use attempts::TokenOrigin;
 pub(crate) use claim::Claim;
@@ -37,6 +39,7 @@ pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
 use jwt::Jwt;
 pub(crate) use secrets::Secrets;
 pub use source::TokenSource;
+pub(crate) use term::Term;
 
 /// Tokens, and the rule for those who have none.
 ///

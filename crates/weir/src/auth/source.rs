@@ -3,7 +3,7 @@
 use weir_store::{Answer, Holder, State};
 
 use super::{Mortal, NamedLabels};
-use crate::observe::counters::AuthKind;
+use crate::base::model::AuthKind;
 
 /// Knows which tokens of activated devices are valid: a store, with what stands before it.
 ///

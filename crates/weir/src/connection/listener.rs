@@ -19,9 +19,10 @@ use weir_engine::Transport;
 use weir_wire::CloseReason;
 
 use crate::base::config::Config;
+use crate::base::model::Spoken;
 use crate::connection::session;
 use crate::core::hub::Hub;
-use crate::http::{self, Edge};
+use crate::limits::admission::Unsettled;
 use crate::observe::counters::{AcceptError, ConnectRefuseCause};
 use crate::tls::stream::Stream;
 
@@ -38,22 +39,16 @@ pub struct Buffers {
 /// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
 pub(crate) type Listener = AsyncFd<TcpListener>;
 
-/// What is spoken behind a listener, over TLS or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spoken {
-    /// The frames of devices.
-    Frames,
-    /// HTTP.
-    Http,
+/// What a listener does with the connections that it has accepted.
+pub(crate) struct Door {
+    pub(crate) transport: Transport,
+    pub(crate) spoken: Spoken,
+    /// Begins to serve one, on the runtime of the listener.
+    pub(crate) serve: Serve,
 }
 
-/// What accepted connections are given to.
-pub(crate) enum Door {
-    /// A session, which takes them to a shard.
-    Devices(Transport),
-    /// The front, which serves HTTP.
-    Web(Transport, Arc<Edge>),
-}
+/// Takes the connection, its place, and whether it begins with a PROXY header.
+pub(crate) type Serve = Box<dyn Fn(Stream, Unsettled, bool) + Send + Sync>;
 
 /// How one is told that there is no place for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,21 +62,8 @@ pub(crate) enum Farewell {
 }
 
 impl Door {
-    pub(crate) fn transport(&self) -> Transport {
-        match self {
-            Door::Devices(transport) | Door::Web(transport, _) => *transport,
-        }
-    }
-
-    pub(crate) fn spoken(&self) -> Spoken {
-        match self {
-            Door::Devices(_) => Spoken::Frames,
-            Door::Web(..) => Spoken::Http,
-        }
-    }
-
     fn farewell(&self) -> Farewell {
-        match (self.transport(), self.spoken()) {
+        match (self.transport, self.spoken) {
             (Transport::Tls, Spoken::Frames | Spoken::Http) => Farewell::Reset,
             (Transport::Tcp, Spoken::Frames) => Farewell::Goodbye,
             (Transport::Tcp, Spoken::Http) => Farewell::Unavailable,
@@ -156,26 +138,17 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
         }
         hub.counters().count_accepted();
         let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
-        match hub.admission.enter(hub, door, peer, is_proxied) {
+        match hub.admission.enter(door.transport, door.spoken, peer, is_proxied) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
                     hub.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
-                let stream = match door.transport() {
+                let stream = match door.transport {
                     Transport::Tcp => Stream::plain(stream),
                     Transport::Tls => Stream::unsecured(stream),
                 };
-                let hub = Arc::clone(hub);
-                match door {
-                    Door::Devices(_) => {
-                        tokio::spawn(session::run(hub, stream, unsettled, is_proxied));
-                    }
-                    Door::Web(_, edge) => {
-                        let edge = Arc::clone(edge);
-                        tokio::spawn(http::run(hub, edge, stream, unsettled, is_proxied));
-                    }
-                }
+                (door.serve)(stream, unsettled, is_proxied);
             }
             Err(cause) => {
                 session::turn_away(hub, socket, peer, cause, door.farewell());

@@ -12,11 +12,12 @@ use crate::auth::devices::Devices;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::lanes::Lanes;
+use crate::base::model::TopicInfo;
 use crate::core::events::{Bus, OnPublish};
-use crate::core::handle::{Gauges, TopicInfo};
-use crate::core::tickets::{Assignments, Tickets};
-use crate::http::ledger::Share;
+use crate::core::handle::Gauges;
+use crate::core::tickets::Tickets;
 use crate::limits::admission::Admission;
+use crate::limits::http_ledger::Share;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::observe::readiness::{Board, Part, PartState};
@@ -34,7 +35,6 @@ pub(crate) struct Hub {
     /// By shard.
     pub(crate) tickets: Box<[Tickets]>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) assignments: Assignments,
     pub(crate) on_publish: Option<OnPublish>,
     /// Formats that connections have spoken.
     pub(crate) formats: SharedFormats,
@@ -88,14 +88,20 @@ impl Hub {
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
         let budget = Arc::clone(engine.budget());
+        let draining = watch::Sender::new(false);
         Arc::new(Hub {
             router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             events: Arc::default(),
             tickets: (0..shards).map(|_| Tickets::default()).collect(),
-            admission: Admission::new(&config, Arc::clone(&counters), sockets_max),
-            assignments: Assignments::new(shards, limits.connections_max),
+            admission: Admission::new(
+                &config,
+                Arc::clone(&counters),
+                &engine,
+                draining.subscribe(),
+                sockets_max,
+            ),
             on_publish,
             formats: SharedFormats::default(),
             tls,
@@ -104,7 +110,7 @@ impl Hub {
             readiness: Board::new(device_store.is_some(), has_cache),
             device_store,
             activator,
-            draining: watch::Sender::new(false),
+            draining,
             drained: Semaphore::new(0),
             engine,
             lanes,

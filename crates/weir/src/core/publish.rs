@@ -9,7 +9,7 @@ use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, Topic
 use weir_wire::hot;
 
 use crate::base::lanes::{self, Publisher};
-use crate::core::handle::{Accepted, Payload, Publication, PublishError, Target};
+use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
 use crate::core::hub::Hub;
 use crate::observe::counters::{PublishTarget, RefuseCause};
 use crate::topics::{Class, Offer, Place, RouteError, validate_name};

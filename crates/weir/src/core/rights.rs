@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::auth::{Act, Grant};
-use crate::core::handle::TopicNameError;
+use crate::base::model::TopicNameError;
+use crate::base::pattern::Pattern;
 use crate::core::hub::Hub;
-use crate::topics::{Class, Pattern, validate_name};
+use crate::topics::{Class, validate_name};
 
 /// Why an act is not to be: nothing has reached the router.
 pub(crate) enum Denied {

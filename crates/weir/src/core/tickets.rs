@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use weir_engine::{Adoption, Command, Credit, Mailbox, Origin, Priority, TlsAdoption};
 use weir_wire::v1::Subscribe;
 
+use crate::auth::Term;
 use crate::auth::devices::Pin;
 use crate::base::share::Charge;
-use crate::connection::desk::Term;
 use crate::limits::admission::Unsettled;
 
 /// What one shard was offered and has not answered yet.
@@ -52,14 +51,6 @@ pub(crate) struct Pending {
     pub(crate) unsettled: Unsettled,
     /// For `topics`, and for what was read ahead; likewise.
     pub(crate) _charge: Charge,
-}
-
-/// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
-/// report.
-pub(crate) struct Assignments {
-    by_shard: Box<[AtomicUsize]>,
-    total: AtomicUsize,
-    connections_max: usize,
 }
 
 #[derive(Default)]
@@ -137,51 +128,5 @@ impl Tickets {
     }
 }
 
-impl Assignments {
-    pub(crate) fn new(shards: usize, connections_max: usize) -> Self {
-        let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
-        Self { by_shard, total: AtomicUsize::new(0), connections_max }
-    }
-
-    /// Whether `connections_max` are there.
-    pub(crate) fn is_full(&self) -> bool {
-        self.total.load(Ordering::Relaxed) >= self.connections_max
-    }
-
-    /// The shard with the fewest connections, which has one more now; `None` if `connections_max` are there.
-    pub(crate) fn assign(&self) -> Option<usize> {
-        let max = self.connections_max;
-        let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < max).then_some(count + 1)
-        });
-        entered.ok()?;
-        let counts = self.by_shard.iter().map(|count| count.load(Ordering::Relaxed));
-        let (shard, _) = counts.enumerate().min_by_key(|(_, count)| *count)?;
-        self.by_shard[shard].fetch_add(1, Ordering::Relaxed);
-        Some(shard)
-    }
-
-    /// The shard has one less.
-    pub(crate) fn release(&self, shard: usize) {
-        self.by_shard[shard].fetch_sub(1, Ordering::Relaxed);
-        self.total.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Entries that a table may keep without use.
 const TABLE_KEPT: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_emptiest_shard_is_next_until_all_are_full() {
-        let assignments = Assignments::new(2, 3);
-        let assigned: Vec<_> = (0..4).map(|_| assignments.assign()).collect();
-        assert_eq!(assigned, [Some(0), Some(1), Some(0), None]);
-        assert!(assignments.is_full());
-        assignments.release(1);
-        assert_eq!(assignments.assign(), Some(1));
-    }
-}

@@ -12,10 +12,10 @@ use super::{
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{BenchStage, CertificateConfig, Config};
+use crate::base::model::Accepted;
+use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
-use crate::connection::listener::Spoken;
 use crate::core::events::{FromDevice, OnPublish, Refusal};
-use crate::core::handle::Accepted;
 use crate::core::hub::{Doorkeepers, Hub};
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -146,7 +146,7 @@ impl GatewayBuilder {
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
         let (listeners, buffers) = bind_all(&config, &settling)?;
-        let udp = udp::bind(&config, &resources)?;
+        let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let counters = Arc::<Counters>::default();
         let tls = match &settling.tls {
             Some(workers) => {

@@ -1,6 +1,7 @@
 //! Starting a gateway, and ending it so that its devices know.
 
 mod builder;
+mod store_watch;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,18 +19,19 @@ use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transpo
 
 use crate::auth::jwt::{self, JwtKeyError};
 use crate::base::config::{Config, ConfigError};
+use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
-use crate::connection::listener::{self, Buffers, Door, Listener, Spoken};
+use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
 use crate::connection::reports::{self, Reports};
+use crate::connection::session;
 use crate::core::handle::Handle;
 use crate::core::hub::Hub;
 use crate::http::{self, Edge};
 use crate::observe::access::AccessLogError;
 use crate::tls::{Development, TlsError};
 use crate::{
-    admin, base::frames, base::lanes, limits::admission, observe::readiness,
-    provisioning::activation, tls, udp,
+    admin, base::frames, base::lanes, limits::admission, provisioning::activation, tls, udp,
 };
 use builder::Depths;
 pub use builder::GatewayBuilder;
@@ -354,6 +356,12 @@ impl Started {
     }
 }
 
+impl StartError {
+    fn listen_udp((addr, source): (SocketAddr, io::Error)) -> StartError {
+        StartError::Listen { key: "listen.udp", addr, source }
+    }
+}
+
 /// A listener, what is spoken there, and the runtime that it belongs to.
 struct Bound {
     addr: SocketAddr,
@@ -469,10 +477,8 @@ fn launch(
     }
     let edge = settling.http.as_ref().map(|threads| Edge::start(&hub, threads));
     for Bound { transport, spoken, listener, runtime, .. } in bound {
-        let door = match (spoken, &edge) {
-            (Spoken::Http, Some(edge)) => Door::Web(transport, Arc::clone(edge)),
-            (Spoken::Frames | Spoken::Http, _) => Door::Devices(transport),
-        };
+        let serve = serve(&hub, spoken, edge.as_ref());
+        let door = Door { transport, spoken, serve };
         listeners.spawn_on(listener::run(Arc::clone(&hub), listener, door), &runtime);
     }
     services.spawn(retire_topics(Arc::clone(&hub)));
@@ -481,10 +487,10 @@ fn launch(
         let hub = Arc::clone(&hub);
         services.spawn(async move { hub.router.run_ticks(ticker).await });
     }
-    services.spawn(admission::tidy(Arc::clone(&hub)));
-    services.spawn(activation::tidy(Arc::clone(&hub)));
-    services.spawn(activation::tell_seen(Arc::clone(&hub)));
-    services.spawn(readiness::watch_store(Arc::clone(&hub)));
+    services.spawn(admission::tidy(Arc::clone(&hub.admission)));
+    services.spawn(tidy_activations(Arc::clone(&hub)));
+    services.spawn(tell_seen(Arc::clone(&hub)));
+    services.spawn(store_watch::watch_store(Arc::clone(&hub)));
     if let Some(tls) = &hub.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }
@@ -502,6 +508,34 @@ fn launch(
     let udp = None;
     let started = Box::new(started);
     Gateway { hub, _settling: settling, edge, listeners, desks, services, udp, admin, started }
+}
+
+/// Forgets what failed activations and ended tokens have left behind.
+async fn tidy_activations(hub: Arc<Hub>) {
+    if let Some(activator) = &hub.activator {
+        activation::tidy(activator).await;
+    }
+}
+
+/// Tells the device store which devices have connected.
+async fn tell_seen(hub: Arc<Hub>) {
+    if let Some(devices) = &hub.device_store {
+        activation::tell_seen(devices).await;
+    }
+}
+
+/// What is begun for each connection of a listener.
+fn serve(hub: &Arc<Hub>, spoken: Spoken, edge: Option<&Arc<Edge>>) -> Serve {
+    let hub = Arc::clone(hub);
+    match (spoken, edge.map(Arc::clone)) {
+        (Spoken::Http, Some(edge)) => Box::new(move |stream, unsettled, is_proxied| {
+            let (hub, edge) = (Arc::clone(&hub), Arc::clone(&edge));
+            tokio::spawn(http::run(hub, edge, stream, unsettled, is_proxied));
+        }),
+        (Spoken::Frames | Spoken::Http, _) => Box::new(move |stream, unsettled, is_proxied| {
+            tokio::spawn(session::run(Arc::clone(&hub), stream, unsettled, is_proxied));
+        }),
+    }
 }
 
 /// Lets topics let go of what they have kept long enough.

@@ -1,9 +1,9 @@
 //! The beginning of a connection: where it comes from, its handshake, and which version of HTTP it speaks.
 
 use super::Edge;
+use crate::base::model::Spoken;
 use crate::base::partial::Partial;
 use crate::base::patience::Patience;
-use crate::connection::listener::Spoken;
 use crate::connection::session::{self, NotGreeted};
 use crate::core::hub::Hub;
 use crate::limits::admission::Unsettled;

@@ -9,14 +9,14 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::closing::{Cut, Inbound};
-use super::counts::Dialect;
 use super::guest::Guest;
 use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
-use super::ledger::Charge;
 use super::live::Relayed;
-use crate::admin;
 use crate::http::web::problem::Problem;
 use crate::http::web::reply::Reply;
+use crate::http::web::reply::Stream;
+use crate::limits::http_ledger::Charge;
+use crate::observe::counters::http::Dialect;
 
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {
@@ -61,7 +61,7 @@ enum Content {
 
 /// A stream, and as long as it goes on, our turn.
 struct Going {
-    stream: admin::Stream,
+    stream: Stream,
     _turn: Turn,
 }
 

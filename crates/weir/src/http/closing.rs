@@ -18,11 +18,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::counts::{Dialect, Discarded};
 use super::guest::{Guest, Order};
 use crate::base::config::HttpConfig;
 use crate::http::web::linger::{Linger, SILENCE};
 use crate::observe::counters::Counters;
+use crate::observe::counters::http::{Dialect, Discarded};
 use crate::tls::stream::Stream;
 
 /// A request's body. Over HTTP/2 its rest is thrown away where nobody reads it, so that its stream is not reset.

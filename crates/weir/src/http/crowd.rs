@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::counts::End;
 use super::guest::{Guest, Order, Terms};
-use super::ledger::Share;
 use crate::base::config::Config;
+use crate::limits::http_ledger::Share;
 use crate::observe::counters::ConnectRefuseCause;
+use crate::observe::counters::http::End;
 
 /// The open connections, and the clock that they share.
 ///

@@ -8,11 +8,11 @@ use std::task::Waker;
 use http::Request;
 
 use super::Edge;
-use super::counts::{Dialect, End};
 use super::interim::Interim;
 use super::leaving::Leaving;
-use super::ledger::Ledger;
 use crate::limits::admission::AcceptOrder;
+use crate::limits::http_ledger::Ledger;
+use crate::observe::counters::http::{Dialect, End};
 
 /// Who asks.
 #[derive(Debug, Clone)]

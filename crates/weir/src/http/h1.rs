@@ -10,13 +10,13 @@ use hyper_util::rt::TokioIo;
 
 use super::arrival::PREFACE;
 use super::closing::{SHORT, close, linger_of, told_to_end};
-use super::counts::End;
 use super::guest::{Guest, Order, Phase};
 use super::live::Taken;
 use super::service::Service;
 use super::tap::Tap;
 use crate::base::config::HttpConfig;
 use crate::limits::admission::{Seat, Unsettled};
+use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
 
 /// How the conversation ended.

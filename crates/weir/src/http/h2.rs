@@ -11,7 +11,6 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 
-use super::counts::End;
 use super::guest::{Guest, Order};
 use super::h1::listen;
 use super::leaving::{Handed, Leaving, take_handed};
@@ -19,6 +18,7 @@ use super::live::{Watch, take_watch};
 use super::service::Service;
 use super::tap::Tap;
 use crate::base::config::HttpConfig;
+use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
 
 /// The requests of a connection that nobody has looked at yet.

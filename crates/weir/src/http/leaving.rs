@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, Bytes};
 
 use super::guest::Guest;
-use super::ledger::{Refused, Stage};
+use crate::limits::http_ledger::{Refused, Stage};
 
 /// A request over HTTP/2 whose answer has not left yet.
 ///

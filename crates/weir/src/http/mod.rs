@@ -14,14 +14,12 @@ mod api;
 mod arrival;
 mod body;
 mod closing;
-pub(crate) mod counts;
 mod crowd;
 mod guest;
 mod h1;
 mod h2;
 mod interim;
 mod leaving;
-pub(crate) mod ledger;
 mod live;
 mod record;
 mod service;
@@ -35,22 +33,22 @@ use std::sync::Arc;
 use hyper::server::conn::http1;
 use weir_wire::CloseReason;
 
+use crate::limits::http_ledger::Ledger;
+use crate::observe::counters::http::{Dialect, End};
 use api::Api;
 use arrival::Arrival;
 use closing::SHORT;
-use counts::{Dialect, End};
 use crowd::Crowd;
 pub(crate) use guest::Caller;
 use guest::Guest;
 use h1::{Outcome, Place};
-use ledger::Ledger;
 pub(crate) use threads::Threads;
 use threads::Turns;
 
 use crate::Handle;
 use crate::base::config::HttpConfig;
 use crate::connection::listener::Farewell;
-use crate::connection::session::{self, NotGreeted};
+use crate::connection::session::{self, NotGreeted, UNAVAILABLE};
 use crate::core::hub::Hub;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::Counters;
@@ -209,11 +207,6 @@ async fn serve(
         }
     }
 }
-
-/// What one is told that there is no place for: as much as fits without knowing what it wanted.
-pub(crate) const UNAVAILABLE: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
-    Content-Length: 0\r\n\r\n";
 
 #[cfg(test)]
 mod tests;

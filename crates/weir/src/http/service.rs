@@ -14,16 +14,16 @@ use tracing::Instrument as _;
 
 use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
-use super::counts::Dialect;
 use super::guest::{Guest, Order, Phase};
 use super::leaving::Open;
 use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
 use crate::base::host::Host;
+use crate::base::origin::default_port;
 use crate::http::web::body::{is_chunked_alone, is_passed_over};
-use crate::http::web::head::default_port;
 use crate::http::web::problem::{Kind, Problem};
 use crate::observe::access::ids::{Ids, Wanted};
+use crate::observe::counters::http::Dialect;
 
 const HELLO: &str = "Hello World";
 const HELLO_BY_H2: &str = "Hello World - via HTTP/2";
@@ -36,7 +36,6 @@ pub(super) struct Service {
 }
 
 /// An answer on its way.
-#[expect(clippy::large_enum_variant, reason = "the cheapest answers take no allocation")]
 pub(super) enum Answering {
     Ready(Option<Response<Answer>>),
     Slow(Pin<Box<dyn Future<Output = Response<Answer>> + Send>>),

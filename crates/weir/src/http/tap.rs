@@ -9,10 +9,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use weir_engine::Share;
 
-use super::counts::Dialect;
 use super::guest::Guest;
 use super::table::Table;
 use crate::base::share::{Charge, NoRoom};
+use crate::observe::counters::http::Dialect;
 use crate::tls::stream::Stream;
 
 /// A stream whose guest knows when bytes come, when the socket takes none, and when all has left.

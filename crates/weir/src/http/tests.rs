@@ -12,7 +12,7 @@ use weir_engine::Transport;
 use super::guest::{Order, Phase};
 use super::live::Taken;
 use super::*;
-use crate::connection::listener::Door;
+use crate::base::model::Spoken;
 use crate::{Config, Gateway};
 
 /// Nothing here takes this long; what does, hangs.
@@ -69,9 +69,8 @@ impl Rig {
         if narrow {
             socket2::SockRef::from(&socket).set_send_buffer_size(1).unwrap();
         }
-        let (hub, edge) = (self.gateway.parts().0, self.edge());
-        let door = Door::Web(Transport::Tcp, Arc::clone(edge));
-        let Ok(unsettled) = hub.admission.enter(hub, &door, None, false) else {
+        let hub = self.gateway.parts().0;
+        let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Http, None, false) else {
             panic!("there is room")
         };
         let guest = self.guest();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_engine::Nanos;
 
+use crate::limits::bucket::{Bucket, Rate};
 use crate::limits::sources::Source;
-use crate::topics::{Bucket, Rate};
 
 /// Who is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

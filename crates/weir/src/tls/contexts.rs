@@ -23,7 +23,7 @@ use super::reload::{self, Stamps, Watched};
 use super::signing::SigningKeys;
 use super::tickets::{self, Mortal, Ticketer};
 use crate::base::config::{Config, TlsConfig};
-use crate::connection::listener::Spoken;
+use crate::base::model::Spoken;
 
 /// What handshakes are made with.
 ///

@@ -7,7 +7,6 @@
 //! Order of locks: a topic's, then one of its stripe, its ticker, the list of rings or that of resumes, then that of
 //! the ids. None is held while waiting for anything.
 
-mod bucket;
 mod classes;
 mod counts;
 mod formats;
@@ -28,10 +27,10 @@ use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
 
 use crate::base::config::Config;
 use crate::base::lanes::{self, Lanes, Publisher};
-use crate::core::handle::{TopicInfo, TopicNameError};
+use crate::base::model::{TopicInfo, TopicNameError};
+use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
-pub(crate) use bucket::Bucket;
-pub(crate) use classes::{Class, Classes, Pattern, Rate};
+pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
@@ -145,14 +144,6 @@ pub(crate) enum RouteError {
     /// The running tick has gathered as much as it may.
     TickFull { limit: usize, after: Duration },
     /// It would have to begin its topic, and `topics_max` topics exist, or half as many that nobody is in.
-    TooManyTopics,
-}
-
-/// Why a subscription was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SubscribeError {
-    Name(TopicNameError),
-    /// `topics_max` topics exist.
     TooManyTopics,
 }
 

@@ -13,8 +13,9 @@ use weir_engine::{Command, ConnId, Credit, Item, Stretch, StretchBegin, TopicId}
 use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
-use super::{Extra, Router, State, SubscribeError, Topic, lock, validate_name};
+use super::{Extra, Router, State, Topic, lock, validate_name};
 use crate::base::frames;
+use crate::base::model::SubscribeError;
 use crate::observe::counters::ResumeOutcome;
 
 /// Resumes that take more than one part.

@@ -4,7 +4,6 @@
 //! hands to the front, and sends the answer when that has come.
 
 mod backend;
-mod counts;
 mod desk;
 mod duplicates;
 mod own;
@@ -22,13 +21,11 @@ use tracing::warn;
 use weir_engine::datagrams::{DatagramBuffers, DatagramOptions, DatagramSocket};
 
 pub(crate) use backend::{Backend, Front};
-pub(crate) use counts::{Count, UdpCounts};
 
 use crate::base::config::{Config, UdpConfig};
 use crate::base::threads::{Resources, schedule_edge_thread};
 use crate::core::handle::Handle;
 use crate::core::hub::Hub;
-use crate::gateway::StartError;
 use crate::limits::rates::Rates;
 use crate::observe::counters::Counters;
 use desk::Shared;
@@ -73,11 +70,14 @@ impl Bound {
 }
 
 /// Binds all of `listen.udp`.
-pub(crate) fn bind(config: &Config, resources: &Resources) -> Result<Vec<Bound>, StartError> {
-    let bind = |addr: &SocketAddr| {
-        let listen_error = |source| StartError::Listen { key: "listen.udp", addr: *addr, source };
-        Bound::new(*addr, config, resources).map_err(listen_error)
-    };
+///
+/// Errors: the address, and why it cannot be listened on.
+pub(crate) fn bind(
+    config: &Config,
+    resources: &Resources,
+) -> Result<Vec<Bound>, (SocketAddr, io::Error)> {
+    let bind =
+        |addr: &SocketAddr| Bound::new(*addr, config, resources).map_err(|source| (*addr, source));
     config.listen.udp.iter().map(bind).collect()
 }
 

@@ -8,8 +8,8 @@ use tracing::warn;
 use weir_engine::Nanos;
 use weir_engine::datagrams::{DatagramSocket, Inbox, Outbox};
 
-use super::counts::Count;
 use super::desk::{Desk, Shared};
+use crate::observe::counters::udp::Count;
 
 /// Serves a socket until it is told to stop; then it answers what it has taken.
 pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &AtomicBool) {

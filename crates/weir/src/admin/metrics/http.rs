@@ -6,8 +6,8 @@ use prometheus_client::registry::Unit;
 
 use super::Gateway;
 use super::families::Families;
-use crate::http::counts::{Dialect, Discarded, End};
-use crate::http::ledger::Refused;
+use crate::limits::http_ledger::Refused;
+use crate::observe::counters::http::{Dialect, Discarded, End};
 
 impl Gateway {
     pub(super) fn http(&self, to: &mut Families<'_>) -> fmt::Result {

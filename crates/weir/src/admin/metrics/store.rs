@@ -6,7 +6,7 @@ use weir_store::{CacheCounts, Circuit, LaneCounts};
 
 use super::Gateway;
 use super::families::Families;
-use crate::provisioning::activation::ActivationOutcome;
+use crate::observe::counters::activation::ActivationOutcome;
 use crate::provisioning::device_store::DeviceStore;
 
 /// A family's name and help, and what it shows of a lane.

@@ -6,8 +6,8 @@ use weir_engine::tls::Alert;
 
 use super::Gateway;
 use super::families::Families;
+use crate::observe::counters::tls::HandshakeFailure;
 use crate::tls::Contexts;
-use crate::tls::counts::HandshakeFailure;
 
 impl Gateway {
     pub(super) fn tls(&self, to: &mut Families<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Gateway;
 use super::families::Families;
 use crate::admin::process::udp_of_machine;
-use crate::udp::Count;
+use crate::observe::counters::udp::Count;
 
 impl Gateway {
     pub(super) fn udp(&self, to: &mut Families<'_>) -> fmt::Result {

@@ -24,9 +24,9 @@ use weir_engine::Priority;
 
 use super::{Mortal, NamedLabels};
 use crate::base::config::{Config, JwtConfig, is_pattern};
-use crate::observe::counters::AuthKind;
+use crate::base::model::AuthKind;
+use crate::base::pattern::Pattern;
 use crate::tls::{Stamps, Watch, Watched, stamps};
-use crate::topics::Pattern;
 pub use keys::JwtKeyError;
 use keys::Key;
 use verified::Verified;

@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::auth::Grant;
-    use crate::observe::counters::AuthKind;
+    use crate::base::model::AuthKind;
 
     fn mortal(ends: u64) -> Arc<Mortal> {
         Arc::new(Mortal {

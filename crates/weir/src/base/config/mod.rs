@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use weir_engine::Priority;
 
-use crate::observe::counters::AuthKind;
+use crate::base::model::AuthKind;
 
 pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use activation::{ActivationConfig, BenchStage};

@@ -21,18 +21,20 @@ use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::frames;
+use crate::base::model::SubscribeError;
+use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::base::pattern::Pattern;
 use crate::connection::reports::{Room, cost};
 use crate::core::events::{EventKind, FromDevice, OnPublish, Refusal};
-use crate::core::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::core::handle::Handle;
 use crate::core::hub::Hub;
 use crate::core::publish::check_fields;
 use crate::core::rights::Denied;
 use crate::core::tickets::Pending;
 use crate::observe::counters::{RefuseCause, SubscribeRefuseCause};
-use crate::topics::{Pattern, SubscribeError, left, validate_name};
+use crate::topics::{left, validate_name};
 pub(crate) use refresh::Found;
 use refresh::Refreshes;
-pub(crate) use terms::Term;
 use terms::Terms;
 
 /// The jobs that one shard's reports have led to.
@@ -158,7 +160,7 @@ impl Desk {
                 let pending = self.hub.tickets[self.shard].take(ticket);
                 debug_assert!(pending.is_some(), "a shard answers what it was offered");
                 self.hub.counters().count_closed(reason);
-                self.hub.assignments.release(self.shard);
+                self.hub.admission.release(self.shard);
             }
             Report::ResumeNext { conn, topic, resume, after } => {
                 self.jobs.push_back(Job::ResumeNext { conn, topic, resume, after });
@@ -220,7 +222,7 @@ impl Desk {
                 for topic in topics {
                     self.hub.router.leave(topic, self.shard);
                 }
-                self.hub.assignments.release(self.shard);
+                self.hub.admission.release(self.shard);
                 self.hub.admission.leave(origin);
                 Ok(())
             }

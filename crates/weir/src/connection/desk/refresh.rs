@@ -11,8 +11,9 @@ use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Expiring, Refreshed};
 use weir_wire::{CloseReason, ErrorCode};
 
-use super::terms::{Due, NoRefresh, Term};
+use super::terms::{Due, NoRefresh};
 use super::{Asker, Desk, Job, Starved};
+use crate::auth::Term;
 use crate::auth::{Admission, NoBearer, TokenOrigin};
 use crate::base::clock::unix_millis;
 use crate::base::frames;

@@ -6,14 +6,7 @@ use std::time::Duration;
 use weir_engine::ConnId;
 use weir_store::Millis;
 
-use crate::auth::GrantRef;
-
-/// Until when the credentials of a connection hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Term {
-    pub(crate) ends: Millis,
-    pub(crate) grant: GrantRef,
-}
+use crate::auth::{GrantRef, Term};
 
 /// The terms of one shard's connections; one that does not end is not here, and costs nothing.
 ///

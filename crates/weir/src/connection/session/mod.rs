@@ -32,24 +32,25 @@ use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
 use weir_wire::{CloseReason, ProstMessage, WireError, frame};
 
+use crate::auth::Term;
 use crate::auth::devices::Pin;
 use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT, TokenOrigin};
 use crate::base::config::LimitsConfig;
+use crate::base::frames;
 use crate::base::lanes::credit;
+use crate::base::model::Spoken;
 use crate::base::partial::{Partial, READ_BYTES};
 use crate::base::patience::Patience;
 use crate::base::proxy::{self, NoHeader};
 use crate::base::share::Charge;
 use crate::base::workers::behind_the_others;
-use crate::connection::desk::Term;
-use crate::connection::listener::{Farewell, Spoken};
+use crate::connection::listener::Farewell;
 use crate::core::hub::Hub;
 use crate::core::tickets::{Offer, Pending};
-use crate::limits::admission::{self, Unsettled};
+use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
-use crate::{base::frames, http};
 pub(crate) use live::{Hail, Live, run_live, run_paired};
 
 /// Takes a connection to its shard, or says why not.
@@ -110,7 +111,7 @@ pub(crate) fn turn_away(
     // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
     let _ = match farewell {
         Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
-        Farewell::Unavailable => send(&socket, http::UNAVAILABLE, SendFlags::NOSIGNAL),
+        Farewell::Unavailable => send(&socket, UNAVAILABLE, SendFlags::NOSIGNAL),
         Farewell::Reset => Ok(0),
     };
     // A close with unread bytes is a reset, which may overtake what was said.
@@ -320,7 +321,7 @@ async fn settle(
     let parts = match take_apart(hub, stream, &mut charge, kept) {
         Ok(parts) => parts,
         Err((stream, reason)) => {
-            hub.assignments.release(shard);
+            hub.admission.release(shard);
             return Err((stream, unsettled, reason));
         }
     };
@@ -338,7 +339,7 @@ async fn settle(
         _charge: charge,
     });
     let Ok(offer) = offered(parts, read_ahead) else {
-        hub.assignments.release(shard);
+        hub.admission.release(shard);
         hub.counters().count_closed(CloseReason::SocketError);
         return Ok(());
     };
@@ -350,7 +351,7 @@ async fn settle(
             hub.tickets[shard].ring(hub.lane(shard));
         }
         Err(offer) => {
-            hub.assignments.release(shard);
+            hub.admission.release(shard);
             hub.counters().count_closed(CloseReason::Draining);
             say_goodbye_for_shard(offer, format, CloseReason::Draining);
         }
@@ -363,11 +364,11 @@ async fn find_place<'a>(
     hub: &'a Hub,
     unsettled: &Unsettled,
 ) -> Result<(usize, Credit<'a, OwnedFd>), CloseReason> {
-    let shard = admission::Admission::settle(hub).map_err(|cause| unsettled.refuse(cause))?;
+    let shard = hub.admission.settle().map_err(|cause| unsettled.refuse(cause))?;
     match timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await {
         Ok(credit) => Ok((shard, credit)),
         Err(_) => {
-            hub.assignments.release(shard);
+            hub.admission.release(shard);
             Err(unsettled.refuse(ConnectRefuseCause::Mailbox))
         }
     }
@@ -554,6 +555,11 @@ const DISCARDED_READS_MAX: usize = 64;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// A lane that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What one is told that there is no place for: as much as fits without knowing what it wanted.
+pub(crate) const UNAVAILABLE: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
+    Content-Length: 0\r\n\r\n";
 
 #[cfg(test)]
 mod tests {

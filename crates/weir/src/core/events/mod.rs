@@ -9,7 +9,8 @@ use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
 use crate::base::lanes::Publisher;
-use crate::core::handle::{Accepted, Handle, Payload, Publication, PublishError, Target};
+use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::core::handle::Handle;
 
 pub(crate) use bus::{Bus, EventCounts};
 pub use bus::{Event, EventFilter, EventKind, Events, EventsEnd};

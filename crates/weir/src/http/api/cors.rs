@@ -12,7 +12,8 @@ use http::header::{
 use http::request::Parts;
 
 use crate::base::host::Host;
-use crate::http::web::head::{Origin, check_site};
+use crate::base::origin::Origin;
+use crate::http::web::head::check_site;
 use crate::http::web::problem::{Kind, Problem};
 
 /// Whose pages may ask.

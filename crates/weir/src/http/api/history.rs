@@ -68,7 +68,7 @@ impl Api {
     /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
     fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
         let device = requester.device.as_deref();
-        let is_own = |pattern: &crate::topics::Pattern| {
+        let is_own = |pattern: &crate::base::pattern::Pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         };
         let hub = self.handle.hub();
@@ -148,5 +148,5 @@ fn after(query: &Query) -> Result<Option<Position>, Problem> {
 }
 
 /// Of the messages in one answer: some thousands of short ones. One message may have more; see also
-/// [`Ledger::part_bytes`](crate::http::ledger::Ledger::part_bytes).
+/// [`Ledger::part_bytes`](crate::limits::http_ledger::Ledger::part_bytes).
 const BYTES_MAX: usize = 1 << 20;

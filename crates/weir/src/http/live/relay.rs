@@ -80,7 +80,7 @@ pub(crate) async fn relay(
     })?;
     let (from, to) = pair().map_err(|_| busy("there are no descriptors left"))?;
     let (unsettled, _descriptor) =
-        hub.admission.enter_relayed(hub, guest.caller.peer, wish.order).map_err(|cause| {
+        hub.admission.enter_relayed(guest.caller.peer, wish.order).map_err(|cause| {
             hub.admission.refuse(cause, guest.caller.peer);
             busy("there is no place for one more connection")
         })?;

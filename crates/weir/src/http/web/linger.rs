@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::counts::Discarded;
+use crate::observe::counters::http::Discarded;
 
 /// How much of what nobody wants is taken from a peer.
 #[derive(Debug, Clone, Copy)]

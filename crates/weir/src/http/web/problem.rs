@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::publish::Place;
 use super::reply::{self, Reply};
 use crate::base::clock::millis;
+use crate::limits::http_ledger;
 use crate::{PublishError, ShardSilent, TopicNameError};
 
 /// Why a request is refused: each is one `type`, one title and one status.
@@ -358,6 +359,21 @@ const CUT: &str = "…";
 
 /// A store that has gone is tried again about as often.
 const STORE_RETRY: Duration = Duration::from_secs(2);
+
+impl From<http_ledger::Refused> for Problem {
+    fn from(refused: http_ledger::Refused) -> Self {
+        let (kind, detail) = match refused {
+            http_ledger::Refused::Connection => (
+                Kind::TooManyRequests,
+                "answers that this connection has not taken are at their limit (http.answer_bytes_max)",
+            ),
+            http_ledger::Refused::Share | http_ledger::Refused::Budget => {
+                (Kind::BudgetExhausted, "the byte budget has no room for the answer")
+            }
+        };
+        Problem::retry(kind, Duration::from_secs(1), detail)
+    }
+}
 
 #[cfg(test)]
 mod tests {

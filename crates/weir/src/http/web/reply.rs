@@ -1,12 +1,16 @@
 //! Responses: the few headers that all have in common.
 
+use std::io;
+
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use serde::Serialize;
 
-use crate::admin::Stream;
+/// A body that is made while it is read.
+pub(crate) type Stream = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What every route answers with.
 pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;

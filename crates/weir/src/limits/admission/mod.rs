@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::{Origin, Share, Transport};
+use weir_engine::{Budget, Engine, Origin, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 
 use crate::base::config::{Config, LimitsConfig};
-use crate::connection::listener::{Door, Spoken};
-use crate::core::hub::Hub;
+use crate::base::model::Spoken;
+use crate::limits::assignments::Assignments;
 use crate::limits::sources::{Source, SourceFull, SourceRef, Sources};
 use crate::observe::counters::{ConnectRefuseCause, Counters};
 
@@ -27,6 +28,11 @@ use crate::observe::counters::{ConnectRefuseCause, Counters};
 /// Cost: a refusal is some atomic operations, and the lock of one stripe of sources where they are limited.
 pub(crate) struct Admission {
     counters: Arc<Counters>,
+    budget: Arc<Budget>,
+    /// By shard.
+    stats: Box<[Arc<ShardStats>]>,
+    draining: watch::Receiver<bool>,
+    assignments: Assignments,
     unsettled_max: usize,
     /// Sockets of devices that the limit on open files has room for.
     sockets_max: usize,
@@ -93,12 +99,25 @@ struct Goodbyes {
 struct Spares(Mutex<Vec<OwnedFd>>);
 
 impl Admission {
-    pub(crate) fn new(config: &Config, counters: Arc<Counters>, sockets_max: usize) -> Arc<Self> {
+    /// `draining` becomes true when nothing more is let in. `sockets_max`: sockets of devices that there are
+    /// descriptors for.
+    pub(crate) fn new(
+        config: &Config,
+        counters: Arc<Counters>,
+        engine: &Engine,
+        draining: watch::Receiver<bool>,
+        sockets_max: usize,
+    ) -> Arc<Self> {
         let limits = &config.limits;
         // Behind a proxy the table also tells where a connection comes from.
         let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
+        let shards = engine.shard_count();
         let admission = Admission {
             counters,
+            budget: Arc::clone(engine.budget()),
+            stats: (0..shards).map(|shard| Arc::clone(engine.stats(shard))).collect(),
+            draining,
+            assignments: Assignments::new(shards, limits.connections_max),
             unsettled_max: limits.unsettled_connections_max,
             sockets_max,
             sockets: AtomicUsize::new(0),
@@ -117,30 +136,29 @@ impl Admission {
     /// the source later.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        hub: &Hub,
-        door: &Door,
+        transport: Transport,
+        spoken: Spoken,
         peer: Option<IpAddr>,
         is_proxied: bool,
     ) -> Result<Unsettled, ConnectRefuseCause> {
         let order = self.next_order();
-        if hub.is_draining() {
+        if *self.draining.borrow() {
             return Err(ConnectRefuseCause::Draining);
         }
         // At its edge the budget belongs to those who are connected. The share of slow connections
         // does not matter here: they give way themselves. Nor does that of unsettled ones: it is asked when they send.
-        if hub.engine().budget().is_tight(Share::Messages) {
+        if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
         // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
-        if door.spoken() == Spoken::Frames && hub.assignments.is_full() {
+        if spoken == Spoken::Frames && self.assignments.is_full() {
             return Err(ConnectRefuseCause::ConnectionsMax);
         }
-        let transport = door.transport();
         if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
         // From here on whatever was taken is given back by the place.
-        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + self.lingering();
         let admission = Arc::clone(self);
         let accepted = Instant::now();
         let mut place = Unsettled {
@@ -166,12 +184,11 @@ impl Admission {
     /// connection that they are relayed on, beside that one: else one of these could take as many as it likes.
     pub(crate) fn enter_relayed(
         self: &Arc<Self>,
-        hub: &Hub,
         peer: Option<IpAddr>,
         order: AcceptOrder,
     ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
-        let mut place = self.enter(hub, &Door::Devices(Transport::Tcp), peer, false)?;
-        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + lingering(hub);
+        let mut place = self.enter(Transport::Tcp, Spoken::Frames, peer, false)?;
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + self.lingering();
         place.order = order;
         let descriptor = Descriptor(Arc::clone(self));
         if open >= self.sockets_max {
@@ -181,11 +198,16 @@ impl Admission {
     }
 
     /// Finds a shard for a connection whose device is known; it has one more now.
-    pub(crate) fn settle(hub: &Hub) -> Result<usize, ConnectRefuseCause> {
-        if hub.engine().budget().is_tight(Share::Messages) {
+    pub(crate) fn settle(&self) -> Result<usize, ConnectRefuseCause> {
+        if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
-        hub.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+        self.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+    }
+
+    /// A shard has one connection less.
+    pub(crate) fn release(&self, shard: usize) {
+        self.assignments.release(shard);
     }
 
     /// For one that comes now.
@@ -254,6 +276,12 @@ impl Admission {
         self.spares.refill();
     }
 
+    /// Sockets on shards whose connections have been reported closed.
+    fn lingering(&self) -> usize {
+        let lingering = self.stats.iter().map(|stats| stats.lingering.get());
+        usize::try_from(lingering.sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
     fn give_back(&self, source: Option<SourceRef>) {
         if let (Some(sources), Some(source)) = (&self.sources, source) {
             sources.leave(source, self.began.elapsed());
@@ -263,8 +291,7 @@ impl Admission {
 }
 
 /// Does what nobody comes by for: forgets sources, tells of the last refusals, takes back descriptors that were lent.
-pub(crate) async fn tidy(hub: Arc<Hub>) {
-    let admission = &hub.admission;
+pub(crate) async fn tidy(admission: Arc<Admission>) {
     loop {
         sleep(TIDY_INTERVAL).await;
         let now = admission.began.elapsed();
@@ -425,13 +452,6 @@ impl Spares {
     fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
         self.0.lock().expect("no panic happens under the spares' lock")
     }
-}
-
-/// Sockets on shards whose connections have been reported closed.
-fn lingering(hub: &Hub) -> usize {
-    let engine = hub.engine();
-    let lingering = (0..engine.shard_count()).map(|shard| engine.stats(shard).lingering.get());
-    usize::try_from(lingering.sum::<u64>()).unwrap_or(usize::MAX)
 }
 
 /// Sockets of devices that a limit on open files has room for when the process holds `own` others already.

@@ -1,23 +1,5 @@
 //! Kinds and ends of authentications.
 
-use serde::Deserialize;
-
-/// What somebody shows to say who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuthKind {
-    /// Nothing.
-    Anonymous,
-    /// A client certificate, and no token.
-    Certificate,
-    /// A token of the configuration, or one that could be nothing else.
-    Token,
-    /// A token of an activated device.
-    Device,
-    /// A signed token.
-    Jwt,
-}
-
 /// How an authentication ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthOutcome {
@@ -48,28 +30,6 @@ pub enum RefreshOutcome {
     Busy,
     /// The credentials of the connection do not end.
     Needless,
-}
-
-impl AuthKind {
-    /// Every kind.
-    pub const ALL: [AuthKind; 5] = [
-        AuthKind::Anonymous,
-        AuthKind::Certificate,
-        AuthKind::Token,
-        AuthKind::Device,
-        AuthKind::Jwt,
-    ];
-
-    /// The kind as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AuthKind::Anonymous => "anonymous",
-            AuthKind::Certificate => "certificate",
-            AuthKind::Token => "token",
-            AuthKind::Device => "device",
-            AuthKind::Jwt => "jwt",
-        }
-    }
 }
 
 impl AuthOutcome {

@@ -1,7 +1,11 @@
 //! What the front counts; the shards count for themselves.
 
+pub(crate) mod activation;
 mod auth;
+pub(crate) mod http;
 mod times;
+pub(crate) mod tls;
+pub(crate) mod udp;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,13 +14,14 @@ use weir_engine::Transport;
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
-use crate::core::handle::{PublishError, Target};
-use crate::http::counts::HttpCounts;
-use crate::provisioning::activation::ActivationCounts;
-use crate::tls::counts::TlsCounts;
-use crate::topics::SubscribeError;
-use crate::udp::UdpCounts;
-pub use auth::{AuthKind, AuthOutcome, RefreshOutcome};
+use crate::base::model::AuthKind;
+use crate::base::model::SubscribeError;
+use crate::base::model::{PublishError, Target};
+use crate::observe::counters::activation::ActivationCounts;
+use crate::observe::counters::http::HttpCounts;
+use crate::observe::counters::tls::TlsCounts;
+use crate::observe::counters::udp::UdpCounts;
+pub use auth::{AuthOutcome, RefreshOutcome};
 pub(crate) use times::Times;
 
 /// Everything the front counts. Totals never fall; `unsettled` is a level.

@@ -1,7 +1,5 @@
 //! Whether a gateway is ready: part by part, since when, and why not.
 
-mod store;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,8 +8,6 @@ use tracing::{error, info, warn};
 use weir_store::Millis;
 
 use crate::base::clock::unix_millis;
-
-pub(crate) use store::watch_store;
 
 /// Whether a gateway is ready, as [`crate::Handle::readiness`] tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,6 @@
 //! Who shows what is wrong learns nothing of what it was: an unknown serial number, a wrong key and a device that is shut
 //! out are one refusal, for which the same was computed and asked. What it was the operator's counters tell.
 
-mod counts;
-mod tidy;
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +23,7 @@ use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
 use crate::provisioning::import::{check_key, check_serial};
 
-pub(crate) use counts::{ActivationCounts, ActivationOutcome};
+use crate::observe::counters::activation::ActivationOutcome;
 pub(crate) use tidy::{tell_seen, tidy};
 
 /// Gives devices their tokens.
@@ -302,3 +299,4 @@ const TELL_SECONDS: u64 = 10;
 
 #[cfg(test)]
 mod tests;
+mod tidy;

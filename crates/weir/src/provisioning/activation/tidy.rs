@@ -1,7 +1,6 @@
 //! What is done now and then: telling the store who has connected, forgetting sources, and removing records of tokens that
 //! have ended.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,11 +8,10 @@ use tracing::warn;
 
 use super::{Activator, now};
 use crate::base::clock::unix_millis;
-use crate::core::hub::Hub;
+use crate::provisioning::device_store::DeviceStore;
 
 /// Tidies up until it is dropped.
-pub(crate) async fn tidy(hub: Arc<Hub>) {
-    let Some(activator) = &hub.activator else { return };
+pub(crate) async fn tidy(activator: &Activator) {
     let mut is_told = false;
     loop {
         sleep(TIDY_INTERVAL).await;
@@ -32,8 +30,7 @@ pub(crate) async fn tidy(hub: Arc<Hub>) {
 }
 
 /// Tells the store who has connected, until it is dropped.
-pub(crate) async fn tell_seen(hub: Arc<Hub>) {
-    let Some(devices) = &hub.device_store else { return };
+pub(crate) async fn tell_seen(devices: &DeviceStore) {
     let mut is_told = false;
     loop {
         sleep(SEEN_INTERVAL).await;

@@ -26,11 +26,12 @@ use rustls_pki_types::CertificateDer;
 use weir_engine::tls::{Cipher, Keys12, Session, Version};
 
 use super::alert::{self, Ending};
-use super::counts::{HandshakeFailure, Kind};
+use super::failure::failure_of;
 use super::hello::{self, ClientHello, Fault, Look};
 use super::keylog::{TrafficSecrets, capture};
+use crate::base::model::Spoken;
 use crate::base::partial::Partial;
-use crate::connection::listener::Spoken;
+use crate::observe::counters::tls::{HandshakeFailure, Kind};
 
 /// One handshake.
 ///
@@ -173,7 +174,7 @@ impl Handshake {
             Some(conn) => conn,
             None => match UnbufferedServerConnection::new(config(&self.hello)) {
                 Ok(conn) => conn,
-                Err(error) => return Step::Failed(HandshakeFailure::of(&error)),
+                Err(error) => return Step::Failed(failure_of(&error)),
             },
         };
         match self.progress(&mut conn) {
@@ -284,13 +285,11 @@ impl Handshake {
         let (cause, ending) = match failure {
             Failure::Silent(cause) => return cause,
             // Of an answer that is half made nothing is sent, so the client still hears plaintext.
-            Failure::Rustls(error) if HandshakeFailure::of(&error) == HandshakeFailure::Signer => {
+            Failure::Rustls(error) if failure_of(&error) == HandshakeFailure::Signer => {
                 self.say(conn, AlertDescription::InternalError, 0);
                 return HandshakeFailure::Signer;
             }
-            Failure::Rustls(error) => {
-                (HandshakeFailure::of(&error), Ending::of(&error, &self.hello))
-            }
+            Failure::Rustls(error) => (failure_of(&error), Ending::of(&error, &self.hello)),
             Failure::Guarded((cause, alert)) => (cause, Ending::Instead(alert)),
         };
         let start = self.output.len();

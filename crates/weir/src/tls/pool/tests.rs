@@ -19,8 +19,8 @@ use weir_engine::Budget;
 
 use super::super::testing::Certificate;
 use super::*;
+use crate::base::model::Spoken;
 use crate::base::partial::Partial;
-use crate::connection::listener::Spoken;
 
 /// Holds back whoever signs while it is shut.
 #[derive(Debug, Default)]

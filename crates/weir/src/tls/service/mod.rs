@@ -9,7 +9,6 @@ use tracing::debug;
 use weir_wire::CloseReason;
 
 use super::contexts::H2;
-use super::counts::HandshakeFailure;
 use super::handshake::{Handshake, Info, Step};
 use super::keylog::Capture;
 use super::pool::{NotStepped, Pool};
@@ -17,11 +16,12 @@ use super::signing::SigningKeys;
 use super::stream::Stream;
 use super::{Contexts, TlsError};
 use crate::base::config::Config;
+use crate::base::model::Spoken;
 use crate::base::partial::{Partial, reason_of};
 use crate::base::patience::Patience;
 use crate::base::workers::Workers;
-use crate::connection::listener::Spoken;
 use crate::observe::counters::Counters;
+use crate::observe::counters::tls::HandshakeFailure;
 
 /// Makes handshakes.
 pub(crate) struct Service {
@@ -90,7 +90,7 @@ impl Service {
         let secured = self.shake_hands(stream, handshake, patience).await;
         match &secured {
             Ok(info) => {
-                self.counters.tls.count_handshake(info);
+                self.counters.tls.count_handshake(info.suite, info.kind);
                 let Info { version, suite, kind, server_name, alpn, .. } = info;
                 debug!(?version, ?suite, ?kind, ?server_name, ?alpn, "TLS handshake done");
             }

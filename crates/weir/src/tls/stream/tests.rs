@@ -15,7 +15,7 @@ use weir_engine::tls::Violation;
 use super::super::handshake::{Handshake, Step};
 use super::super::testing::Certificate;
 use super::*;
-use crate::connection::listener::Spoken;
+use crate::base::model::Spoken;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 

@@ -22,7 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use super::identity::NoIdentity;
 use super::*;
 use crate::base::config::{CertificateConfig, Config, TlsVersion};
-use crate::connection::listener::Spoken;
+use crate::base::model::Spoken;
 use authority::Authority;
 
 /// Both ends of a handshake that has succeeded.

@@ -9,10 +9,11 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::sign::{Signer, SigningKey};
 
-use super::super::counts::HandshakeFailure;
+use super::super::failure::failure_of;
 use super::super::reload::Watch;
 use super::super::signing::{NoKey, SigningKeys};
 use super::*;
+use crate::observe::counters::tls::HandshakeFailure;
 
 /// A key in a service that may refuse to sign, or hide its public part.
 #[derive(Debug)]
@@ -164,7 +165,7 @@ fn a_signer_that_fails_is_told_from_other_faults() {
     for version in TlsVersion::ALL {
         let client = ClientOf { version: Some(version), ..ClientOf::default() };
         let error = shake(&contexts, &client.config(&authority), "gate.example").err().unwrap();
-        assert_eq!(HandshakeFailure::of(&error), HandshakeFailure::Signer, "{error}");
+        assert_eq!(failure_of(&error), HandshakeFailure::Signer, "{error}");
         let said = "other error: the signer has failed: unexpected error: it is dead";
         assert_eq!(error.to_string(), said);
     }

@@ -15,6 +15,7 @@ use weir_wire::{ProstMessage, frame, hot};
 
 use super::*;
 use crate::base::config::TopicClass;
+use crate::base::model::SubscribeError;
 use stage::*;
 
 proptest! {

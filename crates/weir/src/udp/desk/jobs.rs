@@ -9,7 +9,7 @@ use weir_engine::Bell;
 use weir_wire::v1;
 
 use super::Reply;
-use crate::core::handle::Accepted;
+use crate::base::model::Accepted;
 use crate::udp::backend::{Activated, Backend, Refused, Validity};
 use crate::udp::duplicates::Key;
 

@@ -16,7 +16,6 @@ use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest
 use weir_wire::v1;
 
 use super::backend::{Backend, Refused, Validity};
-use super::counts::{Count, Tally};
 use super::duplicates::{Before, Duplicates, Key};
 use super::own::OwnAddrs;
 use super::tokens::{Known, Tokens};
@@ -24,6 +23,7 @@ use crate::base::config::UdpConfig;
 use crate::limits::rates::Rates;
 use crate::limits::sources::Source;
 use crate::observe::counters::Counters;
+use crate::observe::counters::udp::{Count, Tally};
 use jobs::{Done, Jobs, Outcome, Ticket, What};
 
 /// What all threads share.

@@ -1,6 +1,7 @@
 //! What strangers may try.
 
 use super::*;
+use crate::observe::counters::udp::Count;
 use weir_wire::ProstMessage as _;
 
 #[test]

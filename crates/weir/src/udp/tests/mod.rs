@@ -12,7 +12,8 @@ use weir_wire::v1;
 use super::backend::{Activated, Answer, Refused, Validity};
 use super::*;
 use crate::base::config::UdpConfig;
-use crate::core::handle::Accepted;
+use crate::base::model::Accepted;
+use crate::observe::counters::udp::Count;
 
 mod hostile;
 

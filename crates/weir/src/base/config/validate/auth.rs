@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{ConfigError, TOKEN_BYTES_MAX, error, within};
 use crate::base::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
-use crate::observe::counters::AuthKind;
+use crate::base::model::AuthKind;
 
 /// Secrets that have been seen, each with the place where it stands.
 type Secrets<'a> = HashMap<&'a str, String>;

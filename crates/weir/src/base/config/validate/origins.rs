@@ -2,7 +2,7 @@
 
 use super::{ConfigError, error};
 use crate::base::config::Config;
-use crate::http::web::head::Origin;
+use crate::base::origin::Origin;
 
 impl Config {
     pub(super) fn check_origins(&self) -> Result<(), ConfigError> {

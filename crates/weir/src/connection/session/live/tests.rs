@@ -9,7 +9,7 @@ use weir_engine::Transport;
 
 use super::*;
 use crate::auth::GrantRef;
-use crate::connection::listener::Door;
+use crate::base::model::Spoken;
 use crate::{Config, Gateway};
 
 /// Nothing here takes this long; what does, hangs.
@@ -39,9 +39,8 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
     for _ in 0..32 {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let door = Door::Devices(Transport::Tcp);
         hub.draining.send_replace(false);
-        let Ok(unsettled) = hub.admission.enter(&hub, &door, None, false) else {
+        let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
             panic!("there is no room");
         };
         hub.draining.send_replace(true);
@@ -76,8 +75,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     let (mut ours, end) = UnixStream::pair().unwrap();
     let end = std::os::fd::OwnedFd::from(end.into_std().unwrap());
     let end = TcpStream::from_std(end.into()).unwrap();
-    let Ok(unsettled) = hub.admission.enter(&hub, &Door::Devices(Transport::Tcp), None, false)
-    else {
+    let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
         panic!("there is no room");
     };
     // It is revoked after it was found who it is.

@@ -11,8 +11,8 @@ use weir_engine::Share;
 
 use super::*;
 use crate::base::config::{Actor, ServiceConfig, TokenConfig, TopicClass};
-use crate::http::ledger::Ledger;
 use crate::http::web::openapi::tests as described;
+use crate::limits::http_ledger::Ledger;
 use crate::{ErrorCode, Gateway, GatewayBuilder, Refusal, Right};
 
 /// A gateway and its API.

@@ -74,7 +74,7 @@ impl ActivationOutcome {
         }
     }
 
-    pub(super) const fn of(refusal: Refusal) -> ActivationOutcome {
+    pub(crate) const fn of(refusal: Refusal) -> ActivationOutcome {
         match refusal {
             Refusal::UnknownDevice => ActivationOutcome::UnknownDevice,
             Refusal::WrongKey => ActivationOutcome::WrongKey,

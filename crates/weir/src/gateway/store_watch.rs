@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_store::{Error, LaneCounts};
 
-use super::{Part, PartState};
 use crate::core::hub::Hub;
+use crate::observe::readiness::{Part, PartState};
 use crate::provisioning::device_store::DeviceStore;
 
 /// Looks after the store until it is dropped.

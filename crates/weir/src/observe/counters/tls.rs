@@ -2,11 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rustls::{CipherSuite, Error};
+use rustls::CipherSuite;
 use weir_engine::tls::{Alert, Violation};
-
-use super::handshake::Info;
-use super::signing::SignerFailed;
 
 /// Everything the front counts of TLS. Totals never fall; `waiting` is a level.
 #[derive(Debug, Default)]
@@ -107,9 +104,9 @@ impl TlsCounts {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_handshake(&self, info: &Info) {
-        let Some(suite) = SUITES.iter().position(|(suite, _)| *suite == info.suite) else { return };
-        self.handshakes[suite][info.kind as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_handshake(&self, suite: CipherSuite, kind: Kind) {
+        let Some(suite) = SUITES.iter().position(|(known, _)| *known == suite) else { return };
+        self.handshakes[suite][kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_failed(&self, cause: HandshakeFailure) {
@@ -224,28 +221,6 @@ impl HandshakeFailure {
             HandshakeFailure::NotMovable => "not_movable",
             HandshakeFailure::Signer => "signer",
             HandshakeFailure::Internal => "internal",
-        }
-    }
-
-    pub(crate) fn of(error: &Error) -> Self {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
-        match error {
-            Error::InvalidMessage(_) | Error::PeerSentOversizedRecord => {
-                HandshakeFailure::Malformed
-            }
-            Error::PeerIncompatible(_) => HandshakeFailure::Incompatible,
-            Error::NoApplicationProtocol => HandshakeFailure::NoProtocol,
-            Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_) => {
-                HandshakeFailure::Certificate
-            }
-            Error::NoCertificatesPresented => HandshakeFailure::NoCertificate,
-            Error::AlertReceived(_) => HandshakeFailure::AlertReceived,
-            Error::PeerMisbehaved(_)
-            | Error::InappropriateMessage { .. }
-            | Error::InappropriateHandshakeMessage { .. } => HandshakeFailure::Misbehaved,
-            Error::DecryptError => HandshakeFailure::Decrypt,
-            Error::Other(error) if SignerFailed::is(error) => HandshakeFailure::Signer,
-            _ => HandshakeFailure::Internal,
         }
     }
 }

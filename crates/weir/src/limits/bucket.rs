@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use weir_engine::Nanos;
 
-use super::classes::Rate;
+/// Messages that are taken, by one topic or from one sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
+}
 
 /// A token bucket.
 ///

@@ -7,17 +7,14 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use weir_engine::{Budget, Share as BudgetShare};
-
-use crate::http::web::problem::{Kind, Problem};
 
 /// The part of the byte budget that HTTP connections may use.
 ///
 /// Limits: HTTP's share of the budget ([`BudgetShare::Http`]), which relays use too. A connection may hold half of what
 /// the others leave free. The last quarter of the share is for connections that hold at most [`SMALL_BYTES`]. While that
-/// part is in use, the [`Crowd`](super::crowd::Crowd) ends the connections that hold most.
+/// part is in use, the registry of HTTP connections ends the connections that hold most.
 /// Cost: some atomic operations for a lease, which connections take in pieces of [`LEASE_BYTES`].
 #[derive(Debug)]
 pub(crate) struct Share {
@@ -44,7 +41,7 @@ pub(crate) struct Ledger {
     open: AtomicU64,
     /// Bytes of long answers.
     charged: AtomicUsize,
-    /// Bytes of read buffers; see [`Table`](super::table::Table).
+    /// Bytes of read buffers.
     kept: AtomicUsize,
     leased: AtomicUsize,
     leasing: Mutex<()>,
@@ -59,7 +56,7 @@ pub(crate) struct Charge {
 
 /// How far a request in progress has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// The library does not have all of its answer yet.
     Begun,
     /// The library has all of its answer, since a period of this number modulo [`PERIODS`].
@@ -87,21 +84,6 @@ impl Refused {
             Refused::Share => "share",
             Refused::Budget => "budget",
         }
-    }
-}
-
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
-        let (kind, detail) = match refused {
-            Refused::Connection => (
-                Kind::TooManyRequests,
-                "answers that this connection has not taken are at their limit (http.answer_bytes_max)",
-            ),
-            Refused::Share | Refused::Budget => {
-                (Kind::BudgetExhausted, "the byte budget has no room for the answer")
-            }
-        };
-        Problem::retry(kind, RETRY_AFTER, detail)
     }
 }
 
@@ -137,17 +119,17 @@ impl Share {
         self.streams_reset.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_reset(&self) {
+    pub(crate) fn count_reset(&self) {
         self.streams_reset.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether answers that make no progress should be reset sooner.
-    pub(super) fn is_tight(&self) -> bool {
+    pub(crate) fn is_tight(&self) -> bool {
         self.excess() > 0 || self.budget.is_tight(BudgetShare::Http)
     }
 
     /// Bytes that the largest holders should give back, because the part for small ones is in use.
-    pub(super) fn excess(&self) -> usize {
+    pub(crate) fn excess(&self) -> usize {
         let used = self.used();
         if used > self.bytes_of_large() { used - self.bytes_max / 8 * 5 } else { 0 }
     }
@@ -157,7 +139,7 @@ impl Share {
     }
 
     /// Begins the next period.
-    pub(super) fn turn_period(&self) {
+    pub(crate) fn turn_period(&self) {
         self.period.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -206,25 +188,25 @@ impl Ledger {
         })
     }
 
-    pub(super) fn share(&self) -> &Share {
+    pub(crate) fn share(&self) -> &Share {
         &self.share
     }
 
     /// Requests in progress.
-    pub(super) fn open_count(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         let open = self.open.load(Ordering::SeqCst);
         let counts = (0..=PERIODS).map(|place| open >> (COUNT_BITS * u32::from(place)) & COUNT_MAX);
         usize::try_from(counts.sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// Begins a request.
-    pub(super) fn open(&self) -> Result<(), Refused> {
+    pub(crate) fn open(&self) -> Result<(), Refused> {
         self.open.fetch_add(Stage::Begun.one(), Ordering::SeqCst);
         self.cover().inspect_err(|_| self.close(Stage::Begun))
     }
 
     /// The library has all of an answer.
-    pub(super) fn hand(&self) -> Stage {
+    pub(crate) fn hand(&self) -> Stage {
         let stage = self.share.handed();
         // One less there and one more here, in one step.
         self.open.fetch_add(stage.one() - Stage::Begun.one(), Ordering::SeqCst);
@@ -232,7 +214,7 @@ impl Ledger {
     }
 
     /// Ends a request.
-    pub(super) fn close(&self, stage: Stage) {
+    pub(crate) fn close(&self, stage: Stage) {
         self.open.fetch_sub(stage.one(), Ordering::SeqCst);
         // The crowd's next look returns the rest.
         if self.leased() > self.needed() + KEPT_BYTES {
@@ -241,12 +223,12 @@ impl Ledger {
     }
 
     /// Bytes leased.
-    pub(super) fn leased(&self) -> usize {
+    pub(crate) fn leased(&self) -> usize {
         self.leased.load(Ordering::Relaxed)
     }
 
     /// Whether the library has held an answer for at least one whole period.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         // The next period reuses the number of the period before the last.
         let oldest = number(self.share.period.load(Ordering::Relaxed) + 1);
         let open = self.open.load(Ordering::Relaxed);
@@ -279,13 +261,13 @@ impl Ledger {
     }
 
     /// Sets how many bytes of read buffers the connection keeps; they are counted also without room.
-    pub(super) fn keep(&self, bytes: usize) -> Result<(), Refused> {
+    pub(crate) fn keep(&self, bytes: usize) -> Result<(), Refused> {
         self.kept.store(bytes, Ordering::SeqCst);
         self.cover()
     }
 
     /// Gives back what was leased and is not needed any more.
-    pub(super) fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         if self.leased.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -394,7 +376,6 @@ const SMALL_BYTES: usize = 32 * 1024;
 const LEASE_BYTES: usize = 16 * 1024;
 /// Unused lease that a connection keeps for its next requests.
 const KEPT_BYTES: usize = 4 * LEASE_BYTES;
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PERIODS: u8 = 3;
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;

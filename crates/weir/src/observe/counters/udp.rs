@@ -66,7 +66,7 @@ pub(crate) enum Count {
 
 /// A number for each [`Count`] and for each field that can be malformed.
 #[derive(Debug, Default)]
-pub(super) struct Tally<T> {
+pub(crate) struct Tally<T> {
     counts: [T; Count::ALL.len()],
     malformed: [T; Field::ALL.len()],
 }
@@ -97,23 +97,23 @@ impl Count {
 }
 
 impl Tally<u64> {
-    pub(super) fn add(&mut self, count: Count, by: u64) {
+    pub(crate) fn add(&mut self, count: Count, by: u64) {
         self.counts[count as usize] += by;
     }
 
-    pub(super) fn add_malformed(&mut self, field: Field) {
+    pub(crate) fn add_malformed(&mut self, field: Field) {
         self.malformed[field as usize] += 1;
     }
 }
 
 impl UdpCounts {
-    pub(super) fn set_sockets(&self, sockets: &[Arc<DatagramSocket>]) {
+    pub(crate) fn set_sockets(&self, sockets: &[Arc<DatagramSocket>]) {
         // Set once: a gateway starts once.
         let _ = self.sockets.set(sockets.iter().map(Arc::downgrade).collect());
     }
 
     /// Takes what a thread has counted.
-    pub(super) fn take(&self, tally: &mut Tally<u64>) {
+    pub(crate) fn take(&self, tally: &mut Tally<u64>) {
         let totals = self.totals.counts.iter().zip(&mut tally.counts);
         let malformed = self.totals.malformed.iter().zip(&mut tally.malformed);
         for (total, count) in totals.chain(malformed).filter(|(_, count)| **count > 0) {
@@ -121,7 +121,7 @@ impl UdpCounts {
         }
     }
 
-    pub(super) fn count_thread_ended(&self) {
+    pub(crate) fn count_thread_ended(&self) {
         self.threads_ended.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -130,11 +130,11 @@ impl UdpCounts {
         self.threads_ended.load(Ordering::Relaxed)
     }
 
-    pub(super) fn enter(&self) {
+    pub(crate) fn enter(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn leave(&self, count: u64) {
+    pub(crate) fn leave(&self, count: u64) {
         self.waiting.fetch_sub(count, Ordering::Relaxed);
     }
 

@@ -1,0 +1,57 @@
+//! Which shard the next connection goes to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
+/// report.
+pub(crate) struct Assignments {
+    by_shard: Box<[AtomicUsize]>,
+    total: AtomicUsize,
+    connections_max: usize,
+}
+
+impl Assignments {
+    pub(crate) fn new(shards: usize, connections_max: usize) -> Self {
+        let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
+        Self { by_shard, total: AtomicUsize::new(0), connections_max }
+    }
+
+    /// Whether `connections_max` are there.
+    pub(crate) fn is_full(&self) -> bool {
+        self.total.load(Ordering::Relaxed) >= self.connections_max
+    }
+
+    /// The shard with the fewest connections, which has one more now; `None` if `connections_max` are there.
+    pub(crate) fn assign(&self) -> Option<usize> {
+        let max = self.connections_max;
+        let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < max).then_some(count + 1)
+        });
+        entered.ok()?;
+        let counts = self.by_shard.iter().map(|count| count.load(Ordering::Relaxed));
+        let (shard, _) = counts.enumerate().min_by_key(|(_, count)| *count)?;
+        self.by_shard[shard].fetch_add(1, Ordering::Relaxed);
+        Some(shard)
+    }
+
+    /// The shard has one less.
+    pub(crate) fn release(&self, shard: usize) {
+        self.by_shard[shard].fetch_sub(1, Ordering::Relaxed);
+        self.total.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_emptiest_shard_is_next_until_all_are_full() {
+        let assignments = Assignments::new(2, 3);
+        let assigned: Vec<_> = (0..4).map(|_| assignments.assign()).collect();
+        assert_eq!(assigned, [Some(0), Some(1), Some(0), None]);
+        assert!(assignments.is_full());
+        assignments.release(1);
+        assert_eq!(assignments.assign(), Some(1));
+    }
+}
