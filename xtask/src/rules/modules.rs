@@ -1,175 +1,350 @@
-//! How the parts of `crates/weir/src` use each other: its folders and the files beside them, by the paths in their code.
+//! The modules of a crate, and which other modules' names each of them uses.
+//!
+//! A path is read wherever it stands in product code: in `use` declarations with all their groups, and in front of a
+//! name. It begins at `crate`, `self`, `super`, a child module or an imported name, and is followed through re-exports
+//! to the module that defines the name. Not read are paths of other crates, and methods, since their text does not say
+//! where they are defined.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{code, is_word};
-use super::{File, Finding};
+use super::File;
+use super::source::{code, is_word, product};
 
-/// Where the parts are.
-const ROOT: &str = "crates/weir/src/";
+/// Where a module is: its names below the crate.
+pub(super) type ModulePath = Vec<String>;
 
-/// Parts that may stand in one circle, each of which reaches all others: as many as there are, and no more.
-const CIRCLE_MAX: usize = 29;
+/// The modules of one crate that `lib.rs` or `main.rs` reaches outside unit tests.
+pub(super) struct Modules<'a>(BTreeMap<ModulePath, Module<'a>>);
 
-/// The parts, and which of the others each names.
-#[derive(Debug, Default)]
-pub(super) struct Parts(BTreeMap<String, BTreeSet<String>>);
+/// One file.
+struct Module<'a> {
+    file: &'a File,
+    children: Vec<String>,
+    paths: Vec<Path>,
+    /// What is defined at the file's top.
+    defined: BTreeSet<String>,
+}
 
-impl Parts {
-    /// Reads the product's code; tests may name what they like.
-    pub(super) fn read(files: &[File]) -> Parts {
-        let mut parts = Parts::default();
-        for file in files {
-            let Some(path) = file.path.strip_prefix(ROOT).filter(|path| is_product(path)) else {
+/// A path as it stands in a file.
+struct Path {
+    names: Vec<String>,
+    line: usize,
+    kind: Kind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    /// In front of a name in code.
+    Mention,
+    /// In a `use` declaration inside an item.
+    LocalImport,
+    /// In a `use` declaration of the module, which then has it by this name; `None`: all that the path has, by `*`.
+    Import(Option<String>),
+}
+
+/// A path that leads to another module.
+pub(super) struct Use<'a> {
+    pub(super) from: &'a File,
+    /// The module that this file is.
+    pub(super) at: &'a ModulePath,
+    pub(super) line: usize,
+    /// As it is written, groups resolved.
+    pub(super) path: String,
+    /// The modules on its way, below the crate; the last one defines the name.
+    pub(super) way: Vec<ModulePath>,
+    /// The file of the last one.
+    pub(super) to: &'a File,
+    /// Begins at an imported name, so that the import says the same of the folder.
+    pub(super) is_repeated: bool,
+}
+
+impl<'a> Modules<'a> {
+    /// Reads the crate whose `lib.rs` or `main.rs` is in the folder `root`, which ends in `/`.
+    pub(super) fn read(files: &'a [File], root: &str) -> Modules<'a> {
+        let by_path: BTreeMap<&str, &File> =
+            files.iter().map(|file| (file.path.as_str(), file)).collect();
+        let mut modules = BTreeMap::new();
+        let mut next = vec![ModulePath::new()];
+        while let Some(path) = next.pop() {
+            let place = format!("{root}{}", path.join("/"));
+            let places = match path.is_empty() {
+                true => [format!("{place}lib.rs"), format!("{place}main.rs")],
+                false => [format!("{place}.rs"), format!("{place}/mod.rs")],
+            };
+            let Some(file) = places.iter().find_map(|place| by_path.get(place.as_str())) else {
                 continue;
             };
-            let used = parts.0.entry(part_of(path).to_owned()).or_default();
-            let text = code(&file.text);
-            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            used.extend(named(product));
+            let module = Module::read(file);
+            next.extend(module.children.iter().map(|child| joined(&path, child)));
+            modules.insert(path, module);
         }
-        let all: BTreeSet<String> = parts.0.keys().cloned().collect();
-        for (part, used) in &mut parts.0 {
-            used.retain(|name| name != part && all.contains(name));
-        }
-        parts
+        Modules(modules)
     }
 
-    /// A circle that has grown.
-    pub(super) fn check(&self) -> Vec<Finding> {
-        let circle = self.circle();
-        if circle.len() <= CIRCLE_MAX {
-            return Vec::new();
-        }
-        let text = format!(
-            "{} parts use each other in a circle; at most {CIRCLE_MAX}: {}",
-            circle.len(),
-            circle.into_iter().collect::<Vec<_>>().join(", ")
-        );
-        vec![Finding { place: ROOT.to_owned(), line: None, text }]
-    }
-
-    /// What there is, in a line.
-    pub(super) fn summary(&self) -> String {
-        let arrows: usize = self.0.values().map(BTreeSet::len).sum();
-        let (parts, circle) = (self.0.len(), self.circle().len());
-        format!("{ROOT}: {parts} parts, {arrows} arrows between them, {circle} in one circle")
-    }
-
-    /// The largest set of parts of which each reaches all others.
-    fn circle(&self) -> BTreeSet<&str> {
-        let reached: BTreeMap<&str, BTreeSet<&str>> =
-            self.0.keys().map(|part| (part.as_str(), self.reached_from(part))).collect();
-        let circle_of = |part: &str| -> BTreeSet<&str> {
-            let mutual = |other: &&&str| reached[**other].contains(part);
-            reached[part].iter().filter(mutual).copied().collect()
-        };
-        self.0.keys().map(|part| circle_of(part)).max_by_key(BTreeSet::len).unwrap_or_default()
-    }
-
-    fn reached_from(&self, part: &str) -> BTreeSet<&str> {
-        let mut reached = BTreeSet::new();
-        let mut next: Vec<&str> = self.uses(part).collect();
-        while let Some(part) = next.pop() {
-            if reached.insert(part) {
-                next.extend(self.uses(part));
+    /// Every path that leads to another module of the crate.
+    pub(super) fn uses(&self) -> Vec<Use<'_>> {
+        let mut uses = Vec::new();
+        for (at, module) in &self.0 {
+            for path in &module.paths {
+                let Some(way) = self.way(at, &path.names, HOPS_MAX) else { continue };
+                let Some(to) = way.last().and_then(|last| self.0.get(last)) else { continue };
+                let is_repeated =
+                    path.kind == Kind::Mention && module.imports(&path.names[0]).is_some();
+                uses.push(Use {
+                    from: module.file,
+                    at,
+                    line: path.line,
+                    path: path.names.join("::"),
+                    to: to.file,
+                    way,
+                    is_repeated,
+                });
             }
         }
-        reached
+        uses.retain(|found| found.to.path != found.from.path || found.way.len() > 1);
+        uses
     }
 
-    fn uses(&self, part: &str) -> impl Iterator<Item = &str> {
-        self.0.get(part).into_iter().flatten().map(String::as_str)
-    }
-}
-
-fn is_product(path: &str) -> bool {
-    path != "lib.rs" && !path.split('/').any(|name| name == "tests" || name == "tests.rs")
-}
-
-/// The folder, or the file without its ending.
-fn part_of(path: &str) -> &str {
-    path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
-}
-
-/// The first names of the paths that begin at the crate: `crate::a::b`, `use crate::{a, b::c}`.
-fn named(code: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for (at, path) in code.match_indices("crate::") {
-        if code[..at].ends_with(is_word) {
-            continue;
-        }
-        let rest = &code[at + path.len()..];
-        match rest.strip_prefix('{') {
-            Some(group) => names.extend(firsts(group)),
-            None => names.extend(word(rest)),
-        }
-    }
-    names
-}
-
-/// The first name of each path of a group, whose brace is open.
-fn firsts(group: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let (mut depth, mut is_first) = (0, true);
-    for (at, letter) in group.char_indices() {
-        match letter {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => is_first = true,
-            letter if is_first && is_word(letter) => {
-                names.extend(word(&group[at..]));
-                is_first = false;
+    /// The modules that a path of the module `at` leads through; `None` if it leads out of the crate.
+    fn way(&self, at: &ModulePath, names: &[String], hops: usize) -> Option<Vec<ModulePath>> {
+        let mut at = at.clone();
+        let mut way = Vec::new();
+        for (number, name) in names.iter().enumerate() {
+            match name.as_str() {
+                "self" => {}
+                "crate" => at.clear(),
+                "super" => drop(at.pop()?),
+                name => {
+                    let child = joined(&at, name);
+                    if !self.0.contains_key(&child) {
+                        let rest = &names[number + 1..];
+                        if let Some(target) = self.imported(&at, name, hops) {
+                            let target: Vec<String> = target.iter().chain(rest).cloned().collect();
+                            way.extend(self.way(&at, &target, hops - 1).unwrap_or_default());
+                        } else if number == 0 {
+                            return None;
+                        }
+                        return Some(way);
+                    }
+                    at = child;
+                }
             }
+            way.push(at.clone());
+        }
+        Some(way)
+    }
+
+    /// The path by which a module has a name that it does not define.
+    fn imported(&self, at: &ModulePath, name: &str, hops: usize) -> Option<Vec<String>> {
+        let module = self.0.get(at)?;
+        if hops == 0 || module.defined.contains(name) {
+            return None;
+        }
+        if let Some(path) = module.imports(name) {
+            return Some(path.names.clone());
+        }
+        module.paths.iter().filter(|path| path.is_glob()).find_map(|path| {
+            let way = self.way(at, &path.names, hops - 1)?;
+            let target = self.0.get(way.last()?)?;
+            let has = target.defined.contains(name) || target.imports(name).is_some();
+            has.then(|| joined(&path.names, name))
+        })
+    }
+}
+
+impl Use<'_> {
+    /// The module that defines the name.
+    pub(super) fn target(&self) -> &[String] {
+        self.way.last().map_or(&[], |module| module)
+    }
+}
+
+impl<'a> Module<'a> {
+    fn read(file: &'a File) -> Module<'a> {
+        let code = product(&code(&file.text));
+        let mut reader = Reader::new(&code);
+        while reader.step() {}
+        let Reader { children, paths, defined, .. } = reader;
+        Module { file, children, paths, defined }
+    }
+
+    fn imports(&self, name: &str) -> Option<&Path> {
+        let is_it = |path: &&Path| path.kind == Kind::Import(Some(name.to_owned()));
+        self.paths.iter().find(is_it)
+    }
+}
+
+impl Path {
+    fn is_glob(&self) -> bool {
+        self.kind == Kind::Import(None)
+    }
+}
+
+/// Reads the code of one file.
+struct Reader<'a> {
+    /// Words, `::`, and single characters, each with its line.
+    tokens: Vec<(&'a str, usize)>,
+    at: usize,
+    /// Braces that are open.
+    depth: usize,
+    /// At which depth each module that is open inside the file began: from there `super` is the file itself.
+    inner: Vec<usize>,
+    children: Vec<String>,
+    paths: Vec<Path>,
+    defined: BTreeSet<String>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(code: &'a str) -> Reader<'a> {
+        Reader {
+            tokens: tokens(code),
+            at: 0,
+            depth: 0,
+            inner: Vec::new(),
+            children: Vec::new(),
+            paths: Vec::new(),
+            defined: BTreeSet::new(),
+        }
+    }
+
+    /// Takes the next declaration, path or character; false at the end.
+    fn step(&mut self) -> bool {
+        let token = self.token(0);
+        match (token, self.token(1), self.token(2)) {
+            ("", ..) => return false,
+            ("use", next, _) if next != "<" => return self.declaration(),
+            ("mod", name, ";") => self.children.push(name.to_owned()),
+            ("mod", _, "{") => self.inner.push(self.depth),
+            ("{", ..) => self.depth += 1,
+            ("}", ..) => {
+                self.depth = self.depth.saturating_sub(1);
+                self.inner.retain(|depth| *depth < self.depth);
+            }
+            (first, "::", next) if is_name(first) && is_name(next) => return self.mention(),
             _ => {}
         }
+        if self.depth == 0 && token != "mod" && DEFINING.contains(&token) {
+            let name = if self.token(1) == "!" { self.token(2) } else { self.token(1) };
+            self.defined.insert(name.to_owned());
+        }
+        self.at += 1;
+        true
     }
-    names
+
+    /// Takes `a::b::c`.
+    fn mention(&mut self) -> bool {
+        let line = self.tokens[self.at].1;
+        let is_scope =
+            self.at > 1 && self.tokens[self.at - 1].0 == "in" && self.tokens[self.at - 2].0 == "(";
+        let is_rest = self.at > 0 && self.tokens[self.at - 1].0 == "::";
+        let mut names = vec![self.token(0).to_owned()];
+        self.at += 1;
+        while self.token(0) == "::" && is_name(self.token(1)) {
+            names.push(self.token(1).to_owned());
+            self.at += 2;
+        }
+        if !is_scope && !is_rest {
+            self.push(names, line, Kind::Mention);
+        }
+        true
+    }
+
+    /// Takes `use …;`.
+    fn declaration(&mut self) -> bool {
+        self.at += 1;
+        self.tree(Vec::new());
+        true
+    }
+
+    /// Takes a path of a declaration, with its groups.
+    fn tree(&mut self, mut names: Vec<String>) {
+        let line = self.tokens.get(self.at).map_or(0, |(_, line)| *line);
+        loop {
+            let token = self.token(0);
+            self.at += 1;
+            match token {
+                "::" if !names.is_empty() => {}
+                "*" => return self.import(names, line, None),
+                "{" => break,
+                name if is_name(name) && self.token(0) == "::" => names.push(name.to_owned()),
+                name if is_name(name) => {
+                    if name != "self" || names.is_empty() {
+                        names.push(name.to_owned());
+                    }
+                    let mut known_as = names.last().cloned();
+                    if self.token(0) == "as" {
+                        known_as = Some(self.token(1).to_owned());
+                        self.at += 2;
+                    }
+                    return self.import(names, line, known_as);
+                }
+                _ => return,
+            }
+        }
+        while !matches!(self.token(0), "}" | "") {
+            if self.token(0) == "," {
+                self.at += 1;
+            } else {
+                self.tree(names.clone());
+            }
+        }
+        self.at += 1;
+    }
+
+    fn import(&mut self, names: Vec<String>, line: usize, known_as: Option<String>) {
+        // `pub(crate) use name;` of a macro leads nowhere else.
+        if names.len() == 1 && known_as.as_ref() == names.first() {
+            return;
+        }
+        let kind = if self.depth == 0 { Kind::Import(known_as) } else { Kind::LocalImport };
+        self.push(names, line, kind);
+    }
+
+    fn push(&mut self, mut names: Vec<String>, line: usize, kind: Kind) {
+        for _ in &self.inner {
+            if names[0] == "super" {
+                names.remove(0);
+            }
+        }
+        if !names.is_empty() {
+            self.paths.push(Path { names, line, kind });
+        }
+    }
+
+    /// The token that many further; empty after the last.
+    fn token(&self, further: usize) -> &'a str {
+        self.tokens.get(self.at + further).map_or("", |(token, _)| token)
+    }
 }
 
-fn word(text: &str) -> Option<String> {
-    let word: String = text.chars().take_while(|letter| is_word(*letter)).collect();
-    (!word.is_empty()).then_some(word)
+fn tokens(code: &str) -> Vec<(&str, usize)> {
+    let mut tokens = Vec::new();
+    for (line, number) in code.lines().zip(1..) {
+        let mut rest = line.trim_start();
+        while let Some(first) = rest.chars().next() {
+            let bytes = match first {
+                _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+                _ if rest.starts_with("::") => 2,
+                _ => first.len_utf8(),
+            };
+            tokens.push((&rest[..bytes], number));
+            rest = rest[bytes..].trim_start();
+        }
+    }
+    tokens
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parts(files: &[(&str, &str)]) -> Parts {
-        let file = |(path, text): &(&str, &str)| File::new(&format!("{ROOT}{path}"), text);
-        Parts::read(&files.iter().map(file).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn paths_and_groups_are_read_and_comments_and_tests_are_not() {
-        let parts = parts(&[
-            ("a.rs", "use crate::{b::{C, D}, c, e::F};\n// crate::d\nfn f() { crate::g::h() }"),
-            ("b.rs", "fn f() {}\n#[cfg(test)]\nmod tests {\n use crate::a;\n}"),
-            ("c/mod.rs", "use crate::Config;"),
-            ("c/tests.rs", "use crate::a;"),
-            ("d.rs", ""),
-            ("e/f.rs", "use crate::e::g;"),
-            ("g.rs", "use other_crate::a;"),
-        ]);
-        let used: Vec<&str> = parts.uses("a").collect();
-        assert_eq!(used, ["b", "c", "e", "g"]);
-        assert!(["b", "c", "d", "e", "g"].iter().all(|part| parts.uses(part).count() == 0));
-        assert!(parts.circle().is_empty());
-    }
-
-    #[test]
-    fn a_circle_is_found() {
-        let parts = parts(&[
-            ("a.rs", "use crate::b;"),
-            ("b.rs", "use crate::{c, d};"),
-            ("c.rs", "use crate::a;"),
-            ("d.rs", ""),
-        ]);
-        assert_eq!(parts.circle().into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
-        assert_eq!(parts.check().len(), usize::from(CIRCLE_MAX < 3));
-        let expected = "4 parts, 4 arrows between them, 3 in one circle";
-        assert!(parts.summary().ends_with(expected), "{}", parts.summary());
-    }
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c| is_word(c) && !c.is_ascii_digit())
 }
+
+fn joined(path: &[String], name: &str) -> Vec<String> {
+    path.iter().cloned().chain([name.to_owned()]).collect()
+}
+
+/// Words before the name of what they define.
+const DEFINING: [&str; 10] =
+    ["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
+
+/// Re-exports of re-exports that a path is followed through.
+const HOPS_MAX: usize = 8;

@@ -11,6 +11,38 @@ pub(super) fn code(source: &str) -> String {
     scanner.code
 }
 
+/// Code without what is compiled for unit tests alone: each item, field or statement after `#[cfg(test)]` is blanked.
+pub(super) fn product(code: &str) -> String {
+    let mut product = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find(TEST_ONLY) {
+        let (before, item) = rest.split_at(at);
+        let (item, after) = item.split_at(TEST_ONLY.len() + item_bytes(&item[TEST_ONLY.len()..]));
+        product.push_str(before);
+        product.extend(item.chars().map(|c| if c == '\n' { c } else { ' ' }));
+        rest = after;
+    }
+    product + rest
+}
+
+const TEST_ONLY: &str = "#[cfg(test)]";
+
+/// Length of an item: up to its semicolon or comma, or its closing brace.
+fn item_bytes(code: &str) -> usize {
+    let mut depth = 0_usize;
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            '}' if depth == 1 => return at + 1,
+            ')' | ']' | '}' if depth == 0 => return at,
+            ')' | ']' | '}' => depth -= 1,
+            ';' | ',' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
 /// Lines of code, without blank ones and comments.
 pub(super) fn code_lines(code: &str) -> usize {
     code.lines().filter(|line| !line.trim().is_empty()).count()
@@ -168,6 +200,24 @@ mod tests {
         for open in ["/* a", "\"a", "r#\"a\"", "'\\"] {
             assert_eq!(code(open).len(), open.len());
         }
+    }
+
+    #[test]
+    fn what_is_for_tests_alone_is_no_product() {
+        let check = |code: &str, expected: &str| {
+            let product = product(code);
+            assert_eq!(
+                product.split_whitespace().collect::<Vec<_>>().join(" "),
+                expected,
+                "{code}"
+            );
+            assert_eq!(product.lines().count(), code.lines().count(), "{code}");
+        };
+        check("#[cfg(test)]\nmod tests;\na();", "a();");
+        check("a();\n#[cfg(test)]\nmod tests {\n fn f() { b(); }\n}\nc();", "a(); c();");
+        check("#[cfg(test)]\n#[derive(Debug)]\nstruct A(u8);\nb();", "b();");
+        check("struct A { #[cfg(test)] a: B, c: D }", "struct A { c: D }");
+        check("struct A { c: D, #[cfg(test)] a: B }", "struct A { c: D, }");
     }
 
     #[test]
