@@ -5,6 +5,7 @@
 
 mod circles;
 mod floors;
+mod folders;
 mod graph;
 mod history;
 mod licences;
@@ -91,6 +92,7 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(sizes::check(files));
     findings.extend(graph::check(metadata, linked)?);
     findings.extend(floors::check(files));
+    findings.extend(folders::check(files));
     findings.extend(circles::check(files));
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
