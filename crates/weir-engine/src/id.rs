@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use weir_wire::format::Format;
 
+use crate::slot::Slot;
+
 /// A connection of one process, never used twice.
 ///
 /// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
@@ -17,9 +19,9 @@ impl ConnId {
     /// Connections that one shard can number: 16,777,216.
     pub const SLOTS_MAX: usize = 1 << 24;
 
-    pub(crate) fn new(shard: u8, slot: u32, generation: u32) -> Self {
-        debug_assert!((slot as usize) < Self::SLOTS_MAX, "the table refuses more slots");
-        Self(u64::from(shard) << 56 | u64::from(generation) << 24 | u64::from(slot))
+    pub(crate) fn new(shard: u8, slot: Slot, generation: u32) -> Self {
+        debug_assert!((slot.index() as usize) < Self::SLOTS_MAX, "the table refuses more slots");
+        Self(u64::from(shard) << 56 | u64::from(generation) << 24 | u64::from(slot.index()))
     }
 
     /// Index of the shard that owns the connection.
@@ -27,8 +29,8 @@ impl ConnId {
         (self.0 >> 56) as usize
     }
 
-    pub(crate) const fn slot(self) -> u32 {
-        (self.0 & 0xff_ffff) as u32
+    pub(crate) const fn slot(self) -> Slot {
+        Slot::at((self.0 & 0xff_ffff) as u32)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the middle 32 bits are meant")]
@@ -191,8 +193,8 @@ mod tests {
 
     #[test]
     fn parts_and_print_come_back() {
-        let id = ConnId::new(3, 0xab_cdef, 0xdead_beef);
-        assert_eq!((id.shard(), id.slot(), id.generation()), (3, 0xab_cdef, 0xdead_beef));
+        let id = ConnId::new(3, Slot::at(0xab_cdef), 0xdead_beef);
+        assert_eq!((id.shard(), id.slot(), id.generation()), (3, Slot::at(0xab_cdef), 0xdead_beef));
         assert_eq!(id.to_string().parse::<ConnId>(), Ok(id));
         assert_eq!(ConnId::from_u64(id.to_u64()), id);
     }

@@ -20,6 +20,7 @@ mod settings;
 mod shard;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+mod slot;
 mod stats;
 mod sys;
 mod table;

@@ -11,6 +11,7 @@ use weir_wire::format::Format;
 use crate::budget::{Budget, Holders};
 use crate::id::TopicId;
 use crate::message::{Item, Message};
+use crate::slot::Slot;
 use crate::time::Nanos;
 
 /// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
@@ -108,13 +109,13 @@ pub(crate) struct Lag {
 /// A connection's place in a list of connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Links {
-    pub(crate) previous: u32,
-    pub(crate) next: u32,
+    pub(crate) previous: Slot,
+    pub(crate) next: Slot,
 }
 
 impl Default for Links {
     fn default() -> Self {
-        Self { previous: u32::MAX, next: u32::MAX }
+        Self { previous: Slot::NONE, next: Slot::NONE }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
 use crate::outbox::Outbox;
 use crate::pool::Block;
+use crate::slot::Slot;
 use crate::time::Tick;
 use crate::topics::{Members, Memberships};
 use crate::wheel::{Timed, Timer};
@@ -163,7 +164,7 @@ impl Ending {
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     entries: Chunks<Entry<S>>,
-    free: Vec<u32>,
+    free: Vec<Slot>,
     in_use: usize,
     /// Of those, how many are of each priority.
     by_priority: [u32; Priority::COUNT],
@@ -218,22 +219,29 @@ impl<S> Table<S> {
     }
 
     /// A slot for a new connection, not yet `Open`: its key can be registered before it is filled.
-    pub(crate) fn reserve(&mut self) -> u32 {
+    pub(crate) fn reserve(&mut self) -> Slot {
         debug_assert!(!self.is_full(), "the caller refuses when full");
         if self.free.is_empty() {
             let first = self.entries.len();
             self.entries.grow(Entry::vacant);
-            self.free.extend((first..self.entries.len()).rev());
+            self.free.extend(Slot::all(first..self.entries.len()).rev());
         }
         self.in_use += 1;
         self.free.pop().expect("a chunk was just added")
     }
 
     /// Makes a reserved slot an open connection.
-    pub(crate) fn open(&mut self, slot: u32, socket: S, holder: Holder, heartbeat: u32, now: Tick) {
+    pub(crate) fn open(
+        &mut self,
+        slot: Slot,
+        socket: S,
+        holder: Holder,
+        heartbeat: u32,
+        now: Tick,
+    ) {
         let Holder { device, origin, priority, publish_limited } = holder;
         self.by_priority[priority.index()] += 1;
-        let entry = &mut self.entries[slot];
+        let entry = &mut self.entries[slot.index()];
         entry.socket = Some(socket);
         (entry.device, entry.origin, entry.priority) = (device, origin, priority);
         entry.adopted_at = now;
@@ -245,8 +253,8 @@ impl<S> Table<S> {
     }
 
     /// Notes that a connection has been greeted.
-    pub(crate) fn welcome(&mut self, slot: u32, now: Tick) {
-        let entry = &mut self.entries[slot];
+    pub(crate) fn welcome(&mut self, slot: Slot, now: Tick) {
+        let entry = &mut self.entries[slot.index()];
         if std::mem::replace(&mut entry.flags.welcomed, true) {
             return;
         }
@@ -256,8 +264,8 @@ impl<S> Table<S> {
     }
 
     /// Frees a slot; every id that named it is stale from now on.
-    pub(crate) fn release(&mut self, slot: u32) {
-        let entry = &mut self.entries[slot];
+    pub(crate) fn release(&mut self, slot: Slot) {
+        let entry = &mut self.entries[slot.index()];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
         debug_assert!(!entry.timer.is_armed() && entry.memberships.len() == 0);
         debug_assert!(entry.tls == NO_TLS, "its keys go with its socket");
@@ -271,28 +279,28 @@ impl<S> Table<S> {
     }
 
     /// The id of whoever is in `slot`.
-    pub(crate) fn id(&self, shard: u8, slot: u32) -> ConnId {
-        ConnId::new(shard, slot, self.entries[slot].generation)
+    pub(crate) fn id(&self, shard: u8, slot: Slot) -> ConnId {
+        ConnId::new(shard, slot, self.entries[slot.index()].generation)
     }
 
     /// The slot of an open connection; `None` if the id is stale.
-    pub(crate) fn find_open(&self, conn: ConnId) -> Option<u32> {
-        let entry = self.entries.get(conn.slot())?;
+    pub(crate) fn find_open(&self, conn: ConnId) -> Option<Slot> {
+        let entry = self.entries.get(conn.slot().index())?;
         (entry.generation == conn.generation() && entry.state == State::Open).then_some(conn.slot())
     }
 
     /// Like `find_open`, but blind to generations: the bug that the simulator must find.
-    pub(crate) fn find_open_of_any_generation(&self, conn: ConnId) -> Option<u32> {
-        let entry = self.entries.get(conn.slot())?;
+    pub(crate) fn find_open_of_any_generation(&self, conn: ConnId) -> Option<Slot> {
+        let entry = self.entries.get(conn.slot().index())?;
         (entry.state == State::Open).then_some(conn.slot())
     }
 
-    pub(crate) fn get(&self, slot: u32) -> Option<&Entry<S>> {
-        self.entries.get(slot)
+    pub(crate) fn get(&self, slot: Slot) -> Option<&Entry<S>> {
+        self.entries.get(slot.index())
     }
 
-    pub(crate) fn generation(&self, slot: u32) -> Option<u32> {
-        self.entries.get(slot).map(|entry| entry.generation)
+    pub(crate) fn generation(&self, slot: Slot) -> Option<u32> {
+        self.entries.get(slot.index()).map(|entry| entry.generation)
     }
 }
 
@@ -313,43 +321,47 @@ impl<S> Table<S> {
                 self.in_use
             ));
         }
-        if let Some(slot) = self.free.iter().find(|slot| self.entries[**slot].state != State::Free)
+        if let Some(slot) =
+            self.free.iter().find(|slot| self.entries[slot.index()].state != State::Free)
         {
             return Err(format!("slot {slot} is listed as free"));
         }
-        let unused =
-            self.free.iter().zip((0..slots).rev()).take_while(|(slot, last)| **slot == *last);
+        let unused = self
+            .free
+            .iter()
+            .zip(Slot::all(0..slots).rev())
+            .take_while(|(slot, last)| *slot == last);
         Ok(slots - u32::try_from(unused.count()).unwrap_or(u32::MAX))
     }
 }
 
-impl<S> std::ops::Index<u32> for Table<S> {
+impl<S> std::ops::Index<Slot> for Table<S> {
     type Output = Entry<S>;
 
-    fn index(&self, slot: u32) -> &Entry<S> {
-        &self.entries[slot]
+    fn index(&self, slot: Slot) -> &Entry<S> {
+        &self.entries[slot.index()]
     }
 }
 
-impl<S> std::ops::IndexMut<u32> for Table<S> {
-    fn index_mut(&mut self, slot: u32) -> &mut Entry<S> {
-        &mut self.entries[slot]
+impl<S> std::ops::IndexMut<Slot> for Table<S> {
+    fn index_mut(&mut self, slot: Slot) -> &mut Entry<S> {
+        &mut self.entries[slot.index()]
     }
 }
 
 impl<S> Timed for Table<S> {
-    fn timer(&mut self, slot: u32) -> &mut Timer {
-        &mut self.entries[slot].timer
+    fn timer(&mut self, slot: Slot) -> &mut Timer {
+        &mut self.entries[slot.index()].timer
     }
 }
 
 impl<S> Members for Table<S> {
-    fn memberships(&mut self, slot: u32) -> &mut Memberships {
-        &mut self.entries[slot].memberships
+    fn memberships(&mut self, slot: Slot) -> &mut Memberships {
+        &mut self.entries[slot.index()].memberships
     }
 
-    fn priority(&self, slot: u32) -> Priority {
-        self.entries[slot].priority
+    fn priority(&self, slot: Slot) -> Priority {
+        self.entries[slot.index()].priority
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::chunks::Chunks;
 use crate::id::{Priority, TopicId};
+use crate::slot::Slot;
 
 /// A connection's membership in a topic, kept in its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,18 +86,16 @@ impl Memberships {
 /// An element of a topic's vector.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
-    /// The connection's slot, or `TOMBSTONE`.
-    pub(crate) slot: u32,
+    /// The connection's slot; none once it has left.
+    pub(crate) slot: Slot,
     /// Index of the membership in the connection's entry.
     index: u32,
 }
 
-const TOMBSTONE: u32 = u32::MAX;
-
 impl Member {
     /// The slot, unless the member has left.
-    pub(crate) fn present(self) -> Option<u32> {
-        (self.slot != TOMBSTONE).then_some(self.slot)
+    pub(crate) fn present(self) -> Option<Slot> {
+        self.slot.some()
     }
 }
 
@@ -127,10 +126,10 @@ const TOPIC_CHUNK: usize = 128;
 
 /// Where the topics find what they must know of an entry.
 pub(crate) trait Members {
-    fn memberships(&mut self, slot: u32) -> &mut Memberships;
+    fn memberships(&mut self, slot: Slot) -> &mut Memberships;
 
     /// Never changes while the connection is in a topic.
-    fn priority(&self, slot: u32) -> Priority;
+    fn priority(&self, slot: Slot) -> Priority;
 }
 
 impl Topics {
@@ -179,7 +178,7 @@ impl Topics {
     }
 
     /// Enters the connection at `slot` into a topic that it is not in.
-    pub(crate) fn join(&mut self, entries: &mut impl Members, slot: u32, topic: TopicId) {
+    pub(crate) fn join(&mut self, entries: &mut impl Members, slot: Slot, topic: TopicId) {
         self.with_members += usize::from(!self.is_listed(topic));
         let table = &mut self.by_priority[entries.priority(slot).index()];
         let members = &mut table.get_or_add(topic.0, Topic::default).members;
@@ -192,7 +191,7 @@ impl Topics {
     }
 
     /// Takes the connection at `slot` out of the topic of its membership `at`.
-    pub(crate) fn leave(&mut self, entries: &mut impl Members, slot: u32, at: usize) -> TopicId {
+    pub(crate) fn leave(&mut self, entries: &mut impl Members, slot: Slot, at: usize) -> TopicId {
         let table = &mut self.by_priority[entries.priority(slot).index()];
         let memberships = entries.memberships(slot);
         let left = memberships.swap_remove(at);
@@ -202,7 +201,7 @@ impl Topics {
         }
         let topic = &mut table[left.topic.0];
         if topic.walkers > 0 {
-            topic.members[left.position as usize].slot = TOMBSTONE;
+            topic.members[left.position as usize].slot = Slot::NONE;
             topic.tombstones += 1;
         } else {
             topic.members.swap_remove(left.position as usize);
@@ -242,7 +241,7 @@ impl Topics {
         topic.tombstones = 0;
         let mut position = 0;
         topic.members.retain(|member| {
-            let present = member.slot != TOMBSTONE;
+            let present = member.slot != Slot::NONE;
             if present {
                 entries.memberships(member.slot).get_mut(member.index as usize).position = position;
                 position += 1;
@@ -269,7 +268,7 @@ impl Topics {
 #[cfg(any(test, feature = "sim"))]
 impl Member {
     /// Whether this is the membership at `index` of the connection at `slot`.
-    pub(crate) fn is(self, slot: u32, index: usize) -> bool {
+    pub(crate) fn is(self, slot: Slot, index: usize) -> bool {
         self.slot == slot && self.index as usize == index
     }
 }
@@ -328,11 +327,11 @@ mod tests {
     use super::*;
 
     impl Members for Vec<Memberships> {
-        fn memberships(&mut self, slot: u32) -> &mut Memberships {
-            &mut self[slot as usize]
+        fn memberships(&mut self, slot: Slot) -> &mut Memberships {
+            &mut self[slot.index() as usize]
         }
 
-        fn priority(&self, slot: u32) -> Priority {
+        fn priority(&self, slot: Slot) -> Priority {
             priority_of(slot)
         }
     }
@@ -341,29 +340,29 @@ mod tests {
     /// Topics lie in two chunks, and one between them is skipped.
     const TOPICS: [TopicId; 5] = [TopicId(0), TopicId(1), TopicId(2), TopicId(300), TopicId(301)];
 
-    fn priority_of(slot: u32) -> Priority {
-        Priority::ALL[slot as usize % Priority::COUNT]
+    fn priority_of(slot: Slot) -> Priority {
+        Priority::ALL[slot.index() as usize % Priority::COUNT]
     }
 
-    fn check(topics: &Topics, entries: &[Memberships], twin: &BTreeMap<TopicId, BTreeSet<u32>>) {
+    fn check(topics: &Topics, entries: &[Memberships], twin: &BTreeMap<TopicId, BTreeSet<Slot>>) {
         for id in TOPICS {
             let mut present = BTreeSet::new();
             for priority in Priority::ALL {
                 let positions = 0..topics.end(priority, id);
                 let members = positions.map(|position| topics.member(priority, id, position));
-                let slots: Vec<u32> = members.flatten().filter_map(Member::present).collect();
+                let slots: Vec<Slot> = members.flatten().filter_map(Member::present).collect();
                 assert!(slots.iter().all(|slot| priority_of(*slot) == priority));
                 present.extend(slots);
             }
             let all = (0..topics.end_of_all(id)).map(|at| topics.member_of_all(id, at));
-            let all: Vec<u32> = all.flatten().filter_map(Member::present).collect();
+            let all: Vec<Slot> = all.flatten().filter_map(Member::present).collect();
             assert!(all.is_sorted_by_key(|slot| priority_of(*slot)));
-            assert_eq!(all.into_iter().collect::<BTreeSet<u32>>(), present);
+            assert_eq!(all.into_iter().collect::<BTreeSet<Slot>>(), present);
             assert_eq!(&present, twin.get(&id).unwrap_or(&BTreeSet::new()));
             assert!(topics.member_of_all(id, topics.end_of_all(id)).is_none());
         }
         assert_eq!(topics.memberships(), twin.values().map(BTreeSet::len).sum::<usize>());
-        for (slot, entry) in (0..).zip(entries) {
+        for (slot, entry) in Slot::all(0..SLOTS).zip(entries) {
             for (at, membership) in entry.iter().enumerate() {
                 let member = topics
                     .member(priority_of(slot), membership.topic, membership.position)
@@ -380,12 +379,13 @@ mod tests {
         ) {
             let mut entries: Vec<Memberships> = (0..SLOTS).map(|_| Memberships::NONE).collect();
             let mut topics = Topics::new();
-            let mut twin: BTreeMap<TopicId, BTreeSet<u32>> = BTreeMap::new();
+            let mut twin: BTreeMap<TopicId, BTreeSet<Slot>> = BTreeMap::new();
             let mut walks = Vec::new();
             for (kind, slot, at) in steps {
+                let slot = Slot::at(slot);
                 let (topic, priority) = (TOPICS[at], priority_of(slot));
                 match kind {
-                    0 | 1 => match entries[slot as usize].find(topic) {
+                    0 | 1 => match entries[slot.index() as usize].find(topic) {
                         None => {
                             topics.join(&mut entries, slot, topic);
                             twin.entry(topic).or_default().insert(slot);
@@ -419,17 +419,17 @@ mod tests {
         let mut entries: Vec<Memberships> = (0..6).map(|_| Memberships::NONE).collect();
         let mut topics = Topics::new();
         let (topic, high) = (TopicId(1), Priority::High);
-        topics.join(&mut entries, 0, topic);
+        topics.join(&mut entries, Slot::at(0), topic);
         topics.begin_walk(high, topic);
-        topics.leave(&mut entries, 0, 0);
+        topics.leave(&mut entries, Slot::at(0), 0);
         topics.retire(topic);
-        topics.join(&mut entries, 3, topic);
-        topics.join(&mut entries, 4, topic);
+        topics.join(&mut entries, Slot::at(3), topic);
+        topics.join(&mut entries, Slot::at(4), topic);
         topics.end_walk(&mut entries, high, topic);
         assert_eq!(topics.end(high, topic), 1, "the tombstone is swept, the newcomer stays");
         assert_eq!((topics.end_of_all(topic), topics.with_members()), (2, 1));
-        topics.leave(&mut entries, 3, 0);
-        topics.leave(&mut entries, 4, 0);
+        topics.leave(&mut entries, Slot::at(3), 0);
+        topics.leave(&mut entries, Slot::at(4), 0);
         topics.retire(topic);
         let left = (topics.end_of_all(topic), topics.memberships(), topics.with_members());
         assert_eq!(left, (0, 0, 0));
@@ -439,7 +439,7 @@ mod tests {
     fn a_lone_member_of_a_high_topic_id_costs_little() {
         let mut entries: Vec<Memberships> = vec![Memberships::NONE];
         let mut topics = Topics::new();
-        topics.join(&mut entries, 0, TopicId(1_000_000));
+        topics.join(&mut entries, Slot::at(0), TopicId(1_000_000));
         let table = &topics.by_priority[Priority::High.index()];
         let chunks = (0..table.len()).step_by(TOPIC_CHUNK);
         assert_eq!(chunks.filter(|at| table.get(*at).is_some()).count(), 1);

@@ -1,11 +1,12 @@
 //! The timer wheel: one deadline an entry, kept as links inside the entry.
 
+use crate::slot::Slot;
 use crate::time::Tick;
 
 /// Where the wheel finds the links of an entry.
 pub(crate) trait Timed {
     /// The links of the entry at `slot`.
-    fn timer(&mut self, slot: u32) -> &mut Timer;
+    fn timer(&mut self, slot: Slot) -> &mut Timer;
 }
 
 /// An entry's place in the wheel.
@@ -13,8 +14,8 @@ pub(crate) trait Timed {
 /// Shape: 12 bytes; a doubly linked list through the entries of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
-    previous: u32,
-    next: u32,
+    previous: Slot,
+    next: Slot,
     /// When it fires; `NOT_ARMED` when it is in no bucket.
     at: Tick,
 }
@@ -27,7 +28,7 @@ pub(crate) struct Timer {
 /// Cost: arm and disarm O(1); a poll visits the entries of the buckets that time has passed.
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    heads: Box<[u32]>,
+    heads: Box<[Slot]>,
     /// Everything up to this tick has been polled.
     polled: Tick,
     armed: usize,
@@ -35,11 +36,10 @@ pub(crate) struct Wheel {
 
 /// 102 seconds a turn.
 const BUCKETS: usize = 1024;
-const NO_SLOT: u32 = u32::MAX;
 const NOT_ARMED: Tick = Tick(u32::MAX);
 
 impl Timer {
-    pub(crate) const IDLE: Timer = Timer { previous: NO_SLOT, next: NO_SLOT, at: NOT_ARMED };
+    pub(crate) const IDLE: Timer = Timer { previous: Slot::NONE, next: Slot::NONE, at: NOT_ARMED };
 
     /// Whether the entry is in the wheel.
     pub(crate) fn is_armed(&self) -> bool {
@@ -49,7 +49,7 @@ impl Timer {
 
 impl Wheel {
     pub(crate) fn new() -> Self {
-        Self { heads: vec![NO_SLOT; BUCKETS].into_boxed_slice(), polled: Tick(0), armed: 0 }
+        Self { heads: vec![Slot::NONE; BUCKETS].into_boxed_slice(), polled: Tick(0), armed: 0 }
     }
 
     /// Whether nothing is armed.
@@ -58,7 +58,7 @@ impl Wheel {
     }
 
     /// Sees to it that the entry fires at `at` or before.
-    pub(crate) fn arm(&mut self, entries: &mut impl Timed, slot: u32, at: Tick) {
+    pub(crate) fn arm(&mut self, entries: &mut impl Timed, slot: Slot, at: Tick) {
         let at = Tick(at.0.clamp(self.polled.0 + 1, NOT_ARMED.0 - 1));
         let timer = *entries.timer(slot);
         if timer.is_armed() {
@@ -69,37 +69,37 @@ impl Wheel {
         }
         let head = &mut self.heads[at.0 as usize % BUCKETS];
         let next = std::mem::replace(head, slot);
-        if next != NO_SLOT {
+        if next != Slot::NONE {
             entries.timer(next).previous = slot;
         }
-        *entries.timer(slot) = Timer { previous: NO_SLOT, next, at };
+        *entries.timer(slot) = Timer { previous: Slot::NONE, next, at };
         self.armed += 1;
     }
 
     /// Takes the entry out of the wheel.
-    pub(crate) fn disarm(&mut self, entries: &mut impl Timed, slot: u32) {
+    pub(crate) fn disarm(&mut self, entries: &mut impl Timed, slot: Slot) {
         let timer = std::mem::replace(entries.timer(slot), Timer::IDLE);
         if !timer.is_armed() {
             return;
         }
-        if timer.previous == NO_SLOT {
+        if timer.previous == Slot::NONE {
             self.heads[timer.at.0 as usize % BUCKETS] = timer.next;
         } else {
             entries.timer(timer.previous).next = timer.next;
         }
-        if timer.next != NO_SLOT {
+        if timer.next != Slot::NONE {
             entries.timer(timer.next).previous = timer.previous;
         }
         self.armed -= 1;
     }
 
     /// Takes out all entries due at `now` and appends them to `due`.
-    pub(crate) fn poll(&mut self, entries: &mut impl Timed, now: Tick, due: &mut Vec<u32>) {
+    pub(crate) fn poll(&mut self, entries: &mut impl Timed, now: Tick, due: &mut Vec<Slot>) {
         let passed = now.since(self.polled) as usize;
         for step in 1..=passed.min(BUCKETS) {
             let bucket = (self.polled.0 as usize + step) % BUCKETS;
             let mut slot = self.heads[bucket];
-            while slot != NO_SLOT {
+            while slot != Slot::NONE {
                 let timer = *entries.timer(slot);
                 if timer.at <= now {
                     self.disarm(entries, slot);
@@ -131,18 +131,18 @@ impl Wheel {
     pub(crate) fn check_timer<S>(
         &self,
         table: &crate::table::Table<S>,
-        slot: u32,
+        slot: Slot,
     ) -> Result<(), String> {
         let timer = table[slot].timer;
         if !timer.is_armed() {
             return Ok(());
         }
-        let is_linked = if timer.previous == NO_SLOT {
+        let is_linked = if timer.previous == Slot::NONE {
             self.heads[timer.at.0 as usize % BUCKETS] == slot
         } else {
             table[timer.previous].timer.next == slot
         };
-        let is_followed = timer.next == NO_SLOT || table[timer.next].timer.previous == slot;
+        let is_followed = timer.next == Slot::NONE || table[timer.next].timer.previous == slot;
         if is_linked && is_followed && timer.at > self.polled {
             return Ok(());
         }
@@ -159,22 +159,22 @@ mod tests {
     use super::*;
 
     impl Timed for Vec<Timer> {
-        fn timer(&mut self, slot: u32) -> &mut Timer {
-            &mut self[slot as usize]
+        fn timer(&mut self, slot: Slot) -> &mut Timer {
+            &mut self[slot.index() as usize]
         }
     }
 
     #[derive(Debug, Clone)]
     enum Step {
-        Arm(u32, u32),
-        Disarm(u32),
+        Arm(Slot, u32),
+        Disarm(Slot),
         Pass(u32),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            4 => (0..20u32, 0..3000u32).prop_map(|(slot, ahead)| Step::Arm(slot, ahead)),
-            1 => (0..20u32).prop_map(Step::Disarm),
+            4 => (0..20u32, 0..3000u32).prop_map(|(slot, ahead)| Step::Arm(Slot::at(slot), ahead)),
+            1 => (0..20u32).prop_map(|slot| Step::Disarm(Slot::at(slot))),
             3 => (0..700u32).prop_map(Step::Pass),
             1 => (0..5000u32).prop_map(Step::Pass),
         ];
@@ -186,7 +186,7 @@ mod tests {
         fn fires_what_an_ordered_map_fires(steps in steps()) {
             let mut timers = vec![Timer::IDLE; 20];
             let mut wheel = Wheel::new();
-            let mut twin: BTreeMap<u32, u32> = BTreeMap::new();
+            let mut twin: BTreeMap<Slot, u32> = BTreeMap::new();
             let mut now = 0;
             for step in steps {
                 match step {
@@ -205,7 +205,7 @@ mod tests {
                         let mut due = Vec::new();
                         wheel.poll(&mut timers, Tick(now), &mut due);
                         due.sort_unstable();
-                        let expected: Vec<u32> =
+                        let expected: Vec<Slot> =
                             twin.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| *slot).collect();
                         twin.retain(|_, at| *at > now);
                         prop_assert_eq!(due, expected);

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use weir_wire::format::Format;
 
+use super::Shard;
 use super::forms::bytes_of_positions;
 use super::list::SlotList;
-use super::{NO_SLOT, Shard};
 use crate::budget::Share;
 use crate::command::{Front, Report};
 use crate::id::{ConnId, Priority, TopicId, Transport};
 use crate::net::Net;
 use crate::outbox::{Links, Outbox};
+use crate::slot::Slot;
 use crate::stats::{Cell, DropRule};
 use crate::table::{Ending, Entry, Reading, State};
 use crate::time::{Nanos, Tick};
@@ -25,7 +26,7 @@ pub(crate) struct Audit {
     /// Items whose last byte the kernel took.
     sent: Cell,
     /// Slots of those who began to be stalled, or (`true`) to lag.
-    slow: Vec<(u32, bool)>,
+    slow: Vec<(Slot, bool)>,
 }
 
 /// One open connection as it stands between two turns.
@@ -90,12 +91,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// A connection begins to be stalled, or to lag.
-    pub(super) fn note_slow(&mut self, slot: u32, lags: bool) {
+    pub(super) fn note_slow(&mut self, slot: Slot, lags: bool) {
         self.audit.slow.push((slot, lags));
     }
 
     /// Who has begun to be stalled, or (`true`) to lag, since the last call.
-    pub(crate) fn take_slow(&mut self) -> Vec<(u32, bool)> {
+    pub(crate) fn take_slow(&mut self) -> Vec<(Slot, bool)> {
         std::mem::take(&mut self.audit.slow)
     }
 
@@ -143,7 +144,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let high = self.table.check_free_list()?;
         let mut sums = Sums::default();
-        for slot in 0..high {
+        for slot in Slot::all(0..high) {
             let entry = &self.table[slot];
             self.check_entry(slot, entry, &mut sums).map_err(|what| {
                 let Entry { state, reason, flags, timer, outbox, .. } = entry;
@@ -167,7 +168,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn check_entry(
         &self,
-        slot: u32,
+        slot: Slot,
         entry: &Entry<N::Socket>,
         sums: &mut Sums,
     ) -> Result<(), String> {
@@ -238,7 +239,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// When the entry must be looked at, at the latest.
-    fn timer_due(&self, slot: u32) -> Tick {
+    fn timer_due(&self, slot: Slot) -> Tick {
         let entry = &self.table[slot];
         let at = if entry.state == State::Open {
             self.next_deadline(slot).0
@@ -285,7 +286,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (used, most) = (budget.used_of(Share::Waiting), budget.bytes_max_of(Share::Waiting));
         let overdrawn = budget.overdrawn();
         ensure!(used <= most + overdrawn, "{used} bytes wait of {most} and {overdrawn}");
-        let is_open = |slot: &&u32| self.table[**slot].state == State::Open;
+        let is_open = |slot: &&Slot| self.table[**slot].state == State::Open;
         let told = self.positions.keys().filter(is_open).count();
         ensure!(told == self.positions.len(), "positions of who has gone: {:?}", self.positions);
         ensure!(sums.memberships == self.topics.memberships(), "memberships: {sums:?}");
@@ -307,7 +308,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Bytes of the share for what waits that this shard has: of its lease, and of messages that its queues hold, each
     /// counted once.
     pub(crate) fn waiting_bytes(&self) -> Result<usize, String> {
-        let outboxes = (0..self.table.slots()).filter_map(|slot| self.table[slot].outbox.as_ref());
+        let outboxes =
+            Slot::all(0..self.table.slots()).filter_map(|slot| self.table[slot].outbox.as_ref());
         let held = outboxes.flat_map(|outbox| outbox.held()).chain(self.latest.held());
         let mut queues = BTreeMap::new();
         for message in held.flat_map(|message| std::iter::once(message).chain(message.singles())) {
@@ -359,7 +361,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         look: impl Fn(&Outbox) -> (Links, Nanos),
     ) -> Result<(), String> {
         ensure!(len == list.len, "{} are listed", list.len);
-        let (mut slot, mut previous, mut since) = (list.first, NO_SLOT, Nanos(0));
+        let (mut slot, mut previous, mut since) = (list.first, Slot::NONE, Nanos(0));
         for _ in 0..list.len {
             let outbox = self.table.get(slot).and_then(|entry| entry.outbox.as_ref());
             let Some(outbox) = outbox else { return Err(format!("slot {slot} has no outbox")) };
@@ -368,7 +370,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             ensure!(at >= since, "slot {slot}: older than the one before it");
             (previous, slot, since) = (slot, links.next, at);
         }
-        ensure!(slot == NO_SLOT && previous == list.last, "it does not end");
+        ensure!(slot == Slot::NONE && previous == list.last, "it does not end");
         Ok(())
     }
 

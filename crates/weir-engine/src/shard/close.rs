@@ -11,13 +11,14 @@ use super::read::reason_of;
 use crate::command::{Front, Report};
 use crate::message::Item;
 use crate::net::Net;
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Ending, State};
 use crate::time::Nanos;
 
 /// Closing everybody, spread over time.
 pub(super) struct Draining {
-    /// The next slot to close.
+    /// Index of the next slot to close.
     cursor: u32,
     began: Nanos,
     nanos: u64,
@@ -33,12 +34,17 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// is committed (and, when the server drains or the device is replaced, what was queued before: not what it lags
     /// behind, which no queue holds). Then `Goodbye`
     /// leaves, and the socket lingers until the peer has ended too, at most `linger_timeout`.
-    pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
+    pub(super) fn close(&mut self, slot: Slot, reason: CloseReason) {
         self.close_saying(slot, reason, None);
     }
 
     /// The same with other last words than `Goodbye`, in the connection's format.
-    pub(super) fn close_saying(&mut self, slot: u32, reason: CloseReason, last: Option<Box<[u8]>>) {
+    pub(super) fn close_saying(
+        &mut self,
+        slot: Slot,
+        reason: CloseReason,
+        last: Option<Box<[u8]>>,
+    ) {
         if self.table[slot].state != State::Open {
             return;
         }
@@ -71,7 +77,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The socket has failed.
-    pub(super) fn fail(&mut self, slot: u32, error: &io::Error) {
+    pub(super) fn fail(&mut self, slot: Slot, error: &io::Error) {
         match self.table[slot].state {
             State::Open => self.close(slot, reason_of(error)),
             State::Closing => self.give_up_socket(slot),
@@ -79,7 +85,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn report_end(&mut self, slot: u32, reason: CloseReason) {
+    fn report_end(&mut self, slot: Slot, reason: CloseReason) {
         let mut topics = Vec::with_capacity(self.table[slot].memberships.len());
         while let Some(last) = self.table[slot].memberships.len().checked_sub(1) {
             topics.push(self.topics.leave(&mut self.table, slot, last));
@@ -89,7 +95,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.report(Report::Closed { conn, device, origin, reason, topics }, false);
     }
 
-    fn say_last(&mut self, slot: u32, reason: CloseReason, last: Option<Box<[u8]>>) {
+    fn say_last(&mut self, slot: Slot, reason: CloseReason, last: Option<Box<[u8]>>) {
         self.table[slot].flags.ending.note(Ending::TOLD);
         self.stats.lingering.enter(self.table[slot].transport());
         if self.is_mute(slot) {
@@ -116,7 +122,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.list_to_read(slot);
     }
 
-    fn drop_uncommitted(&mut self, slot: u32) {
+    fn drop_uncommitted(&mut self, slot: Slot) {
         let forgets_sealed = self.is_planted_dropped_committed();
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = if forgets_sealed { outbox.keep(0) } else { outbox.keep_remainder() };
@@ -130,7 +136,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn goodbye(&mut self, slot: u32, reason: CloseReason) -> Box<[u8]> {
+    fn goodbye(&mut self, slot: Slot, reason: CloseReason) -> Box<[u8]> {
         let retry_after_ms = match reason.advice() {
             Advice::ReconnectLater => self.draw_retry_after(),
             Advice::ReconnectNow | Advice::FixCredentials | Advice::DoNotReturn => 0,
@@ -162,7 +168,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// All is sent: ends our side and waits for the peer's end.
-    pub(super) fn end_our_side(&mut self, slot: u32) {
+    pub(super) fn end_our_side(&mut self, slot: Slot) {
         let entry = &mut self.table[slot];
         let Some(socket) = &entry.socket else { return };
         if entry.flags.ending.note(Ending::SHUT) {
@@ -173,7 +179,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Lets go of the socket of a closed connection; what could not be sent is dropped.
-    pub(super) fn give_up_socket(&mut self, slot: u32) {
+    pub(super) fn give_up_socket(&mut self, slot: Slot) {
         if self.table[slot].state != State::Closing {
             return;
         }
@@ -199,7 +205,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Frees the slot once the socket is gone and the front has taken the report.
-    pub(super) fn release_if_over(&mut self, slot: u32) {
+    pub(super) fn release_if_over(&mut self, slot: Slot) {
         let entry = &self.table[slot];
         if entry.state == State::Closed && entry.flags.ending.has(Ending::REPORTED) {
             self.table.release(slot);
@@ -230,7 +236,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         draining.cursor = from.max(due);
         let is_over = due == slots && self.table.in_use() == 0 && !draining.is_over;
         draining.is_over |= is_over;
-        for slot in from..due {
+        for slot in Slot::all(from..due) {
             self.close(slot, CloseReason::Draining);
         }
         if is_over {
@@ -244,7 +250,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Closes what is left without a word, when the thread ends.
     pub(super) fn close_everything(&mut self) {
-        for slot in 0..self.table.slots() {
+        for slot in Slot::all(0..self.table.slots()) {
             self.end_tls(slot);
             if let Some(socket) = self.table[slot].socket.take() {
                 self.net.close(socket);

@@ -10,6 +10,7 @@ use crate::mailbox::CreditKind;
 use crate::message::Item;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Holder, State};
 use crate::time::{TICK, ticks};
@@ -90,7 +91,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The slot of an open connection.
-    pub(super) fn find(&self, conn: ConnId) -> Option<u32> {
+    pub(super) fn find(&self, conn: ConnId) -> Option<Slot> {
         if self.is_planted_stale_slot() {
             return self.table.find_open_of_any_generation(conn);
         }
@@ -142,7 +143,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn welcome(&mut self, slot: u32, frame: &[u8]) {
+    fn welcome(&mut self, slot: Slot, frame: &[u8]) {
         self.table.welcome(slot, self.tick());
         self.send_bytes(slot, frame);
         if self.table[slot].state == State::Open {

@@ -6,6 +6,7 @@ use weir_wire::format::Format;
 use super::Shard;
 use crate::command::Front;
 use crate::net::Net;
+use crate::slot::Slot;
 use crate::table::{Beat, Reading, State};
 use crate::time::Tick;
 
@@ -22,7 +23,7 @@ pub(super) enum Due {
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// A timer of `slot` fired: ends it if a deadline has passed, or arms the next.
-    pub(super) fn check_deadlines(&mut self, slot: u32, now: Tick) {
+    pub(super) fn check_deadlines(&mut self, slot: Slot, now: Tick) {
         let entry = &self.table[slot];
         match entry.state {
             State::Free | State::Closed => {}
@@ -46,7 +47,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
     /// jump of the clock or while thousands are ready at once.
-    pub(super) fn look_once_more(&mut self, slot: u32, now: Tick) {
+    pub(super) fn look_once_more(&mut self, slot: Slot, now: Tick) {
         let is_stuck = |end: Option<Tick>| end.is_some_and(|end| end <= now);
         if is_stuck(self.stuck_deadline(slot)) {
             self.flush(slot);
@@ -74,7 +75,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// When a connection ends that is above the high watermark or, while it lags, whose socket takes nothing. One more
     /// tick, as that began within one.
-    pub(super) fn stuck_deadline(&self, slot: u32) -> Option<Tick> {
+    pub(super) fn stuck_deadline(&self, slot: Slot) -> Option<Tick> {
         let since = self.table[slot].outbox.as_ref()?.stuck_since()?;
         Some(Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1)))
     }
@@ -82,7 +83,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The first deadline of an open connection, and what is due then.
     ///
     /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
-    pub(super) fn next_deadline(&self, slot: u32) -> (Tick, Due) {
+    pub(super) fn next_deadline(&self, slot: Slot) -> (Tick, Due) {
         let stuck = self.stuck_deadline(slot).map(|end| (end, Due::End(CloseReason::Stalled)));
         match stuck {
             Some(stuck) if self.is_stalled(slot) => stuck,
@@ -92,7 +93,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The same of a connection that is not above the high watermark, whatever it lags behind.
-    pub(super) fn next_deadline_of_listener(&self, slot: u32) -> (Tick, Due) {
+    pub(super) fn next_deadline_of_listener(&self, slot: Slot) -> (Tick, Due) {
         let entry = &self.table[slot];
         let silence = entry.heartbeat.saturating_mul(2);
         let silent = Due::End(CloseReason::HeartbeatMissed);
@@ -123,7 +124,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The shard listens to a connection again: its deadlines count once more.
-    pub(super) fn arm_next(&mut self, slot: u32) {
+    pub(super) fn arm_next(&mut self, slot: Slot) {
         if self.table[slot].state == State::Open {
             let (at, _) = self.next_deadline(slot);
             self.arm(slot, at);

@@ -13,6 +13,7 @@ use crate::mailbox::CreditKind;
 use crate::message::Message;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;
+use crate::slot::Slot;
 use crate::table::State;
 use crate::time::Nanos;
 use crate::topics::Member;
@@ -56,7 +57,7 @@ struct Rank {
     walked: Vec<Walk>,
     /// Connections that the gathering has touched, and how many of them are flushed. Whom a higher rank has flushed
     /// meanwhile stays in the list.
-    touched: Vec<u32>,
+    touched: Vec<Slot>,
     flushed: usize,
 }
 
@@ -320,7 +321,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Lists a connection that was gathered for, unless it is in the list. From that of a lower rank it is taken over.
-    fn list_to_flush(&mut self, rank: usize, slot: u32, is_new: bool) {
+    fn list_to_flush(&mut self, rank: usize, slot: Slot, is_new: bool) {
         let rank_number = u8::try_from(rank).unwrap_or(u8::MAX);
         let flags = &mut self.table[slot].flags;
         if flags.to_flush && (is_new || flags.flush_rank > rank_number) {
@@ -430,19 +431,20 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Who stands at `cursor` of a walk, if it is somebody that the walk is for.
-    fn at(&self, walk: &Walk, cursor: u32) -> Option<u32> {
+    fn at(&self, walk: &Walk, cursor: u32) -> Option<Slot> {
         match walk.over {
             Over::Topic(topic) => {
                 self.topics.member(walk.priority, topic, cursor).and_then(Member::present)
             }
             Over::All { before } => {
-                let entry = &self.table[cursor];
+                let slot = Slot::at(cursor);
+                let entry = &self.table[slot];
                 // Welcomes are numbered around a ring: those since the walk began lie between `before` and now.
                 let now = self.table.welcomes();
                 let is_earlier = now.wrapping_sub(entry.welcomed) > now.wrapping_sub(before);
                 let is_open = entry.state == State::Open && entry.flags.welcomed;
                 let is_meant = is_open && entry.priority == walk.priority;
-                (is_meant && is_earlier).then_some(cursor)
+                (is_meant && is_earlier).then_some(slot)
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::command::Front;
 use crate::id::TopicId;
 use crate::message::Message;
 use crate::net::Net;
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Beat, State};
 use crate::time::Tick;
@@ -24,16 +25,16 @@ use crate::time::Tick;
 ///
 /// Shape: by slot; only connections that read the events of several topics are here.
 /// Limits: `topics_per_connection_max` positions each, and the number of connections; charged to the byte budget.
-pub(super) type Positions = HashMap<u32, Vec<(u64, u64)>, RandomState>;
+pub(super) type Positions = HashMap<Slot, Vec<(u64, u64)>, RandomState>;
 
 impl<N: Net, F: Front> Shard<N, F> {
-    pub(super) fn format(&self, slot: u32) -> Format {
+    pub(super) fn format(&self, slot: Slot) -> Format {
         self.table[slot].format()
     }
 
     /// Appends frames to `out` as the connection takes them; nothing if the budget has no room for their position, and
     /// the connection has ended.
-    pub(super) fn form(&mut self, slot: u32, frames: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn form(&mut self, slot: Slot, frames: &[u8], out: &mut Vec<u8>) {
         let format = self.format(slot);
         let from = out.len();
         let Some(tail) = format::encode(format, frames, 0, out) else { return };
@@ -50,7 +51,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// A message as the connection takes it: that of all who speak the same, or one with this connection's positions.
     /// If the budget has no room for that, the connection ends.
-    pub(super) fn formed(&mut self, slot: u32, message: &Arc<Message>) -> Option<Arc<Message>> {
+    pub(super) fn formed(&mut self, slot: Slot, message: &Arc<Message>) -> Option<Arc<Message>> {
         let format = self.format(slot);
         if message.encode(format) {
             self.stats.encoded[format.index()].add(1);
@@ -64,7 +65,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The same of a message that is retained: what is made of it is not kept with it.
     pub(super) fn formed_of_retained(
         &mut self,
-        slot: u32,
+        slot: Slot,
         message: &Arc<Message>,
     ) -> Option<Arc<Message>> {
         if message.is_encoded(self.format(slot)) {
@@ -73,7 +74,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.copied(slot, message)
     }
 
-    fn copied(&mut self, slot: u32, message: &Arc<Message>) -> Option<Arc<Message>> {
+    fn copied(&mut self, slot: Slot, message: &Arc<Message>) -> Option<Arc<Message>> {
         let mut tail = Vec::with_capacity(TAIL_BYTES);
         let tells_positions = message.epoch() != 0 && self.tells_positions(slot);
         if tells_positions {
@@ -91,14 +92,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The budget has no room for what was to leave, and the connection ends.
-    fn end_for_budget(&mut self, slot: u32) {
+    fn end_for_budget(&mut self, slot: Slot) {
         self.note_accepted();
         self.count_dropped(DropRule::Closed, 1);
         self.close(slot, CloseReason::BudgetExhausted);
     }
 
     /// Answers what was read, together with the other answers to it.
-    pub(super) fn reply(&mut self, slot: u32, encode: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn reply(&mut self, slot: Slot, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.format(slot) == Format::Stream {
             return encode(&mut self.replies);
         }
@@ -110,7 +111,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Notes how far a connection that tells positions has been told of a topic; `false` if the budget has no room for
     /// one more topic.
-    fn note_position(&mut self, slot: u32, epoch: u64, offset: u64) -> bool {
+    fn note_position(&mut self, slot: Slot, epoch: u64, offset: u64) -> bool {
         if let Some(last) = self.position(slot, epoch) {
             *last = offset;
             return true;
@@ -124,13 +125,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    fn position(&mut self, slot: u32, epoch: u64) -> Option<&mut u64> {
+    fn position(&mut self, slot: Slot, epoch: u64) -> Option<&mut u64> {
         let positions = self.positions.get_mut(&slot)?;
         positions.iter_mut().find(|(known, _)| *known == epoch).map(|(_, last)| last)
     }
 
     /// What was formed to catch up with a topic and has not begun to leave is not told as received.
-    pub(super) fn take_back_position(&mut self, slot: u32, topic: TopicId, epoch: u64) {
+    pub(super) fn take_back_position(&mut self, slot: Slot, topic: TopicId, epoch: u64) {
         if epoch == 0 || !self.tells_positions(slot) || self.is_planted_early_position() {
             return;
         }
@@ -143,14 +144,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn put_positions(&self, slot: u32, out: &mut Vec<u8>) {
+    fn put_positions(&self, slot: Slot, out: &mut Vec<u8>) {
         let positions = self.positions.get(&slot).map_or(&[][..], |positions| positions.as_slice());
         format::sse_id(positions.iter().copied(), out);
     }
 
     /// Has each event name the positions of all topics of the connection, which comes with these; `false` if the budget
     /// has no room for them.
-    pub(super) fn begin_positions(&mut self, slot: u32, mut positions: Vec<(u64, u64)>) -> bool {
+    pub(super) fn begin_positions(&mut self, slot: Slot, mut positions: Vec<(u64, u64)>) -> bool {
         let has_room = self.events.take(bytes_of_positions(positions.len()));
         if has_room {
             positions.shrink_to_fit();
@@ -160,12 +161,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Whether the connection's events name the positions of all its topics.
-    pub(super) fn tells_positions(&self, slot: u32) -> bool {
+    pub(super) fn tells_positions(&self, slot: Slot) -> bool {
         !self.positions.is_empty() && self.positions.contains_key(&slot)
     }
 
     /// The connection ends: its positions go with it.
-    pub(super) fn forget_positions(&mut self, slot: u32) {
+    pub(super) fn forget_positions(&mut self, slot: Slot) {
         if self.format(slot) == Format::Sse
             && let Some(positions) = self.positions.remove(&slot)
         {
@@ -177,7 +178,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     ///
     /// While something waits neither is of use: it would stand behind that. Whether the socket takes what waits tells as
     /// much.
-    pub(super) fn beat(&mut self, slot: u32) {
+    pub(super) fn beat(&mut self, slot: Slot) {
         let format = self.format(slot);
         if self.table[slot].outbox.is_some() {
             return self.beat_behind(slot);
@@ -204,7 +205,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// The same while something waits: a connection whose socket has taken nothing between two beats is closed. It may
     /// have too little waiting to be stalled.
-    fn beat_behind(&mut self, slot: u32) {
+    fn beat_behind(&mut self, slot: Slot) {
         let last_beat = self.table[slot].heard_at;
         let has_waited = self.table[slot].flags.beat == Beat::Waiting;
         if has_waited && self.has_taken_nothing_since(slot, last_beat) {
@@ -223,7 +224,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Whether something waits for an open connection of which its socket has taken nothing since then.
-    fn has_taken_nothing_since(&self, slot: u32, since: Tick) -> bool {
+    fn has_taken_nothing_since(&self, slot: Slot, since: Tick) -> bool {
         let entry = &self.table[slot];
         let outbox = entry.outbox.as_ref().filter(|_| entry.state == State::Open);
         outbox.is_some_and(|outbox| Tick::at(self.started, outbox.taken_at) < since)

@@ -3,6 +3,7 @@
 use super::Shard;
 use crate::command::{ConnectionInfo, Front, Inspect, InspectPage, InspectWhat};
 use crate::net::Net;
+use crate::slot::Slot;
 use crate::table::State;
 use crate::time::duration_of;
 use crate::topics::Member;
@@ -19,7 +20,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 InspectPage { connections, next_cursor: None }
             }
             InspectWhat::All { cursor, limit } => {
-                let slot_at = |slot: u32| (self.table[slot].state == State::Open).then_some(slot);
+                let is_open = |slot: &Slot| self.table[*slot].state == State::Open;
+                let slot_at = |index| Some(Slot::at(index)).filter(is_open);
                 self.page(cursor, self.table.slots(), limit, slot_at)
             }
             InspectWhat::Topic { topic, cursor, limit } => {
@@ -36,7 +38,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         from: u32,
         end: u32,
         limit: usize,
-        slot_at: impl Fn(u32) -> Option<u32>,
+        slot_at: impl Fn(u32) -> Option<Slot>,
     ) -> InspectPage {
         let mut connections = Vec::new();
         let mut cursor = from;
@@ -47,7 +49,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         InspectPage { connections, next_cursor: (cursor < end).then_some(cursor) }
     }
 
-    fn info(&self, slot: u32) -> ConnectionInfo {
+    fn info(&self, slot: Slot) -> ConnectionInfo {
         let entry = &self.table[slot];
         let outbox = entry.outbox.as_ref();
         let now = self.tick();

@@ -29,6 +29,7 @@ use crate::id::TopicId;
 use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::outbox::{GATHER_MAX, Lag};
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::State;
 use crate::time::Nanos;
@@ -243,13 +244,13 @@ pub(super) enum Progress {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    pub(super) fn is_lagging(&self, slot: u32) -> bool {
+    pub(super) fn is_lagging(&self, slot: Slot) -> bool {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| !outbox.lags.is_empty())
     }
 
     /// A message of a conflating topic for a connection that something waits for: it is kept in the store, and the
     /// connection notes that it is to get it, or a newer one of its key.
-    pub(super) fn lag(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+    pub(super) fn lag(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         let (now, seen) = (self.now, message.offset());
         let outbox = self.outbox(slot);
         if let Some(lag) = outbox.lags.iter_mut().find(|lag| lag.topic == topic) {
@@ -275,7 +276,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Enters a message, of a tick its single ones, into the store of a topic; `slot` needs it.
-    fn remember(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+    fn remember(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         let keeps_older = self.is_planted_older_kept();
         let messages_max = self.settings.conflation_keys_max;
         let Some(store) = self.latest.topics.get_mut(&topic) else { return };
@@ -325,7 +326,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Sends what a lagging connection has still to get, its queue being empty, until it has caught up or the socket
     /// refuses.
-    pub(super) fn catch_up(&mut self, slot: u32) {
+    pub(super) fn catch_up(&mut self, slot: Slot) {
         while self.table[slot].state == State::Open
             && let Some(lag) = self.first_lag(slot).copied()
         {
@@ -362,7 +363,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Makes each message of a batch as the connection takes it.
-    fn form_batch(&mut self, slot: u32, batch: &mut [Arc<Message>]) -> bool {
+    fn form_batch(&mut self, slot: Slot, batch: &mut [Arc<Message>]) -> bool {
         if self.format(slot) == Format::Stream {
             return true;
         }
@@ -375,13 +376,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         })
     }
 
-    fn first_lag(&mut self, slot: u32) -> Option<&mut Lag> {
+    fn first_lag(&mut self, slot: Slot) -> Option<&mut Lag> {
         self.table[slot].outbox.as_mut()?.lags.first_mut()
     }
 
     /// Offers messages of the topic that is first in turn to the socket. Of what it takes in part the rest is queued:
     /// that message is committed; those behind it may still be replaced.
-    fn send_batch(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
+    fn send_batch(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
         let format = self.format(slot);
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
         for (buf, message) in bufs.iter_mut().zip(batch) {
@@ -424,7 +425,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The same with TLS: as much of it as one record holds, or one message.
-    fn send_batch_sealed(&mut self, slot: u32, batch: &[Arc<Message>]) -> Progress {
+    fn send_batch_sealed(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
         let format = self.format(slot);
         let (mut count, mut bytes) = (0, 0);
@@ -461,7 +462,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// A batch has left, or is committed: the next of its topic has the offset `next`.
-    fn end_batch(&mut self, slot: u32, next: u64) {
+    fn end_batch(&mut self, slot: Slot, next: u64) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         if let Some(lag) = outbox.lags.first_mut() {
             lag.next = next;
@@ -472,7 +473,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// A connection has caught up with a topic, or leaves it: it is live there. Without anything left to get or waiting
     /// it has no outbox.
-    pub(super) fn end_lag(&mut self, slot: u32, topic: TopicId) {
+    pub(super) fn end_lag(&mut self, slot: Slot, topic: TopicId) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let Some(at) = outbox.lags.iter().position(|lag| lag.topic == topic) else { return };
         outbox.lags.remove(at);
@@ -488,7 +489,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The connection ends: it gets nothing more of what it has not met the beginning of.
-    pub(super) fn end_lags(&mut self, slot: u32) {
+    pub(super) fn end_lags(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let lags = std::mem::take(&mut outbox.lags);
         if lags.is_empty() {

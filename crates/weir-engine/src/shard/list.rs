@@ -1,7 +1,7 @@
 //! Connections in the order in which something began for them: lists through their outboxes.
 
-use super::NO_SLOT;
 use crate::outbox::{Links, Outbox};
+use crate::slot::Slot;
 use crate::table::Table;
 
 /// A list of connections, oldest first: of the stalled ones, and of those that lag.
@@ -9,8 +9,8 @@ use crate::table::Table;
 /// Shape: two slots here, two in the outbox of each that is in it.
 /// Cost: adding and removing are O(1), without an allocation.
 pub(super) struct SlotList {
-    pub(super) first: u32,
-    pub(super) last: u32,
+    pub(super) first: Slot,
+    pub(super) last: Slot,
     pub(super) len: usize,
     links: fn(&mut Outbox) -> &mut Links,
 }
@@ -18,29 +18,29 @@ pub(super) struct SlotList {
 impl SlotList {
     /// An empty list whose links `links` finds.
     pub(super) const fn new(links: fn(&mut Outbox) -> &mut Links) -> Self {
-        Self { first: NO_SLOT, last: NO_SLOT, len: 0, links }
+        Self { first: Slot::NONE, last: Slot::NONE, len: 0, links }
     }
 
     /// The oldest.
-    pub(super) fn first(&self) -> Option<u32> {
-        (self.first != NO_SLOT).then_some(self.first)
+    pub(super) fn first(&self) -> Option<Slot> {
+        self.first.some()
     }
 
     /// Appends a connection, which has an outbox and is not in the list.
-    pub(super) fn append<S>(&mut self, table: &mut Table<S>, slot: u32) {
+    pub(super) fn append<S>(&mut self, table: &mut Table<S>, slot: Slot) {
         let last = std::mem::replace(&mut self.last, slot);
         match self.links(table, last) {
             Some(links) => links.next = slot,
             None => self.first = slot,
         }
         if let Some(links) = self.links(table, slot) {
-            *links = Links { previous: last, next: NO_SLOT };
+            *links = Links { previous: last, next: Slot::NONE };
         }
         self.len += 1;
     }
 
     /// Takes out a connection that is in the list.
-    pub(super) fn remove<S>(&mut self, table: &mut Table<S>, slot: u32) {
+    pub(super) fn remove<S>(&mut self, table: &mut Table<S>, slot: Slot) {
         let Some(links) = self.links(table, slot) else { return };
         let Links { previous, next } = std::mem::take(links);
         match self.links(table, previous) {
@@ -54,10 +54,7 @@ impl SlotList {
         self.len -= 1;
     }
 
-    fn links<'a, S>(&self, table: &'a mut Table<S>, slot: u32) -> Option<&'a mut Links> {
-        if slot == NO_SLOT {
-            return None;
-        }
-        table[slot].outbox.as_mut().map(|outbox| (self.links)(outbox))
+    fn links<'a, S>(&self, table: &'a mut Table<S>, slot: Slot) -> Option<&'a mut Links> {
+        table[slot.some()?].outbox.as_mut().map(|outbox| (self.links)(outbox))
     }
 }

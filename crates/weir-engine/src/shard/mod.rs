@@ -40,6 +40,7 @@ use crate::net::{Net, Ready};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::settings::ShardSettings;
+use crate::slot::Slot;
 use crate::stats::ShardStats;
 use crate::table::{Ending, Table};
 use crate::time::{Nanos, TICK, Tick, ticks};
@@ -97,9 +98,9 @@ pub(crate) struct Shard<N: Net, F> {
     /// Bounded: one for each command in the lane, one for each entry and one for each running resume.
     backlog: VecDeque<(Report, bool)>,
     /// Connections to read from again though no edge will announce it.
-    to_read: Vec<u32>,
+    to_read: Vec<Slot>,
     /// Connections whose frames the front had no room for.
-    held_back: Vec<u32>,
+    held_back: Vec<Slot>,
     /// How far the table has been looked through for beginnings of frames.
     looked_at: u32,
     /// Reads of next to nothing since one was charged for.
@@ -113,7 +114,7 @@ pub(crate) struct Shard<N: Net, F> {
     ready: Vec<Ready>,
     /// What connections of high priority are ready for in the middle of a turn.
     ready_high: Vec<Ready>,
-    due: Vec<u32>,
+    due: Vec<Slot>,
     /// The shard's one receive buffer.
     recv_buf: Box<[u8]>,
     /// Answers to what one read brought, sent together.
@@ -148,8 +149,6 @@ pub(crate) struct Slices {
     /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
     pub(crate) touched: usize,
 }
-
-const NO_SLOT: u32 = u32::MAX;
 
 const SLICES: Slices =
     Slices { commands: 512, events: 256, sends: 256, steps: 4096, touched: 32 * 1024 };
@@ -339,7 +338,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The slot that a readiness key names, if it still has the socket that it was made for.
-    fn slot_of(&self, key: u64) -> Option<u32> {
+    fn slot_of(&self, key: u64) -> Option<Slot> {
         let (generation, slot) = split_key(key);
         let entry = self.table.get(slot)?;
         let is_current = self.table.generation(slot) == Some(generation);
@@ -360,7 +359,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.due = due;
     }
 
-    fn arm(&mut self, slot: u32, at: Tick) {
+    fn arm(&mut self, slot: Slot, at: Tick) {
         if !self.is_planted_deaf_timer(slot) {
             self.wheel.arm(&mut self.table, slot, at);
         }
@@ -428,11 +427,11 @@ impl<N: Net, F: Front> Shard<N, F> {
 }
 
 /// The readiness key of a slot: generation and slot, so that a late edge for a former socket is recognised.
-pub(crate) fn key_of(generation: u32, slot: u32) -> u64 {
-    u64::from(generation) << 32 | u64::from(slot)
+pub(crate) fn key_of(generation: u32, slot: Slot) -> u64 {
+    u64::from(generation) << 32 | u64::from(slot.index())
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are meant")]
-fn split_key(key: u64) -> (u32, u32) {
-    ((key >> 32) as u32, key as u32)
+fn split_key(key: u64) -> (u32, Slot) {
+    ((key >> 32) as u32, Slot::at(key as u32))
 }

@@ -7,6 +7,7 @@ use crate::command::Front;
 use crate::net::Net;
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Plant;
+use crate::slot::Slot;
 
 #[cfg(any(test, feature = "sim"))]
 impl<N: Net, F: Front> Shard<N, F> {
@@ -31,8 +32,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.plant == Some(Plant::StaleSlot)
     }
 
-    pub(super) fn is_planted_deaf_timer(&self, slot: u32) -> bool {
-        self.plant == Some(Plant::DeafTimer) && slot % 8 == 3
+    pub(super) fn is_planted_deaf_timer(&self, slot: Slot) -> bool {
+        self.plant == Some(Plant::DeafTimer) && slot.index() % 8 == 3
     }
 
     pub(super) fn is_planted_lost_remainder(&self) -> bool {
@@ -60,7 +61,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The bug of a nonce used twice.
-    pub(super) fn plant_reused_nonce(&mut self, slot: u32) {
+    pub(super) fn plant_reused_nonce(&mut self, slot: Slot) {
         if self.plant == Some(Plant::ReusedNonce)
             && let Some(tls) = self.tls.get_mut(self.table[slot].tls)
         {
@@ -68,7 +69,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    pub(super) fn is_planted_early_skip(&self, slot: u32) -> bool {
+    pub(super) fn is_planted_early_skip(&self, slot: Slot) -> bool {
         let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
         self.plant == Some(Plant::EarlySkip) && waiting > self.settings.high_watermark_bytes / 2
     }
@@ -96,7 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    pub(super) const fn is_planted_deaf_timer(&self, _slot: u32) -> bool {
+    pub(super) const fn is_planted_deaf_timer(&self, _slot: Slot) -> bool {
         false
     }
 
@@ -124,9 +125,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    pub(super) const fn plant_reused_nonce(&self, _slot: u32) {}
+    pub(super) const fn plant_reused_nonce(&self, _slot: Slot) {}
 
-    pub(super) const fn is_planted_early_skip(&self, _slot: u32) -> bool {
+    pub(super) const fn is_planted_early_skip(&self, _slot: Slot) -> bool {
         false
     }
 
@@ -144,7 +145,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     pub(super) const fn note_accepted(&self) {}
 
-    pub(super) const fn note_slow(&self, _slot: u32, _lags: bool) {}
+    pub(super) const fn note_slow(&self, _slot: Slot, _lags: bool) {}
 
     pub(super) const fn note_sent(&self, _count: u64) {}
 }

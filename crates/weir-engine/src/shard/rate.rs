@@ -16,6 +16,7 @@ use super::tls_table::Effort;
 use crate::command::Front;
 use crate::net::Net;
 use crate::settings::ShardSettings;
+use crate::slot::Slot;
 use crate::table::{Entry, Reading, State};
 use crate::time::{Nanos, Tick};
 
@@ -122,7 +123,7 @@ impl Rate {
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// A connection begins with full buckets.
-    pub(super) fn fill_buckets(&mut self, slot: u32) {
+    pub(super) fn fill_buckets(&mut self, slot: Slot) {
         let now = self.now;
         let entry = &mut self.table[slot];
         if let Some(rate) = self.limits.publish
@@ -136,7 +137,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Moves buckets that are full to now, so that time does not overtake them around the ring.
-    pub(super) fn renew_buckets(&mut self, slot: u32) {
+    pub(super) fn renew_buckets(&mut self, slot: Slot) {
         let now = self.now;
         let entry = &mut self.table[slot];
         if let Some(rate) = self.limits.publish
@@ -151,7 +152,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Charges a connection for work as much as that for `count` frames. Far beyond its burst it ends, unless what it
     /// sent had to wait for us.
-    pub(super) fn charge_frames(&mut self, slot: u32, count: u32) {
+    pub(super) fn charge_frames(&mut self, slot: Slot, count: u32) {
         let Some(rate) = self.limits.frames else { return };
         let now = self.now;
         let entry = &mut self.table[slot];
@@ -167,7 +168,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Whether a connection is not to be read from now, as it owes more than a burst.
-    pub(super) fn pauses_reading(&mut self, slot: u32) -> bool {
+    pub(super) fn pauses_reading(&mut self, slot: Slot) -> bool {
         let (due, now) = (self.reading_due(slot), self.tick());
         let entry = &mut self.table[slot];
         if due > now {
@@ -191,7 +192,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// When a connection is read from that owes more than a burst; any other one at once.
-    pub(super) fn reading_due(&self, slot: u32) -> Tick {
+    pub(super) fn reading_due(&self, slot: Slot) -> Tick {
         let Some(rate) = self.limits.frames else { return Tick(0) };
         let pause = rate.pause(rate.owed(self.table[slot].frames_due, self.now));
         if pause.is_zero() {
@@ -201,7 +202,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Charges a connection for bytes that have come, by what they led to: `frames` whole frames.
-    pub(super) fn charge_read(&mut self, slot: u32, bytes: usize, frames: u64) {
+    pub(super) fn charge_read(&mut self, slot: Slot, bytes: usize, frames: u64) {
         if self.format(slot) == Format::Sse {
             let count = u32::try_from(bytes / DROPPED_BYTES_AS_FRAME).unwrap_or(u32::MAX);
             return self.charge_frames(slot, count.saturating_add(1));
@@ -220,7 +221,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Charges a connection for changes of keys, and for TLS records with next to nothing in them, by what they led to.
     pub(super) fn charge_records(
         &mut self,
-        slot: u32,
+        slot: Slot,
         effort: Effort,
         plaintext: usize,
         frames: u64,
@@ -231,7 +232,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Passes a `Publish` on, unless its connection publishes too fast.
-    pub(super) fn handle_publish(&mut self, slot: u32, body: &[u8]) -> Handled {
+    pub(super) fn handle_publish(&mut self, slot: Slot, body: &[u8]) -> Handled {
         let Some(rate) = self.limits.publish else { return self.pass_on(slot, body) };
         if !self.table[slot].is_rate_limited() {
             return self.pass_on(slot, body);
@@ -265,7 +266,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn refuse_publish(&mut self, slot: u32, body: &[u8], per_second: u32) -> Handled {
+    fn refuse_publish(&mut self, slot: Slot, body: &[u8], per_second: u32) -> Handled {
         let publish = hot::Publish::decode(body);
         let (topic, request) = publish.map_or(("", 0), |publish| (publish.topic, publish.request));
         // What cannot be a name is not said back: it may be as long as a frame.

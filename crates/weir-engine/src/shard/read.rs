@@ -12,6 +12,7 @@ use crate::id::Priority;
 use crate::message::Item;
 use crate::net::Net;
 use crate::pool::Block;
+use crate::slot::Slot;
 use crate::table::{Beat, Reading, State};
 
 /// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
@@ -32,7 +33,7 @@ pub(super) enum Handled {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    pub(super) fn handle_readable(&mut self, slot: u32) {
+    pub(super) fn handle_readable(&mut self, slot: Slot) {
         match self.table[slot].state {
             State::Open => {
                 self.read_open(slot);
@@ -46,7 +47,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     ///
     /// Bytes stay in the kernel while the front has no room for what came before, and while the device does not take
     /// what is sent to it; a recovery lists the connection to be read again. Whether the share was used up.
-    pub(super) fn read_open(&mut self, slot: u32) -> bool {
+    pub(super) fn read_open(&mut self, slot: Slot) -> bool {
         for _ in 0..READS_PER_TURN {
             let flags = &self.table[slot].flags;
             if flags.held_back || !flags.welcomed {
@@ -79,7 +80,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Ends a stalled connection whose peer has ended: nobody is left to recover.
-    fn check_end(&mut self, slot: u32) {
+    fn check_end(&mut self, slot: Slot) {
         if !self.table[slot].flags.ended {
             return;
         }
@@ -89,14 +90,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Has the connection read again next turn, though no edge will announce it.
-    pub(super) fn list_to_read(&mut self, slot: u32) {
+    pub(super) fn list_to_read(&mut self, slot: Slot) {
         let flags = &mut self.table[slot].flags;
         if !std::mem::replace(&mut flags.to_read, true) {
             self.to_read.push(slot);
         }
     }
 
-    fn recv(&mut self, slot: u32, buf: &mut [u8]) -> io::Result<usize> {
+    fn recv(&mut self, slot: Slot, buf: &mut [u8]) -> io::Result<usize> {
         let socket = self.table[slot].socket.as_ref().expect("an open connection has a socket");
         loop {
             match self.net.recv(socket, buf) {
@@ -107,7 +108,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Handles the outcome of one read; whether there may be more to read.
-    fn take_read(&mut self, slot: u32, read: io::Result<usize>, buf: &mut [u8]) -> bool {
+    fn take_read(&mut self, slot: Slot, read: io::Result<usize>, buf: &mut [u8]) -> bool {
         match read {
             Ok(0) => {
                 self.close(slot, CloseReason::PeerClosed);
@@ -177,7 +178,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Whether the front may have room for more.
-    fn offer_held_back_of(&mut self, slot: u32) -> bool {
+    fn offer_held_back_of(&mut self, slot: Slot) -> bool {
         let entry = &mut self.table[slot];
         if !std::mem::replace(&mut entry.flags.held_back, false) {
             return true;
@@ -196,7 +197,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes what came before the connection was welcomed, and reads on.
-    pub(super) fn begin_reading(&mut self, slot: u32) {
+    pub(super) fn begin_reading(&mut self, slot: Slot) {
         if let Some(block) = self.table[slot].partial.take() {
             self.consume_block(slot, block);
         }
@@ -207,7 +208,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes what a block has kept, which may be whole frames.
-    fn consume_block(&mut self, slot: u32, mut block: Box<Block>) {
+    fn consume_block(&mut self, slot: Slot, mut block: Box<Block>) {
         // What is not whole could not go on while nobody listened: it begins now.
         block.since = self.tick();
         match self.format(slot) {
@@ -222,13 +223,13 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
-    pub(super) fn consume(&mut self, slot: u32, input: &mut [u8]) {
+    pub(super) fn consume(&mut self, slot: Slot, input: &mut [u8]) {
         self.take_input(slot, input);
         self.send_replies(slot);
     }
 
     /// The same; answers gather. Who reads events has said all when he asked for them.
-    pub(super) fn take_input(&mut self, slot: u32, input: &mut [u8]) {
+    pub(super) fn take_input(&mut self, slot: Slot, input: &mut [u8]) {
         match self.format(slot) {
             Format::Stream => self.take_stream(slot, input),
             Format::WsProtobuf | Format::WsJson => self.take_ws(slot, input),
@@ -236,7 +237,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn take_stream(&mut self, slot: u32, input: &[u8]) {
+    fn take_stream(&mut self, slot: Slot, input: &[u8]) {
         if let Some(rest) = self.complete_block(slot, input) {
             self.take_frames(slot, rest);
         }
@@ -244,7 +245,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Completes the frame that has begun, and no more, so that what follows needs no copy. `None`: all of `input` is
     /// spoken for.
-    fn complete_block<'a>(&mut self, slot: u32, input: &'a [u8]) -> Option<&'a [u8]> {
+    fn complete_block<'a>(&mut self, slot: Slot, input: &'a [u8]) -> Option<&'a [u8]> {
         let mut input = input;
         loop {
             let Some(block) = self.table[slot].partial.take() else { return Some(input) };
@@ -278,7 +279,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Handles the whole frame in `block`; whether what follows can be handled too.
-    fn take_block(&mut self, slot: u32, block: Box<Block>) -> bool {
+    fn take_block(&mut self, slot: Slot, block: Box<Block>) -> bool {
         let outcome = match frame::decode(block.filled(), self.settings.frame_bytes_max) {
             Ok(Some((body, _))) => self.handle_frame(slot, body),
             Ok(None) | Err(_) => unreachable!("the frame was found whole and within the limit"),
@@ -302,7 +303,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Gives a block to its connection. If the budget has no room for it the connection ends; `charged` is what it
     /// has been charged with already.
-    pub(super) fn put_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
+    pub(super) fn put_block(&mut self, slot: Slot, block: Box<Block>, charged: usize) -> bool {
         let block = self.charge_block(slot, block, charged);
         let is_granted = block.is_some();
         if is_granted {
@@ -314,7 +315,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Takes from the budget what a block of a connection occupies above `charged`; without it the connection ends.
     pub(super) fn charge_block(
         &mut self,
-        slot: u32,
+        slot: Slot,
         block: Box<Block>,
         charged: usize,
     ) -> Option<Box<Block>> {
@@ -336,7 +337,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Handles the whole frames in `input` in place and keeps what is left.
-    fn take_frames(&mut self, slot: u32, input: &[u8]) {
+    fn take_frames(&mut self, slot: Slot, input: &[u8]) {
         let mut rest = input;
         while !rest.is_empty() && self.table[slot].state == State::Open {
             let (body, used) = match frame::decode(rest, self.settings.frame_bytes_max) {
@@ -365,7 +366,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Puts the beginning of a frame, or frames that the front has no room for, into the connection's block.
-    pub(super) fn keep(&mut self, slot: u32, bytes: &[u8]) {
+    pub(super) fn keep(&mut self, slot: Slot, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
         }
@@ -383,13 +384,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.put_block(slot, block, charged);
     }
 
-    pub(super) fn hold_back(&mut self, slot: u32) {
+    pub(super) fn hold_back(&mut self, slot: Slot) {
         self.table[slot].flags.held_back = true;
         self.held_back.push(slot);
     }
 
     /// One whole frame.
-    pub(super) fn handle_frame(&mut self, slot: u32, body: &[u8]) -> Handled {
+    pub(super) fn handle_frame(&mut self, slot: Slot, body: &[u8]) -> Handled {
         match FromDevice::decode(body) {
             Ok(FromDevice::Ping { data }) => {
                 self.stats.pings.add(1);
@@ -423,7 +424,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Something whole has come.
-    pub(super) fn hear(&mut self, slot: u32) {
+    pub(super) fn hear(&mut self, slot: Slot) {
         self.stats.received_frames.add(1);
         let now = self.tick();
         let entry = &mut self.table[slot];
@@ -431,7 +432,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Passes a frame on to the front.
-    pub(super) fn pass_on(&mut self, slot: u32, body: &[u8]) -> Handled {
+    pub(super) fn pass_on(&mut self, slot: Slot, body: &[u8]) -> Handled {
         if !self.backlog.is_empty() {
             return Handled::NoRoom;
         }
@@ -444,7 +445,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends the answers that have gathered.
-    pub(super) fn send_replies(&mut self, slot: u32) {
+    pub(super) fn send_replies(&mut self, slot: Slot) {
         if self.replies.is_empty() {
             return;
         }
@@ -457,7 +458,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Reads what a closed connection still sends, so that its `Goodbye` is not lost to a reset, until its end.
-    fn discard(&mut self, slot: u32) {
+    fn discard(&mut self, slot: Slot) {
         let mut buf = std::mem::take(&mut self.recv_buf);
         let mut outcome = Ok(1);
         for _ in 0..READS_PER_TURN {

@@ -18,6 +18,7 @@ use crate::command::Front;
 use crate::message::Message;
 use crate::net::Net;
 use crate::pool::Block;
+use crate::slot::Slot;
 use crate::table::State;
 
 /// Connections that are looked at together, for the one that holds the most: some 20 µs.
@@ -33,7 +34,7 @@ const ENDS_PER_TURN: usize = 32;
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Counts what a connection's queue has as waiting, and lists the connection; `false` if there is no room for it.
-    pub(super) fn hold_all(&mut self, slot: u32) -> bool {
+    pub(super) fn hold_all(&mut self, slot: Slot) -> bool {
         self.list_waiting(slot);
         while let Some(outbox) = &mut self.table[slot].outbox
             && let Some(held) = outbox.hold_next()
@@ -83,13 +84,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// window after the other, until there is one.
     ///
     /// Whoever sends whole frames has such a beginning for a moment only.
-    fn first_begun(&mut self) -> Option<u32> {
+    fn first_begun(&mut self) -> Option<Slot> {
         let slots = self.table.slots();
         let windows = slots.div_ceil(WINDOW_SLOTS).min(WINDOWS_OF_SLOTS_MAX);
         for _ in 0..windows {
             let from = if self.looked_at < slots { self.looked_at } else { 0 };
             self.looked_at = slots.min(from + WINDOW_SLOTS);
-            let begun = (from..self.looked_at).map(|slot| (self.weight_of_begun(slot), slot));
+            let begun =
+                Slot::all(from..self.looked_at).map(|slot| (self.weight_of_begun(slot), slot));
             let heaviest = begun.max().filter(|(weight, _)| *weight > 0);
             if let Some((_, slot)) = heaviest {
                 return Some(slot);
@@ -99,7 +101,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Bytes of the beginnings that an open connection has, times the ticks since the first of them came.
-    fn weight_of_begun(&self, slot: u32) -> u64 {
+    fn weight_of_begun(&self, slot: Slot) -> u64 {
         let entry = &self.table[slot];
         if entry.state != State::Open {
             return 0;
@@ -114,7 +116,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// What waits for a connection finds no room.
-    pub(super) fn end_without_room(&mut self, slot: u32) {
+    pub(super) fn end_without_room(&mut self, slot: Slot) {
         if self.table[slot].state == State::Open {
             self.close(slot, CloseReason::BudgetExhausted);
         } else {
@@ -156,7 +158,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Looks at the next connections that something waits for: which of them holds the most, and how much that is.
-    fn largest_of_window(&mut self) -> Option<(usize, u32)> {
+    fn largest_of_window(&mut self) -> Option<(usize, Slot)> {
         let mut largest = None;
         for _ in 0..self.waiting.len.min(LOOKS_MAX) {
             let slot = self.waiting.first()?;
@@ -169,7 +171,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The most that is held by a topic, a device or a sender of what waits for a connection, or by the connection.
-    fn held_by(&self, slot: u32) -> usize {
+    fn held_by(&self, slot: Slot) -> usize {
         let Some(outbox) = &self.table[slot].outbox else { return 0 };
         let budget = self.lease.budget();
         let of_lags = self.latest.most_held(&outbox.lags, budget);
@@ -178,7 +180,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Ends a connection for the room that it has. What is committed would keep that until the linger ends, so the
     /// socket goes at once if anything shared is left.
-    fn cut(&mut self, slot: u32) {
+    fn cut(&mut self, slot: Slot) {
         if self.table[slot].state != State::Open {
             return self.give_up_socket(slot);
         }
@@ -190,14 +192,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    pub(super) fn list_waiting(&mut self, slot: u32) {
+    pub(super) fn list_waiting(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         if !std::mem::replace(&mut outbox.is_waiting, true) {
             self.waiting.append(&mut self.table, slot);
         }
     }
 
-    pub(super) fn unlist_waiting(&mut self, slot: u32) {
+    pub(super) fn unlist_waiting(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         if std::mem::take(&mut outbox.is_waiting) {
             self.waiting.remove(&mut self.table, slot);

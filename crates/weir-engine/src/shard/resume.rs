@@ -19,6 +19,7 @@ use crate::id::TopicId;
 use crate::mailbox::CreditKind;
 use crate::message::{Item, Message};
 use crate::net::Net;
+use crate::slot::Slot;
 use crate::table::State;
 
 /// The resumes of a shard that have begun and have not had their last part, by connection and topic.
@@ -28,7 +29,7 @@ use crate::table::State;
 /// Cost: one look at an empty tree a flush while nobody resumes.
 #[derive(Debug, Default)]
 pub(super) struct Resumes {
-    running: BTreeMap<(u32, TopicId), Running>,
+    running: BTreeMap<(Slot, TopicId), Running>,
 }
 
 /// One resume.
@@ -53,20 +54,20 @@ impl Resumes {
     }
 
     /// Whether the connection at `slot` resumes `topic`.
-    pub(super) fn is_running(&self, slot: u32, topic: TopicId) -> bool {
+    pub(super) fn is_running(&self, slot: Slot, topic: TopicId) -> bool {
         self.running.contains_key(&(slot, topic))
     }
 
     /// How many topics the connection at `slot` resumes.
-    pub(super) fn count(&self, slot: u32) -> usize {
+    pub(super) fn count(&self, slot: Slot) -> usize {
         if self.is_empty() { 0 } else { self.of(slot).count() }
     }
 
-    fn first_of(&self, slot: u32) -> Option<TopicId> {
+    fn first_of(&self, slot: Slot) -> Option<TopicId> {
         if self.is_empty() { None } else { self.of(slot).next().map(|((_, topic), _)| *topic) }
     }
 
-    fn of(&self, slot: u32) -> impl Iterator<Item = (&(u32, TopicId), &Running)> {
+    fn of(&self, slot: Slot) -> impl Iterator<Item = (&(Slot, TopicId), &Running)> {
         self.running.range((slot, TopicId(0))..=(slot, TopicId(u32::MAX)))
     }
 }
@@ -79,7 +80,7 @@ impl Resumes {
     }
 
     /// Slots and topics of the running resumes, and whether their next part has been asked for.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, TopicId, bool)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, TopicId, bool)> {
         self.running.iter().map(|((slot, topic), running)| (*slot, *topic, running.is_asked))
     }
 }
@@ -125,7 +126,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Answers the beginning of a resume; whether it may go on.
-    fn begin_resume(&mut self, slot: u32, topic: TopicId, begin: StretchBegin) -> bool {
+    fn begin_resume(&mut self, slot: Slot, topic: TopicId, begin: StretchBegin) -> bool {
         if self.table[slot].memberships.find(topic).is_some() {
             self.send_item(slot, &Item::Frame(begin.reply_if_member));
             return false;
@@ -138,7 +139,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Tells a connection that may not begin with a topic why; `reply` is what would have answered it.
-    pub(super) fn refuses_topic(&mut self, slot: u32, topic: TopicId, reply: &[u8]) -> bool {
+    pub(super) fn refuses_topic(&mut self, slot: Slot, topic: TopicId, reply: &[u8]) -> bool {
         if self.resumes.is_running(slot, topic) {
             let message = "connection is resuming this topic; unsubscribe from it first";
             self.send_item(slot, &error_item(ErrorCode::Busy, &topic_of(reply), message));
@@ -158,7 +159,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Queues the messages of a part, and sends them together unless something waits already. Together, and with those
     /// of the parts and ticks at about the same time, they count towards the high watermark from the next one on.
-    fn queue_stretch(&mut self, slot: u32, messages: &[Arc<Message>]) {
+    fn queue_stretch(&mut self, slot: Slot, messages: &[Arc<Message>]) {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
             messages.len() - usize::from(self.is_planted_short_resume() && messages.len() > 1);
@@ -189,7 +190,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Notes how far a resume has come, and asks for the next part if there is room for it.
-    fn go_on_with_resume(&mut self, slot: u32, topic: TopicId, number: u32, after: u64) {
+    fn go_on_with_resume(&mut self, slot: Slot, topic: TopicId, number: u32, after: u64) {
         if !self.resumes.is_running(slot, topic) {
             if !self.charge(RESUME_BYTES) {
                 return self.close(slot, CloseReason::BudgetExhausted);
@@ -207,7 +208,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Asks for the next part of what the connection resumes, if no more than the low watermark waits for it: of one
     /// topic at a time, that of which the fewest have come.
-    pub(super) fn ask_for_more(&mut self, slot: u32) {
+    pub(super) fn ask_for_more(&mut self, slot: Slot) {
         if self.resumes.is_empty() || self.table[slot].state != State::Open {
             return;
         }
@@ -228,14 +229,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// A resume has had its last part, or is called off.
-    pub(super) fn end_resume(&mut self, slot: u32, topic: TopicId) {
+    pub(super) fn end_resume(&mut self, slot: Slot, topic: TopicId) {
         if self.resumes.running.remove(&(slot, topic)).is_some() {
             self.lease.give(RESUME_BYTES);
         }
     }
 
     /// The connection ends, and with it what it resumes.
-    pub(super) fn end_resumes(&mut self, slot: u32) {
+    pub(super) fn end_resumes(&mut self, slot: Slot) {
         while let Some(topic) = self.resumes.first_of(slot) {
             self.end_resume(slot, topic);
         }

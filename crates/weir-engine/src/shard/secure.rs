@@ -21,6 +21,7 @@ use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::outbox::{GATHER_MAX, Sealed};
 use crate::pool::Block;
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{NO_TLS, State};
 use crate::tls::{Exhausted, Violation};
@@ -54,17 +55,17 @@ impl From<Exhausted> for Unsendable {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    pub(super) fn is_secure(&self, slot: u32) -> bool {
+    pub(super) fn is_secure(&self, slot: Slot) -> bool {
         self.table[slot].tls != NO_TLS
     }
 
     /// Takes over the records of a connection that is being adopted.
-    pub(super) fn secure(&mut self, slot: u32, tls: &mut TlsAdoption) {
+    pub(super) fn secure(&mut self, slot: Slot, tls: &mut TlsAdoption) {
         self.table[slot].tls = self.tls.insert(&mut tls.session);
     }
 
     /// Keeps the records that were read ahead until the connection is read from.
-    pub(super) fn keep_sealed_ahead(&mut self, slot: u32, bytes: &[u8]) {
+    pub(super) fn keep_sealed_ahead(&mut self, slot: Slot, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
         }
@@ -77,7 +78,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Lets go of what has come and was not opened.
-    pub(super) fn drop_sealed_block(&mut self, slot: u32) {
+    pub(super) fn drop_sealed_block(&mut self, slot: Slot) {
         let tls = self.tls.get_mut(self.table[slot].tls);
         if let Some(block) = tls.and_then(|tls| tls.partial.take()) {
             self.drop_block(block);
@@ -85,7 +86,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Wipes the keys of a connection whose socket goes.
-    pub(super) fn end_tls(&mut self, slot: u32) {
+    pub(super) fn end_tls(&mut self, slot: Slot) {
         let index = std::mem::replace(&mut self.table[slot].tls, NO_TLS);
         if index != NO_TLS
             && let Some(block) = self.tls.remove(index)
@@ -95,7 +96,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Whether nothing can be said any more, not even `Goodbye`.
-    pub(super) fn is_mute(&self, slot: u32) -> bool {
+    pub(super) fn is_mute(&self, slot: Slot) -> bool {
         self.tls.get(self.table[slot].tls).is_some_and(|tls| tls.farewell == Farewell::Over)
     }
 }
@@ -103,7 +104,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 /// Sending.
 impl<N: Net, F: Front> Shard<N, F> {
     /// [`Shard::deliver`] for a connection that nothing waits for.
-    pub(super) fn deliver_sealed(&mut self, slot: u32, message: &Arc<Message>) -> bool {
+    pub(super) fn deliver_sealed(&mut self, slot: Slot, message: &Arc<Message>) -> bool {
         self.note_accepted();
         let bytes = message.bytes(self.format(slot));
         let is_sent = match self.offer(slot, &mut [IoSlice::new(bytes)]) {
@@ -128,7 +129,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// [`Shard::send_formed`] for a connection that nothing waits for.
-    pub(super) fn send_bytes_sealed(&mut self, slot: u32, bytes: &[u8]) {
+    pub(super) fn send_bytes_sealed(&mut self, slot: Slot, bytes: &[u8]) {
         match self.offer(slot, &mut [IoSlice::new(bytes)]) {
             Ok(Offered { rest: None, .. }) => self.note_sent(1),
             Ok(Offered { sent, rest: Some(rest) }) => {
@@ -146,7 +147,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Seals and sends `bufs`, record by record, until all has left or the socket refuses.
     pub(super) fn offer(
         &mut self,
-        slot: u32,
+        slot: Slot,
         bufs: &mut [IoSlice<'_>],
     ) -> Result<Offered, Unsendable> {
         let mut bufs = bufs;
@@ -166,7 +167,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends what is sealed and stands for so many bytes; returns what the socket refuses of it.
-    fn send_scratch(&mut self, slot: u32, plaintext: usize) -> io::Result<Option<Box<Sealed>>> {
+    fn send_scratch(&mut self, slot: Slot, plaintext: usize) -> io::Result<Option<Box<Sealed>>> {
         let scratch = std::mem::take(&mut self.tls.scratch);
         let sent = self.send(slot, &[IoSlice::new(&scratch)]);
         let rest = sent.map(|sent| {
@@ -181,7 +182,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The socket took bytes of a record, which is more than none.
-    fn note_taken(&mut self, slot: u32, bytes: usize) {
+    fn note_taken(&mut self, slot: Slot, bytes: usize) {
         if bytes > 0
             && let Some(outbox) = &mut self.table[slot].outbox
         {
@@ -193,7 +194,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// `sent` bytes of the first item have left.
     pub(super) fn commit(
         &mut self,
-        slot: u32,
+        slot: Slot,
         items: impl IntoIterator<Item = Item>,
         sent: usize,
         rest: Box<Sealed>,
@@ -208,14 +209,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.account_or_end(slot);
     }
 
-    fn account_or_end(&mut self, slot: u32) {
+    fn account_or_end(&mut self, slot: Slot) {
         if !self.account(slot) {
             self.end_without_room(slot);
         }
     }
 
     /// Sends what waits, record by record, and what TLS itself has to say; whether all is gone.
-    pub(super) fn flush_sealed(&mut self, slot: u32) -> bool {
+    pub(super) fn flush_sealed(&mut self, slot: Slot) -> bool {
         let outcome = self.flush_records(slot);
         if let Err(cause) = &outcome {
             self.end_unsendable(slot, cause);
@@ -224,7 +225,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         matches!(outcome, Ok(true))
     }
 
-    fn flush_records(&mut self, slot: u32) -> Result<bool, Unsendable> {
+    fn flush_records(&mut self, slot: Slot) -> Result<bool, Unsendable> {
         loop {
             if !self.flush_rest(slot)? {
                 return Ok(false);
@@ -239,7 +240,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends the rest of the record that has begun to leave; whether there is none left.
-    fn flush_rest(&mut self, slot: u32) -> io::Result<bool> {
+    fn flush_rest(&mut self, slot: Slot) -> io::Result<bool> {
         let outbox = self.table[slot].outbox.as_mut();
         let Some(mut sealed) = outbox.and_then(|outbox| outbox.sealed.take()) else {
             return Ok(true);
@@ -257,7 +258,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Seals what leaves next; returns for how many bytes of the queue it stands, `None` if nothing is left to say.
-    fn seal_next(&mut self, slot: u32) -> Result<Option<usize>, Exhausted> {
+    fn seal_next(&mut self, slot: Slot) -> Result<Option<usize>, Exhausted> {
         loop {
             let entry = &self.table[slot];
             let index = entry.tls;
@@ -280,7 +281,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Ends a connection to which nothing more can be sent.
-    pub(super) fn end_unsendable(&mut self, slot: u32, cause: &Unsendable) {
+    pub(super) fn end_unsendable(&mut self, slot: Slot, cause: &Unsendable) {
         match cause {
             Unsendable::Socket(error) => self.fail(slot, error),
             Unsendable::Keys => {
@@ -294,7 +295,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Ends a connection while there are keys for its `Goodbye`.
-    pub(super) fn end_if_spent(&mut self, slot: u32) {
+    pub(super) fn end_if_spent(&mut self, slot: Slot) {
         let tls = self.tls.get(self.table[slot].tls);
         if tls.is_some_and(|tls| tls.is_nearly_spent()) {
             self.close(slot, CloseReason::TlsKeysSpent);
@@ -305,7 +306,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 /// Receiving.
 impl<N: Net, F: Front> Shard<N, F> {
     /// Before more is read: opens what was read ahead, and ends a connection whose peer has ended. Whether to go on.
-    pub(super) fn may_read_sealed(&mut self, slot: u32) -> bool {
+    pub(super) fn may_read_sealed(&mut self, slot: Slot) -> bool {
         let Some(tls) = self.tls.get_mut(self.table[slot].tls) else { return true };
         if std::mem::take(&mut tls.is_ahead)
             && let Some(mut block) = tls.partial.take()
@@ -323,7 +324,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes bytes that have come: opens the whole records, handles what is in them, and keeps the rest.
-    pub(super) fn consume_sealed(&mut self, slot: u32, input: &mut [u8]) {
+    pub(super) fn consume_sealed(&mut self, slot: Slot, input: &mut [u8]) {
         let rest = self.complete_record(slot, input);
         let taken = rest.and_then(|rest| self.take_records(slot, rest));
         self.send_replies(slot);
@@ -339,7 +340,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Completes the record that has begun, and no more; returns what follows.
     fn complete_record<'a>(
         &mut self,
-        slot: u32,
+        slot: Slot,
         input: &'a mut [u8],
     ) -> Result<&'a mut [u8], Violation> {
         let mut input = input;
@@ -375,7 +376,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Opens the whole records in `input`, handles their plaintext, and keeps what is left.
-    fn take_records(&mut self, slot: u32, input: &mut [u8]) -> Result<(), Violation> {
+    fn take_records(&mut self, slot: Slot, input: &mut [u8]) -> Result<(), Violation> {
         if input.is_empty() || self.table[slot].state != State::Open {
             return Ok(());
         }
@@ -405,7 +406,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Ok(())
     }
 
-    fn take_plaintext(&mut self, slot: u32, plaintext: &mut [u8]) {
+    fn take_plaintext(&mut self, slot: Slot, plaintext: &mut [u8]) {
         if self.table[slot].flags.held_back {
             self.keep(slot, plaintext);
         } else {
@@ -415,7 +416,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Gives the beginning of a record to its connection. If the budget has no room for it the connection ends;
     /// `charged` is what it has been charged with already.
-    fn put_sealed_block(&mut self, slot: u32, block: Box<Block>, charged: usize) -> bool {
+    fn put_sealed_block(&mut self, slot: Slot, block: Box<Block>, charged: usize) -> bool {
         let Some(block) = self.charge_block(slot, block, charged) else { return false };
         if let Some(tls) = self.tls.get_mut(self.table[slot].tls) {
             tls.partial = Some(block);
@@ -424,7 +425,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Ends a connection whose peer has done what TLS does not permit, or has sent a fatal alert.
-    fn end_violator(&mut self, slot: u32, violation: Violation) {
+    fn end_violator(&mut self, slot: Slot, violation: Violation) {
         let Some(tls) = self.tls.get_mut(self.table[slot].tls) else { return };
         if self.table[slot].state != State::Open {
             return;
@@ -440,7 +441,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The peer has said that it ends: says so too, if the socket takes it at once.
-    fn answer_end(&mut self, slot: u32) {
+    fn answer_end(&mut self, slot: Slot) {
         let is_amid_record =
             self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.sealed.is_some());
         self.tls.scratch.clear();

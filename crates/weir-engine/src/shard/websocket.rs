@@ -19,6 +19,7 @@ use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
 use crate::command::Front;
 use crate::net::Net;
 use crate::pool::Block;
+use crate::slot::Slot;
 use crate::table::State;
 use crate::time::Tick;
 
@@ -74,7 +75,7 @@ impl Left {
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Takes bytes that have come.
-    pub(super) fn take_ws(&mut self, slot: u32, input: &mut [u8]) {
+    pub(super) fn take_ws(&mut self, slot: Slot, input: &mut [u8]) {
         let mut input = input;
         loop {
             let Some(block) = self.table[slot].partial.take() else {
@@ -113,7 +114,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes what is in a block, and keeps what is left of it.
-    pub(super) fn take_ws_block(&mut self, slot: u32, block: Box<Block>) {
+    pub(super) fn take_ws_block(&mut self, slot: Slot, block: Box<Block>) {
         let begun = Begun::of(&block);
         let mut block = block;
         // What was held back had come in time.
@@ -140,7 +141,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Keeps what is left of `input`; returns where what has still to be looked at begins.
-    fn keep_left(&mut self, slot: u32, left: &Left, input: &[u8], since: Tick) -> usize {
+    fn keep_left(&mut self, slot: Slot, left: &Left, input: &[u8], since: Tick) -> usize {
         let all = input.len();
         let (begun, kept, used) = match left {
             Left::Nothing => return all,
@@ -169,7 +170,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Goes through bytes of which the first are those of the message that has begun, up to the first fragment, or to
     /// what came between two. From then on the message is gathered in a block, where it need not make room for each
     /// frame behind it.
-    fn take_ws_bytes(&mut self, slot: u32, begun: Begun, input: &mut [u8]) -> Left {
+    fn take_ws_bytes(&mut self, slot: Slot, begun: Begun, input: &mut [u8]) -> Left {
         let limits = ws::Limits {
             message_bytes_max: self.settings.frame_bytes_max,
             fragments_max: ws::FRAGMENTS_MAX,
@@ -231,7 +232,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// One whole message, if it is of the kind that was agreed on.
-    fn take_ws_kind(&mut self, slot: u32, is_text: bool, body: &[u8]) -> Handled {
+    fn take_ws_kind(&mut self, slot: Slot, is_text: bool, body: &[u8]) -> Handled {
         if is_text == (self.format(slot) == Format::WsJson) {
             return self.take_ws_message(slot, body);
         }
@@ -247,7 +248,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Handled::Closed
     }
 
-    fn take_ws_message(&mut self, slot: u32, body: &[u8]) -> Handled {
+    fn take_ws_message(&mut self, slot: Slot, body: &[u8]) -> Handled {
         if self.format(slot) != Format::WsJson {
             return self.handle_frame(slot, body);
         }
@@ -268,7 +269,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn take_control(&mut self, slot: u32, control: Control, payload: &[u8]) {
+    fn take_control(&mut self, slot: Slot, control: Control, payload: &[u8]) {
         match control {
             Control::Ping => {
                 self.stats.pings.add(1);
@@ -297,7 +298,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Ends a connection whose peer has done what RFC 6455 does not permit.
-    fn refuse_ws(&mut self, slot: u32, error: WsError) {
+    fn refuse_ws(&mut self, slot: Slot, error: WsError) {
         self.send_replies(slot);
         let mut last = Vec::new();
         ws::put_close(error.close_code(), &error.to_string(), &mut last);

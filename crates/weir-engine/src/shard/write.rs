@@ -12,6 +12,7 @@ use crate::id::{SlowPolicy, TopicId};
 use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::outbox::{GATHER_MAX, Outbox};
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Beat, State};
 
@@ -30,7 +31,7 @@ pub(super) struct Gathered {
 impl<N: Net, F: Front> Shard<N, F> {
     /// Sends a shared message of `topic` (`NONE`: of no topic) to one open connection; the hot path of every fan-out.
     /// Whether the kernel took all.
-    pub(super) fn deliver(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> bool {
+    pub(super) fn deliver(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) -> bool {
         let entry = &self.table[slot];
         if entry.outbox.is_some() {
             self.deliver_behind(slot, topic, message);
@@ -82,7 +83,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The same for a connection that something waits for: what becomes of the message is its topic's policy.
-    fn deliver_behind(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+    fn deliver_behind(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         match message.slow() {
             SlowPolicy::Drop
                 if self.is_stalled(slot)
@@ -101,7 +102,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends frames that are for one open connection alone.
-    pub(super) fn send_bytes(&mut self, slot: u32, frames: &[u8]) {
+    pub(super) fn send_bytes(&mut self, slot: Slot, frames: &[u8]) {
         if self.format(slot) == Format::Stream {
             return self.send_formed(slot, frames);
         }
@@ -113,7 +114,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The same with what is in the connection's format already.
-    pub(super) fn send_formed(&mut self, slot: u32, bytes: &[u8]) {
+    pub(super) fn send_formed(&mut self, slot: Slot, bytes: &[u8]) {
         self.note_accepted();
         if self.table[slot].outbox.is_some() {
             self.queue(slot, Item::Frame(bytes.into()), 0);
@@ -135,7 +136,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends an item to one open connection.
-    pub(super) fn send_item(&mut self, slot: u32, item: &Item) {
+    pub(super) fn send_item(&mut self, slot: Slot, item: &Item) {
         match item {
             Item::Message(message) => {
                 self.deliver_now(slot, TopicId::NONE, message);
@@ -146,7 +147,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// [`Shard::deliver`] of one message by itself: its lag is noted here.
-    fn deliver_now(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) {
+    fn deliver_now(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         if self.deliver(slot, topic, message) {
             let lag = &self.stats.lag[self.table[slot].priority.index()];
             lag.record(self.net.now().since(message.accepted_at()), 1);
@@ -154,7 +155,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// One send; what the socket refuses is 0 bytes.
-    pub(super) fn send(&mut self, slot: u32, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(super) fn send(&mut self, slot: Slot, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
         loop {
             match self.net.send(socket, bufs) {
@@ -173,14 +174,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Puts an item into the connection's outbox and looks at the watermark.
-    fn queue(&mut self, slot: u32, item: Item, sent: usize) {
+    fn queue(&mut self, slot: Slot, item: Item, sent: usize) {
         if self.push(slot, item, sent) && !self.table[slot].flags.to_flush {
             self.check_watermarks(slot);
         }
     }
 
     /// The connection's outbox; if it has none, one from the spare ones.
-    pub(super) fn outbox(&mut self, slot: u32) -> &mut Outbox {
+    pub(super) fn outbox(&mut self, slot: Slot) -> &mut Outbox {
         let spare = &mut self.spare_outboxes;
         let entry = &mut self.table[slot];
         let format = entry.format();
@@ -193,7 +194,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Puts an item, in the connection's format, into its outbox; `false` if the budget had no room and the connection
     /// has ended.
-    pub(super) fn push(&mut self, slot: u32, item: Item, sent: usize) -> bool {
+    pub(super) fn push(&mut self, slot: Slot, item: Item, sent: usize) -> bool {
         if self.is_planted_lost_remainder() && sent > 0 {
             return true;
         }
@@ -208,7 +209,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
-    pub(super) fn gather(&mut self, slot: u32, topic: TopicId, message: &Arc<Message>) -> Gathered {
+    pub(super) fn gather(
+        &mut self,
+        slot: Slot,
+        topic: TopicId,
+        message: &Arc<Message>,
+    ) -> Gathered {
         let has_sent = conflates(topic, message) && self.has_gathered_enough(slot);
         if has_sent {
             self.flush_gathered(slot);
@@ -239,21 +245,21 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Whether so much is gathered for a connection that one of its conflating topics must first see whether it keeps
     /// up: what is gathered is not conflated any more.
-    fn has_gathered_enough(&self, slot: u32) -> bool {
+    fn has_gathered_enough(&self, slot: Slot) -> bool {
         let entry = &self.table[slot];
         let bytes = entry.outbox.as_ref().map_or(0, |outbox| outbox.bytes());
         entry.flags.to_flush && bytes > self.settings.low_watermark_bytes
     }
 
     /// Flushes what a gathered fan-out has put together for a connection.
-    pub(super) fn flush_gathered(&mut self, slot: u32) {
+    pub(super) fn flush_gathered(&mut self, slot: Slot) {
         let entry = &mut self.table[slot];
         if std::mem::replace(&mut entry.flags.to_flush, false) && entry.state == State::Open {
             self.flush(slot);
         }
     }
 
-    pub(super) fn handle_writable(&mut self, slot: u32) {
+    pub(super) fn handle_writable(&mut self, slot: Slot) {
         if self.table[slot].outbox.is_none() {
             return;
         }
@@ -264,7 +270,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends what waits, and then what the connection lags behind, until all is gone or the socket refuses.
-    pub(super) fn flush(&mut self, slot: u32) {
+    pub(super) fn flush(&mut self, slot: Slot) {
         if self.flush_queue(slot) {
             self.catch_up(slot);
         }
@@ -275,7 +281,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Sends what waits; whether all is gone.
-    fn flush_queue(&mut self, slot: u32) -> bool {
+    fn flush_queue(&mut self, slot: Slot) -> bool {
         if self.is_secure(slot) {
             return self.flush_sealed(slot);
         }
@@ -311,7 +317,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
-    pub(super) fn advance(&mut self, slot: u32, sent: usize) {
+    pub(super) fn advance(&mut self, slot: Slot, sent: usize) {
         let priority = self.table[slot].priority;
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let (stats, now) = (&self.stats, self.now);
@@ -337,7 +343,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Drops the first item, whose time has passed.
-    pub(super) fn drop_first(&mut self, slot: u32) {
+    pub(super) fn drop_first(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = usize::from(outbox.pop().is_some());
         let is_over = outbox.is_empty() && outbox.lags.is_empty();
@@ -355,7 +361,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Takes an empty outbox, or that of a connection that ends, out of its entry.
-    pub(super) fn release_outbox(&mut self, slot: u32) {
+    pub(super) fn release_outbox(&mut self, slot: Slot) {
         if self.is_stalled(slot) {
             self.end_stall(slot);
         }
@@ -383,13 +389,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    pub(super) fn is_stalled(&self, slot: u32) -> bool {
+    pub(super) fn is_stalled(&self, slot: Slot) -> bool {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.stalled_since.is_some())
     }
 
     /// Whether the connection lags and something more than what is begun waits for it. Until that has left it does not
     /// catch up: so there is one message of dropping topics to each time that it does, and neither starves the other.
-    fn is_held_up(&self, slot: u32) -> bool {
+    fn is_held_up(&self, slot: Slot) -> bool {
         self.table[slot]
             .outbox
             .as_ref()
@@ -397,7 +403,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
-    pub(super) fn check_watermarks(&mut self, slot: u32) {
+    pub(super) fn check_watermarks(&mut self, slot: Slot) {
         if !self.hold_all(slot) {
             return self.end_without_room(slot);
         }
@@ -413,7 +419,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    fn begin_stall(&mut self, slot: u32) {
+    fn begin_stall(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         outbox.stalled_since = Some(self.now);
         self.stalled.append(&mut self.table, slot);
@@ -422,7 +428,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// The connection has recovered, or ends.
-    pub(super) fn end_stall(&mut self, slot: u32) {
+    pub(super) fn end_stall(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let Some(since) = outbox.stalled_since.take() else { return };
         self.stalled.remove(&mut self.table, slot);
@@ -444,7 +450,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Brings what the lease holds for an outbox in line with what it occupies; `false` if the budget has no room.
     ///
     /// Others give way to an open connection only: a `Goodbye` is not worth somebody else's end.
-    pub(super) fn account(&mut self, slot: u32) -> bool {
+    pub(super) fn account(&mut self, slot: Slot) -> bool {
         let Some(outbox) = &mut self.table[slot].outbox else { return true };
         let (occupied, charged) = (outbox.footprint(), outbox.charged);
         if occupied <= charged {

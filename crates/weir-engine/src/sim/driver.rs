@@ -18,6 +18,7 @@ use crate::budget::{Budget, Share};
 use crate::command::Command;
 use crate::net::Net;
 use crate::settings::ShardSettings;
+use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::time::Nanos;
 
@@ -52,7 +53,7 @@ pub struct Run {
     pub(super) foreign: usize,
     pub(super) foreign_turns: u32,
     /// Slots that were freed in the last turn.
-    pub(super) freed: Vec<u32>,
+    pub(super) freed: Vec<Slot>,
     /// The budget as the last turn began: how often it had refused, and how much of each share was used.
     pub(super) refused_before: u64,
     pub(super) used_before: [usize; Share::COUNT],

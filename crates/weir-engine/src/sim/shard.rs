@@ -13,6 +13,7 @@ use crate::mailbox::Mailbox;
 use crate::net::Net;
 use crate::settings::ShardSettings;
 use crate::shard::{Shard, Slices};
+use crate::slot::Slot;
 use crate::stats::ShardStats;
 use crate::time::Nanos;
 
@@ -154,7 +155,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.check_invariants()
     }
 
-    pub(crate) fn take_slow(&mut self) -> Vec<(u32, bool)> {
+    pub(crate) fn take_slow(&mut self) -> Vec<(Slot, bool)> {
         self.shard.take_slow()
     }
 
