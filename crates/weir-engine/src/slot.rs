@@ -1,4 +1,4 @@
-//! The place of a connection in its shard's table. A shard indexes everything by it.
+//! The places of a connection in the tables of its shard. A shard indexes everything by them.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,6 +8,12 @@ use std::ops::Range;
 /// Shape: 4 bytes; below 2^24, or [`Slot::NONE`]. A slot is used again: a [`crate::ConnId`] tells its connections apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(u32);
+
+/// A place in a shard's table of connections with TLS.
+///
+/// Shape: 4 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TlsSlot(u32);
 
 impl Slot {
     /// No connection: the end of a list, or a member that has left.
@@ -31,6 +37,21 @@ impl Slot {
     /// The slot itself; `None` for [`Slot::NONE`].
     pub(crate) fn some(self) -> Option<Slot> {
         (self != Slot::NONE).then_some(self)
+    }
+}
+
+impl TlsSlot {
+    /// A connection without TLS.
+    pub(crate) const NONE: TlsSlot = TlsSlot(u32::MAX);
+
+    /// The slots at these indices of the table.
+    pub(crate) fn all(indices: Range<u32>) -> impl DoubleEndedIterator<Item = TlsSlot> {
+        indices.map(TlsSlot)
+    }
+
+    /// Its index in the table.
+    pub(crate) const fn index(self) -> u32 {
+        self.0
     }
 }
 

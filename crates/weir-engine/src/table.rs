@@ -7,7 +7,7 @@ use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
 use crate::outbox::Outbox;
 use crate::pool::Block;
-use crate::slot::Slot;
+use crate::slot::{Slot, TlsSlot};
 use crate::time::Tick;
 use crate::topics::{Members, Memberships};
 use crate::wheel::{Timed, Timer};
@@ -24,8 +24,8 @@ pub(crate) struct Entry<S> {
     /// Gone once closed; the entry stays until the front has taken the report.
     pub(crate) socket: Option<S>,
     generation: u32,
-    /// Its place in the table of those with TLS; `NO_TLS` without.
-    pub(crate) tls: u32,
+    /// Its place in the table of those with TLS.
+    pub(crate) tls: TlsSlot,
     pub(crate) device: DeviceRef,
     pub(crate) origin: Origin,
     pub(crate) priority: Priority,
@@ -48,9 +48,6 @@ pub(crate) struct Entry<S> {
 /// An entry never takes more: 1,000,000 connections are 112 MB.
 pub(crate) const ENTRY_BYTES: usize = 112;
 const _: () = assert!(size_of::<Entry<std::os::fd::OwnedFd>>() <= ENTRY_BYTES);
-
-/// Stands where no TLS is.
-pub(crate) const NO_TLS: u32 = u32::MAX;
 
 /// No id is 0, which stands for "no connection" on the wire.
 const FIRST_GENERATION: u32 = 1;
@@ -268,7 +265,7 @@ impl<S> Table<S> {
         let entry = &mut self.entries[slot.index()];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
         debug_assert!(!entry.timer.is_armed() && entry.memberships.len() == 0);
-        debug_assert!(entry.tls == NO_TLS, "its keys go with its socket");
+        debug_assert!(entry.tls == TlsSlot::NONE, "its keys go with its socket");
         if entry.state != State::Free {
             self.by_priority[entry.priority.index()] -= 1;
         }
@@ -386,7 +383,7 @@ impl<S> Entry<S> {
 
     /// What is spoken on the socket, while there is one.
     pub(crate) fn transport(&self) -> Transport {
-        if self.tls == NO_TLS { Transport::Tcp } else { Transport::Tls }
+        if self.tls == TlsSlot::NONE { Transport::Tcp } else { Transport::Tls }
     }
 
     fn vacant() -> Self {
@@ -397,7 +394,7 @@ impl<S> Entry<S> {
             timer: Timer::IDLE,
             socket: None,
             generation: FIRST_GENERATION,
-            tls: NO_TLS,
+            tls: TlsSlot::NONE,
             device: DeviceRef(0),
             origin: Origin::default(),
             priority: Priority::Normal,

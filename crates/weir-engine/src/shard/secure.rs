@@ -21,9 +21,9 @@ use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::outbox::{GATHER_MAX, Sealed};
 use crate::pool::Block;
-use crate::slot::Slot;
+use crate::slot::{Slot, TlsSlot};
 use crate::stats::DropRule;
-use crate::table::{NO_TLS, State};
+use crate::table::State;
 use crate::tls::{Exhausted, Violation};
 
 /// What became of plaintext that was sealed and offered to a socket.
@@ -56,7 +56,7 @@ impl From<Exhausted> for Unsendable {
 
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn is_secure(&self, slot: Slot) -> bool {
-        self.table[slot].tls != NO_TLS
+        self.table[slot].tls != TlsSlot::NONE
     }
 
     /// Takes over the records of a connection that is being adopted.
@@ -87,9 +87,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Wipes the keys of a connection whose socket goes.
     pub(super) fn end_tls(&mut self, slot: Slot) {
-        let index = std::mem::replace(&mut self.table[slot].tls, NO_TLS);
-        if index != NO_TLS
-            && let Some(block) = self.tls.remove(index)
+        let tls_slot = std::mem::replace(&mut self.table[slot].tls, TlsSlot::NONE);
+        if tls_slot != TlsSlot::NONE
+            && let Some(block) = self.tls.remove(tls_slot)
         {
             self.drop_block(block);
         }
@@ -261,12 +261,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn seal_next(&mut self, slot: Slot) -> Result<Option<usize>, Exhausted> {
         loop {
             let entry = &self.table[slot];
-            let index = entry.tls;
+            let tls_slot = entry.tls;
             let is_closing = entry.state == State::Closing;
             let Some(outbox) = entry.outbox.as_ref().filter(|outbox| !outbox.is_empty()) else {
                 self.tls.scratch.clear();
-                let has_more = is_closing && self.tls.seal_farewell(index, &self.stats);
-                let has_more = has_more || self.tls.seal_due(index, &self.stats)?;
+                let has_more = is_closing && self.tls.seal_farewell(tls_slot, &self.stats);
+                let has_more = has_more || self.tls.seal_due(tls_slot, &self.stats)?;
                 return Ok(has_more.then_some(0));
             };
             if outbox.uncommitted().is_some_and(|item| item.is_expired(self.now)) {
@@ -275,7 +275,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
             let count = outbox.gather(&mut bufs, self.now);
-            let bytes = self.tls.seal(index, &bufs[..count], &self.stats)?;
+            let bytes = self.tls.seal(tls_slot, &bufs[..count], &self.stats)?;
             return Ok(Some(bytes));
         }
     }
@@ -380,8 +380,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if input.is_empty() || self.table[slot].state != State::Open {
             return Ok(());
         }
-        let index = self.table[slot].tls;
-        let tls = self.tls.get_mut(index).expect("a connection with TLS is open");
+        let tls_slot = self.table[slot].tls;
+        let tls = self.tls.get_mut(tls_slot).expect("a connection with TLS is open");
         if tls.is_ended {
             return Ok(());
         }

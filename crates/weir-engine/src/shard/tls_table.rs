@@ -4,26 +4,26 @@ use std::io::IoSlice;
 
 use crate::chunks::Chunks;
 use crate::pool::Block;
+use crate::slot::TlsSlot;
 use crate::stats::ShardStats;
-use crate::table::NO_TLS;
 use crate::tls::{Alert, Exhausted, Opened, Session, Version, Violation};
 
 /// The TLS side of the connections of a shard, and the scratch that their records are sealed in.
 ///
-/// Shape: chunks of at most [`SLOT_BYTES`] a connection, and a stack of the free places.
+/// Shape: chunks of at most [`ENTRY_BYTES`] a connection, and a stack of the free places.
 /// Limits: there is one for an entry of the connection table at most.
 /// Cost: insert, look-up and remove are O(1); what was secret is wiped with its removal.
 #[derive(Debug)]
 pub(super) struct TlsTable {
-    slots: Chunks<TlsSlot, CHUNK>,
-    free: Vec<u32>,
+    entries: Chunks<TlsEntry, CHUNK>,
+    free: Vec<TlsSlot>,
     /// What is sealed to be sent at once; kept for its room.
     pub(super) scratch: Vec<u8>,
 }
 
 /// The TLS side of one connection.
 #[derive(Debug)]
-pub(super) struct TlsSlot {
+pub(super) struct TlsEntry {
     session: Option<Session>,
     /// The beginning of a record. Until the connection is read from, all records that were read ahead.
     pub(super) partial: Option<Box<Block>>,
@@ -52,8 +52,8 @@ pub(super) enum Farewell {
 }
 
 /// A connection with TLS never takes more besides its entry.
-const SLOT_BYTES: usize = 184;
-const _: () = assert!(size_of::<TlsSlot>() <= SLOT_BYTES);
+const ENTRY_BYTES: usize = 184;
+const _: () = assert!(size_of::<TlsEntry>() <= ENTRY_BYTES);
 
 /// Some 50 KB a chunk.
 const CHUNK: usize = 256;
@@ -63,51 +63,51 @@ const SCRATCH_BYTES: usize = 17 * 1024;
 
 impl TlsTable {
     pub(super) const fn new() -> Self {
-        Self { slots: Chunks::new(), free: Vec::new(), scratch: Vec::new() }
+        Self { entries: Chunks::new(), free: Vec::new(), scratch: Vec::new() }
     }
 
     /// Takes over the records of a connection; returns its place.
-    pub(super) fn insert(&mut self, session: &mut Session) -> u32 {
+    pub(super) fn insert(&mut self, session: &mut Session) -> TlsSlot {
         if self.free.is_empty() {
-            let first = self.slots.len();
-            self.slots.grow(TlsSlot::vacant);
-            self.free.extend((first..self.slots.len()).rev());
+            let first = self.entries.len();
+            self.entries.grow(TlsEntry::vacant);
+            self.free.extend(TlsSlot::all(first..self.entries.len()).rev());
             self.scratch.reserve(SCRATCH_BYTES);
         }
-        let index = self.free.pop().expect("a chunk was just added");
-        self.slots[index].session = Some(session.take());
-        index
+        let slot = self.free.pop().expect("a chunk was just added");
+        self.entries[slot.index()].session = Some(session.take());
+        slot
     }
 
     /// Frees a place and wipes what was in it; what it held of a record is given back.
-    pub(super) fn remove(&mut self, index: u32) -> Option<Box<Block>> {
-        let slot = &mut self.slots[index];
+    pub(super) fn remove(&mut self, slot: TlsSlot) -> Option<Box<Block>> {
+        let entry = &mut self.entries[slot.index()];
         // The keys are wiped where they are.
-        slot.session = None;
-        self.free.push(index);
-        std::mem::replace(slot, TlsSlot::vacant()).partial
+        entry.session = None;
+        self.free.push(slot);
+        std::mem::replace(entry, TlsEntry::vacant()).partial
     }
 
     /// The TLS side of a connection, if it has one.
-    pub(super) fn get(&self, index: u32) -> Option<&TlsSlot> {
-        if index == NO_TLS { None } else { self.slots.get(index) }
+    pub(super) fn get(&self, slot: TlsSlot) -> Option<&TlsEntry> {
+        if slot == TlsSlot::NONE { None } else { self.entries.get(slot.index()) }
     }
 
     /// The same, to be changed.
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut TlsSlot> {
-        if index == NO_TLS { None } else { self.slots.get_mut(index) }
+    pub(super) fn get_mut(&mut self, slot: TlsSlot) -> Option<&mut TlsEntry> {
+        if slot == TlsSlot::NONE { None } else { self.entries.get_mut(slot.index()) }
     }
 
     /// Seals a record's worth of `bufs` into the scratch; returns how many bytes that is.
     pub(super) fn seal(
         &mut self,
-        index: u32,
+        slot: TlsSlot,
         bufs: &[IoSlice<'_>],
         stats: &ShardStats,
     ) -> Result<usize, Exhausted> {
         self.scratch.clear();
-        let slot = &mut self.slots[index];
-        let session = slot.open_session()?;
+        let entry = &mut self.entries[slot.index()];
+        let session = entry.open_session()?;
         note_refusal(session, stats);
         let sealed = session.seal(bufs, &mut self.scratch)?;
         stats.tls_records_sealed.add(1);
@@ -116,10 +116,14 @@ impl TlsTable {
     }
 
     /// Seals what has to leave though there is no plaintext; whether there was anything.
-    pub(super) fn seal_due(&mut self, index: u32, stats: &ShardStats) -> Result<bool, Exhausted> {
+    pub(super) fn seal_due(
+        &mut self,
+        slot: TlsSlot,
+        stats: &ShardStats,
+    ) -> Result<bool, Exhausted> {
         self.scratch.clear();
-        let slot = &mut self.slots[index];
-        let Ok(session) = slot.open_session() else { return Ok(false) };
+        let entry = &mut self.entries[slot.index()];
+        let Ok(session) = entry.open_session() else { return Ok(false) };
         if !session.is_due() {
             return Ok(false);
         }
@@ -131,12 +135,12 @@ impl TlsTable {
     }
 
     /// Seals what is said last behind what is in the scratch; whether there was anything to say.
-    pub(super) fn seal_farewell(&mut self, index: u32, stats: &ShardStats) -> bool {
-        let slot = &mut self.slots[index];
-        let (Farewell::Due(alert), Some(session)) = (slot.farewell, &mut slot.session) else {
+    pub(super) fn seal_farewell(&mut self, slot: TlsSlot, stats: &ShardStats) -> bool {
+        let entry = &mut self.entries[slot.index()];
+        let (Farewell::Due(alert), Some(session)) = (entry.farewell, &mut entry.session) else {
             return false;
         };
-        slot.farewell = Farewell::Over;
+        entry.farewell = Farewell::Over;
         if session.seal_alert(alert, &mut self.scratch).is_err() {
             return false;
         }
@@ -159,7 +163,7 @@ fn note_refusal(session: &Session, stats: &ShardStats) {
     }
 }
 
-impl TlsSlot {
+impl TlsEntry {
     const fn vacant() -> Self {
         Self {
             session: None,
@@ -203,7 +207,7 @@ impl TlsSlot {
         input: &mut [u8],
         stats: &ShardStats,
     ) -> Result<(Opened, Effort), Violation> {
-        let session = self.session.as_mut().expect("a slot in use has a session");
+        let session = self.session.as_mut().expect("an entry in use has a session");
         let before = session.records_opened();
         let opened = session.open(input);
         let key_changes = note_key_changes(session, stats);
@@ -215,7 +219,7 @@ impl TlsSlot {
 
     /// Bytes that the record that begins with `begun` still needs; as many as its header's while that is not whole.
     pub(super) fn missing_bytes(&self, begun: &[u8]) -> Result<usize, Violation> {
-        let session = self.session.as_ref().expect("a slot in use has a session");
+        let session = self.session.as_ref().expect("an entry in use has a session");
         let whole = session.record_bytes(begun)?.unwrap_or(HEADER_BYTES);
         Ok(whole.saturating_sub(begun.len()))
     }
@@ -228,9 +232,10 @@ const HEADER_BYTES: usize = 5;
 impl TlsTable {
     /// Looks for contradictions; `in_use` connections have TLS.
     pub(super) fn check(&self, in_use: usize) -> Result<(), String> {
-        let sessions = (0..self.slots.len()).filter(|index| self.slots[*index].session.is_some());
+        let sessions =
+            (0..self.entries.len()).filter(|index| self.entries[*index].session.is_some());
         let sessions = sessions.count();
-        if sessions != in_use || self.free.len() + in_use != self.slots.len() as usize {
+        if sessions != in_use || self.free.len() + in_use != self.entries.len() as usize {
             let free = self.free.len();
             return Err(format!("{in_use} connections have TLS, {sessions} sessions, {free} free"));
         }
