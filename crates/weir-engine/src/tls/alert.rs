@@ -1,7 +1,6 @@
 //! Alerts: what ends a connection, or would like to.
 
-use super::Version;
-use super::record::ALERT_BYTES;
+use super::protocol::Version;
 
 /// Something that a peer must not do; ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +93,9 @@ pub(super) fn read(version: Version, content: &[u8]) -> Result<Heard, Violation>
         },
     }
 }
+
+/// Bytes of an alert.
+pub(super) const ALERT_BYTES: usize = 2;
 
 const WARNING: u8 = 1;
 pub(super) const FATAL: u8 = 2;

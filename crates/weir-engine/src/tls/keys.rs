@@ -2,7 +2,7 @@
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::Cipher;
+use super::protocol::Cipher;
 use crate::sys::aead::{Algorithm, Hash, NONCE_BYTES, hkdf_expand};
 
 /// The longest key.

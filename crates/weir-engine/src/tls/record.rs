@@ -1,10 +1,11 @@
 //! One record: its header, its limits, its nonce, and how its content is sealed.
 
+use std::iter;
 use std::ops::Range;
 
 use super::alert::{Alert, Violation};
 use super::keys::IV_BYTES;
-use super::{Cipher, Version};
+use super::protocol::{Cipher, Version};
 use crate::sys::aead::{Aead, NONCE_BYTES, TAG_BYTES};
 
 /// Plaintext that one record holds at most (RFC 8446 section 5.1).
@@ -14,11 +15,14 @@ pub const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
 /// 5.2), which is also enough for what the ciphers of TLS 1.2 add.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PLAINTEXT_BYTES_MAX + 256;
 
+/// What a record that is sealed holds at most. Under the simulator `seals` may set less.
+#[cfg(not(any(test, feature = "sim")))]
+pub(crate) const fn plaintext_bytes_max() -> usize {
+    PLAINTEXT_BYTES_MAX
+}
+
 /// Bytes of a header: type, version, length.
 pub(super) const HEADER_BYTES: usize = 5;
-
-/// Bytes of an alert.
-pub(super) const ALERT_BYTES: usize = 2;
 
 /// What is in a record of an established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +31,13 @@ pub(super) enum ContentType {
     Alert = 21,
     Handshake = 22,
     ApplicationData = 23,
+}
+
+/// What a record is to hold: the first `bytes` of `parts`.
+pub(super) struct Content<I> {
+    pub(super) kind: ContentType,
+    pub(super) parts: I,
+    pub(super) bytes: usize,
 }
 
 /// How the records of a connection look.
@@ -51,6 +62,13 @@ impl ContentType {
             20 => Err(Violation::unexpected("change_cipher_spec after the handshake")),
             _ => Err(Violation::unexpected("a record of unknown type")),
         }
+    }
+}
+
+impl<'a> Content<iter::Once<&'a [u8]>> {
+    /// The whole of one piece.
+    pub(super) fn whole(kind: ContentType, content: &'a [u8]) -> Self {
+        Content { kind, parts: iter::once(content), bytes: content.len() }
     }
 }
 
@@ -109,15 +127,16 @@ impl Form {
         Ok((kind, start..start + bytes))
     }
 
-    /// Appends a record that holds the first `bytes` of `parts`.
+    /// Appends a record with this content.
     pub(super) fn seal<'a>(
         self,
         aead: &Aead,
         nonce: &[u8; NONCE_BYTES],
         sequence: u64,
-        (kind, parts, bytes): (ContentType, impl Iterator<Item = &'a [u8]>, usize),
+        content: Content<impl Iterator<Item = &'a [u8]>>,
         out: &mut Vec<u8>,
     ) {
+        let Content { kind, parts, bytes } = content;
         let (outer, inner_bytes) = match self.version {
             Version::Tls13 => (ContentType::ApplicationData, bytes + 1),
             Version::Tls12 => (kind, bytes),

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::PLAINTEXT_BYTES_MAX;
+use super::record::PLAINTEXT_BYTES_MAX;
 
 /// One record that has been sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

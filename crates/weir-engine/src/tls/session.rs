@@ -3,15 +3,19 @@
 #[cfg(any(test, feature = "sim"))]
 mod forge;
 
+use std::fmt;
 use std::io::IoSlice;
-use std::{fmt, iter};
 
 use zeroize::Zeroize;
 
-use super::alert::{self, Alert, Heard, Violation};
+use super::alert::{self, ALERT_BYTES, Alert, Heard, Violation};
 use super::keys::{IV_BYTES, KEY_BYTES_MAX, Keys, SECRET_BYTES_MAX, ratchet, traffic_keys};
-use super::record::{ALERT_BYTES, ContentType, Form, nonce};
-use super::{Cipher, Exhausted, Keys12, Opened, Version, plaintext_bytes_max};
+use super::protocol::{Cipher, Exhausted, Keys12, Opened, Version};
+#[cfg(not(any(test, feature = "sim")))]
+use super::record::plaintext_bytes_max;
+use super::record::{Content, ContentType, Form, nonce};
+#[cfg(any(test, feature = "sim"))]
+use super::seals::plaintext_bytes_max;
 use crate::sys::aead::Aead;
 
 /// The records of one connection, both ways.
@@ -201,7 +205,8 @@ impl Session {
         let bytes = all.min(plaintext_bytes_max());
         if bytes > 0 {
             let parts = plaintext.iter().map(|part| &**part);
-            self.state.seal((ContentType::ApplicationData, parts, bytes), out)?;
+            let kind = ContentType::ApplicationData;
+            self.state.seal(Content { kind, parts, bytes }, out)?;
         }
         Ok(bytes)
     }
@@ -215,8 +220,7 @@ impl Session {
         if self.state.is_send_closed {
             return Ok(());
         }
-        let content = alert.encode();
-        self.state.seal((ContentType::Alert, iter::once(content.as_slice()), content.len()), out)
+        self.state.seal(Content::whole(ContentType::Alert, &alert.encode()), out)
     }
 
     /// Seals a fatal alert by its code, also one that an established connection never ends with. Nothing more is
@@ -231,8 +235,7 @@ impl Session {
         }
         self.state.is_send_closed = true;
         // The last record is kept for this one: nothing else is sealed with it.
-        let record = (ContentType::Alert, iter::once(content.as_slice()), content.len());
-        self.state.seal_any(record, out);
+        self.state.seal_any(Content::whole(ContentType::Alert, &content), out);
     }
 
     /// Whether something has to leave though there is no plaintext: the answer to a `KeyUpdate` or, in TLS 1.2, to a
@@ -250,8 +253,7 @@ impl Session {
         }
         let is_late = state.send_sequence >= state.late_record();
         if state.version == Version::Tls13 && (state.is_update_due || is_late) {
-            let content = KEY_UPDATE.as_slice();
-            state.seal((ContentType::Handshake, iter::once(content), content.len()), out)?;
+            state.seal(Content::whole(ContentType::Handshake, &KEY_UPDATE), out)?;
             state.is_update_due = false;
             state.next_send_keys();
         }
@@ -358,19 +360,19 @@ impl State {
     /// Seals a record unless it is the last of these keys.
     fn seal<'a>(
         &mut self,
-        record: (ContentType, impl Iterator<Item = &'a [u8]>, usize),
+        content: Content<impl Iterator<Item = &'a [u8]>>,
         out: &mut Vec<u8>,
     ) -> Result<(), Exhausted> {
         if self.send_sequence >= self.last_record() {
             return Err(Exhausted);
         }
-        self.seal_any(record, out);
+        self.seal_any(content, out);
         Ok(())
     }
 
     fn seal_any<'a>(
         &mut self,
-        record: (ContentType, impl Iterator<Item = &'a [u8]>, usize),
+        content: Content<impl Iterator<Item = &'a [u8]>>,
         out: &mut Vec<u8>,
     ) {
         let sequence = self.send_sequence;
@@ -380,7 +382,7 @@ impl State {
         #[cfg(any(test, feature = "sim"))]
         super::seals::note(key, sequence, nonce);
         Aead::with(self.cipher.algorithm(), key, |aead| {
-            self.form().seal(aead, &nonce, sequence, record, out);
+            self.form().seal(aead, &nonce, sequence, content, out);
         });
     }
 

@@ -1,7 +1,7 @@
 //! What tests need beyond what a connection needs: short-lived keys, and records that no honest peer would seal.
 
-use super::super::record::{ContentType, nonce};
-use super::super::{RECORD_BYTES_MAX, Version};
+use super::super::protocol::Version;
+use super::super::record::{ContentType, RECORD_BYTES_MAX, nonce};
 use super::{Aead, Session};
 use crate::sys::aead::TAG_BYTES;
 
