@@ -7,7 +7,6 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
-use crate::mailbox::CreditKind;
 use crate::message::{Item, Message};
 use crate::tls::Session;
 
@@ -81,6 +80,31 @@ impl<S> Command<S> {
             | Command::Evict(..)
             | Command::Retire(_)
             | Command::Drain { .. } => CreditKind::Control,
+        }
+    }
+}
+
+/// What a credit permits to push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreditKind {
+    /// A message: to a topic, to all connections, or to one.
+    Message,
+    /// Any other command: adoptions, subscriptions, answers, ends. Devices cause most of them.
+    Control,
+}
+
+impl CreditKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 2;
+
+    /// Every kind.
+    pub const ALL: [CreditKind; CreditKind::COUNT] = [CreditKind::Message, CreditKind::Control];
+
+    /// The word in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CreditKind::Message => "messages",
+            CreditKind::Control => "control",
         }
     }
 }

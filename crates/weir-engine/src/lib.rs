@@ -31,16 +31,16 @@ mod wheel;
 
 pub use budget::{Budget, Share};
 pub use command::{
-    Adoption, Command, ConnectionInfo, Front, Inspect, InspectPage, InspectWhat, Report, Stretch,
-    StretchBegin, TlsAdoption, Urgent,
+    Adoption, Command, ConnectionInfo, CreditKind, Front, Inspect, InspectPage, InspectWhat,
+    Report, Stretch, StretchBegin, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
-pub use mailbox::{Bell, Credit, CreditKind, Full, Mailbox};
+pub use mailbox::{Credit, Full, Mailbox};
 pub use message::{Item, Message, TopicMessage};
-pub use net::{Net, Ready};
+pub use net::{Bell, Net, Ready};
 pub use settings::ShardSettings;
 pub use stats::{Cell, ConnectionLevel, DropRule, Durations, ShardStats};
 pub use sys::{ThreadShare, datagrams};

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::command::{Command, Urgent};
+use crate::command::{Command, CreditKind, Urgent};
 use crate::doze::{Credits, Doze};
-
-/// Rings the shard out of its wait; called only while it sleeps.
-pub type Bell = Box<dyn Fn() + Send + Sync>;
+use crate::net::Bell;
 
 /// The front's end of one shard's mailbox.
 ///
@@ -35,15 +33,6 @@ struct Shared<S> {
     capacities: [usize; CreditKind::COUNT],
     doze: Doze,
     bell: Bell,
-}
-
-/// What a credit permits to push.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CreditKind {
-    /// A message: to a topic, to all connections, or to one.
-    Message,
-    /// Any other command: adoptions, subscriptions, answers, ends. Devices cause most of them.
-    Control,
 }
 
 /// The right to push one command; returned unused when dropped.
@@ -125,22 +114,6 @@ impl<S> Mailbox<S> {
     /// Commands of a kind that the lane holds at the most.
     pub fn capacity(&self, kind: CreditKind) -> usize {
         self.shared.capacities[kind as usize]
-    }
-}
-
-impl CreditKind {
-    /// How many kinds there are.
-    pub const COUNT: usize = 2;
-
-    /// Every kind.
-    pub const ALL: [CreditKind; CreditKind::COUNT] = [CreditKind::Message, CreditKind::Control];
-
-    /// The word in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CreditKind::Message => "messages",
-            CreditKind::Control => "control",
-        }
     }
 }
 

@@ -7,6 +7,9 @@ use std::time::Duration;
 use crate::id::Priority;
 use crate::time::Nanos;
 
+/// Rings a thread out of its wait; called only while it sleeps.
+pub type Bell = Box<dyn Fn() + Send + Sync>;
+
 /// The network under a shard.
 ///
 /// Readiness is edge-triggered: after an edge the shard reads until a short read or `WouldBlock`, and writes until

@@ -128,21 +128,21 @@ impl Wheel {
     }
 
     /// Looks for contradictions between the timer of `slot` and its neighbours.
-    pub(crate) fn check_timer<S>(
+    pub(crate) fn check_timer(
         &self,
-        table: &crate::table::Table<S>,
+        timer_of: impl Fn(Slot) -> Timer,
         slot: Slot,
     ) -> Result<(), String> {
-        let timer = table[slot].timer;
+        let timer = timer_of(slot);
         if !timer.is_armed() {
             return Ok(());
         }
         let is_linked = if timer.previous == Slot::NONE {
             self.heads[timer.at.0 as usize % BUCKETS] == slot
         } else {
-            table[timer.previous].timer.next == slot
+            timer_of(timer.previous).next == slot
         };
-        let is_followed = timer.next == Slot::NONE || table[timer.next].timer.previous == slot;
+        let is_followed = timer.next == Slot::NONE || timer_of(timer.next).previous == slot;
         if is_linked && is_followed && timer.at > self.polled {
             return Ok(());
         }

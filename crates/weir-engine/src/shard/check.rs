@@ -197,7 +197,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             "over, and not freed"
         );
         sums.timers += usize::from(entry.timer.is_armed());
-        self.wheel.check_timer(&self.table, slot)?;
+        self.wheel.check_timer(|slot| self.table[slot].timer, slot)?;
         if is_held {
             let end = self.timer_due(slot);
             ensure!(entry.timer.at() <= end, "the timer comes behind the deadline {end:?}");

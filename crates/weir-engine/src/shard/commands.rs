@@ -4,9 +4,8 @@ use weir_wire::{CloseReason, ProstMessage, frame, v1};
 
 use super::fanout::Behind;
 use super::{Shard, key_of};
-use crate::command::{Adoption, Command, Front, Report, Urgent};
+use crate::command::{Adoption, Command, CreditKind, Front, Report, Urgent};
 use crate::id::{ConnId, TopicId};
-use crate::mailbox::CreditKind;
 use crate::message::Item;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;

@@ -7,9 +7,8 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use super::{Shard, Slices};
-use crate::command::Front;
+use crate::command::{CreditKind, Front};
 use crate::id::{ConnId, Priority, TopicId};
-use crate::mailbox::CreditKind;
 use crate::message::Message;
 use crate::net::Net;
 use crate::outbox::GATHER_MAX;

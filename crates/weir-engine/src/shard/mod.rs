@@ -33,9 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::{Budget, Lease, Share};
-use crate::command::{Front, Report};
+use crate::command::{CreditKind, Front, Report};
 use crate::id::Priority;
-use crate::mailbox::{CreditKind, Inbox};
+use crate::mailbox::Inbox;
 use crate::net::{Net, Ready};
 use crate::outbox::Outbox;
 use crate::pool::Pool;

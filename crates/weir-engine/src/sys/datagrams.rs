@@ -20,7 +20,7 @@ use rustix::net::{
 pub use batch::{Inbox, Outbox, Received, Sent};
 pub use peer::Peer;
 
-use crate::mailbox::Bell;
+use crate::net::Bell;
 
 /// Sockets on one address, among which the kernel shares out what comes: all of one sender's port to the same one.
 ///

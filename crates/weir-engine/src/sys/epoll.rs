@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use crate::id::Priority;
-use crate::mailbox::Bell;
+use crate::net::Bell;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
 
