@@ -6,11 +6,13 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
+use super::book::Says;
+use super::conn::{Conn, Phase};
 use super::driver::Run;
 use super::fault::Fault;
-use super::outgoing::{Direct, DirectWhat};
+use super::owed::{Direct, DirectWhat};
 use super::secure;
-use super::twin::{Conn, Phase, Says};
+use super::topic::topic_of;
 use crate::budget::Share;
 use crate::command::{
     Adoption, Command, Inspect, InspectPage, InspectWhat, Report, TlsAdoption, Urgent,
@@ -236,7 +238,7 @@ impl Run {
         }
     }
 
-    /// Looks at connections and holds the answer against the twin.
+    /// Looks at connections and holds the answer against the model.
     fn inspect(&mut self) -> Result<(), String> {
         let answer = Arc::new(Mutex::new(None::<InspectPage>));
         let slot = Arc::clone(&answer);
@@ -338,36 +340,36 @@ impl Run {
         match report {
             Report::Adopted { conn, ticket } => {
                 let index = index_of(ticket)?;
-                let twin = &mut self.conns[index];
-                if twin.phase != Phase::Offered {
-                    return Err(format!("{conn:?} is adopted while {:?}", twin.phase));
+                let model = &mut self.conns[index];
+                if model.phase != Phase::Offered {
+                    return Err(format!("{conn:?} is adopted while {:?}", model.phase));
                 }
                 if self.freed.contains(&conn.slot()) {
                     self.faults.note(Fault::SlotReuse);
                 }
-                (twin.id, twin.phase) = (Some(conn), Phase::Open);
+                (model.id, model.phase) = (Some(conn), Phase::Open);
                 self.to_welcome.push(index);
             }
             Report::Refused { ticket, .. } => {
-                let twin = &mut self.conns[index_of(ticket)?];
-                if twin.phase != Phase::Offered {
-                    return Err(format!("refused while {:?}", twin.phase));
+                let model = &mut self.conns[index_of(ticket)?];
+                if model.phase != Phase::Offered {
+                    return Err(format!("refused while {:?}", model.phase));
                 }
-                twin.phase = Phase::Over;
-                let peer = twin.peer;
+                model.phase = Phase::Over;
+                let peer = model.peer;
                 self.live.retain(|other| self.conns[*other].phase != Phase::Over);
                 self.shard.net().bury(peer);
             }
             Report::Received { conn, device, body, .. } => {
-                let twin = &mut self.conns[device.0 as usize];
-                if twin.phase != Phase::Open || twin.id != Some(conn) {
-                    return Err(format!("a frame of {conn:?} while {:?}", twin.phase));
+                let model = &mut self.conns[device.0 as usize];
+                if model.phase != Phase::Open || model.id != Some(conn) {
+                    return Err(format!("a frame of {conn:?} while {:?}", model.phase));
                 }
-                let consumed = twin.consumed(self.shard.net().link_of(twin.peer));
-                let expected = twin.incoming.bodies.front();
+                let consumed = model.consumed(self.shard.net().link_of(model.peer));
+                let expected = model.incoming.bodies.front();
                 if expected.is_some_and(|(end, due)| *end <= consumed && due[..] == body[..]) {
-                    twin.incoming.bodies.pop_front();
-                } else if !twin.outgoing.is_wild {
+                    model.incoming.bodies.pop_front();
+                } else if !model.outgoing.is_wild {
                     return Err(format!("{conn:?} sent {body:?}, not {expected:?}"));
                 }
             }
@@ -375,8 +377,8 @@ impl Run {
                 self.take_resume_next(conn, topic, resume, after)?;
             }
             Report::ResumeRefused { conn, topic, resume } => {
-                let twin = self.conns.iter_mut().find(|twin| twin.id == Some(conn));
-                if !twin.is_some_and(|twin| twin.refused.remove(&(topic.0 as usize, resume))) {
+                let model = self.conns.iter_mut().find(|model| model.id == Some(conn));
+                if !model.is_some_and(|model| model.refused.remove(&(topic.0 as usize, resume))) {
                     return Err(format!("{conn:?} is refused resume {resume} of {topic:?}"));
                 }
             }
@@ -387,8 +389,8 @@ impl Run {
                 self.take_closed(conn, device.0 as usize, reason, &topics)?;
             }
             Report::Retired { topic } => {
-                let twin = &mut self.topics[topic.0 as usize];
-                if !std::mem::take(&mut twin.is_retiring) {
+                let model = &mut self.topics[topic.0 as usize];
+                if !std::mem::take(&mut model.is_retiring) {
                     return Err(format!("{topic:?} is retired unasked"));
                 }
             }
@@ -421,10 +423,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-pub(super) fn topic_of(index: usize) -> TopicId {
-    TopicId(u32::try_from(index).expect("a handful of topics"))
 }
 
 fn device_of(index: usize) -> DeviceRef {

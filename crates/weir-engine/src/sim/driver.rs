@@ -1,4 +1,4 @@
-//! A run: devices and a front that do at random what they may do, and the twin that is held against the shard.
+//! A run: devices and a front that do at random what they may do, and the reference model that the shard is held against.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,14 +6,15 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 
 use super::Plant;
+use super::book::Book;
+use super::conn::{Conn, Phase};
 use super::dice::Dice;
 use super::fault::{Fault, Faults};
 use super::front::Reports;
 use super::net::SimOffer;
-use super::rooms::TopicTwin;
 use super::secure;
 use super::shard::SimShard;
-use super::twin::{Book, Conn, Phase};
+use super::topic::TopicModel;
 use crate::budget::{Budget, Share};
 use crate::command::Command;
 use crate::net::Net;
@@ -38,7 +39,7 @@ pub struct Run {
     pub(super) live: Vec<usize>,
     /// Adopted, and not greeted yet because the lane had no room.
     pub(super) to_welcome: Vec<usize>,
-    pub(super) topics: Vec<TopicTwin>,
+    pub(super) topics: Vec<TopicModel>,
     /// Resumes begun so far; and those that have asked for their next part.
     pub(super) resumes_begun: u32,
     pub(super) to_resume: Vec<(usize, usize, u32)>,

@@ -1,13 +1,11 @@
-//! The devices' end of a format: server's bytes back to the frames that the books compare, and what devices say as their
-//! format has it.
+//! The device's end of a format: it turns a server's bytes back into frames, and makes a client's frames.
 
 use weir_wire::format::{self, Format};
 use weir_wire::ws::{self, Opcode};
 use weir_wire::{ProstMessage, frame, json, v1};
 
+use super::book::framed;
 use super::dice::Dice;
-use super::outgoing::{Answer, Reply};
-use super::twin::{Conn, Incoming, framed};
 
 /// The first whole thing in what a device has received.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,119 +104,6 @@ fn event(text: &str) -> Option<Unit> {
     };
     let retry_ms = retry_ms.and_then(Result::ok).unwrap_or(0);
     (retry_ms == due_ms).then_some(Unit::Event(frame, positions))
-}
-
-/// A message that the front gets, as its body.
-fn hello_body(bytes: usize) -> Vec<u8> {
-    use v1::client_message::Kind;
-    let hello = v1::Hello { token: "h".repeat(bytes), ..v1::Hello::default() };
-    v1::ClientMessage { kind: Some(Kind::Hello(hello)) }.encode_to_vec()
-}
-
-impl Conn {
-    /// Has the device say something that the front gets.
-    pub(crate) fn say_hello(&mut self, dice: &mut Dice, bytes: usize) {
-        let body = hello_body(bytes);
-        let end = self.say(&body, dice);
-        if self.format != Format::Sse {
-            self.incoming.bodies.push_back((end, body));
-        }
-    }
-
-    /// Has the device say something that is answered.
-    pub(crate) fn ask(&mut self, body: &[u8], reply: Reply, dice: &mut Dice) {
-        let end = self.say(body, dice);
-        if self.format != Format::Sse {
-            self.outgoing.answers.push_back(Answer { end, reply });
-        }
-    }
-
-    fn say(&mut self, body: &[u8], dice: &mut Dice) -> u64 {
-        self.incoming.say(body, dice, &mut Answers(&mut self.outgoing.answers))
-    }
-}
-
-impl Incoming {
-    /// Appends a message with this body to what a device will write, as its format has it; returns where it ends.
-    ///
-    /// `answers` get what is answered to what stands between its parts. Who reads events says nothing: its end is 0.
-    fn say(&mut self, body: &[u8], dice: &mut Dice, answers: &mut Answers<'_>) -> u64 {
-        match self.format {
-            Format::Stream => self.compose(&framed(body)),
-            Format::WsProtobuf => self.say_ws(Opcode::Binary, body, dice, answers),
-            Format::WsJson => {
-                let message = v1::ClientMessage::decode(body).expect("it says what is known");
-                let text = json::client_message_to_json(&message);
-                self.say_ws(Opcode::Text, text.as_bytes(), dice, answers)
-            }
-            Format::Sse => {
-                self.compose_bad(body);
-                0
-            }
-        }
-    }
-
-    /// A WebSocket message, whole or in parts with control frames between them.
-    pub(crate) fn say_ws(
-        &mut self,
-        opcode: Opcode,
-        payload: &[u8],
-        dice: &mut Dice,
-        answers: &mut Answers<'_>,
-    ) -> u64 {
-        let parts = if dice.chance(1 << 14) { dice.between(2, 5) } else { 1 };
-        let (mut rest, mut opcode) = (payload, opcode);
-        for _ in 1..parts {
-            let (part, more) = rest.split_at(dice.index(rest.len() + 1));
-            let mut bytes = client_frame(opcode, part, dice);
-            bytes[0] &= 0x7f;
-            self.compose_bad(&bytes);
-            (rest, opcode) = (more, Opcode::Continuation);
-            if dice.chance(1 << 14) {
-                let control = self.control(dice, answers);
-                let end = self.compose_bad(&control);
-                self.ends.push_back(end);
-                answers.close(end);
-            }
-        }
-        let bytes = client_frame(opcode, rest, dice);
-        self.compose(&bytes)
-    }
-
-    /// A ping or a pong by itself.
-    pub(crate) fn say_control(&mut self, dice: &mut Dice, answers: &mut Answers<'_>) {
-        let control = self.control(dice, answers);
-        let end = self.compose(&control);
-        answers.close(end);
-    }
-
-    /// A pong, or a ping and its answer, of which it is not yet known when it is due.
-    fn control(&self, dice: &mut Dice, answers: &mut Answers<'_>) -> Vec<u8> {
-        let payload: Vec<u8> = vec![7; dice.index(20)];
-        if dice.chance(1 << 15) {
-            return client_frame(Opcode::Pong, &payload, dice);
-        }
-        answers.0.push_back(Answer { end: u64::MAX, reply: Reply::Control(payload.clone()) });
-        client_frame(Opcode::Ping, &payload, dice)
-    }
-
-    /// The answer to a ping of the server.
-    pub(crate) fn say_pong(&mut self, dice: &mut Dice) {
-        let pong = client_frame(Opcode::Pong, &[], dice);
-        self.compose(&pong);
-    }
-}
-
-/// What is to be answered to a device.
-pub(crate) struct Answers<'a>(pub(crate) &'a mut std::collections::VecDeque<Answer>);
-
-impl Answers<'_> {
-    /// What it answers ends here.
-    fn close(&mut self, end: u64) {
-        if let Some(last) = self.0.back_mut().filter(|last| last.end == u64::MAX) {
-            last.end = end;
-        }
-    }
 }
 
 /// A client's frame with a mask of its own.

@@ -36,31 +36,40 @@
 //! shard.advance(Duration::from_secs(1));
 //! ```
 //!
-//! [`Run`] drives such a shard at random and holds it against a twin after every turn; [`run_seed`] runs one.
+//! [`Run`] drives such a shard at random and holds it against a reference model after every turn; [`run_seed`] runs one.
 //!
 //! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
 //!
-//! The files: `net`, `link` (the kernel), `fault`, `dice` (what goes wrong, and when), `shard`, `front` (stepping by
-//! hand); `driver` (a run), `peers` (what devices do), `secure` (those with TLS), `edge` (those that speak no
-//! stream of frames), `asks`, `rooms` (what the front does), `twin`, `outgoing`, `positions` (what must come of it), `verify`, `signs` (what is held against what).
+//! The files, from the bottom up:
+//! - `fault` and `dice` say what goes wrong, and when; `link` and `net` are the kernel.
+//! - `book` knows all frames that were sent. `edge` and `secure` are a device's end of formats and of TLS.
+//! - `incoming`, `owed`, `positions`, `outgoing`, `conn` and `topic` are the reference model.
+//! - `shard` and `front` are stepped by hand; `driver` makes a run of that.
+//! - `asks` and `rooms` are what the front does in a run, `peers` and `records` what devices do.
+//! - `verify` and `signs` hold the shard against the model.
 
 mod asks;
 mod blocks;
+mod book;
+mod conn;
 mod dice;
 mod driver;
 mod edge;
 mod fault;
 mod front;
+mod incoming;
 mod link;
 mod net;
 mod outgoing;
+mod owed;
 mod peers;
 mod positions;
+mod records;
 mod rooms;
 mod secure;
 mod shard;
 mod signs;
-mod twin;
+mod topic;
 mod verify;
 
 pub use blocks::{Blocks, PooledBlock};

@@ -1,4 +1,4 @@
-//! The twin of what leaves for a device: what must come, in which order, and what may be missing.
+//! The reference model of what leaves for a device: what must come, in which order, and what may be missing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,97 +6,12 @@ use weir_wire::format::Format;
 use weir_wire::hot::Push;
 use weir_wire::{ErrorCode, ProstMessage, frame, v1};
 
+use super::book::{Book, Says, Sent, priority_of};
 use super::edge::{self, Unit};
+use super::owed::{Answer, Direct, DirectWhat, Look, Reply, Seen, Turns};
 use super::positions::Told;
-use super::twin::{Book, Sent, priority_of};
 use crate::id::{SlowPolicy, TopicId};
 use crate::time::Nanos;
-
-/// Something for one connection alone, in the order of the lane.
-#[derive(Debug, Clone)]
-pub(crate) struct Direct {
-    pub(crate) what: DirectWhat,
-    pub(crate) position: u64,
-    /// The topic that the connection has left when it reads this.
-    pub(crate) left: Option<usize>,
-}
-
-/// What it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DirectWhat {
-    /// A frame by its number.
-    Frame(u32),
-    /// A message that was missed, by its number.
-    Missed(u32),
-    /// The error for one topic too many.
-    TooMany,
-    /// The error for a topic that is being resumed.
-    Busy,
-}
-
-impl Direct {
-    /// Whether it may be dropped for its age.
-    fn may_expire(&self, book: &Book, now: Nanos) -> bool {
-        match self.what {
-            DirectWhat::Frame(number) | DirectWhat::Missed(number) => book.is_expired(number, now),
-            DirectWhat::TooMany | DirectWhat::Busy => false,
-        }
-    }
-}
-
-/// What the shard itself answers, once it has read to `end`.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) end: u64,
-    pub(crate) reply: Reply,
-}
-
-/// What it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
-    /// `Pong`, and what it carries.
-    Pong(Vec<u8>),
-    /// The same in a control frame of WebSocket.
-    Control(Vec<u8>),
-    /// The error for what is not understood.
-    Error,
-}
-
-/// Turns in which something held, as intervals.
-///
-/// Limits: the last [`INTERVALS_MAX`] of them; what is older counts as one.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Turns {
-    intervals: VecDeque<(u64, u64)>,
-}
-
-const INTERVALS_MAX: usize = 64;
-
-impl Turns {
-    /// It held in `turn`, which is no earlier than the last one noted.
-    pub(crate) fn note(&mut self, turn: u64) {
-        match self.intervals.back_mut() {
-            Some((_, last)) if turn <= *last + 1 => *last = turn,
-            Some(_) | None => self.intervals.push_back((turn, turn)),
-        }
-        if self.intervals.len() > INTERVALS_MAX
-            && let Some((first, _)) = self.intervals.pop_front()
-            && let Some(oldest) = self.intervals.front_mut()
-        {
-            oldest.0 = first;
-        }
-    }
-
-    /// Whether it held in `turn`, which is the last one.
-    pub(crate) fn is_last(&self, turn: u64) -> bool {
-        self.intervals.back().is_some_and(|(_, last)| *last == turn)
-    }
-
-    /// Whether it held in any turn from `first` to `last`.
-    fn holds_within(&self, first: u64, last: u64) -> bool {
-        self.intervals.iter().rev().any(|interval| interval.0 <= last && first <= interval.1)
-    }
-}
 
 /// What must reach one connection.
 #[derive(Debug, Clone, Default)]
@@ -133,25 +48,6 @@ pub(crate) struct Outgoing {
 
 /// When something was begun: the time, and the turn.
 type Begun = (Nanos, u64);
-
-/// What was seen of the frames that one look brought.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) delivered: u64,
-    pub(crate) expired: u64,
-}
-
-/// When and how a look is taken.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
-    pub(crate) now: Nanos,
-    /// Bytes that the shard has read from the device.
-    pub(crate) consumed: u64,
-    /// It is the queue that is looked at: what has expired may still stand in it.
-    pub(crate) is_queue: bool,
-    /// When, and in which turn, the bytes were sealed, if that was earlier.
-    pub(crate) sealed_in: Option<(Nanos, u64)>,
-}
 
 impl Outgoing {
     pub(crate) fn new(format: Format, tells_positions: bool) -> Self {
@@ -250,6 +146,61 @@ impl Outgoing {
         let frame = self.gathered_frame(book)?;
         let number = self.take_frame(&frame, book, look, begun, seen)?;
         self.take_id(number, id, book, look)
+    }
+
+    /// Takes note of an event's id.
+    fn take_id(
+        &mut self,
+        number: Option<u32>,
+        id: Option<&[v1::Position]>,
+        book: &Book,
+        look: Look,
+    ) -> Result<(), String> {
+        let mut told = std::mem::take(&mut self.told);
+        told.take_id(number, id, book, |topic, offset| {
+            self.check_nothing_missing(topic, offset, book, look)
+        })?;
+        self.told = told;
+        Ok(())
+    }
+
+    /// All of a topic up to `offset` has come or may never come.
+    fn check_nothing_missing(
+        &self,
+        topic: usize,
+        offset: u64,
+        book: &Book,
+        look: Look,
+    ) -> Result<(), String> {
+        let is_before = |number: u32| {
+            let sent = book.sent(number);
+            sent.topic == Some(topic) && sent.of_topic.offset <= offset
+        };
+        // What follows the end of the topic belongs to another resume, which may begin further back.
+        let is_of_this = |direct: &&Direct| match direct.what {
+            DirectWhat::Frame(number) => {
+                !matches!(book.sent(number).says, Says::Unsubscribed(left, _) if left == topic)
+            }
+            DirectWhat::Missed(_) | DirectWhat::TooMany | DirectWhat::Busy => true,
+        };
+        let directs = self.directs.iter().take_while(is_of_this);
+        let missed = directs.filter_map(|direct| match direct.what {
+            DirectWhat::Missed(number) => Some(number),
+            DirectWhat::Frame(_) | DirectWhat::TooMany | DirectWhat::Busy => None,
+        });
+        let pushed = self.pushes.iter().copied();
+        let is_missing = |number: &u32| {
+            let may_miss = book.is_expired(*number, look.now)
+                || self.has_left(*number, book)
+                || self.may_skip(*number, book);
+            is_before(*number) && !may_miss
+        };
+        if let Some(number) = missed.chain(pushed).find(is_missing) {
+            return Err(format!("message {number} has not come"));
+        }
+        let Some(due) = self.newest.get(&topic) else { return Ok(()) };
+        let count = due.iter().take_while(|number| is_before(**number)).count();
+        self.check_given_way(due, count, book, look.now)
     }
 
     /// The frame that the gathered events were made of: one with a message, or that of a tick.
@@ -578,7 +529,7 @@ impl Outgoing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::twin::OfTopic;
+    use super::super::book::OfTopic;
     use super::*;
 
     /// Fails when only the last turn in which it was stalled is compared (`may_skip`).
@@ -597,14 +548,5 @@ mod tests {
         }
         let skips: Vec<bool> = (0..6).map(|number| outgoing.may_skip(number, &book)).collect();
         assert_eq!(skips, [true, true, false, true, true, false]);
-    }
-
-    #[test]
-    fn of_many_intervals_the_oldest_count_as_one() {
-        let mut turns = Turns::default();
-        (0..200).for_each(|turn| turns.note(turn * 2));
-        assert_eq!(turns.intervals.len(), INTERVALS_MAX);
-        assert!(turns.holds_within(1, 1) && turns.holds_within(398, 500));
-        assert!(!turns.holds_within(397, 397) && !turns.holds_within(399, 500));
     }
 }

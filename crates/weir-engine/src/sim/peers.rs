@@ -6,13 +6,14 @@ use weir_wire::format::Format;
 use weir_wire::ws::{self, Opcode};
 use weir_wire::{CloseReason, PING_BYTES_MAX, frame, hot};
 
+use super::conn::{Conn, Phase, Reading};
 use super::driver::Run;
-use super::edge::{self, Answers};
+use super::edge;
 use super::fault::Fault;
+use super::incoming::Answers;
 use super::link::{Owner, PeerId};
-use super::outgoing::{Answer, Look, Reply};
+use super::owed::{Answer, Look, Reply};
 use super::secure::Piece;
-use super::twin::{Conn, Phase, Reading};
 
 /// Key of a field that `weir.v1` does not know, length-delimited.
 const UNKNOWN_KEY: u8 = 15 << 3 | 2;

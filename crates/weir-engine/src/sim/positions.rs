@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_wire::v1::Position;
 
-use super::outgoing::{Direct, DirectWhat, Look, Outgoing};
-use super::twin::{Book, Says, epoch_of};
+use super::book::{Book, Says, epoch_of};
 
 /// The topics of a reader of events as it sees them.
 #[derive(Debug, Clone, Default)]
@@ -30,19 +29,18 @@ impl Told {
     pub(crate) fn new(tells_all: bool) -> Self {
         Self { tells_all, topics: BTreeMap::new() }
     }
-}
 
-impl Outgoing {
     /// Takes note of an event with frame `number` (`None`: one of the shard's own), and holds its id against all else.
     ///
     /// Who comes back with the id gets what is behind its positions: so all before them must have come or never come,
-    /// and nothing behind them may have come or be passed over.
+    /// and nothing behind them may have come or be passed over. `check_all_came` says whether all of a topic up to an
+    /// offset has come, or may never come.
     pub(crate) fn take_id(
         &mut self,
         number: Option<u32>,
         id: Option<&[Position]>,
         book: &Book,
-        look: Look,
+        check_all_came: impl Fn(usize, u64) -> Result<(), String>,
     ) -> Result<(), String> {
         let sent = number.map(|number| book.sent(number));
         let own = match sent.map(|sent| (sent.says, sent.topic)) {
@@ -53,19 +51,19 @@ impl Outgoing {
             }
             Some((Says::Subscribed(topic, offset), _)) => {
                 let at = At { came: offset, told: offset, is_in: true };
-                self.told.topics.insert(topic, at);
+                self.topics.insert(topic, at);
                 Some(topic)
             }
             Some((Says::Unsubscribed(topic, offset), _)) => offset.map(|_| topic),
             Some((Says::Nothing | Says::Welcome, _)) | None => None,
         };
         match (own, id) {
-            (Some(topic), Some(id)) => self.check_id(topic, id, book, look)?,
+            (Some(topic), Some(id)) => self.check_id(topic, id, check_all_came)?,
             (None, None) => {}
             (own, id) => return Err(format!("an event of topic {own:?} has the id {id:?}")),
         }
         if let Some(Says::Unsubscribed(topic, _)) = sent.map(|sent| sent.says)
-            && let Some(at) = self.told.topics.get_mut(&topic)
+            && let Some(at) = self.topics.get_mut(&topic)
         {
             at.is_in = false;
         }
@@ -73,7 +71,7 @@ impl Outgoing {
     }
 
     fn note_came(&mut self, topic: usize, offset: u64) -> Result<(), String> {
-        let at = self.told.topics.get_mut(&topic).ok_or("an event of a topic before Subscribed")?;
+        let at = self.topics.get_mut(&topic).ok_or("an event of a topic before Subscribed")?;
         if offset <= at.told || offset <= at.came {
             return Err(format!(
                 "offset {offset} of topic {topic} came behind its position: {at:?}"
@@ -87,11 +85,10 @@ impl Outgoing {
         &mut self,
         own: usize,
         id: &[Position],
-        book: &Book,
-        look: Look,
+        check_all_came: impl Fn(usize, u64) -> Result<(), String>,
     ) -> Result<(), String> {
-        let topics = self.told.topics.clone();
-        let is_due = |topic: &usize, at: &At| at.is_in && (*topic == own || self.told.tells_all);
+        let topics = self.topics.clone();
+        let is_due = |topic: &usize, at: &At| at.is_in && (*topic == own || self.tells_all);
         let is_named = |topic: usize| id.iter().any(|position| position.epoch == epoch_of(topic));
         if let Some((topic, _)) =
             topics.iter().find(|(topic, at)| is_due(topic, at) && !is_named(**topic))
@@ -107,51 +104,12 @@ impl Outgoing {
             if *offset < at.came || *offset < at.told {
                 return Err(format!("{id:?} goes back in topic {topic}: {at:?}"));
             }
-            self.check_nothing_missing(*topic, *offset, book, look)
+            check_all_came(*topic, *offset)
                 .map_err(|what| format!("{id:?} names offset {offset} of topic {topic}: {what}"))?;
-            if let Some(at) = self.told.topics.get_mut(topic) {
+            if let Some(at) = self.topics.get_mut(topic) {
                 at.told = *offset;
             }
         }
         Ok(())
-    }
-
-    /// All of a topic up to `offset` has come or may never come.
-    fn check_nothing_missing(
-        &self,
-        topic: usize,
-        offset: u64,
-        book: &Book,
-        look: Look,
-    ) -> Result<(), String> {
-        let is_before = |number: u32| {
-            let sent = book.sent(number);
-            sent.topic == Some(topic) && sent.of_topic.offset <= offset
-        };
-        // What follows the end of the topic belongs to another resume, which may begin further back.
-        let is_of_this = |direct: &&Direct| match direct.what {
-            DirectWhat::Frame(number) => {
-                !matches!(book.sent(number).says, Says::Unsubscribed(left, _) if left == topic)
-            }
-            DirectWhat::Missed(_) | DirectWhat::TooMany | DirectWhat::Busy => true,
-        };
-        let directs = self.directs.iter().take_while(is_of_this);
-        let missed = directs.filter_map(|direct| match direct.what {
-            DirectWhat::Missed(number) => Some(number),
-            DirectWhat::Frame(_) | DirectWhat::TooMany | DirectWhat::Busy => None,
-        });
-        let pushed = self.pushes.iter().copied();
-        let is_missing = |number: &u32| {
-            let may_miss = book.is_expired(*number, look.now)
-                || self.has_left(*number, book)
-                || self.may_skip(*number, book);
-            is_before(*number) && !may_miss
-        };
-        if let Some(number) = missed.chain(pushed).find(is_missing) {
-            return Err(format!("message {number} has not come"));
-        }
-        let Some(due) = self.newest.get(&topic) else { return Ok(()) };
-        let count = due.iter().take_while(|number| is_before(**number)).count();
-        self.check_given_way(due, count, book, look.now)
     }
 }

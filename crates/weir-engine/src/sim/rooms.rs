@@ -1,42 +1,19 @@
 //! The front's part for topics: messages by their policies, ticks, and the rings that resumes are served from.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_wire::format::Format;
 use weir_wire::hot;
 
-use super::asks::topic_of;
+use super::book::{OfTopic, Says, epoch_of, name_of, priority_of};
+use super::conn::{Phase, Resuming};
 use super::driver::Run;
-use super::outgoing::{Direct, DirectWhat};
-use super::twin::{OfTopic, Phase, Resuming, Says, epoch_of, name_of, priority_of};
+use super::owed::{Direct, DirectWhat};
+use super::topic::{Kept, TopicModel, topic_of};
 use crate::command::{Command, Stretch, StretchBegin};
 use crate::id::{ConnId, SlowPolicy, TopicId};
 use crate::message::{Message, TopicMessage};
-
-/// A topic as the front knows it.
-#[derive(Debug, Default)]
-pub(super) struct TopicTwin {
-    pub(super) members: Vec<usize>,
-    pub(super) count: i64,
-    pub(super) is_retiring: bool,
-    pub(super) slow: SlowPolicy,
-    has_ticks: bool,
-    /// Offset of the last message.
-    head: u64,
-    /// The last messages, as many as it keeps.
-    ring: VecDeque<Kept>,
-    ring_max: usize,
-}
-
-/// A message in a ring.
-#[derive(Debug)]
-struct Kept {
-    offset: u64,
-    number: u32,
-    message: Arc<Message>,
-}
 
 /// What a message is to be.
 struct Wanted {
@@ -45,18 +22,6 @@ struct Wanted {
     key: Option<u8>,
     is_tick: bool,
     singles: Vec<(Arc<Message>, u32)>,
-}
-
-impl TopicTwin {
-    /// The messages that its ring keeps.
-    pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Message>> {
-        self.ring.iter().map(|kept| &kept.message)
-    }
-
-    /// Empties the ring, so that nothing holds its messages.
-    pub(super) fn forget(&mut self) {
-        self.ring.clear();
-    }
 }
 
 /// The frame of a tick of a topic.
@@ -70,12 +35,12 @@ fn tick_frame(topic: usize, head: u64, singles: &[(Arc<Message>, u32)]) -> Vec<u
 
 impl Run {
     /// A topic of some kind.
-    pub(super) fn topic(&mut self) -> TopicTwin {
-        TopicTwin {
+    pub(super) fn topic(&mut self) -> TopicModel {
+        TopicModel {
             slow: *self.dice.pick(&SlowPolicy::ALL).unwrap_or(&SlowPolicy::Close),
             has_ticks: self.dice.chance(1 << 15),
             ring_max: [0, 3, 12][self.dice.index(3)],
-            ..TopicTwin::default()
+            ..TopicModel::default()
         }
     }
 
@@ -149,12 +114,12 @@ impl Run {
 
     pub(super) fn publish(&mut self) {
         let topic = self.dice.index(self.topics.len());
-        let twin = &self.topics[topic];
-        if twin.is_retiring {
+        let model = &self.topics[topic];
+        if model.is_retiring {
             return;
         }
-        let next = twin.head + 1;
-        let is_tick = twin.has_ticks && self.dice.chance(3 << 14);
+        let next = model.head + 1;
+        let is_tick = model.has_ticks && self.dice.chance(3 << 14);
         let count = if is_tick { self.dice.between(1, 4) } else { 1 };
         let singles: Option<Vec<_>> =
             (next..next + u64::from(count)).map(|offset| self.single(topic, offset)).collect();
@@ -180,10 +145,10 @@ impl Run {
         first: u64,
         singles: &[(Arc<Message>, u32)],
     ) {
-        let twin = &mut self.topics[topic];
-        for index in &twin.members {
+        let model = &mut self.topics[topic];
+        for index in &model.members {
             let outgoing = &mut self.conns[*index].outgoing;
-            match twin.slow {
+            match model.slow {
                 SlowPolicy::Conflate => {
                     let due = outgoing.newest.entry(topic).or_default();
                     due.extend(singles.iter().map(|(_, number)| number));
@@ -192,11 +157,11 @@ impl Run {
             }
         }
         for (offset, (message, number)) in (first..).zip(singles) {
-            twin.head = offset;
+            model.head = offset;
             let message = Arc::clone(message);
-            twin.ring.push_back(Kept { offset, number: *number, message });
-            if twin.ring.len() > twin.ring_max {
-                twin.ring.pop_front();
+            model.ring.push_back(Kept { offset, number: *number, message });
+            if model.ring.len() > model.ring_max {
+                model.ring.pop_front();
             }
         }
     }
@@ -289,8 +254,8 @@ impl Run {
     pub(super) fn resume(&mut self) {
         let Some(index) = self.pick_open() else { return };
         let topic = self.dice.index(self.topics.len());
-        let (Some(conn), twin) = (self.conns[index].id, &self.topics[topic]) else { return };
-        if twin.is_retiring || !self.may_join(index, topic) {
+        let (Some(conn), model) = (self.conns[index].id, &self.topics[topic]) else { return };
+        if model.is_retiring || !self.may_join(index, topic) {
             return;
         }
         let (head, kept) = (self.topics[topic].head, self.topics[topic].ring.len());
@@ -331,10 +296,10 @@ impl Run {
         after: u64,
         begin: Option<StretchBegin>,
     ) -> (Stretch, Vec<u32>) {
-        let twin = &self.topics[topic];
+        let model = &self.topics[topic];
         let mut bytes = 0;
         let mut kept = Vec::new();
-        for one in twin.ring.iter().filter(|one| one.offset > after) {
+        for one in model.ring.iter().filter(|one| one.offset > after) {
             bytes += one.message.frame().len();
             if !kept.is_empty() && bytes > self.settings.low_watermark_bytes {
                 break;
@@ -344,7 +309,7 @@ impl Run {
         let after = kept.last().map_or(after, |one| one.offset);
         let messages = kept.iter().map(|one| Arc::clone(&one.message)).collect();
         let numbers = kept.iter().map(|one| one.number).collect();
-        let is_last = after >= twin.head;
+        let is_last = after >= model.head;
         let topic = topic_of(topic);
         (Stretch { conn, topic, resume, begin, messages, after, is_last }, numbers)
     }
@@ -378,7 +343,7 @@ impl Run {
         after: u64,
     ) -> Result<(), String> {
         let topic = topic.0 as usize;
-        let index = self.conns.iter().position(|twin| twin.id == Some(conn));
+        let index = self.conns.iter().position(|model| model.id == Some(conn));
         let index = index.ok_or_else(|| format!("{conn:?} is unknown and resumes"))?;
         if self.conns[index].phase != Phase::Open {
             return Err(format!("{conn:?} resumes topic {topic} and has ended"));
@@ -456,8 +421,8 @@ impl Run {
 
     pub(super) fn retire(&mut self) {
         let topic = self.dice.index(self.topics.len());
-        let twin = &self.topics[topic];
-        if twin.count == 0 && !twin.is_retiring && self.push(Command::Retire(topic_of(topic))) {
+        let model = &self.topics[topic];
+        if model.count == 0 && !model.is_retiring && self.push(Command::Retire(topic_of(topic))) {
             self.topics[topic].is_retiring = true;
             self.topics[topic].ring.clear();
             for index in &self.live {

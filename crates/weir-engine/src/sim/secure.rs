@@ -6,10 +6,7 @@ use std::io::IoSlice;
 use weir_wire::CloseReason;
 
 use super::dice::Dice;
-use super::driver::Run;
-use super::fault::Fault;
 use super::link::Link;
-use super::twin::Conn;
 use crate::time::Nanos;
 use crate::tls::seals;
 use crate::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Version};
@@ -17,7 +14,7 @@ use crate::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Version};
 /// The device's end of a connection with TLS.
 #[derive(Debug)]
 pub(crate) struct SecureEnd {
-    session: Session,
+    pub(super) session: Session,
     /// Sealed and not yet written.
     unsent: VecDeque<u8>,
     /// Bytes sealed so far, and the plaintext in them.
@@ -27,9 +24,9 @@ pub(crate) struct SecureEnd {
     records: VecDeque<(u64, u64)>,
     last: (u64, u64),
     /// Bytes that came with the adoption.
-    ahead: u64,
+    pub(super) ahead: u64,
     /// When the shard last read the beginning of a record that is not whole.
-    begun_at: Option<Nanos>,
+    pub(super) begun_at: Option<Nanos>,
     /// Key updates since the server last sent data, and since it last got some.
     updates: u32,
     /// Behind so many bytes the server must end, for this reason; nothing more is sealed.
@@ -141,7 +138,7 @@ impl SecureEnd {
     }
 
     /// Seals what the server must end behind.
-    fn seal_end(&mut self, alert: Alert, reason: CloseReason) {
+    pub(super) fn seal_end(&mut self, alert: Alert, reason: CloseReason) {
         let mut out = Vec::new();
         self.session.seal_alert(alert, &mut out).expect("a device's keys are never spent");
         self.enter(&out);
@@ -155,14 +152,14 @@ impl SecureEnd {
     }
 
     /// Appends what is no record; the server must end behind `bytes` of it.
-    fn enter_bad(&mut self, bad: &[u8], bytes: usize) {
+    pub(super) fn enter_bad(&mut self, bad: &[u8], bytes: usize) {
         self.end = Some((self.sealed + bytes as u64, CloseReason::TlsRecord));
         self.unsent.extend(bad);
         self.sealed += bad.len() as u64;
     }
 
     /// Bytes to be written now: all, some, or one.
-    fn take_unsent(&mut self, dice: &mut Dice) -> Vec<u8> {
+    pub(super) fn take_unsent(&mut self, dice: &mut Dice) -> Vec<u8> {
         let all = self.unsent.len();
         let bytes = match dice.below(16) {
             0 => all.min(1),
@@ -180,12 +177,12 @@ impl SecureEnd {
     }
 
     /// Plaintext in the records that are whole within the first `sealed` bytes.
-    fn plain_at(&self, sealed: u64) -> u64 {
+    pub(super) fn plain_at(&self, sealed: u64) -> u64 {
         let whole = self.records.iter().take_while(|(end, _)| *end <= sealed);
         whole.last().map_or(self.last.1, |(_, plain)| *plain)
     }
 
-    fn note_consumed(&mut self, sealed: u64, now: Nanos) {
+    pub(super) fn note_consumed(&mut self, sealed: u64, now: Nanos) {
         let mut is_new = false;
         while self.records.front().is_some_and(|(end, _)| *end <= sealed) {
             self.last = self.records.pop_front().expect("it is there");
@@ -247,140 +244,9 @@ impl SecureEnd {
     }
 
     /// Whether a whole record stands in the `readable` bytes behind what the shard has read.
-    fn has_whole_record(&self, link: &Link) -> bool {
+    pub(super) fn has_whole_record(&self, link: &Link) -> bool {
         let sealed = self.ahead + link.consumed + link.inbound.len() as u64;
         self.records.front().is_some_and(|(end, _)| *end <= sealed)
-    }
-}
-
-impl Conn {
-    /// Plaintext that the shard has read.
-    pub(crate) fn consumed(&self, link: &Link) -> u64 {
-        match &self.tls {
-            Some(tls) => tls.plain_at(tls.ahead + link.consumed),
-            None => self.ahead + link.consumed,
-        }
-    }
-
-    /// Plaintext that it can read.
-    pub(crate) fn readable(&self, link: &Link) -> u64 {
-        let unread = link.inbound.len() as u64;
-        match &self.tls {
-            Some(tls) => tls.plain_at(tls.ahead + link.consumed + unread) - self.consumed(link),
-            None => unread,
-        }
-    }
-
-    /// The shard has read what `link` says.
-    pub(crate) fn note_consumed(&mut self, link: &Link, now: Nanos) {
-        self.incoming.note_consumed(self.consumed(link), now);
-        if let Some(tls) = &mut self.tls {
-            tls.note_consumed(tls.ahead + link.consumed, now);
-        }
-    }
-
-    /// Since when a record stands there in part, though no whole one can be read.
-    pub(crate) fn record_begun_at(&self, link: &Link) -> Option<Nanos> {
-        self.tls.as_ref().filter(|tls| !tls.has_whole_record(link))?.begun_at
-    }
-
-    /// Whether the shard has read what it must end behind.
-    pub(crate) fn has_ended(&self, link: &Link) -> Option<CloseReason> {
-        let tls = self.tls.as_ref()?;
-        let (end, reason) = tls.end?;
-        (end <= tls.ahead + link.consumed).then_some(reason)
-    }
-}
-
-impl Run {
-    /// Seals so many of the composed bytes, and writes.
-    pub(super) fn write_sealed(&mut self, index: usize, bytes: usize) {
-        let conn = &mut self.conns[index];
-        let Some(tls) = &mut conn.tls else { return };
-        if tls.end.is_none() {
-            let bytes = bytes.min(conn.incoming.unsent.len());
-            let plaintext: Vec<u8> = conn.incoming.unsent.drain(..bytes).collect();
-            let mut updates = 0;
-            tls.seal(&plaintext, &mut self.dice, &mut updates);
-            for _ in 0..updates {
-                self.faults.note(Fault::KeyUpdate);
-            }
-        }
-        let written = tls.take_unsent(&mut self.dice);
-        let peer = conn.peer;
-        self.shard.peer_write(peer, &written);
-    }
-
-    /// Sends what is no record, or an alert, if the connection has TLS; whether it has.
-    pub(super) fn break_record(&mut self, index: usize) -> bool {
-        let kind = self.dice.below(4);
-        let at = self.dice.below(1 << 16) as usize;
-        let conn = &mut self.conns[index];
-        let Some(tls) = &mut conn.tls else { return false };
-        if tls.end.is_some() {
-            return true;
-        }
-        match kind {
-            0 => {
-                self.faults.note(Fault::BitFlip);
-                let mut out = Vec::new();
-                let sealed = tls.session.seal(&[IoSlice::new(&[7; 16])], &mut out);
-                assert_eq!(sealed, Ok(16), "a device's keys are never spent");
-                let at = 5 + at % (out.len() - 5);
-                out[at] ^= 1;
-                tls.enter_bad(&out, out.len());
-            }
-            1 => {
-                self.faults.note(Fault::NoRecord);
-                tls.enter_bad(&[99, 3, 3, 0, 40, 1, 2, 3], 5);
-            }
-            2 => {
-                self.faults.note(Fault::NoRecord);
-                tls.enter_bad(&[23, 3, 3, 0xff, 0xff], 5);
-            }
-            _ => {
-                self.faults.note(Fault::FatalAlert);
-                tls.is_mute = true;
-                tls.seal_end(Alert::UnexpectedMessage, CloseReason::TlsRecord);
-            }
-        }
-        conn.asked.push(CloseReason::TlsRecord);
-        self.write_sealed(index, 0);
-        true
-    }
-
-    /// Says `close_notify`, if the connection has TLS.
-    pub(super) fn end_sealed(&mut self, index: usize) {
-        let conn = &mut self.conns[index];
-        let Some(tls) = &mut conn.tls else { return };
-        if tls.end.is_some() {
-            return;
-        }
-        self.faults.note(Fault::CloseNotify);
-        tls.seal_end(Alert::CloseNotify, CloseReason::PeerClosed);
-        conn.asked.push(CloseReason::PeerClosed);
-        self.write_sealed(index, 0);
-    }
-
-    /// No number is used twice under a key, whether the record has left or not.
-    pub(super) fn check_seals(&mut self) -> Result<(), String> {
-        for seal in seals::take() {
-            if !self.sealed.insert((seal.key, seal.nonce)) {
-                return Err(format!("sealed twice under one nonce: {seal:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes note of which records are sent in part.
-    pub(super) fn note_sealed(&mut self) {
-        let (now, turn) = (self.shard.now(), self.book.turn);
-        for index in &self.live {
-            let conn = &mut self.conns[*index];
-            if let (Some(tls), Some(id)) = (&mut conn.tls, conn.id) {
-                tls.note_sealed(self.shard.shard().has_sealed(id), now, turn);
-            }
-        }
     }
 }
 

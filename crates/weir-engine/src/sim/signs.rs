@@ -3,8 +3,8 @@
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
+use super::conn::Conn;
 use super::outgoing::Outgoing;
-use super::twin::Conn;
 use crate::settings::ShardSettings;
 use crate::time::{Nanos, TICK};
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
+use super::conn::Phase;
 use super::driver::Run;
 use super::link::Owner;
-use super::outgoing::{Look, Outgoing};
-use super::twin::Phase;
+use super::outgoing::Outgoing;
+use super::owed::Look;
 use crate::budget::{LEASE_BYTES, Share};
 use crate::id::ConnId;
 use crate::net::Net;

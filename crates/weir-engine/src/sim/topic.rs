@@ -1,0 +1,47 @@
+//! The reference model of one topic, as the front knows it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::id::{SlowPolicy, TopicId};
+use crate::message::Message;
+
+/// A topic as the front knows it.
+#[derive(Debug, Default)]
+pub(super) struct TopicModel {
+    pub(super) members: Vec<usize>,
+    pub(super) count: i64,
+    pub(super) is_retiring: bool,
+    pub(super) slow: SlowPolicy,
+    pub(super) has_ticks: bool,
+    /// Offset of the last message.
+    pub(super) head: u64,
+    /// The last messages, as many as it keeps.
+    pub(super) ring: VecDeque<Kept>,
+    pub(super) ring_max: usize,
+}
+
+/// A message in a ring.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) offset: u64,
+    pub(super) number: u32,
+    pub(super) message: Arc<Message>,
+}
+
+impl TopicModel {
+    /// The messages that its ring keeps.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.ring.iter().map(|kept| &kept.message)
+    }
+
+    /// Empties the ring, so that nothing holds its messages.
+    pub(super) fn forget(&mut self) {
+        self.ring.clear();
+    }
+}
+
+/// The id of a topic.
+pub(super) fn topic_of(index: usize) -> TopicId {
+    TopicId(u32::try_from(index).expect("a handful of topics"))
+}
