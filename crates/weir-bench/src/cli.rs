@@ -2,6 +2,7 @@
 
 mod activate;
 mod http;
+mod publish;
 mod scenarios;
 mod tls;
 mod udp;
@@ -23,6 +24,7 @@ use crate::process::Cpus;
 
 pub(crate) use activate::*;
 pub(crate) use http::*;
+pub(crate) use publish::PublishArgs;
 pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
 pub(crate) use udp::UdpArgs;
@@ -63,6 +65,8 @@ pub(crate) enum Command {
     Siege(SiegeArgs),
     /// Requests over HTTP, beside bare responders and nginx.
     Http(HttpArgs),
+    /// `POST /v1/publish` to one subscriber: CPU time and allocations of each.
+    Publish(PublishArgs),
     /// Calls by datagrams, beside a bare echo in batches and one by one.
     Udp(UdpArgs),
     /// Activations of devices over HTTP or by datagrams.
@@ -97,6 +101,8 @@ pub(crate) enum Process {
     Discard,
     #[command(name = "memory-process", hide = true)]
     Memory,
+    #[command(name = "gateway-process", hide = true)]
+    Gateway,
     #[command(name = "floor-process", hide = true)]
     Floor {
         #[arg(long, value_enum)]
@@ -277,6 +283,7 @@ mod tests {
             "weir-bench http --spawn w --pipeline 16 --requests 100000",
             "weir-bench http --spawn w --per-connection --tls --tls-key rsa --tls-resume 1 --tls-session-ids",
             "weir-bench http --connect 127.0.0.1:1 --pid 1 --path /",
+            "weir-bench publish --spawn w --size 256 --json",
             "weir-bench udp --spawn w --calls 1000000 --json",
             "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
             "weir-bench activate --spawn w --json",
@@ -293,6 +300,10 @@ mod tests {
                 panic!("{line}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn command_lines_that_make_no_sense_are_refused() {
         for line in [
             "weir-bench idle",
             "weir-bench idle --addr 127.0.0.1:7070",
@@ -305,6 +316,7 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-resume 1.1",
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
             "weir-bench http",
+            "weir-bench publish --spawn w --size 31",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
             "weir-bench siege --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --rate 0",
             "weir-bench activate",

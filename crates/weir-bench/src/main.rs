@@ -5,6 +5,7 @@ mod attack;
 mod cli;
 mod clock;
 mod credentials;
+mod embedded;
 mod floor;
 mod http;
 mod lines;
@@ -89,6 +90,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Http(args) => {
             present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
         }
+        Command::Publish(args) => present(args.run.json, Report::new("publish"), |report| {
+            scenario::publish::run(&args, report)
+        }),
         Command::Udp(args) => {
             present(args.run.json, Report::new("udp"), |report| scenario::udp::run(&args, report))
         }
@@ -99,12 +103,7 @@ fn run(command: Command) -> Result<bool> {
             scenario::ladder::run(&args, report)
         }),
         Command::Floor(FloorArgs { server: Some(server), .. }) => {
-            match server {
-                HttpFloor::HttpEpoll { server, answer } => {
-                    floor::http::run(&server, answer.as_deref())?;
-                }
-                HttpFloor::HttpHyper { server, h2 } => floor::hyper::run(&server, h2)?,
-            }
+            answer_bare(server)?;
             Ok(true)
         }
         Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
@@ -116,6 +115,14 @@ fn run(command: Command) -> Result<bool> {
             serve(process)?;
             Ok(true)
         }
+    }
+}
+
+/// Is a bare HTTP server until it is ended.
+fn answer_bare(server: HttpFloor) -> Result<()> {
+    match server {
+        HttpFloor::HttpEpoll { server, answer } => floor::http::run(&server, answer.as_deref()),
+        HttpFloor::HttpHyper { server, h2 } => floor::hyper::run(&server, h2),
     }
 }
 
@@ -134,6 +141,7 @@ fn serve(process: Process) -> Result<()> {
         Process::Udp { style } => floor::udp::run(style),
         Process::Exchange { script } => floor::exchange::run(script),
         Process::Memory => floor::memory::run(std::io::stdin(), std::io::stdout()),
+        Process::Gateway => embedded::run(),
         Process::Floor { trigger } => floor::run(trigger),
     }
 }

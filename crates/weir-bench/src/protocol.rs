@@ -12,7 +12,7 @@ use weir_wire::format::Format;
 use crate::stats::LagCounts;
 use crate::tls::{ALPN, TlsPlan};
 
-pub(crate) use http::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
+pub(crate) use http::{HttpEnd, HttpPlan, HttpStyle, HttpTally, Message, Posts};
 
 /// An order to a worker, the process that holds the client sockets.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! The system calls that rustix does not offer: the only unsafe code of the bench.
 #![expect(unsafe_code, reason = "calls into libc that no safe wrapper covers")]
 
+pub(crate) mod allocator;
 pub(crate) mod datagrams;
 
 use std::io;

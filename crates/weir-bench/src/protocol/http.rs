@@ -36,7 +36,28 @@ pub(crate) struct HttpPlan {
     /// Others whose CPU time is read then.
     pub(crate) helpers: Vec<u32>,
     /// What is posted; `None`: nothing, all get the same answer.
-    pub(crate) activations: Option<Activations>,
+    pub(crate) posts: Option<Posts>,
+}
+
+/// What requests carry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Posts {
+    /// Activations of devices, another one each time.
+    Activations(Activations),
+    /// The same message for one subscriber, each time. Over HTTP/1.1 only.
+    Message(Message),
+}
+
+/// A message that a service publishes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Message {
+    /// The service's bearer token.
+    pub(crate) token: String,
+    /// Where to; nothing in it has to be escaped in JSON.
+    pub(crate) topic: String,
+    /// The payload, likewise.
+    pub(crate) text: String,
 }
 
 /// How connections are used.
@@ -66,7 +87,7 @@ pub(crate) enum HttpEnd {
 /// What came of requests, of the time that counts where nothing else is said.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct HttpTally {
-    /// Answers: whole, with status 200 and the same content as the first one, or as it is right for activations.
+    /// Answers: whole, with status 200 and the same content as the first one, or as it is right for what was posted.
     pub(crate) answered: u64,
     /// Those of them that refused an activation, as they should.
     pub(crate) refused: u64,
@@ -96,6 +117,16 @@ pub(crate) struct HttpTally {
     pub(crate) handshakes: BTreeMap<String, u64>,
     /// The first answer, head and content; of HTTP/2, content alone.
     pub(crate) answer: Vec<u8>,
+}
+
+impl Posts {
+    /// The activations, if requests carry those.
+    pub(crate) fn activations(&self) -> Option<&Activations> {
+        match self {
+            Posts::Activations(activations) => Some(activations),
+            Posts::Message(_) => None,
+        }
+    }
 }
 
 impl HttpStyle {

@@ -134,7 +134,7 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
         until,
         pid: Some(pid),
         helpers: Vec::new(),
-        activations: None,
+        posts: None,
     })
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod http;
 pub(crate) mod idle;
 pub(crate) mod ladder;
 pub(crate) mod priorities;
+pub(crate) mod publish;
 pub(crate) mod resume;
 pub(crate) mod room;
 mod sampler;
@@ -33,7 +34,7 @@ use crate::clock;
 use crate::floor::{Floor, Trigger};
 use crate::process::Cpus;
 use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams, Transport};
-use crate::publish::{self, Published, Schedule, Sink};
+use crate::publish::{Published, Schedule, Sink};
 use crate::report::Report;
 use crate::stats::real;
 use crate::tls::{RESUMED, TlsPlan};
@@ -264,7 +265,7 @@ pub(crate) fn publish_beside<S: Sink + Send>(
     beside: impl FnOnce(&dyn Fn() -> bool) -> Result<()>,
 ) -> Result<Published> {
     thread::scope(|scope| {
-        let publisher = scope.spawn(|| publish::run(sink, schedule, seqs));
+        let publisher = scope.spawn(|| crate::publish::run(sink, schedule, seqs));
         let result = beside(&|| !publisher.is_finished());
         let published = publisher.join().map_err(|_| anyhow!("the publishing thread panicked"))?;
         result?;

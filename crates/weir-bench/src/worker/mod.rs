@@ -29,8 +29,8 @@ use rustix::net::sockopt;
 use rustix::process::nice;
 use weir_wire::format::Format;
 
-pub(crate) use conn::dial;
-use conn::{Conn, Phase, hello_frame};
+use conn::{Conn, Phase};
+pub(crate) use conn::{dial, hello_frame};
 use counter::{Counter, Published};
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};

@@ -13,7 +13,7 @@ use super::{PATH, is_udp};
 use crate::activations::Activations;
 use crate::cli::{Over, Pin, RunArgs, Rung, Stage, StoreArgs};
 use crate::process::Cpus;
-use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
+use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally, Posts};
 use crate::report::Report;
 use crate::scenario::Setup;
 use crate::scenario::udp::caller::Caller;
@@ -117,7 +117,7 @@ impl Bench {
     fn start_gateway(&mut self, args: &StoreArgs, rung: &Rung) -> Result<()> {
         let udp = is_udp(self.load.over).then(free_addr).transpose()?;
         let settings = self.settings(rung, udp)?;
-        let activations = self.plan.activations.as_ref();
+        let activations = self.plan.posts.as_ref().and_then(Posts::activations);
         let devices = activations.filter(|_| rung.has_store());
         let cpus = self.setup.server_cpus.as_ref();
         let target = Target::start_with_devices(&args.target(), cpus, &settings, devices)
@@ -189,12 +189,13 @@ impl Bench {
             }
             (None, Some(workers)) => {
                 let first = gateway.asked;
-                let activations =
-                    self.plan.activations.clone().map(|all| Activations { first, ..all });
+                let activations = self.plan.posts.as_ref().and_then(Posts::activations);
+                let posts =
+                    activations.map(|all| Posts::Activations(Activations { first, ..all.clone() }));
                 let addr = gateway.target.edge.context("the server has no HTTP")?;
                 let pid = Some(gateway.target.pid);
                 let helpers = helpers.clone();
-                let plan = HttpPlan { addr, pid, helpers, activations, ..self.plan.clone() };
+                let plan = HttpPlan { addr, pid, helpers, posts, ..self.plan.clone() };
                 workers.request(&plan).with_context(|| gateway.rung.name.clone())?
             }
             (None, None) => return Ok(()),
@@ -298,7 +299,11 @@ fn plan(args: &StoreArgs, setup: &Setup, load: &Load) -> HttpPlan {
         until: load.until,
         pid: None,
         helpers: Vec::new(),
-        activations: Some(Activations { devices: args.devices, misses: load.misses, first: 0 }),
+        posts: Some(Posts::Activations(Activations {
+            devices: args.devices,
+            misses: load.misses,
+            first: 0,
+        })),
     }
 }
 

@@ -8,7 +8,7 @@ use super::http2::{Brought, Http2};
 use super::{Count, Fault};
 use crate::activations::Tokens;
 use crate::clock;
-use crate::protocol::{HttpPlan, HttpTally};
+use crate::protocol::{HttpPlan, HttpTally, Posts};
 use crate::worker::wire::Wire;
 
 /// What is known of answers.
@@ -234,18 +234,25 @@ impl Moment<'_> {
         content: &[u8],
         answer: &[u8],
     ) -> Result<(), Fault> {
-        match (status, self.asker.posts()) {
-            (200, false) => self.known.check(content, answer),
-            (200, true) if !is_hit => Err(Fault::LetIn),
-            (200, true) if self.known.tokens.take(content) => Ok(()),
-            (200, true) => Err(Fault::Content),
-            (401, true) if !is_hit => {
+        match (status, &self.plan.posts) {
+            (200, None) => self.known.check(content, answer),
+            (200, Some(Posts::Message(_))) if is_queued(content) => Ok(()),
+            (200, Some(Posts::Activations(_))) if !is_hit => Err(Fault::LetIn),
+            (200, Some(Posts::Activations(_))) if self.known.tokens.take(content) => Ok(()),
+            (200, Some(_)) => Err(Fault::Content),
+            (401, Some(Posts::Activations(_))) if !is_hit => {
                 self.count.tally.refused += 1;
                 Ok(())
             }
             (status, _) => Err(Fault::Status(status)),
         }
     }
+}
+
+/// Whether a message was queued for the one subscriber.
+pub(super) fn is_queued(content: &[u8]) -> bool {
+    let mut members = content.split(|byte| matches!(byte, b'{' | b',' | b'}'));
+    members.any(|member| member == b"\"connections\":1")
 }
 
 impl Known {

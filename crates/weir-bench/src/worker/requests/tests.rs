@@ -1,7 +1,7 @@
 //! Requests to servers that do as they like.
 
 use super::*;
-use crate::protocol::HttpStyle;
+use crate::protocol::{HttpStyle, Message, Posts};
 
 /// A server that closes the connection behind every second answer.
 fn fickle() -> SocketAddr {
@@ -45,7 +45,7 @@ fn plan(addr: SocketAddr, style: HttpStyle, depth: u32) -> HttpPlan {
         until: HttpEnd::Answers(500),
         pid: Some(std::process::id()),
         helpers: Vec::new(),
-        activations: None,
+        posts: None,
     }
 }
 
@@ -60,6 +60,35 @@ fn a_connection_that_the_server_closes_in_good_order_is_replaced() {
     assert!(tally.errors.is_empty(), "{:?}", tally.errors);
     assert!(tally.answered >= 500 && tally.reopened >= 249, "{tally:?}");
     assert!(tally.answer.ends_with(b"hi"));
+}
+
+#[test]
+fn a_message_is_published_as_the_documentation_says() {
+    let message =
+        Message { token: "secret".to_owned(), topic: "a/b".to_owned(), text: "hello".to_owned() };
+    let plan = HttpPlan {
+        path: "/v1/publish".to_owned(),
+        posts: Some(Posts::Message(message)),
+        ..plan("127.0.0.1:1".parse().unwrap(), HttpStyle::Http1, 1)
+    };
+    let mut out = Vec::new();
+    Asker::new(&plan, "127.0.0.1:1").write(&mut out);
+    let expected = "POST /v1/publish HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\n\
+                    Content-Type: application/json\r\nContent-Length: 30\r\n\r\n\
+                    {\"topic\":\"a/b\",\"text\":\"hello\"}";
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+}
+
+#[test]
+fn a_publish_is_right_if_it_reached_one_connection() {
+    for (content, is_right) in [
+        (&br#"{"id":"5d0c7a9e00000001","connections":1,"offset":1}"#[..], true),
+        (br#"{"id":"5d0c7a9e00000001","connections":1}"#, true),
+        (br#"{"id":"5d0c7a9e00000001","connections":12,"offset":1}"#, false),
+        (br#"{"id":"5d0c7a9e00000001","connections":0,"offset":1}"#, false),
+    ] {
+        assert_eq!(conn::is_queued(content), is_right);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::activations::Activations;
-use crate::protocol::{HttpEnd, HttpPlan, HttpStyle};
+use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, Posts};
 
 fn frame(kind: u8, flags: u8, id: u32, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -42,7 +42,7 @@ fn plan(activations: Option<Activations>) -> HttpPlan {
         until: HttpEnd::Answers(1),
         pid: None,
         helpers: Vec::new(),
-        activations,
+        posts: activations.map(Posts::Activations),
     }
 }
 

@@ -1,0 +1,83 @@
+//! The allocator of the program `weir`, and how often it was asked: an embedded gateway is measured with it.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use tikv_jemallocator::Jemalloc;
+
+/// Counts once [`count_allocations`] was called. Until then an allocation costs one more load.
+struct Counting;
+
+/// Allocations of all threads so far, those that were freed again included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Allocations {
+    /// How many. A block that grows counts again.
+    pub(crate) count: u64,
+    /// How many bytes were asked for.
+    pub(crate) bytes: u64,
+}
+
+/// Begins to count, in this process.
+pub(crate) fn count_allocations() {
+    COUNTS.store(true, Ordering::Relaxed);
+}
+
+/// What was counted.
+pub(crate) fn allocations() -> Allocations {
+    Allocations { count: COUNT.load(Ordering::Relaxed), bytes: BYTES.load(Ordering::Relaxed) }
+}
+
+fn note(bytes: usize) {
+    if COUNTS.load(Ordering::Relaxed) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: each call is handed on to jemalloc as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promises are those that jemalloc asks for.
+        unsafe { Jemalloc.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: as above.
+        unsafe { Jemalloc.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        note(new_size);
+        // SAFETY: as above.
+        unsafe { Jemalloc.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { Jemalloc.dealloc(pointer, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_counted_once_that_was_asked_for() {
+        count_allocations();
+        let before = allocations();
+        drop(std::hint::black_box(vec![1_u8; 100_000]));
+        let after = allocations();
+        assert!(after.count > before.count && after.bytes >= before.bytes + 100_000, "{after:?}");
+    }
+}
