@@ -102,23 +102,25 @@ pub struct Malformed {
     pub reason: String,
 }
 
-/// What can be wrong of a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field {
-    /// The datagram itself: its length, its form, or what it asks for.
-    Datagram,
-    /// `id`
-    Id,
-    /// `pt`
-    Token,
-    /// `count`
-    Count,
-    /// `devSn`
-    Serial,
-    /// `devKey`
-    Key,
-    /// `publish`
-    Publish,
+crate::named_enum! {
+    /// What can be wrong of a datagram.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Field {
+        /// The datagram itself: its length, its form, or what it asks for.
+        Datagram = "datagram",
+        /// `id`
+        Id = "id",
+        /// `pt`
+        Token = "pt",
+        /// `count`
+        Count = "count",
+        /// `devSn`
+        Serial = "devSn",
+        /// `devKey`
+        Key = "devKey",
+        /// `publish`
+        Publish = "publish",
+    }
 }
 
 /// Reads a datagram.
@@ -177,32 +179,6 @@ impl Id<'_> {
             Id::None => Id::None,
             Id::Number(number) => Id::Number(number),
             Id::Text(text) => Id::Text(Cow::Owned(text.into_owned())),
-        }
-    }
-}
-
-impl Field {
-    /// Every field.
-    pub const ALL: [Field; 7] = [
-        Field::Datagram,
-        Field::Id,
-        Field::Token,
-        Field::Count,
-        Field::Serial,
-        Field::Key,
-        Field::Publish,
-    ];
-
-    /// Its name in JSON; `datagram` for the whole.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Field::Datagram => "datagram",
-            Field::Id => "id",
-            Field::Token => "pt",
-            Field::Count => "count",
-            Field::Serial => "devSn",
-            Field::Key => "devKey",
-            Field::Publish => "publish",
         }
     }
 }

@@ -13,41 +13,30 @@ use crate::{ProstMessage, frame, json, v1};
 
 pub use sse::{parse_sse_id, sse_id};
 
-/// What a client reads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Format {
-    /// Frames: each message behind its length.
-    #[default]
-    Stream,
-    /// WebSocket: each message a binary one.
-    WsProtobuf,
-    /// WebSocket: each message a text one, in the JSON form of protobuf.
-    WsJson,
-    /// Server-sent events, which hold the JSON of what is in a message.
-    Sse,
+crate::named_enum! {
+    /// What a client reads.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Format {
+        /// Frames: each message behind its length.
+        #[default]
+        Stream = "tcp",
+        /// WebSocket: each message a binary one.
+        WsProtobuf = "websocket_protobuf",
+        /// WebSocket: each message a text one, in the JSON form of protobuf.
+        WsJson = "websocket_json",
+        /// Server-sent events, which hold the JSON of what is in a message.
+        Sse = "sse",
+    }
 }
 
 impl Format {
-    /// Every format, in the order of [`Format::index`].
-    pub const ALL: [Format; 4] = [Format::Stream, Format::WsProtobuf, Format::WsJson, Format::Sse];
-
     /// Number of formats.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Position in [`Format::ALL`].
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// The format as a metric label and in logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Format::Stream => "tcp",
-            Format::WsProtobuf => "websocket_protobuf",
-            Format::WsJson => "websocket_json",
-            Format::Sse => "sse",
-        }
     }
 }
 

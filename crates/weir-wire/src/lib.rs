@@ -11,6 +11,7 @@ pub mod format;
 pub mod frame;
 pub mod hot;
 pub mod json;
+mod named;
 pub mod ws;
 
 pub use close::{Advice, CloseReason};
