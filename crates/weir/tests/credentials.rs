@@ -406,7 +406,7 @@ async fn refresh_of_what_does_not_end_is_refused_and_of_one_in_doubt_put_off() {
     tokens.gate.forget_permits(usize::MAX);
     peer.say(refresh("one")).await;
     eventually(|| tokens.asked() == 2, "it is asked for").await;
-    // The desk does not wait with it.
+    // The dispatcher does not wait with it.
     peer.say(refresh("one")).await;
     let error = peer.error().await;
     assert_eq!((error.code.as_str(), error.request), ("busy", 0));

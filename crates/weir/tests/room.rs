@@ -294,10 +294,10 @@ async fn a_crowd_comes_back_without_gap_or_duplicate() {
     }
     let epoch = gateway.handle().topics("", None, 1)[0].epoch;
     let gateway = Arc::new(gateway);
-    let mut crowd = JoinSet::new();
+    let mut storm = JoinSet::new();
     for index in 0..20 {
         let gateway = Arc::clone(&gateway);
-        crowd.spawn(async move {
+        storm.spawn(async move {
             let position = Position { epoch, offset: index };
             let (mut peer, subscribed) =
                 come_back(&gateway, &index.to_string(), position, index % 2 == 0).await;
@@ -313,7 +313,7 @@ async fn a_crowd_comes_back_without_gap_or_duplicate() {
         }
         tokio::task::yield_now().await;
     }
-    while let Some(come) = crowd.join_next().await {
+    while let Some(come) = storm.join_next().await {
         come.unwrap();
     }
     let counters = gateway.handle();

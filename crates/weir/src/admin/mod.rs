@@ -2,14 +2,14 @@
 //!
 //! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
 
-mod crowd;
+mod device_list;
 mod events;
 mod guard;
 mod metrics;
 mod openapi;
 mod process;
 mod ready;
-mod roster;
+mod registry;
 mod routes;
 mod views;
 
@@ -38,8 +38,8 @@ use crate::http::web::linger::Linger;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
-use crowd::{Crowd, Life, Watched};
 pub(crate) use process::open_fds;
+use registry::{Life, Registry, Watched};
 use routes::Routes;
 
 /// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
@@ -55,27 +55,27 @@ pub(crate) async fn serve(
     let counting = handle.clone();
     let routes = Arc::new(Routes::new(handle, &config));
     let (stop, stopped) = watch::channel(false);
-    let (mut connections, mut crowd) = (JoinSet::new(), Crowd::default());
+    let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut told = None;
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             Some(ended) = connections.join_next_with_id() => match ended {
-                Ok((id, ())) => crowd.leave(id),
-                Err(error) => crowd.leave(error.id()),
+                Ok((id, ())) => registry.leave(id),
+                Err(error) => registry.leave(error.id()),
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, _))
-                    if crowd.count() >= CONNECTIONS_MAX && !crowd.close_longest_silent() =>
+                    if registry.count() >= CONNECTIONS_MAX && !registry.close_longest_silent() =>
                 {
                     refuse(&stream);
                 }
                 Ok((stream, _)) => {
-                    let life = crowd.life();
+                    let life = registry.life();
                     let conversation =
                         converse(stream, Arc::clone(&routes), Arc::clone(&life), stopped.clone());
-                    crowd.enter(connections.spawn(conversation), life);
+                    registry.enter(connections.spawn(conversation), life);
                 }
                 Err(error) => {
                     let kind = AcceptError::of(&error);
@@ -86,7 +86,7 @@ pub(crate) async fn serve(
                     }
                     if kind == AcceptError::Emfile {
                         // Those who hold all there is and say nothing would keep everybody out.
-                        crowd.close_longest_silent();
+                        registry.close_longest_silent();
                     }
                     if told.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL) {
                         tracing::warn!(%error, "the admin API cannot accept a connection");

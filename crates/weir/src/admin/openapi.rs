@@ -6,8 +6,8 @@ use bytes::Bytes;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 
+use super::device_list::{ImportedView, StoredPageView};
 use super::ready;
-use super::roster::{ImportedView, StoredPageView};
 use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
 use crate::Part;
 use crate::http::web::openapi::{Description, Operation, limit, text, text_like};

@@ -11,7 +11,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
-use super::{events, openapi, ready, roster, views};
+use super::{device_list, events, openapi, ready, views};
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::publish;
@@ -179,9 +179,9 @@ impl Routes {
     {
         Query::parse(head.uri.query(), &[])?;
         if route == Route::Devices {
-            let format = roster::format(&head.headers)?;
+            let format = device_list::format(&head.headers)?;
             let body = self.read(head, body).await?;
-            return roster::import(&self.handle, format, &body.bytes).await;
+            return device_list::import(&self.handle, format, &body.bytes).await;
         }
         body::check_json(&head.headers)?;
         if route == Route::Publish {
@@ -219,8 +219,8 @@ impl Routes {
             Route::Connections => views::connections(&self.handle, query).await,
             Route::Connection => views::connection(&self.handle, id).await,
             Route::Topics => views::topics(&self.handle, query),
-            Route::Devices => roster::list(&self.handle, query).await,
-            Route::Export => roster::export(&self.handle),
+            Route::Devices => device_list::list(&self.handle, query).await,
+            Route::Export => device_list::export(&self.handle),
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::roster;
+use super::device_list;
 use crate::base::clock::millis;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{self, Query};
@@ -142,7 +142,7 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
 /// `GET /v1/devices/{id}`.
 pub(super) async fn device(handle: &Handle, id: &str) -> Result<Reply, Problem> {
     let id = &query::segment(id, "id")?;
-    let (connections, stored) = (handle.device(id).await?, roster::find(handle, id).await?);
+    let (connections, stored) = (handle.device(id).await?, device_list::find(handle, id).await?);
     if connections.is_none() && stored.is_none() {
         return Err(no_device(id));
     }
@@ -158,7 +158,7 @@ pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Rep
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;
-    if roster::revoke(handle, id).await? {
+    if device_list::revoke(handle, id).await? {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
     Err(no_device(id))

@@ -68,12 +68,12 @@ impl Authenticator {
         let doubt = match &bearer.kind {
             _ if self.source.is_none() || self.unchecked_ids.contains(&shows) => None,
             // The source itself has named it.
-            BearerKind::Mortal(mortal) if mortal.kind == AuthKind::Device => None,
+            BearerKind::ExpiringCredential(expiring) if expiring.kind == AuthKind::Device => None,
             BearerKind::Configured(_) if self.grant_of_any(bearer).is_none() => None,
             // No store has it.
             _ if Serial::new(&admission.device).is_err() => None,
             _ if has_certificate => Some(Doubt::Revoked),
-            BearerKind::Nobody | BearerKind::Configured(_) | BearerKind::Mortal(_) => {
+            BearerKind::Nobody | BearerKind::Configured(_) | BearerKind::ExpiringCredential(_) => {
                 Some(Doubt::Known)
             }
         };
@@ -88,7 +88,7 @@ impl Authenticator {
             count(AuthOutcome::Accepted);
             return Ok(admission);
         };
-        let state = match timeout(self.patience, source.state(&admission.device)).await {
+        let state = match timeout(self.deadline, source.state(&admission.device)).await {
             Ok(Ok(state)) => state,
             not_found => {
                 if let Ok(Err(error)) = not_found {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use hashbrown::HashTable;
 
 use crate::base::config::{Actor, Right};
-use crate::base::lanes::Publisher;
+use crate::base::mailboxes::Publisher;
 use crate::base::pattern::Pattern;
 
 /// What a token permits, and so the connections that were admitted with it.

@@ -62,7 +62,7 @@ pub(crate) struct Authenticator {
     anonymous: bool,
     device_id_bytes_max: usize,
     /// What `Hello` may take, and so the longest that anybody waits for a token.
-    patience: Duration,
+    deadline: Duration,
     labels: Arc<NamedLabels>,
     source: Option<Arc<dyn TokenSource>>,
     /// Credentials whose ids are not looked up there.
@@ -108,12 +108,12 @@ enum BearerKind {
     Nobody,
     /// The place of a token of the configuration.
     Configured(u32),
-    Mortal(Arc<Mortal>),
+    ExpiringCredential(Arc<ExpiringCredential>),
 }
 
 /// What a token says that ends: of an activated device, or a signed one.
 #[derive(Debug)]
-pub(crate) struct Mortal {
+pub(crate) struct ExpiringCredential {
     kind: AuthKind,
     device: Box<str>,
     priority: Priority,
@@ -205,7 +205,7 @@ impl Authenticator {
             services: services.iter().map(|service| service.name.as_str().into()).collect(),
             anonymous: config.admits_anonymous(),
             device_id_bytes_max: config.limits.device_id_bytes_max,
-            patience: config.connection.hello_timeout,
+            deadline: config.connection.hello_timeout,
             labels: Arc::new(NamedLabels::of(config)),
             source,
             unchecked_ids: config.auth.unchecked_ids.clone(),
@@ -228,8 +228,8 @@ impl Authenticator {
             return Some(Ok(bearer));
         }
         if let Some(jwt) = self.jwt_for(token) {
-            let mortal = jwt.find(token, unix_time())?;
-            return Some(self.found(AuthKind::Jwt, Some(mortal), mark));
+            let expiring = jwt.find(token, unix_time())?;
+            return Some(self.found(AuthKind::Jwt, Some(expiring), mark));
         }
         match self.source {
             Some(_) if source::is_token(token) => None,
@@ -259,14 +259,14 @@ impl Authenticator {
         })?;
         let asked = match jwt {
             Some(jwt) => self.verify(jwt, token, origin.proven()).await,
-            None => timeout(self.patience, self.check_with_source(token)).await.ok().flatten(),
+            None => timeout(self.deadline, self.check_with_source(token)).await.ok().flatten(),
         };
         match asked {
-            Some(mortal) => {
-                if mortal.is_some() {
+            Some(expiring) => {
+                if expiring.is_some() {
                     attempt.give_back();
                 }
-                self.found(kind, mortal, mark)
+                self.found(kind, expiring, mark)
             }
             None => {
                 attempt.give_back();
@@ -277,10 +277,12 @@ impl Authenticator {
     }
 
     /// What a store says of a token; the outer `None`: it does not answer.
-    async fn check_with_source(&self, token: &str) -> Option<Option<Arc<Mortal>>> {
+    async fn check_with_source(&self, token: &str) -> Option<Option<Arc<ExpiringCredential>>> {
         let Some(source) = &self.source else { return Some(None) };
         match source.check(token).await {
-            Ok(holder) => Some(holder.map(|holder| Arc::new(source::mortal(holder, &self.labels)))),
+            Ok(holder) => {
+                Some(holder.map(|holder| Arc::new(source::expiring(holder, &self.labels))))
+            }
             Err(error) => {
                 tracing::debug!(%error, "a token cannot be checked");
                 None
@@ -294,7 +296,7 @@ impl Authenticator {
         jwt: &Arc<Jwt>,
         token: &str,
         source: Option<IpAddr>,
-    ) -> Option<Option<Arc<Mortal>>> {
+    ) -> Option<Option<Arc<ExpiringCredential>>> {
         self.counters.count_verification();
         let Some(verifier) = &self.verifier else {
             return Some(jwt.verify(token, unix_time(), &self.labels, source));
@@ -304,7 +306,7 @@ impl Authenticator {
         let mut verifying = JoinSet::new();
         verifying
             .spawn_on(async move { jwt.verify(&token, unix_time(), &labels, source) }, verifier);
-        timeout(self.patience, verifying.join_next()).await.ok()??.ok()
+        timeout(self.deadline, verifying.join_next()).await.ok()??.ok()
     }
 
     /// Both, one after the other.
@@ -328,11 +330,11 @@ impl Authenticator {
     fn found(
         &self,
         kind: AuthKind,
-        mortal: Option<Arc<Mortal>>,
+        expiring: Option<Arc<ExpiringCredential>>,
         mark: u64,
     ) -> Result<Bearer, NoBearer> {
-        match mortal {
-            Some(mortal) => Ok(Bearer { kind: BearerKind::Mortal(mortal), mark }),
+        match expiring {
+            Some(expiring) => Ok(Bearer { kind: BearerKind::ExpiringCredential(expiring), mark }),
             None => {
                 self.counters.count_authentication(kind, AuthOutcome::Refused);
                 Err(NoBearer::Unknown)
@@ -390,7 +392,9 @@ impl Authenticator {
                 };
                 return admission(device, 0, Priority::Normal, false);
             }
-            BearerKind::Mortal(mortal) => return self.check_mortal(device, mortal, mark),
+            BearerKind::ExpiringCredential(expiring) => {
+                return self.check_mortal(device, expiring, mark);
+            }
             BearerKind::Configured(place) => *place,
         };
         let holder = &self.all_holders[place as usize];
@@ -409,21 +413,21 @@ impl Authenticator {
     fn check_mortal(
         &self,
         device: &str,
-        mortal: &Mortal,
+        expiring: &ExpiringCredential,
         mark: u64,
     ) -> Result<Admission, CloseReason> {
-        self.check_id(&mortal.device)?;
-        let is_other = !device.is_empty() && *device != *mortal.device;
-        if is_other || self.is_of_service(&mortal.device) || mortal.ends <= unix_millis() {
+        self.check_id(&expiring.device)?;
+        let is_other = !device.is_empty() && *device != *expiring.device;
+        if is_other || self.is_of_service(&expiring.device) || expiring.ends <= unix_millis() {
             return Err(CloseReason::Unauthorized);
         }
         Ok(Admission {
-            device: mortal.device.as_ref().to_owned(),
-            grant: GrantRef::Own(Arc::clone(&mortal.grant)),
-            priority: mortal.priority,
+            device: expiring.device.as_ref().to_owned(),
+            grant: GrantRef::Own(Arc::clone(&expiring.grant)),
+            priority: expiring.priority,
             is_service: false,
-            ends: Some(mortal.ends),
-            is_kept: mortal.kind == AuthKind::Device,
+            ends: Some(expiring.ends),
+            is_kept: expiring.kind == AuthKind::Device,
             mark,
         })
     }
@@ -462,7 +466,7 @@ impl Authenticator {
                 let holder = &self.all_holders[place as usize];
                 matches!(holder.who, Who::AnyDevice).then_some(Some(holder.grant))
             }
-            BearerKind::Mortal(_) => None,
+            BearerKind::ExpiringCredential(_) => None,
         }
     }
 
@@ -529,7 +533,7 @@ impl Bearer {
             BearerKind::Nobody if has_certificate => AuthKind::Certificate,
             BearerKind::Nobody => AuthKind::Anonymous,
             BearerKind::Configured(_) => AuthKind::Token,
-            BearerKind::Mortal(mortal) => mortal.kind,
+            BearerKind::ExpiringCredential(expiring) => expiring.kind,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use weir_store::{Answer, Holder, State};
 
-use super::{Mortal, NamedLabels};
+use super::{ExpiringCredential, NamedLabels};
 use crate::base::model::AuthKind;
 
 /// Knows which tokens of activated devices are valid: a store, with what stands before it.
@@ -39,9 +39,9 @@ pub(super) fn is_token(token: &str) -> bool {
 }
 
 /// What a holder's token says.
-pub(super) fn mortal(holder: Holder, labels: &NamedLabels) -> Mortal {
+pub(super) fn expiring(holder: Holder, labels: &NamedLabels) -> ExpiringCredential {
     let words = holder.labels.iter().map(|(name, value)| format!("{name}={value}"));
-    Mortal {
+    ExpiringCredential {
         kind: AuthKind::Device,
         device: holder.serial.as_str().into(),
         priority: weir_engine::Priority::Normal,

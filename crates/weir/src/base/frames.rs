@@ -39,5 +39,5 @@ pub(crate) fn goodbye_as(format: Format, reason: CloseReason) -> Vec<u8> {
     out
 }
 
-/// Smallest and largest delay: spread wide enough that a crowd does not return as one.
+/// Smallest and largest delay: spread wide enough that a storm does not return as one.
 pub(crate) const RETRY_AFTER_MS: (u32, u32) = (1_000, 10_000);

@@ -1,17 +1,17 @@
-//! What every other folder may use: configuration, time, threads, lanes to the shards, small tables.
+//! What every other folder may use: configuration, time, threads, mailboxes to the shards, small tables.
 
 pub(crate) mod clock;
 pub(crate) mod config;
+pub(crate) mod deadline;
 pub(crate) mod frames;
 pub(crate) mod host;
-pub(crate) mod lanes;
+pub(crate) mod mailboxes;
 pub(crate) mod model;
 pub(crate) mod origin;
-pub(crate) mod partial;
-pub(crate) mod patience;
 pub(crate) mod pattern;
 pub(crate) mod private;
 pub(crate) mod proxy;
+pub(crate) mod read_buffer;
 pub(crate) mod share;
 pub(crate) mod slab;
 pub(crate) mod threads;

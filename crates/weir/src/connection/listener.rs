@@ -20,8 +20,8 @@ use weir_wire::CloseReason;
 
 use crate::base::config::Config;
 use crate::base::model::Spoken;
-use crate::connection::session;
-use crate::core::hub::Hub;
+use crate::connection::opening;
+use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::{AcceptError, ConnectRefuseCause};
 use crate::tls::stream::Stream;
@@ -107,17 +107,17 @@ pub(crate) fn bind(
 }
 
 /// Accepts until the gateway drains.
-pub(crate) async fn run(hub: Arc<Hub>, listener: Listener, door: Door) {
-    let _watch = Watch { hub: Arc::clone(&hub), addr: listener.get_ref().local_addr().ok() };
-    let mut draining = hub.draining.subscribe();
+pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door) {
+    let _watch = Watch { shared: Arc::clone(&shared), addr: listener.get_ref().local_addr().ok() };
+    let mut draining = shared.draining.subscribe();
     tokio::select! {
-        () = accept(&hub, &listener, &door) => {}
-        // The sender lives in the hub, so this ends only by draining.
+        () = accept(&shared, &listener, &door) => {}
+        // The sender lives in the shared, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {}
     }
 }
 
-async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
+async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
     let mut trouble = Trouble::default();
     let mut refused = 0_u32;
     loop {
@@ -125,23 +125,23 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
             Ok(accepted) => accepted,
             Err(error) => {
                 let kind = AcceptError::of(&error);
-                hub.counters().count_accept_error(kind);
-                if !(is_out_of_descriptors(kind) && shed_one(hub, listener, door.farewell())) {
-                    trouble.tell(hub, listener, kind, Some(&error));
+                shared.counters().count_accept_error(kind);
+                if !(is_out_of_descriptors(kind) && shed_one(shared, listener, door.farewell())) {
+                    trouble.tell(shared, listener, kind, Some(&error));
                     trouble.meet(kind, &error).await;
                 }
                 continue;
             }
         };
         if mem::replace(&mut trouble.pause, PAUSE_MIN) != PAUSE_MIN {
-            trouble.tell(hub, listener, AcceptError::Other, None);
+            trouble.tell(shared, listener, AcceptError::Other, None);
         }
-        hub.counters().count_accepted();
-        let is_proxied = peer.is_some_and(|peer| is_proxy(hub, peer));
-        match hub.admission.enter(door.transport, door.spoken, peer, is_proxied) {
+        shared.counters().count_accepted();
+        let is_proxied = peer.is_some_and(|peer| is_proxy(shared, peer));
+        match shared.admission.enter(door.transport, door.spoken, peer, is_proxied) {
             Ok(unsettled) => {
                 let Ok(stream) = TcpStream::from_std(socket.into()) else {
-                    hub.counters().count_closed(CloseReason::SocketError);
+                    shared.counters().count_closed(CloseReason::SocketError);
                     continue;
                 };
                 let stream = match door.transport {
@@ -151,9 +151,9 @@ async fn accept(hub: &Arc<Hub>, listener: &Listener, door: &Door) {
                 (door.serve)(stream, unsettled, is_proxied);
             }
             Err(cause) => {
-                session::turn_away(hub, socket, peer, cause, door.farewell());
+                opening::turn_away(shared, socket, peer, cause, door.farewell());
                 refused = refused.wrapping_add(1);
-                // Those who are in have their turn between a crowd that is turned away.
+                // Those who are in have their turn between a storm that is turned away.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
                     yield_now().await;
                 }
@@ -171,25 +171,25 @@ fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
 }
 
 /// Whether a connection from there begins with a PROXY header.
-fn is_proxy(hub: &Hub, peer: IpAddr) -> bool {
+fn is_proxy(shared: &SharedState, peer: IpAddr) -> bool {
     let peer = peer.to_canonical();
-    hub.config().listen.proxy_networks.iter().any(|network| network.contains(&peer))
+    shared.config().listen.proxy_networks.iter().any(|network| network.contains(&peer))
 }
 
 /// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
 ///
 /// This happens only if the process holds more descriptors of other kinds than were counted at the start.
-fn shed_one(hub: &Hub, listener: &Listener, farewell: Farewell) -> bool {
-    if !hub.admission.lend_descriptor() {
+fn shed_one(shared: &SharedState, listener: &Listener, farewell: Farewell) -> bool {
+    if !shared.admission.lend_descriptor() {
         return false;
     }
     let accepted = accept_one(listener.get_ref());
     let is_shed = accepted.is_ok();
     if let Ok((socket, peer)) = accepted {
-        hub.counters().count_accepted();
-        session::turn_away(hub, socket, peer, ConnectRefuseCause::Descriptors, farewell);
+        shared.counters().count_accepted();
+        opening::turn_away(shared, socket, peer, ConnectRefuseCause::Descriptors, farewell);
     }
-    hub.admission.restore_descriptors();
+    shared.admission.restore_descriptors();
     is_shed
 }
 
@@ -218,11 +218,17 @@ struct Trouble {
 
 impl Trouble {
     /// Has readiness tell it, or that it is over.
-    fn tell(&self, hub: &Hub, listener: &Listener, kind: AcceptError, error: Option<&io::Error>) {
+    fn tell(
+        &self,
+        shared: &SharedState,
+        listener: &Listener,
+        kind: AcceptError,
+        error: Option<&io::Error>,
+    ) {
         let Ok(addr) = listener.get_ref().local_addr() else { return };
         if kind != AcceptError::Aborted {
             let cause = error.map(|error| format!("cannot accept connections: {error}"));
-            hub.readiness.set_listener(addr, cause);
+            shared.readiness.set_listener(addr, cause);
         }
     }
 
@@ -256,14 +262,14 @@ impl Default for Trouble {
 
 /// Notices that a listener has ended by itself.
 struct Watch {
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     addr: Option<SocketAddr>,
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(addr) = self.addr.filter(|_| !self.hub.is_draining()) {
-            self.hub.readiness.end_listener(addr);
+        if let Some(addr) = self.addr.filter(|_| !self.shared.is_draining()) {
+            self.shared.readiness.end_listener(addr);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A connection from its acceptance to its shard, and what shards report of it.
 
-pub(crate) mod desk;
+pub(crate) mod dispatcher;
 pub(crate) mod listener;
+pub(crate) mod opening;
 pub(crate) mod reports;
-pub(crate) mod session;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use weir_engine::{ConnId, ConnectionInfo, Engine};
 
 use crate::base::config::Config;
-use crate::base::lanes::Publisher;
+use crate::base::mailboxes::Publisher;
 use crate::base::model::{Accepted, Publication, PublishError, TopicInfo};
 use crate::core::events::{EventCounts, EventFilter, Events};
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::limits::admission::Admission;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -21,7 +21,7 @@ use crate::tls::Contexts;
 /// Cost: cloning copies a pointer; whoever holds one keeps the gateway's tables alive, not its threads.
 #[derive(Clone)]
 pub struct Handle {
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
 }
 
 /// How many things the front holds.
@@ -49,8 +49,8 @@ pub struct Retained {
 }
 
 impl Handle {
-    pub(crate) fn new(hub: Arc<Hub>) -> Handle {
-        Handle { hub }
+    pub(crate) fn new(shared: Arc<SharedState>) -> Handle {
+        Handle { shared }
     }
 
     /// Publishes a message. Never waits.
@@ -59,7 +59,7 @@ impl Handle {
     /// takes, to be tried again after the delay.
     /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
-        self.hub.publish(publication, Publisher::Backend)
+        self.shared.publish(publication, Publisher::Backend)
     }
 
     /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.
@@ -69,22 +69,22 @@ impl Handle {
         &self,
         query: &ConnectionQuery,
     ) -> Result<(Vec<Connection>, Option<ConnectionCursor>), ShardSilent> {
-        self.hub.connections(query).await
+        self.shared.connections(query).await
     }
 
     /// One connection; `None` if it has gone.
     pub async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
-        self.hub.connection(id).await
+        self.shared.connection(id).await
     }
 
     /// Closes a connection with `closed_by_operator`; `false` if it has gone.
     pub async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
-        self.hub.close(id).await
+        self.shared.close(id).await
     }
 
     /// A device's connections; `None` if the device is unknown.
     pub async fn device(&self, id: &str) -> Result<Option<Vec<Connection>>, ShardSilent> {
-        self.hub.device(id).await
+        self.shared.device(id).await
     }
 
     /// Ends what a device was permitted: its connections are closed with `revoked`, those that are just being
@@ -93,93 +93,93 @@ impl Handle {
     ///
     /// Errors: a shard that does not take it; as soon as it does, the connections are closed nevertheless.
     pub async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
-        self.hub.revoke(id).await
+        self.shared.revoke(id).await
     }
 
     /// Where devices are kept, if anywhere.
     pub fn device_store(&self) -> Option<&Arc<DeviceStore>> {
-        self.hub.device_store.as_ref()
+        self.shared.device_store.as_ref()
     }
 
     /// Topics whose name begins with `prefix` and stands behind `after`, at most `limit`, by name.
     pub fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
-        self.hub.topics(prefix, after, limit)
+        self.shared.topics(prefix, after, limit)
     }
 
     /// Whether the gateway listens, does not drain, has all its shards, and has a store that works, if it has one.
     pub fn is_ready(&self) -> bool {
-        self.hub.is_ready()
+        self.shared.is_ready()
     }
 
     /// The same part by part, since when, and why not.
     ///
     /// Cost: a short lock. The store is asked every five seconds, and not by this.
     pub fn readiness(&self) -> Readiness {
-        self.hub.readiness.read()
+        self.shared.readiness.read()
     }
 
     /// The shards, for what they count.
     pub fn engine(&self) -> &Engine {
-        self.hub.engine()
+        self.shared.engine()
     }
 
-    pub(crate) fn hub(&self) -> &Hub {
-        &self.hub
+    pub(crate) fn shared(&self) -> &SharedState {
+        &self.shared
     }
 
     pub(crate) fn config(&self) -> &Config {
-        self.hub.config()
+        self.shared.config()
     }
 
     /// What happens to connections from now on, as far as the filter lets it pass.
     ///
     /// Errors: `None` if [`Events::READERS_MAX`] read already. Cost: nothing is built while nobody reads.
     pub fn events(&self, filter: EventFilter) -> Option<Events> {
-        self.hub.events.listen(filter)
+        self.shared.events.listen(filter)
     }
 
     pub(crate) fn event_counts(&self) -> EventCounts {
-        self.hub.events.counts()
+        self.shared.events.counts()
     }
 
     /// What the front counts.
     pub fn counters(&self) -> &Counters {
-        self.hub.counters()
+        self.shared.counters()
     }
 
     /// Has the files that `[tls]` names read now, and the keys of `[auth.jwt]`; the log tells what came of it. They are
     /// looked at every `reload_interval` anyway. `false`: nothing listens with TLS, and no key is configured.
     pub fn reload_certificates(&self) -> bool {
-        let has_keys = self.hub.auth.ask_reload();
+        let has_keys = self.shared.auth.ask_reload();
         self.tls().map(Contexts::ask_reload).is_some() || has_keys
     }
 
     /// Has the file of the access log opened anew, once it has been renamed; the log tells what came of it. `false`:
     /// there is none.
     pub fn reopen_access_log(&self) -> bool {
-        self.hub.access_log.reopen()
+        self.shared.access_log.reopen()
     }
 
     pub(crate) fn access_log(&self) -> &AccessLog {
-        &self.hub.access_log
+        &self.shared.access_log
     }
 
     pub(crate) fn tls(&self) -> Option<&Contexts> {
-        self.hub.tls.as_ref().map(|tls| &**tls.contexts())
+        self.shared.tls.as_ref().map(|tls| &**tls.contexts())
     }
 
     pub(crate) fn admission(&self) -> &Admission {
-        &self.hub.admission
+        &self.shared.admission
     }
 
     /// How many devices and topics there are.
     pub fn gauges(&self) -> Gauges {
-        self.hub.gauges()
+        self.shared.gauges()
     }
 
     /// What all topics keep together.
     pub fn retained(&self) -> Retained {
-        let retained = self.hub.router.retained();
+        let retained = self.shared.router.retained();
         Retained {
             messages: retained.messages(),
             bytes: retained.bytes(),

@@ -1,4 +1,4 @@
-//! Looking at connections and closing them: the operator's side of the hub.
+//! Looking at connections and closing them: the operator's side of the shared.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use tokio::time::{Instant, timeout_at};
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
 
-use crate::base::lanes::{ANSWER_TIMEOUT, Lanes, inspect, urgent, urgent_in_time};
+use crate::base::mailboxes::{ANSWER_TIMEOUT, Mailboxes, inspect, urgent, urgent_in_time};
 use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::limits::sources::Source;
 
-impl Hub {
+impl SharedState {
     pub(crate) async fn connections(
         &self,
         query: &ConnectionQuery,
@@ -23,9 +23,9 @@ impl Hub {
     }
 
     pub(crate) async fn connection(&self, id: ConnId) -> Result<Option<Connection>, ShardSilent> {
-        let Some(lane) = self.lanes().get(id.shard()) else { return Ok(None) };
+        let Some(mailbox) = self.mailboxes().get(id.shard()) else { return Ok(None) };
         let silent = ShardSilent { shard: id.shard() };
-        let page = inspect(lane, InspectWhat::One(id)).await.ok_or(silent)?;
+        let page = inspect(mailbox, InspectWhat::One(id)).await.ok_or(silent)?;
         Ok(page.connections.into_iter().next().and_then(|info| self.name(info)))
     }
 
@@ -33,7 +33,7 @@ impl Hub {
         let is_there = self.connection(id).await?.is_some();
         if is_there {
             let close = Urgent::Close(id, CloseReason::ClosedByOperator);
-            if !urgent_in_time(self.lane(id.shard()), close).await {
+            if !urgent_in_time(self.mailbox(id.shard()), close).await {
                 return Err(ShardSilent { shard: id.shard() });
             }
         }
@@ -54,10 +54,10 @@ impl Hub {
         let mut waiting = Vec::new();
         for conn in conns {
             let close = Urgent::Close(conn, CloseReason::Revoked);
-            if self.lane(conn.shard()).try_urgent(close).is_err() {
+            if self.mailbox(conn.shard()).try_urgent(close).is_err() {
                 // No record names it any more, so nobody else would close it: a task of its own goes on even if
                 // whoever asked has gone, or been told that it takes too long.
-                let closing = tokio::spawn(close_revoked(Arc::clone(self.lanes()), conn));
+                let closing = tokio::spawn(close_revoked(Arc::clone(self.mailboxes()), conn));
                 waiting.push((conn.shard(), closing));
             }
         }
@@ -105,7 +105,7 @@ impl Hub {
         let wanted = query.limit.max(1);
         let first = ConnectionCursor { shard: 0, cursor: 0 };
         let ConnectionCursor { mut shard, mut cursor } = query.cursor.unwrap_or(first);
-        while let Some(lane) = self.lanes().get(shard as usize) {
+        while let Some(mailbox) = self.mailboxes().get(shard as usize) {
             if found.len() >= wanted {
                 return Ok((found, Some(ConnectionCursor { shard, cursor })));
             }
@@ -115,7 +115,7 @@ impl Hub {
                 None => InspectWhat::All { cursor, limit },
             };
             let silent = ShardSilent { shard: shard as usize };
-            let page = inspect(lane, what).await.ok_or(silent)?;
+            let page = inspect(mailbox, what).await.ok_or(silent)?;
             let named = page.connections.into_iter().filter_map(|info| self.name(info));
             // The topic may have ended since, and its number stand for another.
             found.extend(named.filter(|connection| {
@@ -140,6 +140,6 @@ impl Hub {
     }
 }
 
-async fn close_revoked(lanes: Arc<Lanes>, conn: ConnId) {
-    urgent(&lanes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
+async fn close_revoked(mailboxes: Arc<Mailboxes>, conn: ConnId) {
+    urgent(&mailboxes[conn.shard()], Urgent::Close(conn, CloseReason::Revoked)).await;
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, TopicMessage};
 use weir_wire::hot;
 
-use crate::base::lanes::{self, Publisher};
+use crate::base::mailboxes::{self, Publisher};
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::observe::counters::{PublishTarget, RefuseCause};
 use crate::topics::{Class, Offer, Place, RouteError, validate_name};
 
-impl Hub {
+impl SharedState {
     pub(crate) fn publish(
         &self,
         publication: &Publication<'_>,
@@ -58,7 +58,7 @@ impl Hub {
                 return Ok(draft.accepted(0));
             }
             let credits = conns.iter().map(|conn| {
-                lanes::try_credit(self.lane(conn.shard()), Priority::Normal, draft.publisher)
+                mailboxes::try_credit(self.mailbox(conn.shard()), Priority::Normal, draft.publisher)
             });
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
@@ -78,8 +78,8 @@ impl Hub {
         if connections == 0 {
             return Ok(draft.accepted(0));
         }
-        let credit = |lane| lanes::try_credit(lane, Priority::Normal, draft.publisher);
-        let credits = self.lanes().iter().map(credit);
+        let credit = |mailbox| mailboxes::try_credit(mailbox, Priority::Normal, draft.publisher);
+        let credits = self.mailboxes().iter().map(credit);
         let credits: Vec<Credit<'_, OwnedFd>> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -95,7 +95,7 @@ impl Hub {
 
 /// A message before its offset is known.
 struct Draft<'a> {
-    hub: &'a Hub,
+    shared: &'a SharedState,
     push: hot::Push<'a>,
     id: u64,
     accepted_at: Nanos,
@@ -105,11 +105,11 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     fn new(
-        hub: &'a Hub,
+        shared: &'a SharedState,
         publication: &Publication<'a>,
         publisher: Publisher,
     ) -> Result<Draft<'a>, PublishError> {
-        let id = hub.next_message_id();
+        let id = shared.next_message_id();
         let push = hot::Push {
             topic: match publication.target {
                 Target::Topic(topic) => topic,
@@ -126,13 +126,13 @@ impl<'a> Draft<'a> {
             offset: u64::MAX,
             sender: publication.sender.map_or(0, ConnId::to_u64),
         };
-        let (bytes, limit) = (push.frame_bytes(), hub.config().limits.frame_bytes_max);
+        let (bytes, limit) = (push.frame_bytes(), shared.config().limits.frame_bytes_max);
         if bytes > limit {
             return Err(PublishError::TooLarge { bytes, limit });
         }
         let accepted_at = Nanos::now();
         let expires_at = publication.ttl.map(|ttl| accepted_at.after(ttl));
-        Ok(Draft { hub, push, id, accepted_at, expires_at, publisher })
+        Ok(Draft { shared, push, id, accepted_at, expires_at, publisher })
     }
 
     fn offer(&self) -> Offer<'_> {
@@ -156,7 +156,7 @@ impl<'a> Draft<'a> {
     fn made(&self, frame: Vec<u8>, topic: TopicMessage) -> Option<Arc<Message>> {
         let leaves_room = self.publisher == Publisher::Device;
         let topic = TopicMessage { sender: self.push.sender, leaves_room, ..topic };
-        let budget = self.hub.engine().budget();
+        let budget = self.shared.engine().budget();
         Message::of_topic(budget, frame, self.accepted_at, self.expires_at, topic)
     }
 
@@ -181,7 +181,7 @@ impl<'a> Draft<'a> {
             }
             RouteError::TickFull { limit, after } => PublishError::TickFull { limit, after },
             RouteError::TooManyTopics => PublishError::TooManyTopics {
-                limit: self.hub.config().limits.topics_max,
+                limit: self.shared.config().limits.topics_max,
                 after: RETRY_AFTER,
             },
         }
@@ -211,5 +211,5 @@ pub(crate) fn check_fields(content_type: &str, key: &str) -> Result<(), String> 
 
 /// Longer ones are no media types and no keys: each travels with every message.
 const FIELD_BYTES_MAX: usize = 255;
-/// A lane empties within a few turns; a second is what the header of HTTP can say at the least.
+/// A mailbox empties within a few turns; a second is what the header of HTTP can say at the least.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

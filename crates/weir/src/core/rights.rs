@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::auth::{Act, Grant};
 use crate::base::model::TopicNameError;
 use crate::base::pattern::Pattern;
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::topics::{Class, validate_name};
 
 /// Why an act is not to be: nothing has reached the router.
@@ -15,7 +15,7 @@ pub(crate) enum Denied {
     NotPermitted(String),
 }
 
-impl Hub {
+impl SharedState {
     /// The class of the topic, if it permits the act to who has this grant.
     ///
     /// `is_own` tells whether a pattern fits the topic with `{device}` standing for the device that asks; it is asked only

@@ -16,7 +16,7 @@ use crate::base::model::Accepted;
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::core::events::{FromDevice, OnPublish, Refusal};
-use crate::core::hub::{Doorkeepers, Hub};
+use crate::core::state::{Doorkeepers, SharedState};
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
@@ -189,9 +189,10 @@ impl GatewayBuilder {
         };
         started.log(&config);
         let doors = Doorkeepers { tls, auth, device_store };
-        let hub = Hub::new(*config, engine, on_publish, doors, access_log, counters, sockets_max);
-        let udp = udp::start(&hub, udp).map_err(StartError::Udp)?;
-        let mut gateway = launch(hub, settling, queues, listeners, admin, started);
+        let shared =
+            SharedState::new(*config, engine, on_publish, doors, access_log, counters, sockets_max);
+        let udp = udp::start(&shared, udp).map_err(StartError::Udp)?;
+        let mut gateway = launch(shared, settling, queues, listeners, admin, started);
         gateway.udp = udp;
         Ok(gateway)
     }

@@ -23,15 +23,15 @@ use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
 use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
+use crate::connection::opening;
 use crate::connection::reports::{self, Reports};
-use crate::connection::session;
 use crate::core::handle::Handle;
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::http::{self, Edge};
 use crate::observe::access::AccessLogError;
 use crate::tls::{Development, TlsError};
 use crate::{
-    admin, base::frames, base::lanes, limits::admission, provisioning::activation, tls, udp,
+    admin, base::frames, base::mailboxes, limits::admission, provisioning::activation, tls, udp,
 };
 use builder::Depths;
 pub use builder::GatewayBuilder;
@@ -42,13 +42,13 @@ pub use builder::GatewayBuilder;
 /// started it.
 /// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
 pub struct Gateway {
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     /// Runs the listeners until it is dropped.
     _settling: Settling,
     /// There if HTTP is spoken.
     edge: Option<Arc<Edge>>,
     listeners: JoinSet<()>,
-    desks: JoinSet<()>,
+    dispatchers: JoinSet<()>,
     /// The janitors: what sees to topics.
     services: JoinSet<()>,
     /// There if datagrams are answered, until the shutdown.
@@ -173,7 +173,7 @@ impl Gateway {
 
     /// The way in, for as many as want it.
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.hub))
+        Handle::new(Arc::clone(&self.shared))
     }
 
     /// Where devices connect.
@@ -207,8 +207,8 @@ impl Gateway {
     }
 
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> (&Arc<Hub>, Option<&Arc<Edge>>) {
-        (&self.hub, self.edge.as_ref())
+    pub(crate) fn parts(&self) -> (&Arc<SharedState>, Option<&Arc<Edge>>) {
+        (&self.shared, self.edge.as_ref())
     }
 
     /// What it found and took when it started.
@@ -220,9 +220,9 @@ impl Gateway {
     ///
     /// Cost: returns when the last connection is closed, at the latest some seconds after `drain_timeout`.
     pub async fn shutdown(mut self) {
-        let over = self.hub.config().connection.drain_timeout;
-        info!(connections = self.hub.devices.connection_count(), ?over, "draining");
-        self.hub.begin_drain();
+        let over = self.shared.config().connection.drain_timeout;
+        info!(connections = self.shared.devices.connection_count(), ?over, "draining");
+        self.shared.begin_drain();
         while self.listeners.join_next().await.is_some() {}
         if let Some(udp) = self.udp.take()
             && spawn_blocking(|| udp.finish()).await.is_err()
@@ -238,25 +238,25 @@ impl Gateway {
         }
         self.stop_shards();
         // Each shard drops its way back when it ends, and with it ends the task behind it.
-        let ended = async { while self.desks.join_next().await.is_some() {} };
+        let ended = async { while self.dispatchers.join_next().await.is_some() {} };
         if timeout(STOP_TIMEOUT, ended).await.is_err() {
             warn!("a shard did not stop in time");
         }
         self.services.shutdown().await;
-        if let Some(devices) = &self.hub.device_store
+        if let Some(devices) = &self.shared.device_store
             && !matches!(timeout(STOP_TIMEOUT, devices.tell_seen()).await, Ok(Ok(())))
         {
             warn!("the store of devices was not told of the last that have connected");
         }
         // Those who listen have been told of every end.
-        self.hub.events.close();
+        self.shared.events.close();
         // Last, so that the drain can be watched.
         if let Some((stop, admin)) = self.admin.take() {
             let _ = stop.send(());
             let _ = admin.await;
         }
-        let hub = Arc::clone(&self.hub);
-        if spawn_blocking(move || hub.access_log.finish()).await.is_err() {
+        let shared = Arc::clone(&self.shared);
+        if spawn_blocking(move || shared.access_log.finish()).await.is_err() {
             warn!("the access log ended by itself; its last lines are lost");
         }
         info!("stopped");
@@ -265,36 +265,38 @@ impl Gateway {
     async fn drain(&self, over: Duration) {
         // What was accepted leaves before the goodbyes.
         let left = async {
-            while !self.hub.router.end_ticks() {
+            while !self.shared.router.end_ticks() {
                 sleep(TICK_INTERVAL).await;
             }
         };
         if timeout(TICK_GRACE, left).await.is_err() {
             warn!("not all ticks could leave: a mailbox or the byte budget is full");
         }
-        for (tickets, lane) in self.hub.tickets.iter().zip(self.hub.lanes().iter()) {
-            tickets.close();
+        for (adoptions, mailbox) in self.shared.adoptions.iter().zip(self.shared.mailboxes().iter())
+        {
+            adoptions.close();
             let drain = Command::Drain {
                 over,
                 retry_after_ms: frames::RETRY_AFTER_MS,
                 seed: rand::random(),
             };
-            lanes::push(lane, drain).await;
+            mailboxes::push(mailbox, drain).await;
         }
-        let shards = u32::try_from(self.hub.lanes().len()).expect("there are at most 256 shards");
+        let shards =
+            u32::try_from(self.shared.mailboxes().len()).expect("there are at most 256 shards");
         // It is closed by nobody.
-        let _ = self.hub.drained.acquire_many(shards).await;
+        let _ = self.shared.drained.acquire_many(shards).await;
         // Those who had not settled are told by tasks of their own, which end with the runtime.
         let spoken_with = || self.edge.as_ref().map_or(0, |edge| edge.connection_count());
-        while self.hub.counters().unsettled() + spoken_with() > 0 {
+        while self.shared.counters().unsettled() + spoken_with() > 0 {
             sleep(UNSETTLED_INTERVAL).await;
         }
     }
 
     fn stop_shards(&self) {
-        for lane in self.hub.lanes().iter() {
-            if lane.try_urgent(Urgent::Stop).is_err() {
-                warn!("a shard's reserved lane is full; it stops with the process");
+        for mailbox in self.shared.mailboxes().iter() {
+            if mailbox.try_urgent(Urgent::Stop).is_err() {
+                warn!("a shard's reserved queue is full; it stops with the process");
             }
         }
     }
@@ -302,8 +304,8 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.hub.begin_drain();
-        self.hub.events.close();
+        self.shared.begin_drain();
+        self.shared.events.close();
         self.stop_shards();
     }
 }
@@ -384,15 +386,15 @@ fn bind_all(config: &Config, settling: &Settling) -> Result<(Vec<Bound>, Buffers
         for addr in addrs {
             let runtimes = settling.of(transport, spoken);
             // Where the kernel chooses the port, it does so once.
-            let mut shared = *addr;
+            let mut common = *addr;
             for runtime in &runtimes {
                 let _sockets_belong_to = runtime.enter();
-                let bound = listener::bind(shared, addrs, runtimes.len() > 1, config);
+                let bound = listener::bind(common, addrs, runtimes.len() > 1, config);
                 let bound = bound.and_then(|(listener, buffers)| {
                     granted = buffers;
-                    shared = listener.get_ref().local_addr()?;
+                    common = listener.get_ref().local_addr()?;
                     let runtime = (*runtime).clone();
-                    Ok(Bound { addr: shared, transport, spoken, listener, runtime })
+                    Ok(Bound { addr: common, transport, spoken, listener, runtime })
                 });
                 let listen_error = |source| StartError::Listen { key, addr: *addr, source };
                 listeners.push(bound.map_err(listen_error)?);
@@ -464,93 +466,104 @@ fn start_shards(
 
 /// Everything is there: the tasks begin.
 fn launch(
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     settling: Settling,
     queues: Vec<Reports>,
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
     started: Started,
 ) -> Gateway {
-    let (mut listeners, mut desks, mut services) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    let (mut listeners, mut dispatchers, mut services) =
+        (JoinSet::new(), JoinSet::new(), JoinSet::new());
     for (shard, reports) in queues.into_iter().enumerate() {
-        desks.spawn(reports::run(Arc::clone(&hub), shard, reports));
+        dispatchers.spawn(reports::run(Arc::clone(&shared), shard, reports));
     }
-    let edge = settling.http.as_ref().map(|threads| Edge::start(&hub, threads));
+    let edge = settling.http.as_ref().map(|threads| Edge::start(&shared, threads));
     for Bound { transport, spoken, listener, runtime, .. } in bound {
-        let serve = serve(&hub, spoken, edge.as_ref());
+        let serve = serve(&shared, spoken, edge.as_ref());
         let door = Door { transport, spoken, serve };
-        listeners.spawn_on(listener::run(Arc::clone(&hub), listener, door), &runtime);
+        listeners.spawn_on(listener::run(Arc::clone(&shared), listener, door), &runtime);
     }
-    services.spawn(retire_topics(Arc::clone(&hub)));
-    services.spawn(sweep_rings(Arc::clone(&hub)));
-    for ticker in 0..hub.router.ticker_count() {
-        let hub = Arc::clone(&hub);
-        services.spawn(async move { hub.router.run_ticks(ticker).await });
+    services.spawn(retire_topics(Arc::clone(&shared)));
+    services.spawn(sweep_rings(Arc::clone(&shared)));
+    for ticker in 0..shared.router.ticker_count() {
+        let shared = Arc::clone(&shared);
+        services.spawn(async move { shared.router.run_ticks(ticker).await });
     }
-    services.spawn(admission::tidy(Arc::clone(&hub.admission)));
-    services.spawn(tidy_activations(Arc::clone(&hub)));
-    services.spawn(tell_seen(Arc::clone(&hub)));
-    services.spawn(store_watch::watch_store(Arc::clone(&hub)));
-    if let Some(tls) = &hub.tls {
+    services.spawn(admission::maintain(Arc::clone(&shared.admission)));
+    services.spawn(maintain_activations(Arc::clone(&shared)));
+    services.spawn(tell_seen(Arc::clone(&shared)));
+    services.spawn(store_watch::watch_store(Arc::clone(&shared)));
+    if let Some(tls) = &shared.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }
-    if let Some(jwt) = hub.auth.jwt() {
+    if let Some(jwt) = shared.auth.jwt() {
         services.spawn(jwt::watch(Arc::clone(jwt)));
     }
     let admin = admin.map(|(_, listener)| {
-        let config = hub.config().admin.clone();
-        let handle = Handle::new(Arc::clone(&hub));
+        let config = shared.config().admin.clone();
+        let handle = Handle::new(Arc::clone(&shared));
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
     });
-    hub.readiness.set_listening();
+    shared.readiness.set_listening();
     let udp = None;
     let started = Box::new(started);
-    Gateway { hub, _settling: settling, edge, listeners, desks, services, udp, admin, started }
+    Gateway {
+        shared,
+        _settling: settling,
+        edge,
+        listeners,
+        dispatchers,
+        services,
+        udp,
+        admin,
+        started,
+    }
 }
 
 /// Forgets what failed activations and ended tokens have left behind.
-async fn tidy_activations(hub: Arc<Hub>) {
-    if let Some(activator) = &hub.activator {
-        activation::tidy(activator).await;
+async fn maintain_activations(shared: Arc<SharedState>) {
+    if let Some(activator) = &shared.activator {
+        activation::maintain(activator).await;
     }
 }
 
 /// Tells the device store which devices have connected.
-async fn tell_seen(hub: Arc<Hub>) {
-    if let Some(devices) = &hub.device_store {
+async fn tell_seen(shared: Arc<SharedState>) {
+    if let Some(devices) = &shared.device_store {
         activation::tell_seen(devices).await;
     }
 }
 
 /// What is begun for each connection of a listener.
-fn serve(hub: &Arc<Hub>, spoken: Spoken, edge: Option<&Arc<Edge>>) -> Serve {
-    let hub = Arc::clone(hub);
+fn serve(shared: &Arc<SharedState>, spoken: Spoken, edge: Option<&Arc<Edge>>) -> Serve {
+    let shared = Arc::clone(shared);
     match (spoken, edge.map(Arc::clone)) {
         (Spoken::Http, Some(edge)) => Box::new(move |stream, unsettled, is_proxied| {
-            let (hub, edge) = (Arc::clone(&hub), Arc::clone(&edge));
-            tokio::spawn(http::run(hub, edge, stream, unsettled, is_proxied));
+            let (shared, edge) = (Arc::clone(&shared), Arc::clone(&edge));
+            tokio::spawn(http::run(shared, edge, stream, unsettled, is_proxied));
         }),
         (Spoken::Frames | Spoken::Http, _) => Box::new(move |stream, unsettled, is_proxied| {
-            tokio::spawn(session::run(Arc::clone(&hub), stream, unsettled, is_proxied));
+            tokio::spawn(opening::run(Arc::clone(&shared), stream, unsettled, is_proxied));
         }),
     }
 }
 
 /// Lets topics let go of what they have kept long enough.
-async fn sweep_rings(hub: Arc<Hub>) {
+async fn sweep_rings(shared: Arc<SharedState>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
-        hub.router.sweep_rings().await;
+        shared.router.sweep_rings().await;
     }
 }
 
-/// Asks the shards again to forget topics whose `Retire` found a lane full.
-async fn retire_topics(hub: Arc<Hub>) {
+/// Asks the shards again to forget topics whose `Retire` found a mailbox full.
+async fn retire_topics(shared: Arc<SharedState>) {
     loop {
-        hub.router.retirement_due().await;
-        while !hub.router.retry_retirements() {
+        shared.router.retirement_due().await;
+        while !shared.router.retry_retirements() {
             sleep(RETIRE_INTERVAL).await;
         }
     }
@@ -562,7 +575,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(4);
 const OWN_DESCRIPTORS: u64 = 64;
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
-/// A lane empties within a few turns.
+/// A mailbox empties within a few turns.
 const TICK_GRACE: Duration = Duration::from_secs(1);
 const TICK_INTERVAL: Duration = Duration::from_millis(2);
 /// `retention_ttl` is counted in seconds at the least.

@@ -7,18 +7,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_store::{Error, LaneCounts};
 
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 use crate::provisioning::device_store::DeviceStore;
 
 /// Looks after the store until it is dropped.
-pub(crate) async fn watch_store(hub: Arc<Hub>) {
+pub(crate) async fn watch_store(shared: Arc<SharedState>) {
     let mut watch = Watch::default();
     loop {
-        if let Some(devices) = &hub.device_store {
-            watch.look(&hub, devices).await;
+        if let Some(devices) = &shared.device_store {
+            watch.look(&shared, devices).await;
         }
-        hub.readiness.set_threads_ended(hub.counters().udp.threads_ended());
+        shared.readiness.set_threads_ended(shared.counters().udp.threads_ended());
         sleep(LOOK_INTERVAL).await;
     }
 }
@@ -37,7 +37,7 @@ struct Watch {
 
 impl Watch {
     /// Asks the store, if that is due: it is every few seconds, and at once where something has failed.
-    async fn look(&mut self, hub: &Hub, devices: &DeviceStore) {
+    async fn look(&mut self, shared: &SharedState, devices: &DeviceStore) {
         let now = Instant::now();
         let counts = devices.counts();
         let lanes = [counts.issues, counts.checks];
@@ -57,10 +57,10 @@ impl Watch {
             Some(Ok(())) | None => (PartState::Ok, None),
         };
         self.has_trouble = cache.0 != PartState::Ok;
-        hub.readiness.set(Part::Cache, cache.0, cache.1);
+        shared.readiness.set(Part::Cache, cache.0, cache.1);
         if let Some((state, cause)) = self.judge(probed, &lanes, devices) {
             self.has_trouble |= state != PartState::Ok;
-            hub.readiness.set(Part::Store, state, cause);
+            shared.readiness.set(Part::Store, state, cause);
         }
     }
 

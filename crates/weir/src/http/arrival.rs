@@ -1,11 +1,11 @@
 //! The beginning of a connection: where it comes from, its handshake, and which version of HTTP it speaks.
 
 use super::Edge;
+use crate::base::deadline::Deadline;
 use crate::base::model::Spoken;
-use crate::base::partial::Partial;
-use crate::base::patience::Patience;
-use crate::connection::session::{self, NotGreeted};
-use crate::core::hub::Hub;
+use crate::base::read_buffer::ReadBuffer;
+use crate::connection::opening::{self, NotGreeted};
+use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::tls::stream::Stream;
 
@@ -21,20 +21,20 @@ pub(super) struct Arrival {
 /// Reads the PROXY header, where there is one, makes the handshake, where there is one, and otherwise looks what is
 /// spoken.
 pub(super) async fn hear(
-    hub: &Hub,
+    shared: &SharedState,
     edge: &Edge,
     stream: &mut Stream,
     unsettled: &mut Unsettled,
     is_proxied: bool,
 ) -> Result<Arrival, NotGreeted> {
-    let mut patience = Patience::of(hub.config().http.head_timeout);
-    let (mut partial, secured) =
-        session::arrive(hub, stream, unsettled, is_proxied, Spoken::Http, &mut patience).await?;
+    let mut deadline = Deadline::of(shared.config().http.head_timeout);
+    let (mut read_buffer, secured) =
+        opening::arrive(shared, stream, unsettled, is_proxied, Spoken::Http, &mut deadline).await?;
     let (is_h2, identity) = match secured {
         Some(secured) => (secured.is_h2, secured.identity),
-        None => (is_preface(edge, stream, &mut partial, &patience).await?, None),
+        None => (is_preface(edge, stream, &mut read_buffer, &deadline).await?, None),
     };
-    let ahead = std::mem::take(&mut partial.bytes);
+    let ahead = std::mem::take(&mut read_buffer.bytes);
     Ok(Arrival { ahead, is_h2, identity })
 }
 
@@ -42,21 +42,21 @@ pub(super) async fn hear(
 async fn is_preface(
     edge: &Edge,
     stream: &mut Stream,
-    partial: &mut Partial,
-    patience: &Patience,
+    read_buffer: &mut ReadBuffer,
+    deadline: &Deadline,
 ) -> Result<bool, NotGreeted> {
     if !edge.h2.h2 {
         return Ok(false);
     }
     loop {
-        let known = partial.bytes.len().min(PREFACE.len());
-        if partial.bytes[..known] != PREFACE[..known] {
+        let known = read_buffer.bytes.len().min(PREFACE.len());
+        if read_buffer.bytes[..known] != PREFACE[..known] {
             return Ok(false);
         }
         if known == PREFACE.len() {
             return Ok(true);
         }
-        session::read_more(partial, stream, patience).await?;
+        opening::read_more(read_buffer, stream, deadline).await?;
     }
 }
 

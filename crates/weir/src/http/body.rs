@@ -9,9 +9,9 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::closing::{Cut, Inbound};
-use super::guest::Guest;
+use super::connection::HttpConnection;
 use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
-use super::live::Relayed;
+use super::upgrade::Relayed;
 use crate::http::web::problem::Problem;
 use crate::http::web::reply::Reply;
 use crate::http::web::reply::Stream;
@@ -21,7 +21,7 @@ use crate::observe::counters::http::Dialect;
 /// A request's body that shows when something of it comes.
 pub(super) struct Asking {
     body: Inbound,
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
     /// It is the peer's turn, until the body is whole.
     is_awaited: bool,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Answer {
 }
 
 /// While this lives, a connection over HTTP/1.1 is within an answer, also when its buffer is empty.
-struct Sending(Arc<Guest>);
+struct Sending(Arc<HttpConnection>);
 
 enum Content {
     /// Nothing, or nothing any more.
@@ -66,21 +66,25 @@ struct Going {
 }
 
 /// Our turn to answer a request, which ends with its answer, or when nobody waits for that any more.
-pub(super) struct Turn(Arc<Guest>);
+pub(super) struct Turn(Arc<HttpConnection>);
 
 impl Asking {
     /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
-    pub(super) fn new(body: Incoming, guest: Arc<Guest>, expects: Option<u32>) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        connection: Arc<HttpConnection>,
+        expects: Option<u32>,
+    ) -> Self {
         let is_awaited = !body.is_end_stream();
         if is_awaited {
-            guest.awaits();
+            connection.awaits();
         }
-        Self { body: Inbound::new(body, &guest, expects), guest, is_awaited }
+        Self { body: Inbound::new(body, &connection, expects), connection, is_awaited }
     }
 
     fn heard_all(&mut self) {
         if std::mem::take(&mut self.is_awaited) {
-            self.guest.heard_all();
+            self.connection.heard_all();
         }
     }
 }
@@ -113,7 +117,7 @@ impl Drop for Asking {
     fn drop(&mut self) {
         // The handler does not wait for the rest.
         if self.is_awaited {
-            self.guest.gave_up_body();
+            self.connection.gave_up_body();
         }
     }
 }
@@ -129,7 +133,7 @@ impl Answer {
     /// A long answer is charged here, unless its handler has done that. Without room it becomes a refusal; so a handler
     /// with effects has to charge first.
     pub(super) fn of(mut reply: Reply, turn: Turn) -> http::Response<Answer> {
-        let guest = Arc::clone(turn.guest());
+        let connection = Arc::clone(turn.connection());
         let mut charge = reply.extensions_mut().remove::<Arc<Charge>>();
         let length = match reply.body() {
             Either::Left(full) => full.size_hint().exact().unwrap_or(0),
@@ -137,7 +141,7 @@ impl Answer {
         };
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if charge.is_none() && length > SHORT_BYTES {
-            match guest.caller.ledger.charge(length) {
+            match connection.caller.ledger.charge(length) {
                 Ok(taken) => charge = Some(Arc::new(taken)),
                 Err(refused) => reply = Problem::from(refused).into_response(),
             }
@@ -148,12 +152,12 @@ impl Answer {
                 Either::Right(stream) => Content::Stream(Going { stream, _turn: turn }),
             };
             let mut answer = Answer { charge, ..Answer::new(content) };
-            match (&answer.content, guest.dialect()) {
+            match (&answer.content, connection.dialect()) {
                 (Content::Whole(bytes), Dialect::Http2) if bytes.len() > SHORT_BYTES => {
-                    answer.leaving = Some(Leaving::new(&guest));
+                    answer.leaving = Some(Leaving::new(&connection));
                 }
                 (Content::Whole(bytes), Dialect::Http1) if bytes.len() > PIECE_BYTES => {
-                    answer.sending = Some(Sending::begin(guest));
+                    answer.sending = Some(Sending::begin(connection));
                 }
                 _ => {}
             }
@@ -283,12 +287,12 @@ impl Body for Answer {
 }
 
 impl Turn {
-    pub(super) fn of(guest: &Arc<Guest>) -> Turn {
-        guest.begun();
-        Turn(Arc::clone(guest))
+    pub(super) fn of(connection: &Arc<HttpConnection>) -> Turn {
+        connection.begun();
+        Turn(Arc::clone(connection))
     }
 
-    pub(super) fn guest(&self) -> &Arc<Guest> {
+    pub(super) fn connection(&self) -> &Arc<HttpConnection> {
         &self.0
     }
 }
@@ -300,9 +304,9 @@ impl Drop for Turn {
 }
 
 impl Sending {
-    fn begin(guest: Arc<Guest>) -> Sending {
-        guest.set_sending(true);
-        Sending(guest)
+    fn begin(connection: Arc<HttpConnection>) -> Sending {
+        connection.set_sending(true);
+        Sending(connection)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::guest::{Guest, Order};
+use super::connection::{HttpConnection, Order};
 use crate::base::config::HttpConfig;
 use crate::http::web::linger::{Linger, SILENCE};
 use crate::observe::counters::Counters;
@@ -29,7 +29,7 @@ use crate::tls::stream::Stream;
 pub(super) struct Inbound {
     /// Until it is dropped.
     body: Option<Incoming>,
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
     /// The stream of HTTP/2 whose sender waits for `100 Continue`.
     expects: Option<u32>,
 }
@@ -85,7 +85,7 @@ pub(super) async fn close(
 }
 
 /// Throws away the rest of a body over HTTP/2.
-async fn discard(linger: Linger, guest: &Guest, mut body: Incoming) -> Discarded {
+async fn discard(linger: Linger, connection: &HttpConnection, mut body: Incoming) -> Discarded {
     let mut left = linger.bytes_max;
     let discarding = async {
         loop {
@@ -93,7 +93,7 @@ async fn discard(linger: Linger, guest: &Guest, mut body: Incoming) -> Discarded
             let Ok(frame) = timeout(SILENCE, next).await else { return Discarded::Silent };
             let Some(Ok(frame)) = frame else { return Discarded::Ended };
             let count = frame.data_ref().map_or(0, Bytes::len);
-            if count >= left || guest.order().is_some() {
+            if count >= left || connection.order().is_some() {
                 return Discarded::TooLong;
             }
             left -= count;
@@ -104,22 +104,29 @@ async fn discard(linger: Linger, guest: &Guest, mut body: Incoming) -> Discarded
 
 impl Inbound {
     /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
-    pub(super) fn new(body: Incoming, guest: &Arc<Guest>, expects: Option<u32>) -> Inbound {
-        Inbound { body: Some(body), guest: Arc::clone(guest), expects }
+    pub(super) fn new(
+        body: Incoming,
+        connection: &Arc<HttpConnection>,
+        expects: Option<u32>,
+    ) -> Inbound {
+        Inbound { body: Some(body), connection: Arc::clone(connection), expects }
     }
 }
 
 impl Drop for Inbound {
     fn drop(&mut self) {
         if let Some(body) = self.body.take() {
-            pass_over(&self.guest, body);
+            pass_over(&self.connection, body);
         }
     }
 }
 
 /// Leaves a body that nobody wants. Over HTTP/1.1 it has to pass, or ends the connection: see [`close`].
-pub(super) fn pass_over(guest: &Arc<Guest>, mut body: Incoming) {
-    if guest.dialect() != Dialect::Http2 || body.is_end_stream() || guest.order().is_some() {
+pub(super) fn pass_over(connection: &Arc<HttpConnection>, mut body: Incoming) {
+    if connection.dialect() != Dialect::Http2
+        || body.is_end_stream()
+        || connection.order().is_some()
+    {
         return;
     }
     // A short one is mostly there.
@@ -131,11 +138,11 @@ pub(super) fn pass_over(guest: &Arc<Guest>, mut body: Incoming) {
     }
     let Ok(runtime) = Handle::try_current() else { return };
     // The stream and this task stay, also when the answer has left. Without room for them the stream is reset.
-    let Ok(charge) = guest.caller.ledger.charge(DISCARD_BYTES) else { return };
-    let guest = Arc::clone(guest);
+    let Ok(charge) = connection.caller.ledger.charge(DISCARD_BYTES) else { return };
+    let connection = Arc::clone(connection);
     runtime.spawn(async move {
-        let discarded = discard(linger_of(&guest.edge.h2), &guest, body).await;
-        guest.edge.counters.http.count_discarded(discarded);
+        let discarded = discard(linger_of(&connection.edge.h2), &connection, body).await;
+        connection.edge.counters.http.count_discarded(discarded);
         drop(charge);
     });
 }
@@ -148,18 +155,18 @@ impl Body for Inbound {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let Inbound { body, guest, expects } = &mut *self;
+        let Inbound { body, connection, expects } = &mut *self;
         let Some(body) = body else { return Poll::Ready(None) };
         let polled = Pin::new(&mut *body).poll_frame(cx);
         if polled.is_pending()
-            && let (Some(stream), Some(interim)) = (expects.take(), &guest.interim)
+            && let (Some(stream), Some(interim)) = (expects.take(), &connection.interim)
         {
             interim.want(stream);
-            guest.wake();
+            connection.wake();
         }
         // The library calls that an end, as it is for a client.
         let is_cut = matches!(polled, Poll::Ready(None))
-            && guest.dialect() == Dialect::Http2
+            && connection.dialect() == Dialect::Http2
             && !body.is_end_stream();
         if is_cut {
             return Poll::Ready(Some(Err("the stream was reset".into())));
@@ -177,10 +184,10 @@ impl Body for Inbound {
 }
 
 /// Is done when a connection is told to end. `listen` has its orders wake the task.
-pub(super) async fn told_to_end(guest: &Guest) {
+pub(super) async fn told_to_end(connection: &HttpConnection) {
     poll_fn(|cx| {
-        guest.listen(cx.waker());
-        match guest.order() {
+        connection.listen(cx.waker());
+        match connection.order() {
             Some(Order::End(_)) => Poll::Ready(()),
             Some(Order::Drain) | None => Poll::Pending,
         }

@@ -10,12 +10,12 @@ use hyper_util::rt::TokioIo;
 
 use super::arrival::PREFACE;
 use super::closing::{SHORT, close, linger_of, told_to_end};
-use super::guest::{Guest, Order, Phase};
-use super::live::Taken;
+use super::connection::{HttpConnection, Order, Phase};
+use super::io_wrapper::IoWrapper;
 use super::service::Service;
-use super::tap::Tap;
+use super::upgrade::Taken;
 use crate::base::config::HttpConfig;
-use crate::limits::admission::{Seat, Unsettled};
+use crate::limits::admission::{Permit, Unsettled};
 use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
 
@@ -30,7 +30,7 @@ pub(super) enum Outcome {
 /// The place that a connection has: among the unsettled until its first request is there.
 pub(super) enum Place {
     Unsettled(Unsettled),
-    Seat(Seat),
+    Permit(Permit),
     /// While it changes.
     None,
 }
@@ -38,7 +38,7 @@ pub(super) enum Place {
 /// What is common to all connections.
 pub(super) fn builder(config: &HttpConfig) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // The time for a head is watched by the crowd, together with all others: a timer for each head costs more.
+    // The time for a head is watched by the registry, together with all others: a timer for each head costs more.
     builder
         .header_read_timeout(None)
         .max_buf_size(config.head_bytes_max)
@@ -52,18 +52,18 @@ pub(super) fn builder(config: &HttpConfig) -> http1::Builder {
 ///
 /// `ahead`: what has come so far.
 pub(super) async fn converse(
-    guest: &Arc<Guest>,
+    connection: &Arc<HttpConnection>,
     stream: Stream,
     ahead: Vec<u8>,
     mut place: Place,
 ) -> Outcome {
-    let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
-    let service = Service::new(Arc::clone(guest));
-    let mut conn = guest.edge.h1.serve_connection(tap, service);
+    let io_wrapper = TokioIo::new(IoWrapper::new(stream, ahead, Arc::clone(connection)));
+    let service = Service::new(Arc::clone(connection));
+    let mut conn = connection.edge.h1.serve_connection(io_wrapper, service);
     let (mut listening, mut is_draining) = (None, false);
     let step = poll_fn(|cx| {
-        listen(guest, &mut listening, cx);
-        match guest.order() {
+        listen(connection, &mut listening, cx);
+        match connection.order() {
             Some(Order::End(end)) => return Poll::Ready(Step::Told(end)),
             Some(Order::Drain) if !is_draining => {
                 is_draining = true;
@@ -72,10 +72,12 @@ pub(super) async fn converse(
             Some(Order::Drain) | None => {}
         }
         let polled = Pin::new(&mut conn).poll(cx);
-        place.settle(guest);
+        place.settle(connection);
         match polled {
             Poll::Ready(ended) => Poll::Ready(Step::Over(ended)),
-            Poll::Pending if guest.is_parked() && guest.is_flushed() => Poll::Ready(Step::Parked),
+            Poll::Pending if connection.is_parked() && connection.is_flushed() => {
+                Poll::Ready(Step::Parked)
+            }
             Poll::Pending => Poll::Pending,
         }
     })
@@ -89,34 +91,36 @@ pub(super) async fn converse(
         Step::Parked => {
             let mut read_ahead = Vec::from(parts.read_buf);
             read_ahead.extend(ahead);
-            match (guest.take_parked(), place) {
-                (Some(request), Place::Seat(seat)) => {
-                    let guest = Arc::clone(guest);
-                    Outcome::Taken(Box::new(Taken { stream, read_ahead, request, seat, guest }))
+            match (connection.take_parked(), place) {
+                (Some(request), Place::Permit(permit)) => {
+                    let connection = Arc::clone(connection);
+                    let taken = Taken { stream, read_ahead, request, permit, connection };
+                    Outcome::Taken(Box::new(taken))
                 }
-                // A request was heard, so it has a seat.
+                // A request was heard, so it has a permit.
                 (Some(_) | None, _) => Outcome::Over(End::Broken),
             }
         }
         Step::Over(ended) => {
             let (end, last) = match ended {
                 Err(_) if is_h2 => (End::Version, NOT_SUPPORTED),
-                ended => (end_of(guest, ended, is_draining), &b""[..]),
+                ended => (end_of(connection, ended, is_draining), &b""[..]),
             };
-            let is_unread = is_unread || guest.phase() == Phase::Body || end.is_mid_request();
-            let linger = (is_unread && !guest.has_ended()).then(|| linger_of(&guest.edge.h2));
+            let is_unread = is_unread || connection.phase() == Phase::Body || end.is_mid_request();
+            let linger =
+                (is_unread && !connection.has_ended()).then(|| linger_of(&connection.edge.h2));
             // Whoever needs its place gets it.
             tokio::select! {
-                () = close(stream, last, linger, &guest.edge.counters) => {}
-                () = told_to_end(guest) => {}
+                () = close(stream, last, linger, &connection.edge.counters) => {}
+                () = told_to_end(connection) => {}
             }
             Outcome::Over(end)
         }
         Step::Told(end) => {
-            let is_late = guest.phase() == Phase::Head && guest.is_flushed();
+            let is_late = connection.phase() == Phase::Head && connection.is_flushed();
             let (last, linger): (&[u8], _) =
                 if is_late { (REQUEST_TIMEOUT, Some(SHORT)) } else { (b"", None) };
-            close(stream, last, linger, &guest.edge.counters).await;
+            close(stream, last, linger, &connection.edge.counters).await;
             Outcome::Over(end)
         }
     }
@@ -130,38 +134,38 @@ enum Step {
 
 impl Place {
     /// Gives the place among the unsettled back, once a request is there.
-    fn settle(&mut self, guest: &Guest) {
+    fn settle(&mut self, connection: &HttpConnection) {
         if let Place::Unsettled(_) = self
-            && guest.phase() != Phase::First
+            && connection.phase() != Phase::First
             && let Place::Unsettled(unsettled) = std::mem::replace(self, Place::None)
         {
-            *self = Place::Seat(unsettled.seat());
+            *self = Place::Permit(unsettled.permit());
         }
     }
 }
 
 /// Has orders wake this task; its waker stays the same, as long as nobody else polls it.
-pub(super) fn listen(guest: &Guest, listening: &mut Option<Waker>, cx: &Context<'_>) {
+pub(super) fn listen(connection: &HttpConnection, listening: &mut Option<Waker>, cx: &Context<'_>) {
     if !listening.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-        guest.listen(cx.waker());
+        connection.listen(cx.waker());
         *listening = Some(cx.waker().clone());
     }
 }
 
 /// Why it ended by itself.
-fn end_of(guest: &Guest, ended: hyper::Result<()>, is_draining: bool) -> End {
+fn end_of(connection: &HttpConnection, ended: hyper::Result<()>, is_draining: bool) -> End {
     match ended {
-        Ok(()) if guest.has_ended() => End::Peer,
+        Ok(()) if connection.has_ended() => End::Peer,
         Ok(()) if is_draining => End::Draining,
-        Ok(()) if guest.is_at_last_request() => End::RequestsMax,
+        Ok(()) if connection.is_at_last_request() => End::RequestsMax,
         Ok(()) => End::Finished,
         Err(error) => {
-            tracing::debug!(%error, peer = ?guest.caller.peer, "an HTTP connection ended early");
+            tracing::debug!(%error, peer = ?connection.caller.peer, "an HTTP connection ended early");
             if error.is_parse_too_large() {
                 End::HeadTooLarge
             } else if error.is_parse() {
                 End::Malformed
-            } else if guest.has_ended() || error.is_incomplete_message() {
+            } else if connection.has_ended() || error.is_incomplete_message() {
                 End::Peer
             } else {
                 End::Broken

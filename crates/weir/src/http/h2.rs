@@ -11,12 +11,12 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 
-use super::guest::{Guest, Order};
+use super::connection::{HttpConnection, Order};
 use super::h1::listen;
+use super::io_wrapper::IoWrapper;
 use super::leaving::{Handed, Leaving, take_handed};
-use super::live::{Watch, take_watch};
 use super::service::Service;
-use super::tap::Tap;
+use super::upgrade::{Watch, take_watch};
 use crate::base::config::HttpConfig;
 use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
@@ -27,7 +27,7 @@ use crate::tls::stream::Stream;
 /// that are ready at once leave with one write. Whatever has to wait becomes a task.
 struct Tasks {
     begun: Mutex<Vec<Task>>,
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
 }
 
 /// The library's way to the requests: each of them has a clone, so it must not keep them.
@@ -39,7 +39,7 @@ struct Task {
     answering: Pin<Box<dyn Future<Output = ()> + Send>>,
     watch: Option<Watch>,
     leaving: Option<Arc<Leaving>>,
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
 }
 
 impl Future for Task {
@@ -54,11 +54,11 @@ impl Future for Task {
         self.watch = watch.or(self.watch.take());
         self.leaving = match handed {
             Some(Handed::Long(leaving)) => Some(leaving),
-            Some(Handed::Short) => Some(Leaving::waiting(&self.guest)),
+            Some(Handed::Short) => Some(Leaving::waiting(&self.connection)),
             None => self.leaving.take(),
         };
         if self.leaving.as_ref().is_some_and(|leaving| leaving.is_stalled(cx)) {
-            self.guest.caller.ledger.share().count_reset();
+            self.connection.caller.ledger.share().count_reset();
             return Poll::Ready(());
         }
         match &mut self.watch {
@@ -75,15 +75,15 @@ where
     fn execute(&self, request: F) {
         // Without the connection's task nothing answers it.
         let Some(tasks) = self.0.upgrade() else { return };
-        let guest = Arc::clone(&tasks.guest);
-        let task = Task { answering: Box::pin(request), watch: None, leaving: None, guest };
+        let connection = Arc::clone(&tasks.connection);
+        let task = Task { answering: Box::pin(request), watch: None, leaving: None, connection };
         tasks.lock().push(task);
     }
 }
 
 impl Tasks {
-    fn new(guest: &Arc<Guest>) -> Arc<Tasks> {
-        Arc::new(Tasks { begun: Mutex::default(), guest: Arc::clone(guest) })
+    fn new(connection: &Arc<HttpConnection>) -> Arc<Tasks> {
+        Arc::new(Tasks { begun: Mutex::default(), connection: Arc::clone(connection) })
     }
 
     /// Begins all of them; `false`: there were none.
@@ -95,7 +95,7 @@ impl Tasks {
                 tokio::spawn(task);
             }
         }
-        // The room for them is kept, unless a crowd has come meanwhile.
+        // The room for them is kept, unless a registry has come meanwhile.
         let mut left = self.lock();
         if left.is_empty() {
             *left = begun;
@@ -128,16 +128,20 @@ fn builder(config: &HttpConfig, tasks: &Arc<Tasks>) -> http2::Builder<Executor> 
 /// Serves the connection to its end.
 ///
 /// `ahead`: what has come so far.
-pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>) -> End {
-    let tap = TokioIo::new(Tap::new(stream, ahead, Arc::clone(guest)));
-    let service = Service::new(Arc::clone(guest));
-    let tasks = Tasks::new(guest);
-    let builder = builder(&guest.edge.h2, &tasks);
-    let mut conn = pin!(builder.serve_connection(tap, service));
+pub(super) async fn converse(
+    connection: &Arc<HttpConnection>,
+    stream: Stream,
+    ahead: Vec<u8>,
+) -> End {
+    let io_wrapper = TokioIo::new(IoWrapper::new(stream, ahead, Arc::clone(connection)));
+    let service = Service::new(Arc::clone(connection));
+    let tasks = Tasks::new(connection);
+    let builder = builder(&connection.edge.h2, &tasks);
+    let mut conn = pin!(builder.serve_connection(io_wrapper, service));
     let (mut listening, mut is_draining) = (None, false);
     let told = poll_fn(|cx| {
-        listen(guest, &mut listening, cx);
-        match guest.order() {
+        listen(connection, &mut listening, cx);
+        match connection.order() {
             Some(Order::End(end)) => return Poll::Ready(Err(end)),
             Some(Order::Drain) if !is_draining => {
                 is_draining = true;
@@ -147,7 +151,7 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
         }
         loop {
             let polled = conn.as_mut().poll(cx);
-            if let Some(interim) = &guest.interim {
+            if let Some(interim) = &connection.interim {
                 interim.settle();
             }
             if polled.is_ready() || !tasks.begin(cx) {
@@ -157,7 +161,7 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
     })
     .await;
     match told {
-        Ok(ended) => end_of(guest, ended, is_draining),
+        Ok(ended) => end_of(connection, ended, is_draining),
         Err(end) => {
             // The peer hears which of its requests were not looked at, if it listens.
             conn.as_mut().graceful_shutdown();
@@ -168,17 +172,17 @@ pub(super) async fn converse(guest: &Arc<Guest>, stream: Stream, ahead: Vec<u8>)
     }
 }
 
-fn end_of(guest: &Guest, ended: hyper::Result<()>, is_draining: bool) -> End {
+fn end_of(connection: &HttpConnection, ended: hyper::Result<()>, is_draining: bool) -> End {
     match ended {
-        Ok(()) if guest.is_at_last_request() => End::RequestsMax,
+        Ok(()) if connection.is_at_last_request() => End::RequestsMax,
         Ok(()) if is_draining => End::Draining,
-        Ok(()) if guest.has_ended() => End::Peer,
+        Ok(()) if connection.has_ended() => End::Peer,
         Ok(()) => End::Finished,
         Err(error) => {
-            tracing::debug!(%error, peer = ?guest.caller.peer, "an HTTP/2 connection ended early");
+            tracing::debug!(%error, peer = ?connection.caller.peer, "an HTTP/2 connection ended early");
             let cause = std::error::Error::source(&error);
             let of_socket = cause.is_some_and(|cause| cause.is::<io::Error>());
-            match (of_socket, guest.has_ended()) {
+            match (of_socket, connection.has_ended()) {
                 (true, false) => End::Broken,
                 (true, true) => End::Peer,
                 (false, _) => End::Protocol,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 
-use super::guest::Guest;
+use super::connection::HttpConnection;
 use crate::limits::http_ledger::{Refused, Stage};
 
 /// A request over HTTP/2 whose answer has not left yet.
@@ -15,16 +15,16 @@ use crate::limits::http_ledger::{Refused, Stage};
 /// It moves from the request to the answer, and from there into the answer's last piece. So it is dropped when that piece
 /// is written, or when the stream is reset.
 pub(super) struct Open {
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
     stage: Stage,
 }
 
 /// The progress of an answer over HTTP/2. Its stream is reset when it makes none.
 ///
 /// The library drops a piece when all of it is written: that is progress.
-/// Limits: `connection.stall_timeout` for a piece; see [`Guest::look_at_answers`].
+/// Limits: `connection.stall_timeout` for a piece; see [`HttpConnection::look_at_answers`].
 pub(super) struct Leaving {
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
     /// Pieces that the library holds.
     pieces: AtomicU32,
     /// The tick of the last progress, plus one; 0: the library holds no piece.
@@ -72,38 +72,38 @@ pub(super) fn set_handed(handed: Handed) {
 }
 
 impl Open {
-    pub(super) fn begin(guest: &Arc<Guest>) -> Result<Open, Refused> {
-        guest.caller.ledger.open()?;
-        Ok(Open { guest: Arc::clone(guest), stage: Stage::Begun })
+    pub(super) fn begin(connection: &Arc<HttpConnection>) -> Result<Open, Refused> {
+        connection.caller.ledger.open()?;
+        Ok(Open { connection: Arc::clone(connection), stage: Stage::Begun })
     }
 
     /// The library gets the last piece.
     pub(super) fn hand(&mut self) {
         if self.stage == Stage::Begun {
-            self.stage = self.guest.caller.ledger.hand();
+            self.stage = self.connection.caller.ledger.hand();
         }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.guest.caller.ledger.close(self.stage);
-        self.guest.touch();
+        self.connection.caller.ledger.close(self.stage);
+        self.connection.touch();
     }
 }
 
 impl Leaving {
     /// For an answer in several pieces.
-    pub(super) fn new(guest: &Arc<Guest>) -> Arc<Leaving> {
-        let leaving = Leaving::unwatched(guest);
-        guest.watch_answer(&leaving);
+    pub(super) fn new(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
+        let leaving = Leaving::unwatched(connection);
+        connection.watch_answer(&leaving);
         leaving
     }
 
     /// For an answer that may pause: nothing resets it.
-    pub(super) fn unwatched(guest: &Arc<Guest>) -> Arc<Leaving> {
+    pub(super) fn unwatched(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
         Arc::new(Leaving {
-            guest: Arc::clone(guest),
+            connection: Arc::clone(connection),
             pieces: AtomicU32::new(0),
             since: AtomicU32::new(0),
             is_stalled: AtomicBool::new(false),
@@ -112,8 +112,8 @@ impl Leaving {
     }
 
     /// For a short answer that waits for its stream's window.
-    pub(super) fn waiting(guest: &Arc<Guest>) -> Arc<Leaving> {
-        let leaving = Leaving::new(guest);
+    pub(super) fn waiting(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
+        let leaving = Leaving::new(connection);
         leaving.handed();
         leaving
     }
@@ -133,7 +133,7 @@ impl Leaving {
     }
 
     fn moved(&self) {
-        self.since.store(self.guest.now().saturating_add(1), Ordering::Relaxed);
+        self.since.store(self.connection.now().saturating_add(1), Ordering::Relaxed);
     }
 
     /// Ready when the library holds no piece of it.

@@ -3,10 +3,10 @@
 //! ```text
 //!  accepted ─PROXY, TLS─▶ version known ─▶ h1 or h2: requests ─▶ service ─▶ hello, public API
 //!                                          │
-//!                                          └─ a request that asks for something else ─▶ takeover
+//!                                          └─ a request that asks for something else ─▶ upgrade
 //! ```
 //!
-//! `crowd` knows all connections and ends those that are silent for too long, `guest` is what is known of one, `tap` sees
+//! `registry` knows all connections and ends those that are silent for too long, `connection` is what is known of one, `io_wrapper` sees
 //! its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches the progress of answers
 //! over HTTP/2, `table` counts what header tables keep, and `threads` says where all of this runs. What the public API answers is in `api`.
 
@@ -14,18 +14,18 @@ mod api;
 mod arrival;
 mod body;
 mod closing;
-mod crowd;
-mod guest;
+mod connection;
 mod h1;
 mod h2;
 mod interim;
+mod io_wrapper;
 mod leaving;
-mod live;
 mod record;
+mod registry;
 mod service;
 mod table;
-mod tap;
 mod threads;
+mod upgrade;
 pub(crate) mod web;
 
 use std::sync::Arc;
@@ -38,27 +38,27 @@ use crate::observe::counters::http::{Dialect, End};
 use api::Api;
 use arrival::Arrival;
 use closing::SHORT;
-use crowd::Crowd;
-pub(crate) use guest::Caller;
-use guest::Guest;
+pub(crate) use connection::Caller;
+use connection::HttpConnection;
 use h1::{Outcome, Place};
+use registry::Registry;
 pub(crate) use threads::Threads;
 use threads::Turns;
 
 use crate::Handle;
 use crate::base::config::HttpConfig;
 use crate::connection::listener::Farewell;
-use crate::connection::session::{self, NotGreeted, UNAVAILABLE};
-use crate::core::hub::Hub;
+use crate::connection::opening::{self, NotGreeted, UNAVAILABLE};
+use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::Counters;
 use crate::tls::stream::Stream;
 
 /// What all connections with HTTP share.
 pub(crate) struct Edge {
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     api: Api,
-    crowd: Crowd,
+    registry: Registry,
     counters: Arc<Counters>,
     h1: http1::Builder,
     h2: HttpConfig,
@@ -69,21 +69,21 @@ pub(crate) struct Edge {
 
 impl Edge {
     /// Begins to watch over connections, of which there are none yet.
-    pub(crate) fn start(hub: &Arc<Hub>, threads: &Threads) -> Arc<Edge> {
-        let edge = Arc::new(Edge::new(hub, threads));
+    pub(crate) fn start(shared: &Arc<SharedState>, threads: &Threads) -> Arc<Edge> {
+        let edge = Arc::new(Edge::new(shared, threads));
         let watching = Arc::clone(&edge);
-        edge.turns.next().spawn(async move { watching.crowd.watch().await });
+        edge.turns.next().spawn(async move { watching.registry.watch().await });
         edge
     }
 
-    fn new(hub: &Arc<Hub>, threads: &Threads) -> Edge {
-        let config = hub.config();
-        let share = &hub.http_share;
+    fn new(shared: &Arc<SharedState>, threads: &Threads) -> Edge {
+        let config = shared.config();
+        let share = &shared.http_share;
         Edge {
-            hub: Arc::clone(hub),
-            api: Api::new(Handle::new(Arc::clone(hub)), config),
-            crowd: Crowd::new(config, share),
-            counters: Arc::clone(hub.counters()),
+            shared: Arc::clone(shared),
+            api: Api::new(Handle::new(Arc::clone(shared)), config),
+            registry: Registry::new(config, share),
+            counters: Arc::clone(shared.counters()),
             h1: h1::builder(&config.http),
             h2: config.http.clone(),
             requests_max: config.http.requests_per_connection_max,
@@ -94,24 +94,24 @@ impl Edge {
     /// How often readers of events hear that we live, unless they ask for something else: twice as often as others, as
     /// proxies give up on a silent answer after a minute.
     fn heartbeat_of_events_ms(&self) -> u32 {
-        let connection = &self.hub.config().connection;
+        let connection = &self.shared.config().connection;
         let heartbeat = (connection.heartbeat / 2).max(connection.heartbeat_min);
         u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX)
     }
 
     /// Has all connections end when they have no request in progress.
     pub(crate) fn drain(&self) {
-        self.crowd.drain();
+        self.registry.drain();
     }
 
     /// The account of a new connection.
     fn ledger(&self) -> Arc<Ledger> {
-        Ledger::new(&self.hub.http_share, self.h2.answer_bytes_max)
+        Ledger::new(&self.shared.http_share, self.h2.answer_bytes_max)
     }
 
     /// Connections that HTTP is spoken on.
     pub(crate) fn connection_count(&self) -> usize {
-        self.crowd.count()
+        self.registry.count()
     }
 }
 
@@ -120,17 +120,17 @@ impl Edge {
 /// `is_proxied`: it comes through a proxy, which tells where from.
 /// Cost: a silent connection has this future and no buffer.
 pub(crate) async fn run(
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     edge: Arc<Edge>,
     mut stream: Stream,
     mut unsettled: Unsettled,
     is_proxied: bool,
 ) {
-    let since = edge.crowd.now();
-    let mut draining = hub.draining.subscribe();
+    let since = edge.registry.now();
+    let mut draining = shared.draining.subscribe();
     let arrived = tokio::select! {
-        arrived = arrival::hear(&hub, &edge, &mut stream, &mut unsettled, is_proxied) => arrived,
-        // The sender lives in the hub, so this ends only by draining.
+        arrived = arrival::hear(&shared, &edge, &mut stream, &mut unsettled, is_proxied) => arrived,
+        // The sender lives in the shared, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
     drop(draining);
@@ -138,7 +138,7 @@ pub(crate) async fn run(
         Ok(arrival) if stream.is_plain() => serve(edge, stream, unsettled, arrival, since).await,
         Ok(arrival) => {
             if let Err(reason) = stream.charge_http() {
-                return hub.counters().count_closed(reason);
+                return shared.counters().count_closed(reason);
             }
             // The threads of handshakes are for those who have none yet.
             let runtime = edge.turns.next().clone();
@@ -146,15 +146,15 @@ pub(crate) async fn run(
                 Ok(stream) => {
                     runtime.spawn(serve(edge, stream, unsettled, arrival, since));
                 }
-                Err(_) => hub.counters().count_closed(CloseReason::SocketError),
+                Err(_) => shared.counters().count_closed(CloseReason::SocketError),
             }
         }
         Err(NotGreeted::TurnedAway(cause)) => {
             let farewell = if stream.is_plain() { Farewell::Unavailable } else { Farewell::Reset };
-            session::turn_away(&hub, stream.socket(), unsettled.addr(), cause, farewell);
+            opening::turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
         }
         Err(NotGreeted::Closed(reason)) => {
-            hub.counters().count_closed(reason);
+            shared.counters().count_closed(reason);
             let last = if reason == CloseReason::Draining && stream.is_plain() {
                 UNAVAILABLE
             } else {
@@ -162,7 +162,7 @@ pub(crate) async fn run(
             };
             if !stream.is_unsecured() {
                 let linger = (!last.is_empty()).then_some(SHORT);
-                closing::close(stream, last, linger, hub.counters()).await;
+                closing::close(stream, last, linger, shared.counters()).await;
             }
         }
     }
@@ -182,9 +182,9 @@ async fn serve(
     let Ok(local) = stream.socket().local_addr() else { return };
     let ledger = edge.ledger();
     let caller = Caller { peer, local, is_tls: !stream.is_plain(), identity, ledger };
-    let guest = Guest::new(&edge, caller, dialect, (unsettled.order(), since));
-    let Some(member) = edge.crowd.enter(&guest) else {
-        let reason = unsettled.refuse(edge.crowd.refusal());
+    let connection = HttpConnection::new(&edge, caller, dialect, (unsettled.order(), since));
+    let Some(member) = edge.registry.enter(&connection) else {
+        let reason = unsettled.refuse(edge.registry.refusal());
         edge.counters.count_closed(reason);
         let last = if is_h2 { b"" } else { UNAVAILABLE };
         closing::close(stream, last, Some(SHORT), &edge.counters).await;
@@ -192,10 +192,12 @@ async fn serve(
     };
     edge.counters.http.enter(dialect);
     let outcome = match dialect {
-        Dialect::Http1 => h1::converse(&guest, stream, ahead, Place::Unsettled(unsettled)).await,
+        Dialect::Http1 => {
+            h1::converse(&connection, stream, ahead, Place::Unsettled(unsettled)).await
+        }
         Dialect::Http2 => {
-            let _seat = unsettled.seat();
-            Outcome::Over(h2::converse(&guest, stream, ahead).await)
+            let _permit = unsettled.permit();
+            Outcome::Over(h2::converse(&connection, stream, ahead).await)
         }
     };
     drop(member);
@@ -203,7 +205,7 @@ async fn serve(
         Outcome::Over(end) => edge.counters.http.leave(dialect, end),
         Outcome::Taken(taken) => {
             edge.counters.http.leave(dialect, End::Moved);
-            Box::pin(live::go_on(*taken)).await;
+            Box::pin(upgrade::go_on(*taken)).await;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use http::header::{HOST, HeaderMap, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Version};
 
-use super::guest::Guest;
+use super::connection::HttpConnection;
 use crate::observe::access::Entry;
 use crate::observe::access::ids::Ids;
 use crate::observe::access::line::{
@@ -64,7 +64,13 @@ impl Noted {
     }
 
     /// Has the log take the line of its request.
-    pub(super) fn record(&self, guest: &Guest, version: Version, ids: &Ids, outcome: &Outcome<'_>) {
+    pub(super) fn record(
+        &self,
+        connection: &HttpConnection,
+        version: Version,
+        ids: &Ids,
+        outcome: &Outcome<'_>,
+    ) {
         let Noted { began, method, target, host, user_agent, referer } = self;
         let seen = Seen {
             began: *began,
@@ -75,7 +81,7 @@ impl Noted {
             user_agent: user_agent.as_ref(),
             referer: referer.as_ref(),
         };
-        seen.record(guest, ids, outcome);
+        seen.record(connection, ids, outcome);
     }
 }
 
@@ -94,7 +100,7 @@ fn clipped(value: &HeaderValue, max: usize) -> HeaderValue {
 
 /// Has the log take the line of a request that is answered while its head is there.
 pub(super) fn record_at_once(
-    guest: &Guest,
+    connection: &HttpConnection,
     began: Instant,
     (method, target, version): (&Method, &str, Version),
     headers: &HeaderMap,
@@ -110,16 +116,16 @@ pub(super) fn record_at_once(
         }
     }
     let seen = Seen { began, method, target, version, host, user_agent, referer };
-    seen.record(guest, ids, outcome);
+    seen.record(connection, ids, outcome);
 }
 
 impl Seen<'_> {
-    fn record(&self, guest: &Guest, ids: &Ids, outcome: &Outcome<'_>) {
+    fn record(&self, connection: &HttpConnection, ids: &Ids, outcome: &Outcome<'_>) {
         let Seen { began, method, target, version, host, user_agent, referer } = *self;
-        guest.edge.hub.access_log.record(&Entry {
+        connection.edge.shared.access_log.record(&Entry {
             began,
             took: began.elapsed(),
-            remote: guest.caller.peer,
+            remote: connection.caller.peer,
             method: method.as_str(),
             target,
             version,

@@ -14,10 +14,10 @@ use tracing::Instrument as _;
 
 use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
-use super::guest::{Guest, Order, Phase};
+use super::connection::{HttpConnection, Order, Phase};
 use super::leaving::Open;
-use super::live::{Admitting, Path, Relayed, Wish, relay};
 use super::record::{Asker, Noted, Outcome, record_at_once};
+use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
 use crate::base::host::Host;
 use crate::base::origin::default_port;
 use crate::http::web::body::{is_chunked_alone, is_passed_over};
@@ -32,7 +32,7 @@ const HELLO_BY_H2: &str = "Hello World - via HTTP/2";
 ///
 /// Cost: `GET /` and `GET /rest/hello` allocate nothing of ours; everything else one future.
 pub(super) struct Service {
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
 }
 
 /// An answer on its way.
@@ -75,20 +75,20 @@ impl Route {
 }
 
 impl Service {
-    pub(super) fn new(guest: Arc<Guest>) -> Self {
-        Self { guest }
+    pub(super) fn new(connection: Arc<HttpConnection>) -> Self {
+        Self { connection }
     }
 
     fn answer(&self, request: Request<Incoming>) -> Answering {
-        let guest = &self.guest;
+        let connection = &self.connection;
         let has_body = !request.body().is_end_stream();
         // Each request claims its stream, or the next one would.
-        let stream = guest.interim.as_ref().and_then(|interim| interim.claim());
-        let is_last = self.note(guest.asked(has_body));
+        let stream = connection.interim.as_ref().and_then(|interim| interim.claim());
+        let is_last = self.note(connection.asked(has_body));
         // Over HTTP/1.1 a connection has one request at a time.
-        let open = match guest.dialect() {
+        let open = match connection.dialect() {
             Dialect::Http1 => None,
-            Dialect::Http2 => match Open::begin(guest) {
+            Dialect::Http2 => match Open::begin(connection) {
                 Ok(open) => Some(open),
                 Err(_) => return Answering::Refused,
             },
@@ -96,23 +96,23 @@ impl Service {
         let asked = self.asked(&request, is_last, open);
         if let Err(problem) = self.check_headers(&request) {
             let (head, body) = request.into_parts();
-            pass_over(guest, body);
+            pass_over(connection, body);
             let reply = problem.into_response();
-            return asked.at_once(guest, &head, Answer::of(reply, Turn::of(guest)));
+            return asked.at_once(connection, &head, Answer::of(reply, Turn::of(connection)));
         }
         if let Err(refusal) = check_host(&request).and_then(|()| check_coding(&request)) {
             let (head, body) = request.into_parts();
-            pass_over(guest, body);
-            return asked.at_once(guest, &head, refusal.answer());
+            pass_over(connection, body);
+            return asked.at_once(connection, &head, refusal.answer());
         }
         match Route::of(request.uri().path()) {
             Route::Hello if matches!(*request.method(), Method::GET | Method::HEAD) => {
                 let (mut head, body) = request.into_parts();
-                pass_over(guest, body);
+                pass_over(connection, body);
                 let is_h2 = Dialect::of(head.version) == Dialect::Http2;
                 let text = if is_h2 { HELLO_BY_H2 } else { HELLO };
-                asked.record(guest, &head, StatusCode::OK, text.len() as u64);
-                asked.at_once_unrecorded(guest, hello(&mut head, text, is_h2))
+                asked.record(connection, &head, StatusCode::OK, text.len() as u64);
+                asked.at_once_unrecorded(connection, hello(&mut head, text, is_h2))
             }
             // What is no GET the API refuses, or it is a page's question whether it may ask.
             Route::Connect | Route::Sse if *request.method() != Method::GET => {
@@ -126,7 +126,7 @@ impl Service {
 
     /// Refuses too many headers, which the library does over HTTP/1.1.
     fn check_headers(&self, request: &Request<Incoming>) -> Result<(), Problem> {
-        let (count, max) = (request.headers().len(), self.guest.edge.h2.headers_max);
+        let (count, max) = (request.headers().len(), self.connection.edge.h2.headers_max);
         if count <= max {
             return Ok(());
         }
@@ -136,9 +136,9 @@ impl Service {
 
     /// What is kept of a request until it is answered.
     fn asked(&self, request: &Request<Incoming>, is_last: bool, open: Option<Open>) -> Asked {
-        let (hub, headers) = (&self.guest.edge.hub, request.headers());
-        let is_logged = !hub.access_log.is_off();
-        let in_answers = hub.config().http.request_ids;
+        let (shared, headers) = (&self.connection.edge.shared, request.headers());
+        let is_logged = !shared.access_log.is_off();
+        let in_answers = shared.config().http.request_ids;
         Asked {
             version: request.version(),
             is_head: *request.method() == Method::HEAD,
@@ -153,62 +153,66 @@ impl Service {
     /// `stream`: that of HTTP/2.
     fn ask_api(&self, asked: Asked, request: Request<Incoming>, stream: Option<u32>) -> Answering {
         let expects = stream.filter(|_| expects_continue(request.headers()));
-        let turn = Turn::of(&self.guest);
+        let turn = Turn::of(&self.connection);
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let span = asked.ids.span();
         let answering = async move {
-            let guest = Arc::clone(turn.guest());
-            let request = request.map(|body| Asking::new(body, Arc::clone(&guest), expects));
-            let reply = guest.edge.api.answer(&guest.caller, request).await;
-            asked.answered(&guest, noted.as_deref(), Answer::of(reply, turn))
+            let connection = Arc::clone(turn.connection());
+            let request = request.map(|body| Asking::new(body, Arc::clone(&connection), expects));
+            let reply = connection.edge.api.answer(&connection.caller, request).await;
+            asked.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
         };
         Answering::Slow(Box::pin(answering.instrument(span)))
     }
 
     /// Whether this is the last request that the connection may make.
     fn note(&self, requests: u32) -> bool {
-        let max = self.guest.edge.requests_max;
+        let max = self.connection.edge.requests_max;
         if max == 0 || requests < max {
             return false;
         }
-        if self.guest.dialect() == Dialect::Http2 {
-            self.guest.tell(Order::Drain);
+        if self.connection.dialect() == Dialect::Http2 {
+            self.connection.tell(Order::Drain);
         }
         true
     }
 
     /// Has the connection taken from HTTP, or its stream fed by a shard, if what is asked for can be.
     fn take(&self, asked: Asked, request: Request<Incoming>, path: Path) -> Answering {
-        let (turn, guest) = (Turn::of(&self.guest), Arc::clone(&self.guest));
+        let (turn, connection) = (Turn::of(&self.connection), Arc::clone(&self.connection));
         let has_body = !request.body().is_end_stream();
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let (head, body) = request.into_parts();
-        pass_over(&guest, body);
-        let (wish, allowed) = match guest.edge.api.check_page(&guest.caller, &head, true) {
-            Ok(_) if has_body => (Err(Problem::field("body", "this request has no body")), None),
-            Ok(allowed) => (Wish::of(&guest, &head, path, allowed.clone()), allowed),
-            Err(problem) => (Err(problem), None),
-        };
+        pass_over(&connection, body);
+        let (upgrade, allowed) =
+            match connection.edge.api.check_page(&connection.caller, &head, true) {
+                Ok(_) if has_body => {
+                    (Err(Problem::field("body", "this request has no body")), None)
+                }
+                Ok(allowed) => {
+                    (UpgradeRequest::of(&connection, &head, path, allowed.clone()), allowed)
+                }
+                Err(problem) => (Err(problem), None),
+            };
         let is_h1 = head.version == Version::HTTP_11;
-        let wish = match is_h1 || head.version == Version::HTTP_2 {
-            true => wish,
-            false => {
-                wish.and(Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1 or HTTP/2")))
-            }
+        let upgrade = match is_h1 || head.version == Version::HTTP_2 {
+            true => upgrade,
+            false => upgrade
+                .and(Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1 or HTTP/2"))),
         };
-        match wish.map(|wish| wish.admit(&guest)) {
-            Ok(Admitting::Done(Ok(wish))) if is_h1 => {
+        match upgrade.map(|upgrade| upgrade.admit(&connection)) {
+            Ok(Admitting::Done(Ok(upgrade))) if is_h1 => {
                 drop(turn);
-                asked.park(&guest, noted.as_deref(), head, wish);
+                asked.park(&connection, noted.as_deref(), head, upgrade);
                 Answering::Parked
             }
-            Ok(Admitting::Asks(wish)) if is_h1 => {
+            Ok(Admitting::Asks(upgrade)) if is_h1 => {
                 let span = asked.ids.span();
                 let deciding = async move {
-                    match wish.ask(&guest).await {
-                        Ok(wish) => {
+                    match upgrade.ask(&connection).await {
+                        Ok(upgrade) => {
                             drop(turn);
-                            asked.park(&guest, noted.as_deref(), head, wish);
+                            asked.park(&connection, noted.as_deref(), head, upgrade);
                             None
                         }
                         Err(problem) => Some(asked.refused((turn, noted), allowed, problem)),
@@ -216,16 +220,16 @@ impl Service {
                 };
                 Answering::Deciding(Box::pin(deciding.instrument(span)))
             }
-            Ok(Admitting::Done(Ok(wish))) => {
-                asked.later((turn, noted), allowed, async move { relayed(&guest, wish).await })
-            }
-            Ok(Admitting::Asks(wish)) => {
-                // The wish holds copies of the query's values.
-                let room = guest.caller.ledger.charge(2 * head.uri.query().map_or(0, str::len));
+            Ok(Admitting::Done(Ok(upgrade))) => asked
+                .later((turn, noted), allowed, async move { relayed(&connection, upgrade).await }),
+            Ok(Admitting::Asks(upgrade)) => {
+                // The upgrade holds copies of the query's values.
+                let room =
+                    connection.caller.ledger.charge(2 * head.uri.query().map_or(0, str::len));
                 asked.later((turn, noted), allowed, async move {
                     let _room = room?;
-                    let wish = wish.ask(&guest).await?;
-                    relayed(&guest, wish).await
+                    let upgrade = upgrade.ask(&connection).await?;
+                    relayed(&connection, upgrade).await
                 })
             }
             Ok(Admitting::Done(Err(problem))) | Err(problem) => {
@@ -285,30 +289,39 @@ struct Asked {
 }
 
 impl Asked {
-    fn at_once(self, guest: &Guest, head: &Parts, answer: Response<Answer>) -> Answering {
-        self.record(guest, head, answer.status(), length(&answer));
-        self.at_once_unrecorded(guest, answer)
+    fn at_once(
+        self,
+        connection: &HttpConnection,
+        head: &Parts,
+        answer: Response<Answer>,
+    ) -> Answering {
+        self.record(connection, head, answer.status(), length(&answer));
+        self.at_once_unrecorded(connection, answer)
     }
 
-    fn at_once_unrecorded(self, guest: &Guest, answer: Response<Answer>) -> Answering {
-        if guest.dialect() == Dialect::Http1 {
-            guest.answered();
+    fn at_once_unrecorded(
+        self,
+        connection: &HttpConnection,
+        answer: Response<Answer>,
+    ) -> Answering {
+        if connection.dialect() == Dialect::Http1 {
+            connection.answered();
         }
-        Answering::Ready(Some(self.counted(guest, answer)))
+        Answering::Ready(Some(self.counted(connection, answer)))
     }
 
     /// Has the access log, if there is one, take the line of a request whose head is still there.
-    fn record(&self, guest: &Guest, head: &Parts, status: StatusCode, bytes: u64) {
+    fn record(&self, connection: &HttpConnection, head: &Parts, status: StatusCode, bytes: u64) {
         let Some(began) = self.began else { return };
         let outcome = Outcome { status: status.as_u16(), bytes, device: None };
         let asked = (&head.method, head.uri.path(), head.version);
-        record_at_once(guest, began, asked, &head.headers, (&self.ids, &outcome));
+        record_at_once(connection, began, asked, &head.headers, (&self.ids, &outcome));
     }
 
     /// The same of one whose head has gone, and its answer as it leaves.
     fn answered(
         self,
-        guest: &Guest,
+        connection: &HttpConnection,
         noted: Option<&Noted>,
         answer: Response<Answer>,
     ) -> Response<Answer> {
@@ -316,9 +329,9 @@ impl Asked {
             let asker = answer.extensions().get::<Asker>();
             let device = asker.map(|asker| &*asker.0);
             let (status, bytes) = (answer.status().as_u16(), length(&answer));
-            noted.record(guest, self.version, &self.ids, &Outcome { status, bytes, device });
+            noted.record(connection, self.version, &self.ids, &Outcome { status, bytes, device });
         }
-        self.counted(guest, answer)
+        self.counted(connection, answer)
     }
 
     /// Answers with what is relayed, or with the problem that is in its way.
@@ -332,9 +345,9 @@ impl Asked {
         let answering = async move {
             match relayed.await {
                 Ok(response) => {
-                    let guest = Arc::clone(turn.guest());
+                    let connection = Arc::clone(turn.connection());
                     let answer = response.map(|relayed| Answer::relayed(relayed, turn));
-                    self.answered(&guest, noted.as_deref(), answer)
+                    self.answered(&connection, noted.as_deref(), answer)
                 }
                 Err(problem) => self.refused((turn, noted), allowed, problem),
             }
@@ -343,15 +356,21 @@ impl Asked {
     }
 
     /// Leaves the request, and what it has come to, for whoever takes the connection.
-    fn park(self, guest: &Guest, noted: Option<&Noted>, mut head: Parts, wish: Wish) {
-        let status = StatusCode::from_u16(wish.status()).unwrap_or_default();
-        guest.edge.counters.http.count_request(Dialect::Http1, status);
+    fn park(
+        self,
+        connection: &HttpConnection,
+        noted: Option<&Noted>,
+        mut head: Parts,
+        upgrade: UpgradeRequest,
+    ) {
+        let status = StatusCode::from_u16(upgrade.status()).unwrap_or_default();
+        connection.edge.counters.http.count_request(Dialect::Http1, status);
         if let Some(noted) = noted {
-            let outcome = Outcome { status: wish.status(), bytes: 0, device: wish.device() };
-            noted.record(guest, head.version, &self.ids, &outcome);
+            let outcome = Outcome { status: upgrade.status(), bytes: 0, device: upgrade.device() };
+            noted.record(connection, head.version, &self.ids, &outcome);
         }
-        head.extensions.insert(wish);
-        guest.park(Request::from_parts(head, ()));
+        head.extensions.insert(upgrade);
+        connection.park(Request::from_parts(head, ()));
     }
 
     /// Answers with the problem that is in the way.
@@ -361,20 +380,24 @@ impl Asked {
         allowed: Option<HeaderValue>,
         problem: Problem,
     ) -> Response<Answer> {
-        let guest = Arc::clone(turn.guest());
+        let connection = Arc::clone(turn.connection());
         let mut reply = problem.into_response();
-        guest.edge.api.mark_origin(reply.headers_mut(), allowed);
-        self.answered(&guest, noted.as_deref(), Answer::of(reply, turn))
+        connection.edge.api.mark_origin(reply.headers_mut(), allowed);
+        self.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
     }
 
     /// What every answer passes, with what is known of its request: it is counted here.
-    fn counted(self, guest: &Guest, mut answer: Response<Answer>) -> Response<Answer> {
+    fn counted(
+        self,
+        connection: &HttpConnection,
+        mut answer: Response<Answer>,
+    ) -> Response<Answer> {
         let dialect = Dialect::of(self.version);
-        guest.edge.counters.http.count_request(dialect, answer.status());
+        connection.edge.counters.http.count_request(dialect, answer.status());
         match dialect {
             // A body that is still to come has not been read, and is not going to be.
             Dialect::Http1
-                if self.is_last || !self.is_passed_over && guest.phase() == Phase::Body =>
+                if self.is_last || !self.is_passed_over && connection.phase() == Phase::Body =>
             {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -396,11 +419,14 @@ impl Asked {
 }
 
 /// Has a shard feed a stream, over HTTP/2.
-async fn relayed(guest: &Arc<Guest>, wish: Wish) -> Result<Response<Relayed>, Problem> {
-    match wish {
-        Wish::Events(wish) => relay(guest, wish).await,
+async fn relayed(
+    connection: &Arc<HttpConnection>,
+    upgrade: UpgradeRequest,
+) -> Result<Response<Relayed>, Problem> {
+    match upgrade {
+        UpgradeRequest::Events(upgrade) => relay(connection, upgrade).await,
         // Refused before, with what is said of upgrades.
-        Wish::Socket(_) => Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1")),
+        UpgradeRequest::Socket(_) => Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1")),
     }
 }
 

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use weir_engine::Transport;
 
-use super::guest::{Order, Phase};
-use super::live::Taken;
+use super::connection::{Order, Phase};
+use super::upgrade::Taken;
 use super::*;
 use crate::base::model::Spoken;
 use crate::{Config, Gateway};
@@ -44,12 +44,12 @@ impl Rig {
         self.gateway.parts().1.unwrap()
     }
 
-    fn guest(&self) -> Arc<Guest> {
+    fn connection(&self) -> Arc<HttpConnection> {
         let local = self.listener.local_addr().unwrap();
         let ledger = self.edge().ledger();
         let caller = Caller { peer: None, local, is_tls: false, identity: None, ledger };
         let order = self.gateway.parts().0.admission.next_order();
-        Guest::new(self.edge(), caller, Dialect::Http1, (order, 0))
+        HttpConnection::new(self.edge(), caller, Dialect::Http1, (order, 0))
     }
 
     /// A peer, and the conversation with it.
@@ -59,7 +59,10 @@ impl Rig {
     }
 
     /// The same, and what is known of it; `narrow`: over sockets that hold next to nothing.
-    async fn converse_over(&self, narrow: bool) -> (TcpStream, JoinHandle<Outcome>, Arc<Guest>) {
+    async fn converse_over(
+        &self,
+        narrow: bool,
+    ) -> (TcpStream, JoinHandle<Outcome>, Arc<HttpConnection>) {
         let peer = TcpSocket::new_v4().unwrap();
         if narrow {
             peer.set_recv_buffer_size(1).unwrap();
@@ -69,15 +72,21 @@ impl Rig {
         if narrow {
             socket2::SockRef::from(&socket).set_send_buffer_size(1).unwrap();
         }
-        let hub = self.gateway.parts().0;
-        let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Http, None, false) else {
+        let shared = self.gateway.parts().0;
+        let Ok(unsettled) = shared.admission.enter(Transport::Tcp, Spoken::Http, None, false)
+        else {
             panic!("there is room")
         };
-        let guest = self.guest();
-        let known = Arc::clone(&guest);
+        let connection = self.connection();
+        let known = Arc::clone(&connection);
         let conversation = tokio::spawn(async move {
-            h1::converse(&guest, Stream::plain(socket), Vec::new(), Place::Unsettled(unsettled))
-                .await
+            h1::converse(
+                &connection,
+                Stream::plain(socket),
+                Vec::new(),
+                Place::Unsettled(unsettled),
+            )
+            .await
         });
         (peer, conversation, known)
     }
@@ -136,14 +145,14 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
 async fn a_slow_reader_gets_all_answers_first() {
     const HELLOS: usize = 50_000;
     let rig = Rig::new(|_| {}).await;
-    let (peer, conversation, guest) = rig.converse_over(false).await;
+    let (peer, conversation, connection) = rig.converse_over(false).await;
     let (mut reading, mut writing) = peer.into_split();
     let saying = tokio::spawn(async move {
         writing.write_all(&HELLO.repeat(HELLOS)).await.unwrap();
         writing.write_all(CONNECT).await.unwrap();
         writing
     });
-    while !is_blocked(&guest) {
+    while !is_blocked(&connection) {
         assert!(!conversation.is_finished());
         tokio::task::yield_now().await;
     }
@@ -166,12 +175,12 @@ async fn a_slow_reader_gets_all_answers_first() {
 #[tokio::test]
 async fn an_answer_leaves_whole_before_the_connection_does() {
     let rig = Rig::new(|_| {}).await;
-    let (peer, conversation, guest) = rig.converse_over(true).await;
+    let (peer, conversation, connection) = rig.converse_over(true).await;
     let (mut reading, mut writing) = peer.into_split();
     // A long answer.
     let get = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
     writing.write_all(&[get, CONNECT].concat()).await.unwrap();
-    while !is_blocked(&guest) {
+    while !is_blocked(&connection) {
         tokio::task::yield_now().await;
     }
     sleep(Duration::from_millis(10)).await;
@@ -191,9 +200,9 @@ async fn an_answer_leaves_whole_before_the_connection_does() {
 }
 
 /// Whether the socket takes no more answers.
-fn is_blocked(guest: &Guest) -> bool {
-    let terms = guest::Terms { head: u32::MAX, idle: u32::MAX, body: u32::MAX, stall: 0 };
-    guest.overdue(u32::MAX, &terms) == Some(End::Stalled)
+fn is_blocked(connection: &HttpConnection) -> bool {
+    let terms = connection::Terms { head: u32::MAX, idle: u32::MAX, body: u32::MAX, stall: 0 };
+    connection.overdue(u32::MAX, &terms) == Some(End::Stalled)
 }
 
 /// Only the first request came with its connection.
@@ -201,13 +210,13 @@ fn is_blocked(guest: &Guest) -> bool {
 async fn later_requests_come_when_they_are_read() {
     let rig = Rig::new(|_| {}).await;
     let admission = &rig.gateway.parts().0.admission;
-    let guest = rig.guest();
+    let connection = rig.connection();
     let other = admission.next_order();
-    guest.asked(false);
-    assert!(guest.accept_order() < other);
-    assert_eq!(guest.accept_order(), guest.accept_order());
-    guest.asked(false);
-    assert!(guest.accept_order() > other);
+    connection.asked(false);
+    assert!(connection.accept_order() < other);
+    assert_eq!(connection.accept_order(), connection.accept_order());
+    connection.asked(false);
+    assert!(connection.accept_order() > other);
     rig.gateway.shutdown().await;
 }
 
@@ -246,48 +255,51 @@ async fn a_body_is_not_taken() {
 #[tokio::test]
 async fn the_longest_silent_one_gives_way_and_the_busy_stay() {
     let rig = Rig::new(|config| config.http.connections_max = 2).await;
-    let crowd = &rig.edge().crowd;
-    let (first, second, third) = (rig.guest(), rig.guest(), rig.guest());
-    let _first = crowd.enter(&first);
-    let second_place = crowd.enter(&second);
+    let registry = &rig.edge().registry;
+    let (first, second, third) = (rig.connection(), rig.connection(), rig.connection());
+    let _first = registry.enter(&first);
+    let second_place = registry.enter(&second);
     // One that is at work is not silent.
     first.asked(false);
-    let third_place = crowd.enter(&third);
+    let third_place = registry.enter(&third);
     assert!(third_place.is_some());
     assert_eq!(first.order(), None);
     assert_eq!(second.order(), Some(Order::End(End::Crowded)));
     third.asked(false);
-    assert!(crowd.enter(&rig.guest()).is_none());
-    assert_eq!(crowd.refusal().name(), "http_connections_max");
-    assert_eq!(crowd.count(), 2);
+    assert!(registry.enter(&rig.connection()).is_none());
+    assert_eq!(registry.refusal().name(), "http_connections_max");
+    assert_eq!(registry.count(), 2);
     // Its place was taken: it has none to give back.
     drop(second_place);
-    assert_eq!(crowd.count(), 2);
+    assert_eq!(registry.count(), 2);
     drop(third_place);
-    assert_eq!(crowd.count(), 1);
+    assert_eq!(registry.count(), 1);
     rig.gateway.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_phase_has_its_time() {
     let rig = Rig::new(|_| {}).await;
-    let guest = rig.guest();
-    let terms = guest::Terms { head: 10, idle: 20, body: 30, stall: 40 };
-    let due = |at| guest.overdue(at, &terms);
+    let connection = rig.connection();
+    let terms = connection::Terms { head: 10, idle: 20, body: 30, stall: 40 };
+    let due = |at| connection.overdue(at, &terms);
     assert_eq!((due(10), due(11)), (None, Some(End::HeadTimeout)));
-    guest.asked(true);
-    assert_eq!((guest.phase(), due(30), due(31)), (Phase::Body, None, Some(End::BodyTimeout)));
-    guest.heard_all();
-    assert_eq!((guest.phase(), due(1_000)), (Phase::Asked, None));
-    guest.blocked();
+    connection.asked(true);
+    assert_eq!((connection.phase(), due(30), due(31)), (Phase::Body, None, Some(End::BodyTimeout)));
+    connection.heard_all();
+    assert_eq!((connection.phase(), due(1_000)), (Phase::Asked, None));
+    connection.blocked();
     assert_eq!((due(40), due(41)), (None, Some(End::Stalled)));
-    guest.answered();
-    guest.wrote();
-    assert_eq!((guest.phase(), guest.is_flushed(), due(41)), (Phase::Answered, false, None));
-    guest.flushed();
-    assert_eq!((guest.phase(), guest.is_flushed()), (Phase::Idle, true));
+    connection.answered();
+    connection.wrote();
+    assert_eq!(
+        (connection.phase(), connection.is_flushed(), due(41)),
+        (Phase::Answered, false, None)
+    );
+    connection.flushed();
+    assert_eq!((connection.phase(), connection.is_flushed()), (Phase::Idle, true));
     assert_eq!((due(20), due(21)), (None, Some(End::IdleTimeout)));
-    guest.heard();
-    assert_eq!((guest.phase(), due(11)), (Phase::Head, Some(End::HeadTimeout)));
+    connection.heard();
+    assert_eq!((connection.phase(), due(11)), (Phase::Head, Some(End::HeadTimeout)));
     rig.gateway.shutdown().await;
 }

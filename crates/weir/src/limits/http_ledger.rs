@@ -216,7 +216,7 @@ impl Ledger {
     /// Ends a request.
     pub(crate) fn close(&self, stage: Stage) {
         self.open.fetch_sub(stage.one(), Ordering::SeqCst);
-        // The crowd's next look returns the rest.
+        // The registry's next look returns the rest.
         if self.leased() > self.needed() + KEPT_BYTES {
             self.give_back();
         }

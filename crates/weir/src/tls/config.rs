@@ -43,7 +43,7 @@ impl Parts {
         server.enable_secret_extraction = true;
         server.max_early_data_size = 0;
         server.send_half_rtt_data = false;
-        // Two, as a client may use each once only: whose first try is refused in a crowd still has one.
+        // Two, as a client may use each once only: whose first try is refused in a storm still has one.
         server.send_tls13_tickets = 2;
         Arc::new(server)
     }

@@ -21,7 +21,7 @@ use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
 use super::reload::{self, Stamps, Watched};
 use super::signing::SigningKeys;
-use super::tickets::{self, Mortal, Ticketer};
+use super::tickets::{self, ExpiringSessions, Ticketer};
 use crate::base::config::{Config, TlsConfig};
 use crate::base::model::Spoken;
 
@@ -247,7 +247,7 @@ impl Context {
         // Under the same policy lists end at the same time.
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
-            Some(_) | None => Arc::new(Mortal { sessions: sessions(config), end }),
+            Some(_) | None => Arc::new(ExpiringSessions { sessions: sessions(config), end }),
         };
         let rotation = config.ticket_rotation;
         let parts = Parts {

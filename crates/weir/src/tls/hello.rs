@@ -8,7 +8,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The beginning of a ClientHello.
-    Partial,
+    ReadBuffer,
     /// A whole one.
     Whole(ClientHello),
     /// Something else, or a ClientHello that cannot be read.
@@ -65,8 +65,8 @@ pub(crate) fn look(bytes: &[u8]) -> Look {
     loop {
         let (content, rest) = match first_record(records) {
             Record::Whole(content, rest) => (content, rest),
-            Record::Partial if bytes.len() < RECORDS_BYTES_MAX => return Look::Partial,
-            Record::Partial | Record::Other => return Look::Other,
+            Record::ReadBuffer if bytes.len() < RECORDS_BYTES_MAX => return Look::ReadBuffer,
+            Record::ReadBuffer | Record::Other => return Look::Other,
         };
         // In one record, as nearly always, it is not copied.
         let received = if message.is_empty() && rest.is_empty() {
@@ -81,7 +81,7 @@ pub(crate) fn look(bytes: &[u8]) -> Look {
             Some(Ok(_)) | None => {}
         }
         if message.is_empty() {
-            return Look::Partial;
+            return Look::ReadBuffer;
         }
         records = rest;
     }
@@ -91,7 +91,7 @@ struct NoHello;
 
 enum Record<'a> {
     Whole(&'a [u8], &'a [u8]),
-    Partial,
+    ReadBuffer,
     Other,
 }
 
@@ -99,13 +99,13 @@ enum Record<'a> {
 fn first_record(bytes: &[u8]) -> Record<'_> {
     let [kind, major, ..] = bytes else {
         let begins = bytes.first().is_none_or(|kind| *kind == HANDSHAKE);
-        return if begins { Record::Partial } else { Record::Other };
+        return if begins { Record::ReadBuffer } else { Record::Other };
     };
     if (*kind, *major) != (HANDSHAKE, MAJOR_VERSION) {
         return Record::Other;
     }
     let Some(([_, _, _, high, low], behind)) = bytes.split_first_chunk::<5>() else {
-        return Record::Partial;
+        return Record::ReadBuffer;
     };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if length == 0 || length > RECORD_BYTES_MAX {
@@ -113,7 +113,7 @@ fn first_record(bytes: &[u8]) -> Record<'_> {
     }
     match behind.split_at_checked(length) {
         Some((content, rest)) => Record::Whole(content, rest),
-        None => Record::Partial,
+        None => Record::ReadBuffer,
     }
 }
 
@@ -245,10 +245,10 @@ const CHACHA20_SUITES: [[u8; 2]; 3] = [[0x13, 0x03], [0xcc, 0xa9], [0xcc, 0xa8]]
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let whole = look(bytes);
-    assert!(whole != Look::Partial || bytes.len() < RECORDS_BYTES_MAX, "waits for ever");
+    assert!(whole != Look::ReadBuffer || bytes.len() < RECORDS_BYTES_MAX, "waits for ever");
     for end in 0..bytes.len() {
         let cut = look(&bytes[..end]);
-        assert!(cut == Look::Partial || cut == whole, "cut at {end}: {cut:?}, whole: {whole:?}");
+        assert!(cut == Look::ReadBuffer || cut == whole, "cut at {end}: {cut:?}, whole: {whole:?}");
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
                 extensions.iter().map(|(kind, content)| (*kind, content.as_slice())).collect();
             let message = hello(&session_id, &extensions);
             let (one, mut many) = (records(&message, 1 << 14), records(&message, record));
-            prop_assert_ne!(look(&one), Look::Partial);
+            prop_assert_ne!(look(&one), Look::ReadBuffer);
             many.extend(behind);
             prop_assert_eq!(look(&one), look(&many));
             check(&many);

@@ -30,7 +30,7 @@ pub(crate) struct Ticketer {
 
 /// Sessions that are not resumed any more when a revocation list has ended, like [`Ticketer::until`].
 #[derive(Debug)]
-pub(crate) struct Mortal {
+pub(crate) struct ExpiringSessions {
     pub(crate) sessions: Arc<dyn StoresServerSessions>,
     pub(crate) end: Option<Duration>,
 }
@@ -120,7 +120,7 @@ impl ProducesTickets for Ticketer {
     }
 }
 
-impl StoresServerSessions for Mortal {
+impl StoresServerSessions for ExpiringSessions {
     fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
         self.sessions.put(id, session)
     }

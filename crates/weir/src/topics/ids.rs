@@ -13,7 +13,7 @@ use super::Topic;
 /// Shape: chunks of [`CHUNK`] pointers, so that growing copies nothing that matters; eight bytes a topic.
 pub(super) struct Ids {
     table: RwLock<Table>,
-    /// Retirements that found a lane full. Taken after `table`, never before.
+    /// Retirements that found a mailbox full. Taken after `table`, never before.
     waiting: Mutex<VecDeque<Retirement>>,
     due: Notify,
     topics_max: usize,
@@ -107,7 +107,7 @@ impl Ids {
         }
     }
 
-    /// Tries those again that found a lane full; `false` if one still is.
+    /// Tries those again that found a mailbox full; `false` if one still is.
     pub(super) fn retry(&self, push: impl Fn(Retirement) -> bool) -> bool {
         let mut waiting = self.waiting();
         waiting.retain(|retirement| !push(*retirement));

@@ -26,7 +26,7 @@ use hashbrown::HashTable;
 use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
 
 use crate::base::config::Config;
-use crate::base::lanes::{self, Lanes, Publisher};
+use crate::base::mailboxes::{self, Mailboxes, Publisher};
 use crate::base::model::{TopicInfo, TopicNameError};
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
@@ -50,7 +50,7 @@ use tick::{Tick, Ticker};
 /// Cost: a topic with a name of 25 bytes takes 196 bytes in all, and more only if its class has a rate, a tick or
 /// a ring; nothing remains of one that has ended.
 pub(crate) struct Router {
-    lanes: Arc<Lanes>,
+    mailboxes: Arc<Mailboxes>,
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
@@ -64,7 +64,7 @@ pub(crate) struct Router {
     unattended_max: usize,
     resumes: Resumes,
     /// Bytes of one part of a resume.
-    stretch_bytes_max: usize,
+    chunk_bytes_max: usize,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
     name_bytes_max: usize,
@@ -133,7 +133,7 @@ pub(crate) struct Routed {
 /// Why a publish was refused: nothing has been pushed and no offset used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteError {
-    /// A shard's lane is full.
+    /// A shard's mailbox is full.
     Busy,
     /// The byte budget has no room for the message.
     Budget,
@@ -149,14 +149,14 @@ pub(crate) enum RouteError {
 
 impl Router {
     pub(crate) fn new(
-        lanes: Arc<Lanes>,
+        mailboxes: Arc<Mailboxes>,
         budget: Arc<Budget>,
         counters: Arc<Counters>,
         config: &Config,
     ) -> Self {
         let classes = Classes::new(config);
         Self {
-            lanes,
+            mailboxes,
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             ids: Ids::new(config.limits.topics_max),
@@ -170,7 +170,7 @@ impl Router {
             unattended: AtomicUsize::new(0),
             unattended_max: config.limits.topics_max.div_ceil(2),
             resumes: Resumes::default(),
-            stretch_bytes_max: config.connection.low_watermark_bytes,
+            chunk_bytes_max: config.connection.low_watermark_bytes,
             budget,
             counters,
             name_bytes_max: config.limits.topic_bytes_max,
@@ -181,7 +181,7 @@ impl Router {
     /// Publishes to a topic; `None` if it does not exist, which is to say that nobody is in it and nothing is kept.
     ///
     /// `message` makes the message once its offset is known; it is asked only if it will be pushed, or the budget is
-    /// used up. All lanes get it or none.
+    /// used up. All mailboxes get it or none.
     pub(crate) fn publish(
         &self,
         name: &str,
@@ -254,7 +254,7 @@ impl Router {
         Ok(Routed { offset: state.offset, connections: state.counts.total() })
     }
 
-    /// A credit for each shard that has members, or none: those that are dropped return to their lanes.
+    /// A credit for each shard that has members, or none: those that are dropped return to their mailboxes.
     fn credits(
         &self,
         counts: &ShardCounts,
@@ -262,7 +262,8 @@ impl Router {
         publisher: Publisher,
     ) -> Option<Vec<Credit<'_, OwnedFd>>> {
         let priority = topic.class.priority;
-        let credit = |shard: usize| lanes::try_credit(&self.lanes[shard], priority, publisher);
+        let credit =
+            |shard: usize| mailboxes::try_credit(&self.mailboxes[shard], priority, publisher);
         counts.occupied().map(credit).collect()
     }
 
@@ -283,12 +284,12 @@ impl Router {
         self.ids.confirm(id);
     }
 
-    /// Asks the shards again whose lanes were full when topics ended; `false` while some still are.
+    /// Asks the shards again whose mailboxes were full when topics ended; `false` while some still are.
     pub(crate) fn retry_retirements(&self) -> bool {
         self.ids.retry(|retirement| self.push_retire(retirement))
     }
 
-    /// Waits until a lane was full when a topic ended.
+    /// Waits until a mailbox was full when a topic ended.
     pub(crate) async fn retirement_due(&self) {
         self.ids.due().await;
     }
@@ -382,7 +383,7 @@ impl Router {
     }
 
     fn push_retire(&self, retirement: Retirement) -> bool {
-        self.lanes[retirement.shard].try_push(Command::Retire(retirement.topic)).is_ok()
+        self.mailboxes[retirement.shard].try_push(Command::Retire(retirement.topic)).is_ok()
     }
 
     fn find(&self, name: &str) -> Option<Arc<Topic>> {

@@ -108,7 +108,7 @@ impl Router {
     /// Enters a connection into a topic, which begins with it if need be; at once, or behind what it has missed since
     /// `position`. `format`: what it speaks.
     ///
-    /// The credit is one of the connection's own lane. It was taken without any lock; refused, it is given back for
+    /// The credit is one of the connection's own mailbox. It was taken without any lock; refused, it is given back for
     /// the answer.
     pub(crate) fn subscribe<'a>(
         &self,
@@ -162,16 +162,16 @@ impl Router {
             reply_if_member: topic.subscribed(state.sent(&topic.class), false),
         };
         let number = self.resumes.number();
-        let mut stretch = self.stretch(conn, topic, state, (number, offset));
-        stretch.begin = Some(begin);
-        if stretch.is_last {
+        let mut chunk = self.chunk(conn, topic, state, (number, offset));
+        chunk.begin = Some(begin);
+        if chunk.is_last {
             self.counters.count_resume(ResumeOutcome::Recovered);
             state.counts.add(conn.shard());
         } else if self.resumes.begin(conn, topic.id, number) {
             state.extra_mut().resuming += 1;
         }
         self.note_attendance(state);
-        credit.push(Command::Resume(Box::new(stretch)));
+        credit.push(Command::Resume(Box::new(chunk)));
     }
 
     /// A connection that resumes a topic has room for more.
@@ -198,16 +198,16 @@ impl Router {
             self.end_resume(conn, &topic, &mut state);
             return;
         }
-        let stretch = self.stretch(conn, &topic, &state, (number, after));
-        if stretch.is_last {
+        let chunk = self.chunk(conn, &topic, &state, (number, after));
+        if chunk.is_last {
             self.counters.count_resume(ResumeOutcome::Recovered);
             state.counts.add(conn.shard());
             self.end_resume(conn, &topic, &mut state);
         }
-        credit.push(Command::Resume(Box::new(stretch)));
+        credit.push(Command::Resume(Box::new(chunk)));
     }
 
-    fn stretch(
+    fn chunk(
         &self,
         conn: ConnId,
         topic: &Topic,
@@ -215,7 +215,7 @@ impl Router {
         (resume, after): (u32, u64),
     ) -> Stretch {
         let ring = state.extra.as_ref().map(|extra| &extra.ring);
-        let behind = ring.map(|ring| ring.behind(after, self.stretch_bytes_max));
+        let behind = ring.map(|ring| ring.behind(after, self.chunk_bytes_max));
         let (messages, is_last) = behind.unwrap_or_else(|| (Box::default(), true));
         let after = messages.last().map_or(after, |message| message.offset());
         Stretch { conn, topic: topic.id, resume, begin: None, messages, after, is_last }

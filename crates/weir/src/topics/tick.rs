@@ -18,7 +18,7 @@ use weir_wire::hot;
 
 use super::classes::TickRule;
 use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
-use crate::base::lanes::Publisher;
+use crate::base::mailboxes::Publisher;
 
 /// What a topic's running tick has gathered.
 ///

@@ -131,10 +131,10 @@ impl Front {
         if token.is_empty() {
             return Err(Refused::unauthorized());
         }
-        let hub = self.handle.hub();
+        let shared = self.handle.shared();
         let origin = TokenOrigin::Datagram(source);
-        let identified = match hub.auth.find(token, origin, hub.devices.mark()).await {
-            Ok(bearer) => hub.auth.identify(None, &bearer).await,
+        let identified = match shared.auth.find(token, origin, shared.devices.mark()).await {
+            Ok(bearer) => shared.auth.identify(None, &bearer).await,
             Err(no_bearer) => Err(no_bearer),
         };
         identified.map_err(|no_bearer| match no_bearer {
@@ -158,12 +158,12 @@ impl Front {
         publish: &v1::Publish,
         source: IpAddr,
     ) -> Result<Option<Accepted>, Refused> {
-        let hub = self.handle.hub();
+        let shared = self.handle.shared();
         if !requester.is_service {
             self.check_rate(Sender::new(requester.device.as_deref(), Some(source)))?;
         }
         if let Err(message) = check_fields(&publish.content_type, &publish.key) {
-            hub.counters().count_refused(RefuseCause::InvalidField);
+            shared.counters().count_refused(RefuseCause::InvalidField);
             return Err(refused(Refusal { code: ErrorCode::InvalidField, message }, None));
         }
         let publication = Publication {
@@ -178,7 +178,7 @@ impl Front {
             ttl: None,
             sender: None,
         };
-        match &hub.on_publish {
+        match &shared.on_publish {
             Some(_) => self.pass_on(requester, &publication, &publish.topic),
             None => self.to_topic(requester, &publication, &publish.topic).map(Some),
         }
@@ -202,10 +202,10 @@ impl Front {
         publication: &Publication<'_>,
         topic: &str,
     ) -> Result<Accepted, Refused> {
-        let hub = self.handle.hub();
+        let shared = self.handle.shared();
         let device = requester.device.as_deref();
-        let grant = hub.auth.grant(&requester.grant);
-        let permitted = hub.permit(grant, Act::Publish, topic, |pattern| {
+        let grant = shared.auth.grant(&requester.grant);
+        let permitted = shared.permit(grant, Act::Publish, topic, |pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         });
         if let Err(denied) = permitted {
@@ -217,10 +217,10 @@ impl Front {
                     (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
                 }
             };
-            hub.counters().count_refused(cause);
+            shared.counters().count_refused(cause);
             return Err(refused(refusal, None));
         }
-        hub.publish(publication, grant.publisher()).map_err(not_published)
+        shared.publish(publication, grant.publisher()).map_err(not_published)
     }
 
     /// The embedding program decides.
@@ -230,11 +230,11 @@ impl Front {
         publication: &Publication<'_>,
         topic: &str,
     ) -> Result<Option<Accepted>, Refused> {
-        let hub = self.handle.hub();
-        let limit = hub.config().limits.topic_bytes_max;
+        let shared = self.handle.shared();
+        let limit = shared.config().limits.topic_bytes_max;
         crate::topics::validate_name(topic, limit)
             .map_err(|error| refused(PublishError::from(error).into(), None))?;
-        let Some(on_publish) = &hub.on_publish else { return Ok(None) };
+        let Some(on_publish) = &shared.on_publish else { return Ok(None) };
         let event = FromDevice {
             conn: None,
             device: requester.device.as_deref().unwrap_or_default(),
@@ -274,7 +274,7 @@ impl Backend for Front {
         source: IpAddr,
     ) -> Answer<'a, Activated> {
         Box::pin(async move {
-            let Some(activator) = &self.handle.hub().activator else {
+            let Some(activator) = &self.handle.shared().activator else {
                 return Err(Refused {
                     code: ErrorCode::NotSupported.name(),
                     field: "",

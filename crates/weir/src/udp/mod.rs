@@ -4,8 +4,8 @@
 //! hands to the front, and sends the answer when that has come.
 
 mod backend;
-mod desk;
 mod duplicates;
+mod handler;
 mod own;
 mod thread;
 mod tokens;
@@ -25,10 +25,10 @@ pub(crate) use backend::{Backend, Front};
 use crate::base::config::{Config, UdpConfig};
 use crate::base::threads::{Resources, schedule_edge_thread};
 use crate::core::handle::Handle;
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::limits::rates::Rates;
 use crate::observe::counters::Counters;
-use desk::Shared;
+use handler::Shared;
 use own::OwnAddrs;
 
 /// The sockets of one address.
@@ -82,14 +82,14 @@ pub(crate) fn bind(
 }
 
 /// Starts the threads for what is bound, in front of the gateway's router.
-pub(crate) fn start(hub: &Arc<Hub>, bound: Vec<Bound>) -> io::Result<Option<Running>> {
+pub(crate) fn start(shared: &Arc<SharedState>, bound: Vec<Bound>) -> io::Result<Option<Running>> {
     if bound.is_empty() {
         return Ok(None);
     }
-    let backend = Arc::new(Front::new(Handle::new(Arc::clone(hub))));
-    let counters = Arc::clone(hub.counters());
+    let backend = Arc::new(Front::new(Handle::new(Arc::clone(shared))));
+    let counters = Arc::clone(shared.counters());
     let runtime = runtime::Handle::current();
-    Running::start(bound, &hub.config().udp, backend, counters, &runtime).map(Some)
+    Running::start(bound, &shared.config().udp, backend, counters, &runtime).map(Some)
 }
 
 /// Says what the kernel did not grant, and how to have it.

@@ -8,7 +8,7 @@ use tracing::warn;
 use weir_engine::Nanos;
 use weir_engine::datagrams::{DatagramSocket, Inbox, Outbox};
 
-use super::desk::{Desk, Shared};
+use super::handler::{Handler, Shared};
 use crate::observe::counters::udp::Count;
 
 /// Serves a socket until it is told to stop; then it answers what it has taken.
@@ -17,60 +17,60 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
     let mut outbox = Outbox::default();
     let mut losses = Losses::default();
     let mut ended: Option<Nanos> = None;
-    let mut desk = Desk::new(shared, socket.bell());
+    let mut handler = Handler::new(shared, socket.bell());
     loop {
         let now = Nanos::now();
         if ended.is_none() && stop.load(Ordering::Relaxed) {
             ended = Some(now);
         }
-        desk.handle_done(&mut outbox, now);
+        handler.handle_done(&mut outbox, now);
         let since_end = ended.map(|ended| now.since(ended));
         // What had come when it ended is taken too, but not all that keeps coming.
         let is_taking = since_end.is_none_or(|since| since < LAST_TURN);
-        let received = if is_taking { receive(&mut inbox, socket, &mut desk) } else { 0 };
+        let received = if is_taking { receive(&mut inbox, socket, &mut handler) } else { 0 };
         for datagram in inbox.datagrams().take(received) {
             if outbox.is_full() {
-                send(&mut outbox, socket, &mut desk);
+                send(&mut outbox, socket, &mut handler);
             }
-            desk.handle(&datagram, &mut outbox, now);
+            handler.handle(&datagram, &mut outbox, now);
         }
-        send(&mut outbox, socket, &mut desk);
-        losses.tell(inbox.lost(), socket, &mut desk, now);
-        desk.flush_counts();
+        send(&mut outbox, socket, &mut handler);
+        losses.tell(inbox.lost(), socket, &mut handler, now);
+        handler.flush_counts();
         if received == Inbox::BATCH {
             continue;
         }
         if let Some(since) = since_end
             && received == 0
-            && (desk.is_idle() || since > LAST_ANSWERS)
+            && (handler.is_idle() || since > LAST_ANSWERS)
         {
             return;
         }
         let timeout = if ended.is_some() { LAST_TURN } else { TURN_MAX };
         if socket.wait(timeout).is_err() {
-            desk.count(Count::ReceiveErrors, 1);
+            handler.count(Count::ReceiveErrors, 1);
         }
     }
 }
 
-fn receive(inbox: &mut Inbox, socket: &DatagramSocket, desk: &mut Desk) -> usize {
+fn receive(inbox: &mut Inbox, socket: &DatagramSocket, handler: &mut Handler) -> usize {
     match inbox.receive(socket) {
         Ok(received) => {
-            desk.count(Count::Received, received as u64);
+            handler.count(Count::Received, received as u64);
             received
         }
         Err(_) => {
-            desk.count(Count::ReceiveErrors, 1);
+            handler.count(Count::ReceiveErrors, 1);
             0
         }
     }
 }
 
-fn send(outbox: &mut Outbox, socket: &DatagramSocket, desk: &mut Desk) {
+fn send(outbox: &mut Outbox, socket: &DatagramSocket, handler: &mut Handler) {
     if !outbox.is_empty() {
         let outcome = outbox.send(socket);
-        desk.count(Count::Sent, outcome.sent as u64);
-        desk.count(Count::SendErrors, outcome.refused as u64);
+        handler.count(Count::Sent, outcome.sent as u64);
+        handler.count(Count::SendErrors, outcome.refused as u64);
     }
 }
 
@@ -83,11 +83,11 @@ struct Losses {
 }
 
 impl Losses {
-    fn tell(&mut self, lost: u64, socket: &DatagramSocket, desk: &mut Desk, now: Nanos) {
+    fn tell(&mut self, lost: u64, socket: &DatagramSocket, handler: &mut Handler, now: Nanos) {
         if lost == self.counted && lost == self.told {
             return;
         }
-        desk.count(Count::Lost, lost - self.counted);
+        handler.count(Count::Lost, lost - self.counted);
         self.counted = lost;
         if self.told_at.is_some_and(|at| now.since(at) < TELL_INTERVAL) {
             return;

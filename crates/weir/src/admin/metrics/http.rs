@@ -40,7 +40,7 @@ impl Gateway {
     }
 
     fn http_memory(&self, to: &mut Families<'_>) -> fmt::Result {
-        let share = &self.handle.hub().http_share;
+        let share = &self.handle.shared().http_share;
         to.gauge_in(
             "weir_http_charged",
             &Unit::Bytes,

@@ -170,8 +170,8 @@ impl Gateway {
             "Source addresses that are known; none where neither limits by source nor listen.proxy_networks ask for them.",
             self.handle.gauges().sources as u64,
         )?;
-        let hub = self.handle.hub();
-        let activator = hub.activator.as_ref();
+        let shared = self.handle.shared();
+        let activator = shared.activator.as_ref();
         let [connections, datagrams] =
             activator.map_or([0; 2], |activator| activator.sources_forgotten());
         to.counters(
@@ -179,7 +179,7 @@ impl Gateway {
             "Sources that were forgotten before they might do as before, since too many were known, by what of theirs was \
              counted: connects, or failed activations by connection and by datagram.",
             [
-                ([("of", "connects")], hub.admission.sources_forgotten()),
+                ([("of", "connects")], shared.admission.sources_forgotten()),
                 ([("of", "activations")], connections),
                 ([("of", "activations_udp")], datagrams),
             ],
@@ -429,14 +429,15 @@ impl Gateway {
         let names: Vec<String> = (0..engine.shard_count()).map(|shard| shard.to_string()).collect();
         for (shard, name) in names.iter().enumerate() {
             let mailbox = engine.mailbox(shard);
-            let lanes = CreditKind::ALL.map(|kind| (kind.name(), mailbox.depth_of(kind)));
-            for (lane, depth) in lanes.into_iter().chain([("reserved", mailbox.reserved_depth())]) {
-                depths.push(([("shard", name.as_str()), ("lane", lane)], depth as u64));
+            let queues = CreditKind::ALL.map(|kind| (kind.name(), mailbox.depth_of(kind)));
+            for (queue, depth) in queues.into_iter().chain([("reserved", mailbox.reserved_depth())])
+            {
+                depths.push(([("shard", name.as_str()), ("lane", queue)], depth as u64));
             }
         }
         to.gauges(
             "weir_mailbox_depth",
-            "Commands that wait for a shard or are being carried out: messages, all other commands, and the reserved lane.",
+            "Commands that wait for a shard or are being carried out: messages, all other commands, and the reserved queue.",
             depths,
         )
     }
@@ -449,8 +450,7 @@ impl Gateway {
             "How each part of the gateway is: 1 for its state, 0 for the others; a part that has failed makes /readyz answer 503.",
             parts.iter().flat_map(|part| {
                 PartState::ALL.map(|state| {
-                    let labels = [("part", part.part.name()), ("state", state.name())];
-                    (labels, u64::from(part.state == state))
+                    ([("part", part.part.name()), ("state", state.name())], u64::from(part.state == state))
                 })
             }),
         )

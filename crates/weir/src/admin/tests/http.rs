@@ -72,7 +72,7 @@ impl Server {
     pub(super) async fn stop_shard(&self) {
         let handle = self.gateway.handle();
         let stopped = handle.engine().mailbox(0).try_urgent(Urgent::Stop);
-        assert!(stopped.is_ok(), "the reserved lane has room");
+        assert!(stopped.is_ok(), "the reserved queue has room");
         while handle.is_ready() {
             tokio::task::yield_now().await;
         }

@@ -323,7 +323,7 @@ async fn handshakes_that_find_no_place_count_as_refused() {
     ClientConnection::new(client, name()).unwrap().write_tls(&mut hello).unwrap();
     let refused = "weir_tls_handshakes_refused_total ";
     let mut sockets = Vec::new();
-    let crowd = async {
+    let registry = async {
         loop {
             for _ in 0..32 {
                 let mut socket = secured.socket().await;
@@ -335,7 +335,7 @@ async fn handshakes_that_find_no_place_count_as_refused() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, crowd).await.expect("one is refused");
+    tokio::time::timeout(PATIENCE, registry).await.expect("one is refused");
     // The others are served or refused meanwhile; both counts of those refused come to the same.
     drop(sockets);
     let by_cause = "weir_connections_refused_total{cause=\"handshakes\"} ";

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_engine::Priority;
 
-use super::{Mortal, NamedLabels};
+use super::{ExpiringCredential, NamedLabels};
 use crate::base::config::{Config, JwtConfig, is_pattern};
 use crate::base::model::AuthKind;
 use crate::base::pattern::Pattern;
@@ -92,7 +92,7 @@ impl Jwt {
     }
 
     /// What a token says, if it was verified lately and holds still.
-    pub(super) fn find(&self, token: &str, now: Duration) -> Option<Arc<Mortal>> {
+    pub(super) fn find(&self, token: &str, now: Duration) -> Option<Arc<ExpiringCredential>> {
         self.verified.find(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
     }
 
@@ -103,15 +103,15 @@ impl Jwt {
         now: Duration,
         labels: &NamedLabels,
         source: Option<IpAddr>,
-    ) -> Option<Arc<Mortal>> {
+    ) -> Option<Arc<ExpiringCredential>> {
         let era = self.verified.era();
-        let verified = self.claims(token).and_then(|claims| self.mortal(&claims, now, labels));
+        let verified = self.claims(token).and_then(|claims| self.expiring(&claims, now, labels));
         let verified = verified.inspect_err(|why| self.tell(token, why, now, source)).ok();
-        let mortal = verified.map(Arc::new);
-        if let Some(mortal) = &mortal {
-            self.verified.put(token, mortal, era);
+        let expiring = verified.map(Arc::new);
+        if let Some(expiring) = &expiring {
+            self.verified.put(token, expiring, era);
         }
-        mortal
+        expiring
     }
 
     /// Has the log say why a token is refused. What the token says of itself is not proven, and cut to a short text.
@@ -153,12 +153,12 @@ impl Jwt {
         Err(why)
     }
 
-    fn mortal(
+    fn expiring(
         &self,
         claims: &Claims,
         now: Duration,
         labels: &NamedLabels,
-    ) -> Result<Mortal, String> {
+    ) -> Result<ExpiringCredential, String> {
         let config = &self.config;
         let exp = claims.get("exp").and_then(seconds).ok_or("exp is no time")?;
         let ends = (exp + config.leeway).as_millis();
@@ -185,7 +185,7 @@ impl Jwt {
             grant = grant.within(topics.into_iter().map(Pattern::new).collect());
         }
         let (kind, grant) = (AuthKind::Jwt, labels.share(grant));
-        Ok(Mortal { kind, device: device.into(), priority, grant, ends })
+        Ok(ExpiringCredential { kind, device: device.into(), priority, grant, ends })
     }
 }
 

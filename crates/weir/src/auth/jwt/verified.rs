@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use crate::auth::Mortal;
+use crate::auth::ExpiringCredential;
 
 /// What valid tokens say, by their digests.
 ///
@@ -21,26 +21,26 @@ pub(super) struct Verified(Mutex<Tables>);
 struct Tables {
     /// Counts how often keys were read.
     era: u64,
-    young: HashMap<Digest, Arc<Mortal>>,
-    old: HashMap<Digest, Arc<Mortal>>,
+    young: HashMap<Digest, Arc<ExpiringCredential>>,
+    old: HashMap<Digest, Arc<ExpiringCredential>>,
 }
 
 type Digest = [u8; 32];
 
 impl Verified {
     /// What a token says, if it was verified with the keys of now and has not ended.
-    pub(super) fn find(&self, token: &str, now_ms: u64) -> Option<Arc<Mortal>> {
+    pub(super) fn find(&self, token: &str, now_ms: u64) -> Option<Arc<ExpiringCredential>> {
         let digest = digest_of(token);
         let mut tables = self.lock();
-        let mortal = match tables.young.get(&digest) {
-            Some(mortal) => Arc::clone(mortal),
+        let expiring = match tables.young.get(&digest) {
+            Some(expiring) => Arc::clone(expiring),
             None => {
-                let mortal = tables.old.remove(&digest)?;
-                tables.insert(digest, Arc::clone(&mortal));
-                mortal
+                let expiring = tables.old.remove(&digest)?;
+                tables.insert(digest, Arc::clone(&expiring));
+                expiring
             }
         };
-        (mortal.ends > now_ms).then_some(mortal)
+        (expiring.ends > now_ms).then_some(expiring)
     }
 
     /// To be asked for before the keys are taken that a token is verified with.
@@ -49,11 +49,11 @@ impl Verified {
     }
 
     /// Notes what a token says, unless keys were read anew since `era`.
-    pub(super) fn put(&self, token: &str, mortal: &Arc<Mortal>, era: u64) {
+    pub(super) fn put(&self, token: &str, expiring: &Arc<ExpiringCredential>, era: u64) {
         let digest = digest_of(token);
         let mut tables = self.lock();
         if tables.era == era {
-            tables.insert(digest, Arc::clone(mortal));
+            tables.insert(digest, Arc::clone(expiring));
         }
     }
 
@@ -69,11 +69,11 @@ impl Verified {
 }
 
 impl Tables {
-    fn insert(&mut self, digest: Digest, mortal: Arc<Mortal>) {
+    fn insert(&mut self, digest: Digest, expiring: Arc<ExpiringCredential>) {
         if self.young.len() >= VERIFIED_MAX / 2 {
             self.old = mem::take(&mut self.young);
         }
-        self.young.insert(digest, mortal);
+        self.young.insert(digest, expiring);
     }
 }
 
@@ -94,8 +94,8 @@ mod tests {
     use crate::auth::Grant;
     use crate::base::model::AuthKind;
 
-    fn mortal(ends: u64) -> Arc<Mortal> {
-        Arc::new(Mortal {
+    fn expiring(ends: u64) -> Arc<ExpiringCredential> {
+        Arc::new(ExpiringCredential {
             kind: AuthKind::Jwt,
             device: "d".into(),
             priority: Priority::Normal,
@@ -108,24 +108,24 @@ mod tests {
     fn a_token_is_known_until_it_ends_or_keys_change() {
         let verified = Verified::default();
         let era = verified.era();
-        verified.put("a.b.c", &mortal(10), era);
+        verified.put("a.b.c", &expiring(10), era);
         assert!(verified.find("a.b.c", 9).is_some());
         assert!(verified.find("a.b.d", 9).is_none());
         assert!(verified.find("a.b.c", 10).is_none());
         verified.forget();
         assert!(verified.find("a.b.c", 9).is_none());
         // Verified with the old keys, and told late.
-        verified.put("a.b.c", &mortal(10), era);
+        verified.put("a.b.c", &expiring(10), era);
         assert!(verified.find("a.b.c", 9).is_none());
     }
 
     #[test]
     fn there_are_never_more_than_allowed_and_those_in_use_stay() {
         let verified = Verified::default();
-        let (mortal, era) = (mortal(10), verified.era());
-        verified.put("used", &mortal, era);
+        let (expiring, era) = (expiring(10), verified.era());
+        verified.put("used", &expiring, era);
         for number in 0..3 * VERIFIED_MAX {
-            verified.put(&number.to_string(), &mortal, era);
+            verified.put(&number.to_string(), &expiring, era);
             if number % 100 == 0 {
                 assert!(verified.find("used", 1).is_some());
             }

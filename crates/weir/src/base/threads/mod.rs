@@ -130,8 +130,8 @@ pub(crate) fn schedule_settling_thread(threads: usize) {
 /// However many wait for a signer, those of one processor together weigh no more than one of them would alone: three
 /// steps of niceness halve a thread's weight.
 fn settling_nice(threads: usize, processors: usize) -> i32 {
-    let crowd = threads.div_ceil(processors.max(1)).max(1).next_power_of_two();
-    SETTLING_NICE + i32::try_from(crowd.ilog2() * 3).unwrap_or(i32::MAX - SETTLING_NICE)
+    let storm = threads.div_ceil(processors.max(1)).max(1).next_power_of_two();
+    SETTLING_NICE + i32::try_from(storm.ilog2() * 3).unwrap_or(i32::MAX - SETTLING_NICE)
 }
 
 fn share(share: ThreadShare) {

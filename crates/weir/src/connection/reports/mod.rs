@@ -2,7 +2,7 @@
 //!
 //! Some credits return only when the report that answers their command is taken from the shard. So the task takes
 //! reports always, even while it waits for a credit itself: otherwise each would wait for the other. What it has
-//! taken and cannot carry out yet lies in the [`Desk`], which is bounded by what it is made of: at most
+//! taken and cannot carry out yet lies in the [`Dispatcher`], which is bounded by what it is made of: at most
 //! [`RECEIVED_BYTES_MAX`] of frames from devices, beyond which the shard stops reading from those who send; one
 //! adoption for each unsettled connection; one close for each settled one.
 
@@ -17,8 +17,8 @@ use tokio::time::sleep;
 use tracing::error;
 use weir_engine::{Front, Report};
 
-use crate::connection::desk::Desk;
-use crate::core::hub::Hub;
+use crate::connection::dispatcher::Dispatcher;
+use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 
 /// The shard's end.
@@ -161,59 +161,60 @@ pub(crate) fn cost(report: &Report) -> usize {
 }
 
 /// Takes the reports of one shard until it has stopped.
-pub(crate) async fn run(hub: Arc<Hub>, shard: usize, mut reports: Reports) {
+pub(crate) async fn run(shared: Arc<SharedState>, shard: usize, mut reports: Reports) {
     let room = Arc::clone(&reports.room);
-    let _watch = Watch { hub: Arc::clone(&hub), shard };
-    let (mut desk, mut found) = Desk::new(Arc::clone(&hub), shard, Arc::clone(&room));
+    let _watch = Watch { shared: Arc::clone(&shared), shard };
+    let (mut dispatcher, mut found) =
+        Dispatcher::new(Arc::clone(&shared), shard, Arc::clone(&room));
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {
-        let before = desk.carried_out();
-        let is_starved = !desk.work().await;
-        let wait = if is_starved { Some(pause) } else { desk.until_next_look() };
+        let before = dispatcher.carried_out();
+        let is_starved = !dispatcher.work().await;
+        let wait = if is_starved { Some(pause) } else { dispatcher.until_next_look() };
         let received = tokio::select! {
             biased;
             received = reports.receive(&mut batch) => received,
-            // The desk has a sender, so there is always somebody who may.
+            // The dispatcher has a sender, so there is always somebody who may.
             Some(found) = found.recv() => {
-                desk.take_found(found);
+                dispatcher.take_found(found);
                 true
             }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
         };
         // Where credits come back it is soon asked again.
-        let is_stuck = is_starved && desk.carried_out() == before;
+        let is_stuck = is_starved && dispatcher.carried_out() == before;
         pause = if is_stuck { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         if !received {
             return;
         }
         for report in batch.drain(..) {
-            desk.take(report);
+            dispatcher.take(report);
         }
         while let Ok(found) = found.try_recv() {
-            desk.take_found(found);
+            dispatcher.take_found(found);
         }
         if room.take_awaited() {
-            hub.lane(shard).nudge();
+            shared.mailbox(shard).nudge();
         }
     }
 }
 
 /// Notices that the way back of a shard has ended, whether the shard or the task behind it failed.
 struct Watch {
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     shard: usize,
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.hub.is_draining() {
+        if !self.shared.is_draining() {
             error!(
                 shard = self.shard,
                 "a shard has stopped by itself: the gateway is not ready any more"
             );
             let cause = format!("shard {} has stopped by itself", self.shard);
-            self.hub.readiness.set(Part::Shards, PartState::Failed, Some(cause));
+            self.shared.readiness.set(Part::Shards, PartState::Failed, Some(cause));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
-use crate::base::lanes::Publisher;
+use crate::base::mailboxes::Publisher;
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
 use crate::core::handle::Handle;
 
@@ -58,7 +58,7 @@ impl FromDevice<'_> {
             ttl: self.ttl,
             sender: self.conn,
         };
-        self.handle.hub().publish(&publication, Publisher::Device)
+        self.handle.shared().publish(&publication, Publisher::Device)
     }
 
     /// Asks the embedding program, which alone decides. A panic of its must end nothing else.

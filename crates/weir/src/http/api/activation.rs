@@ -76,7 +76,7 @@ impl Api {
 
     fn activator(&self) -> Result<&Activator, Problem> {
         let detail = "this gateway activates no devices (store.kind, activation.enabled)";
-        let activator = self.handle.hub().activator.as_ref();
+        let activator = self.handle.shared().activator.as_ref();
         activator.ok_or_else(|| Problem::new(Kind::NotFound, detail))
     }
 }

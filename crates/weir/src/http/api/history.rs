@@ -49,7 +49,7 @@ impl Api {
         self.check_history(requester, topic)?;
         let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
         let range = Range { bytes_max, ..range };
-        let history = self.handle.hub().router.history(topic, range);
+        let history = self.handle.shared().router.history(topic, range);
         // Without room for the answer it is not made.
         let messages = history.iter().flat_map(|history| &history.messages);
         let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(bytes_max);
@@ -71,9 +71,9 @@ impl Api {
         let is_own = |pattern: &crate::base::pattern::Pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         };
-        let hub = self.handle.hub();
-        let grant = hub.auth.grant(&requester.grant);
-        match hub.permit(grant, Act::Subscribe, topic, is_own) {
+        let shared = self.handle.shared();
+        let grant = shared.auth.grant(&requester.grant);
+        match shared.permit(grant, Act::Subscribe, topic, is_own) {
             Ok(class) if class.history => Ok(()),
             Ok(class) => {
                 let pattern = class.pattern.as_str();

@@ -54,7 +54,7 @@ enum Route {
     /// What the listener answers before it asks here; here for what it does not know of it.
     Hello,
     /// The same of what is moved to a shard.
-    Live,
+    Upgraded,
     Publish,
     History,
     Activate,
@@ -88,8 +88,8 @@ impl Route {
     const ALL: [(&'static str, Route); 10] = [
         ("/", Route::Hello),
         ("/rest/hello", Route::Hello),
-        ("/v1/connect", Route::Live),
-        ("/v1/sse", Route::Live),
+        ("/v1/connect", Route::Upgraded),
+        ("/v1/sse", Route::Upgraded),
         ("/v1/publish", Route::Publish),
         ("/v1/topics/{topic}/history", Route::History),
         ("/auth/gw/active", Route::Activate),
@@ -102,7 +102,7 @@ impl Route {
     const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Activate | Route::Refresh => "POST, OPTIONS",
-            Route::Live => "GET, OPTIONS",
+            Route::Upgraded => "GET, OPTIONS",
             Route::Hello | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
         }
     }
@@ -207,7 +207,7 @@ impl Api {
         let query = head.uri.query();
         match route {
             // The listener does not ask.
-            Route::Hello | Route::Live => Err(nothing()),
+            Route::Hello | Route::Upgraded => Err(nothing()),
             Route::OpenApi => {
                 Query::parse(query, &[])?;
                 let document = openapi::document();
@@ -274,13 +274,13 @@ impl Api {
     ///
     /// Errors: without a token, a host that is not this server.
     fn shown(&self, caller: &Caller, head: &Parts) -> Result<Shown, Problem> {
-        let hub = self.handle.hub();
+        let shared = self.handle.shared();
         let Some(token) = shown_token(&head.headers) else { return Ok(Shown::Wrong) };
         if token.is_empty() {
             self.check_anonymous(caller, head)?;
         }
-        let mark = hub.devices.mark();
-        Ok(match hub.auth.look(token, mark) {
+        let mark = shared.devices.mark();
+        Ok(match shared.auth.look(token, mark) {
             Some(Ok(bearer)) if token.is_empty() => Shown::Nothing(bearer),
             Some(Ok(bearer)) => Shown::Known(bearer),
             Some(Err(_)) => Shown::Wrong,
@@ -290,12 +290,13 @@ impl Api {
 
     /// Whom a request is from.
     async fn requester(&self, caller: &Caller, shown: Shown) -> Result<Requester, Problem> {
-        let hub = self.handle.hub();
+        let shared = self.handle.shared();
         let is_shown = !matches!(shown, Shown::Nothing(_));
         let origin = TokenOrigin::Connection(caller.peer);
         let bearer = match shown {
             Shown::Nothing(bearer) | Shown::Known(bearer) => Some(bearer),
-            Shown::Asks(token, mark) => match Box::pin(hub.auth.ask(&token, origin, mark)).await {
+            Shown::Asks(token, mark) => match Box::pin(shared.auth.ask(&token, origin, mark)).await
+            {
                 Err(NoBearer::Unavailable) => return Err(Problem::store_unavailable()),
                 Err(NoBearer::Limited(after)) => return Err(Problem::too_many_tokens(after)),
                 found => found.ok(),
@@ -304,7 +305,7 @@ impl Api {
         };
         let named = caller.identity.as_deref();
         let identified = match bearer {
-            Some(bearer) => hub.auth.identify(named, &bearer).await,
+            Some(bearer) => shared.auth.identify(named, &bearer).await,
             None => Err(NoBearer::Unknown),
         };
         identified.map_err(|no_bearer| match (no_bearer, is_shown) {

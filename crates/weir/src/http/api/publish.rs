@@ -68,13 +68,13 @@ impl Api {
         publication: &Publication<'_>,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        let hub = self.handle.hub();
-        if let Some(on_publish) = &hub.on_publish {
+        let shared = self.handle.shared();
+        if let Some(on_publish) = &shared.on_publish {
             return self.pass_on(on_publish, requester, topic, publication, place);
         }
         let device = requester.device.as_deref();
-        let grant = hub.auth.grant(&requester.grant);
-        let permitted = hub.permit(grant, Act::Publish, topic, |pattern| {
+        let grant = shared.auth.grant(&requester.grant);
+        let permitted = shared.permit(grant, Act::Publish, topic, |pattern| {
             device.is_some_and(|device| pattern.matches_for(topic, device))
         });
         if let Err(denied) = permitted {
@@ -87,7 +87,7 @@ impl Api {
                     Problem::forbidden(detail).at(format!("{}topic", place.object)),
                 ),
             };
-            hub.counters().count_refused(cause);
+            shared.counters().count_refused(cause);
             return Err(problem);
         }
         self.accept(grant, publication, place)
@@ -125,7 +125,7 @@ impl Api {
         field: &str,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        let grant = self.handle.hub().auth.grant(&requester.grant);
+        let grant = self.handle.shared().auth.grant(&requester.grant);
         if grant.has(Right::Publish) {
             return self.accept(grant, publication, place);
         }
@@ -141,7 +141,7 @@ impl Api {
         publication: &Publication<'_>,
         place: Place<'_>,
     ) -> Result<Option<Accepted>, Problem> {
-        let accepted = self.handle.hub().publish(publication, grant.publisher());
+        let accepted = self.handle.shared().publish(publication, grant.publisher());
         accepted.map(Some).map_err(|error| Problem::publish(error, place))
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct AcceptOrder(pub(crate) u64);
 
 /// A place among the connections that have not settled, with its socket's and its source's.
 ///
-/// It must not keep the hub, which keeps the tickets, which keep it: a gateway that ends with connections on their way
+/// It must not keep the shared, which keeps the adoptions, which keep it: a gateway that ends with connections on their way
 /// would never be freed.
 pub(crate) struct Unsettled {
     admission: Arc<Admission>,
@@ -75,7 +75,7 @@ pub(crate) struct Unsettled {
 pub(crate) struct Descriptor(Arc<Admission>);
 
 /// What is left of a place once the one among the unsettled is given back: the socket's, and its source's.
-pub(crate) struct Seat(Unsettled);
+pub(crate) struct Permit(Unsettled);
 
 /// Refusals for one cause, and how many of them the log has not told.
 #[derive(Default)]
@@ -291,9 +291,9 @@ impl Admission {
 }
 
 /// Does what nobody comes by for: forgets sources, tells of the last refusals, takes back descriptors that were lent.
-pub(crate) async fn tidy(admission: Arc<Admission>) {
+pub(crate) async fn maintain(admission: Arc<Admission>) {
     loop {
-        sleep(TIDY_INTERVAL).await;
+        sleep(MAINTENANCE_INTERVAL).await;
         let now = admission.began.elapsed();
         if let Some(sources) = &admission.sources {
             sources.sweep(now);
@@ -348,14 +348,14 @@ impl Unsettled {
 
 impl Unsettled {
     /// Gives the place among the unsettled back: the connection is known for what it is, and stays on the front.
-    pub(crate) fn seat(mut self) -> Seat {
+    pub(crate) fn permit(mut self) -> Permit {
         self.admission.counters.leave_unsettled(self.transport);
         self.is_waiting = false;
-        Seat(self)
+        Permit(self)
     }
 }
 
-impl Seat {
+impl Permit {
     /// Where it comes from, as far as that is known.
     pub(crate) fn addr(&self) -> Option<IpAddr> {
         self.0.addr
@@ -363,11 +363,11 @@ impl Seat {
 
     /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now. `order`: of
     /// the request that it is moved for.
-    /// Without one it keeps its seat until its socket is closed.
+    /// Without one it keeps its permit until its socket is closed.
     pub(crate) fn stand_up(
         mut self,
         order: AcceptOrder,
-    ) -> Result<Unsettled, (Seat, ConnectRefuseCause)> {
+    ) -> Result<Unsettled, (Permit, ConnectRefuseCause)> {
         let Admission { counters, unsettled_max, .. } = &*self.0.admission;
         if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
             return Err((self, ConnectRefuseCause::UnsettledMax));
@@ -476,7 +476,7 @@ pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize) -> usiz
 const KEPT_DESCRIPTORS: u64 = 320;
 /// One for each listener that may be in trouble at one time.
 const SPARES: usize = 8;
-const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// To sources over their limits, all together.
 const GOODBYES_PER_SECOND: usize = 1_000;
 const TELL_INTERVAL_MS: u64 = 10_000;

@@ -23,7 +23,7 @@ pub(crate) enum Source {
 ///
 /// Shape: [`STRIPES`] tables, each behind a lock of its own: an index of slots by source, and entries of
 /// [`ENTRY_BYTES`] in chunks. A source is known while it has connections, or its bucket is not full again.
-/// Limits: of sources without connections at most [`RECENT_MAX`] are remembered, 64 Ki in all: a crowd of addresses
+/// Limits: of sources without connections at most [`RECENT_MAX`] are remembered, 64 Ki in all: a storm of addresses
 /// costs some 3 MiB, and beyond them one is forgotten early, which forgives it what it has used of its burst.
 /// Sources are chosen by strangers, so the index hashes with a key drawn at the start.
 /// Cost: enter and leave are O(1) under one lock. [`Sources::sweep`] looks at every entry.
@@ -378,10 +378,10 @@ fn stripe_of(hash: u64) -> usize {
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// Long enough that a crowd of attempts at once gains little, and short enough that those who share the address with a
+/// Long enough that a storm of attempts at once gains little, and short enough that those who share the address with a
 /// stranger are not kept out for long.
 const DEBT_MAX: u64 = 600 * SECOND;
-/// Enough that the listeners and the shards' desks seldom meet.
+/// Enough that the listeners and the shards' dispatchers seldom meet.
 const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 4;
 /// Of one stripe.

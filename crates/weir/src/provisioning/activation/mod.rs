@@ -24,7 +24,7 @@ use crate::provisioning::device_store::DeviceStore;
 use crate::provisioning::import::{check_key, check_serial};
 
 use crate::observe::counters::activation::ActivationOutcome;
-pub(crate) use tidy::{tell_seen, tidy};
+pub(crate) use maintenance::{maintain, tell_seen};
 
 /// Gives devices their tokens.
 ///
@@ -297,6 +297,6 @@ fn now() -> Duration {
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 const TELL_SECONDS: u64 = 10;
 
+mod maintenance;
 #[cfg(test)]
 mod tests;
-mod tidy;

@@ -1,14 +1,14 @@
 //! The handshake, by rustls; what it leaves is a session of our own record layer.
 //!
 //! ```text
-//!             ┌─────── Starved: more records, please ◀──────┐
+//!             ┌─────── OutOfCredit: more records, please ◀──────┐
 //!             ▼                                             │
 //!  waiting ─ClientHello whole─▶ running ─record by record─▶ step ──▶ Established: keys, and rustls is gone
 //!                                                           └──────▶ Failed: the alert is in `output`
 //! ```
 //!
 //! rustls is shown one record at a time, for what it has seen behind the last handshake message cannot be moved: it
-//! would throw a partial record away, and after a `KeyUpdate` its keys are not those that the peer uses.
+//! would throw a read_buffer record away, and after a `KeyUpdate` its keys are not those that the peer uses.
 //!
 //! A handshake that fails ends with an alert, unless the peer has ended it. rustls makes most alerts. It makes none for
 //! some failures, and for some another one than the RFC names: `alert` says which, and the alert is made here.
@@ -30,7 +30,7 @@ use super::failure::failure_of;
 use super::hello::{self, ClientHello, Fault, Look};
 use super::keylog::{TrafficSecrets, capture};
 use crate::base::model::Spoken;
-use crate::base::partial::Partial;
+use crate::base::read_buffer::ReadBuffer;
 use crate::observe::counters::tls::{HandshakeFailure, Kind};
 
 /// One handshake.
@@ -41,7 +41,7 @@ use crate::observe::counters::tls::{HandshakeFailure, Kind};
 /// Cost: [`Handshake::step`] computes for up to a millisecond, or as long as a signer takes, without a pause.
 pub(crate) struct Handshake {
     /// Received, and not used yet.
-    pub(crate) input: Partial,
+    pub(crate) input: ReadBuffer,
     /// To be sent, before anything else.
     pub(crate) output: Vec<u8>,
     /// What is spoken behind it.
@@ -64,7 +64,7 @@ pub(crate) struct Handshake {
 /// What a step has led to.
 pub(crate) enum Step {
     /// Records are missing.
-    Starved,
+    OutOfCredit,
     /// It is done.
     Established(Box<Established>),
     /// It is over; `output` may hold an alert.
@@ -95,7 +95,7 @@ pub(crate) struct Info {
 
 impl Handshake {
     /// `received`: what has come so far.
-    pub(crate) fn new(spoken: Spoken, received: Partial) -> Self {
+    pub(crate) fn new(spoken: Spoken, received: ReadBuffer) -> Self {
         Self {
             spoken,
             input: received,
@@ -112,7 +112,7 @@ impl Handshake {
     }
 
     /// What has come behind it.
-    pub(crate) fn into_input(mut self) -> Partial {
+    pub(crate) fn into_input(mut self) -> ReadBuffer {
         if self.input.bytes.is_empty() {
             self.input.consume(0);
         }
@@ -156,7 +156,7 @@ impl Handshake {
             } || self.input.bytes.len() >= INPUT_BYTES_MAX;
         }
         match hello::look(&self.input.bytes) {
-            Look::Partial => false,
+            Look::ReadBuffer => false,
             Look::Whole(hello) => {
                 self.hello = hello;
                 true
@@ -178,13 +178,13 @@ impl Handshake {
             },
         };
         match self.progress(&mut conn) {
-            Ok(Progress::Starved) if self.input.bytes.len() >= INPUT_BYTES_MAX => {
+            Ok(Progress::OutOfCredit) if self.input.bytes.len() >= INPUT_BYTES_MAX => {
                 let too_long = (HandshakeFailure::TooLong, AlertDescription::DecodeError);
                 Step::Failed(self.end(&mut conn, Failure::Guarded(too_long)))
             }
-            Ok(Progress::Starved) => {
+            Ok(Progress::OutOfCredit) => {
                 self.conn = Some(conn);
-                Step::Starved
+                Step::OutOfCredit
             }
             Ok(Progress::Done) => match self.establish(conn) {
                 Ok(established) => Step::Established(Box::new(established)),
@@ -245,7 +245,7 @@ impl Handshake {
                             self.latest = Some(self.shown);
                             self.shown += bytes;
                         }
-                        Some(_) | None => return Ok(Progress::Starved),
+                        Some(_) | None => return Ok(Progress::OutOfCredit),
                     }
                 }
                 Ok(Next::Done) => return Ok(Progress::Done),
@@ -406,7 +406,7 @@ enum Failure {
 type Guarded = (HandshakeFailure, AlertDescription);
 
 enum Progress {
-    Starved,
+    OutOfCredit,
     Done,
 }
 

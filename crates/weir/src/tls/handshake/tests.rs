@@ -30,7 +30,10 @@ impl Pair {
     fn new(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> Pair {
         let name = ServerName::try_from("localhost").unwrap();
         Pair {
-            server: Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20)))),
+            server: Box::new(Handshake::new(
+                Spoken::Frames,
+                ReadBuffer::new(&Budget::new(32 << 20)),
+            )),
             config: Arc::clone(server),
             client: ClientConnection::new(Arc::clone(client), name).unwrap(),
         }
@@ -55,8 +58,8 @@ impl Pair {
 
     fn receive(&mut self, bytes: &[u8]) -> Step {
         self.server.input.extend(bytes).unwrap();
-        let mut step = Step::Starved;
-        while matches!(step, Step::Starved) && self.server.is_ready() {
+        let mut step = Step::OutOfCredit;
+        while matches!(step, Step::OutOfCredit) && self.server.is_ready() {
             step = self.server.step(|_| Arc::clone(&self.config));
         }
         step
@@ -79,7 +82,7 @@ impl Pair {
             self.hear();
             match step {
                 Step::Established(established) => return established,
-                Step::Starved => {}
+                Step::OutOfCredit => {}
                 Step::Failed(failure) => panic!("{failure:?}"),
             }
         }
@@ -292,7 +295,7 @@ fn messages_in_many_records_and_a_question_behind_them() {
             pair.hear();
             match step {
                 Step::Established(established) => Some(established),
-                Step::Starved => None,
+                Step::OutOfCredit => None,
                 Step::Failed(failure) => panic!("{version:?} {fragment}: {failure:?}"),
             }
         });
@@ -412,9 +415,9 @@ fn what_rustls_may_keep_stays_counted_until_the_end() {
     let (server, client) = (certificate.server(), certificate.client(&TLS13));
     let mut pair = Pair::new(&Arc::new(server), &Arc::new(client));
     let budget = Budget::new(32 << 20);
-    pair.server.input = Partial::new(&budget);
+    pair.server.input = ReadBuffer::new(&budget);
     let hello = said(&mut pair.client);
-    assert!(matches!(pair.receive(&hello), Step::Starved));
+    assert!(matches!(pair.receive(&hello), Step::OutOfCredit));
     assert!(pair.server.input.bytes.is_empty() && budget.used() >= hello.len());
     pair.hear();
     let finished = said(&mut pair.client);

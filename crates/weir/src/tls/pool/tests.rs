@@ -20,7 +20,7 @@ use weir_engine::Budget;
 use super::super::testing::Certificate;
 use super::*;
 use crate::base::model::Spoken;
-use crate::base::partial::Partial;
+use crate::base::read_buffer::ReadBuffer;
 
 /// Holds back whoever signs while it is shut.
 #[derive(Debug, Default)]
@@ -145,7 +145,7 @@ impl Rig {
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
         let mut handshake =
-            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
+            Box::new(Handshake::new(Spoken::Frames, ReadBuffer::new(&Budget::new(32 << 20))));
         receive(&mut handshake, &mut client);
         (client, handshake)
     }
@@ -164,7 +164,7 @@ impl Rig {
             }
             match step {
                 Step::Established(_) => return,
-                Step::Starved => receive(&mut handshake, &mut client),
+                Step::OutOfCredit => receive(&mut handshake, &mut client),
                 Step::Failed(failure) => panic!("{failure:?}"),
             }
         }
@@ -236,7 +236,10 @@ async fn resumptions_go_before_those_who_begin_anew() {
 
     rig.gate.set(false);
     for answered in [blocked, first, resumed, also_resumed] {
-        assert!(matches!(answered.await.unwrap(), Ok((_, Step::Starved | Step::Established(_)))));
+        assert!(matches!(
+            answered.await.unwrap(),
+            Ok((_, Step::OutOfCredit | Step::Established(_)))
+        ));
     }
     assert_eq!(*rig.order.lock().unwrap(), [true, true, false]);
     assert_eq!(rig.counters.tls.waiting(), 0);
@@ -276,7 +279,7 @@ async fn as_many_wait_as_may_and_nobody_is_refused_who_has_begun() {
     // One handshake that has begun.
     let (mut client, handshake) = rig.begin(&rig.stranger());
     let (mut begun, step) = rig.pool.step(handshake).await.unwrap();
-    assert!(matches!(step, Step::Starved));
+    assert!(matches!(step, Step::OutOfCredit));
     let output = std::mem::take(&mut begun.output);
     client.read_tls(&mut output.as_slice()).unwrap();
     client.process_new_packets().unwrap();
@@ -323,7 +326,7 @@ async fn a_panic_ends_one_handshake_only() {
     let pool = Pool::start(&workers, false, 4, Arc::clone(&counters), step);
     for _ in 0..2 {
         let handshake =
-            Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
+            Box::new(Handshake::new(Spoken::Frames, ReadBuffer::new(&Budget::new(32 << 20))));
         assert!(matches!(pool.step(handshake).await, Err(NotStepped::Failed)));
     }
 }
@@ -334,11 +337,12 @@ async fn its_threads_stand_behind_all_others() {
     let told = Arc::clone(&found);
     let step = move |_: &mut Handshake| {
         *told.lock().unwrap() = getpriority_process(None).ok();
-        Step::Starved
+        Step::OutOfCredit
     };
     let workers = one_worker();
     let pool = Pool::start(&workers, false, 4, Arc::default(), step);
-    let handshake = Box::new(Handshake::new(Spoken::Frames, Partial::new(&Budget::new(32 << 20))));
+    let handshake =
+        Box::new(Handshake::new(Spoken::Frames, ReadBuffer::new(&Budget::new(32 << 20))));
     assert!(pool.step(handshake).await.is_ok());
     let own = getpriority_process(None).unwrap();
     assert_eq!(*found.lock().unwrap(), Some((own + 10).min(19)));

@@ -16,9 +16,9 @@ use super::signing::SigningKeys;
 use super::stream::Stream;
 use super::{Contexts, TlsError};
 use crate::base::config::Config;
+use crate::base::deadline::Deadline;
 use crate::base::model::Spoken;
-use crate::base::partial::{Partial, reason_of};
-use crate::base::patience::Patience;
+use crate::base::read_buffer::{ReadBuffer, reason_of};
 use crate::base::workers::Workers;
 use crate::observe::counters::Counters;
 use crate::observe::counters::tls::HandshakeFailure;
@@ -83,11 +83,11 @@ impl Service {
         &self,
         stream: &mut Stream,
         spoken: Spoken,
-        received: Partial,
-        patience: &mut Patience,
+        received: ReadBuffer,
+        deadline: &mut Deadline,
     ) -> Result<Secured, NotSecured> {
         let handshake = Box::new(Handshake::new(spoken, received));
-        let secured = self.shake_hands(stream, handshake, patience).await;
+        let secured = self.shake_hands(stream, handshake, deadline).await;
         match &secured {
             Ok(info) => {
                 self.counters.tls.count_handshake(info.suite, info.kind);
@@ -120,20 +120,20 @@ impl Service {
         &self,
         stream: &mut Stream,
         mut handshake: Box<Handshake>,
-        patience: &mut Patience,
+        deadline: &mut Deadline,
     ) -> Result<Info, NotSecured> {
         // As long as the handshake lives, and not before its ClientHello is whole.
         let mut state = None;
         loop {
             while !handshake.is_ready() {
-                let read = patience.within(handshake.input.read_more(stream)).await;
+                let read = deadline.within(handshake.input.read_more(stream)).await;
                 read.and_then(|read| read).map_err(NotSecured::Closed)?;
             }
             if state.is_none() {
                 let charged = handshake.input.charge_beside(STATE_BYTES);
                 state = Some(charged.map_err(NotSecured::Closed)?);
             }
-            let (returned, step) = self.step(stream, handshake, patience).await?;
+            let (returned, step) = self.step(stream, handshake, deadline).await?;
             handshake = returned;
             let output = std::mem::take(&mut handshake.output);
             if let Step::Failed(failure) = step {
@@ -142,11 +142,11 @@ impl Service {
                 }
                 // Counted before the peer, which may be gone already, hears of it.
                 let failed = self.failed(failure);
-                let _ = patience.within(stream.write_all(&output)).await;
+                let _ = deadline.within(stream.write_all(&output)).await;
                 return Err(failed);
             }
             // Tickets are in it: nothing else is sent before them.
-            let sent = patience.within(stream.write_all(&output)).await;
+            let sent = deadline.within(stream.write_all(&output)).await;
             sent.and_then(|sent| sent.map_err(|error| reason_of(&error)))
                 .map_err(NotSecured::Closed)?;
             if let Step::Established(established) = step {
@@ -162,7 +162,7 @@ impl Service {
         &self,
         stream: &Stream,
         handshake: Box<Handshake>,
-        patience: &mut Patience,
+        deadline: &mut Deadline,
     ) -> Result<(Box<Handshake>, Step), NotSecured> {
         // Behind its ClientHello a client waits; behind its last message it may have said all it wanted to say.
         let is_waiting = !handshake.has_begun();
@@ -174,7 +174,7 @@ impl Service {
                 reason = gone(stream.socket()), if is_waiting => Err(reason),
             }
         };
-        match patience.suspend(stepped).await {
+        match deadline.suspend(stepped).await {
             Ok(Ok(Ok(stepped))) => Ok(stepped),
             Ok(Ok(Err(NotStepped::Full))) => Err(NotSecured::Refused),
             Ok(Ok(Err(NotStepped::Failed))) => Err(self.failed(HandshakeFailure::Internal)),

@@ -71,15 +71,15 @@ impl Rig {
 }
 
 /// A peer that has said something which a step can be made with.
-async fn connect(service: &Arc<Service>, patience: Duration) -> (TcpStream, Securing) {
+async fn connect(service: &Arc<Service>, deadline: Duration) -> (TcpStream, Securing) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
-    let mut received = Partial::new(&Budget::new(32 << 20));
+    let mut received = ReadBuffer::new(&Budget::new(32 << 20));
     received.extend(&hello()).unwrap();
     let service = Arc::clone(service);
     let secured = tokio::spawn(async move {
-        service.secure(&mut stream, Spoken::Frames, received, &mut Patience::of(patience)).await
+        service.secure(&mut stream, Spoken::Frames, received, &mut Deadline::of(deadline)).await
     });
     (peer, secured)
 }

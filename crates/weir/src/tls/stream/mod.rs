@@ -12,7 +12,7 @@ use weir_engine::TlsAdoption;
 use weir_engine::tls::{Alert, Session, Version};
 use weir_wire::CloseReason;
 
-use crate::base::partial::{Partial, READ_BYTES};
+use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
 use crate::observe::counters::Counters;
 
 /// A connection's bytes: those of the socket, or what its TLS records hold.
@@ -60,7 +60,7 @@ enum Layer {
 struct Records {
     session: Session,
     /// Plaintext that is not read yet, and behind it records that are not opened yet.
-    input: Partial,
+    input: ReadBuffer,
     plaintext: usize,
     /// Whether something has come that [`Session::open`] has not seen.
     is_unopened: bool,
@@ -86,7 +86,12 @@ impl Stream {
     }
 
     /// From here on what is read and written goes through the session. `received`: what has come behind the handshake.
-    pub(crate) fn secure(&mut self, session: Session, received: Partial, counters: &Arc<Counters>) {
+    pub(crate) fn secure(
+        &mut self,
+        session: Session,
+        received: ReadBuffer,
+        counters: &Arc<Counters>,
+    ) {
         let is_unopened = !received.bytes.is_empty();
         self.layer = Layer::Tls(Box::new(Records {
             session,

@@ -42,7 +42,7 @@ async fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> Ends {
     let client = tokio::spawn(TlsConnector::from(client).connect(name, socket));
     let mut stream = Stream::unsecured(listener.accept().await.unwrap().0);
     let (budget, counters) = (Budget::new(32 << 20), Arc::<Counters>::default());
-    let mut handshake = Handshake::new(Spoken::Frames, Partial::new(&budget));
+    let mut handshake = Handshake::new(Spoken::Frames, ReadBuffer::new(&budget));
     let session = loop {
         while !handshake.is_ready() {
             handshake.input.read_more(&mut stream).await.unwrap();
@@ -50,7 +50,7 @@ async fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> Ends {
         let step = handshake.step(|_| Arc::clone(&server));
         stream.write_all(&std::mem::take(&mut handshake.output)).await.unwrap();
         match step {
-            Step::Starved => {}
+            Step::OutOfCredit => {}
             Step::Established(established) => break established.session,
             Step::Failed(failure) => panic!("{failure:?}"),
         }
@@ -165,7 +165,7 @@ async fn a_violation_is_answered_with_an_alert() {
         client.get_mut().0.write_all(&[7; 40]).await.unwrap();
         let error = server.read(&mut [0; 9]).await.unwrap_err();
         assert!(error.get_ref().unwrap().is::<Violation>(), "{error}");
-        assert_eq!(crate::base::partial::reason_of(&error), weir_wire::CloseReason::TlsRecord);
+        assert_eq!(crate::base::read_buffer::reason_of(&error), weir_wire::CloseReason::TlsRecord);
         let error = client.read(&mut [0; 9]).await.unwrap_err();
         assert!(error.to_string().contains("BadRecordMac"), "{error}");
         let sent = counters.tls.alerts_sent().find(|(_, name, _)| *name == "bad_record_mac");

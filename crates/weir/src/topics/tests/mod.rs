@@ -62,7 +62,7 @@ proptest! {
                     }
                 }
                 2 => {
-                    if let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) {
+                    if let Some(credit) = router.mailboxes[conn.shard()].try_credit(CreditKind::Control) {
                         router.unsubscribe(credit, conn, name);
                     }
                 }
@@ -135,8 +135,8 @@ fn end(router: &Router, shards: &mut [Shard]) {
     assert_eq!(router.topic_count(), 0);
     assert_eq!(router.ids.in_use(), 0);
     assert!(router.stripes.iter().all(|stripe| lock(stripe).is_empty()));
-    for lane in router.lanes.iter() {
-        assert_eq!(lane.depth(), 0);
+    for mailbox in router.mailboxes.iter() {
+        assert_eq!(mailbox.depth(), 0);
     }
 }
 
@@ -183,7 +183,7 @@ fn a_position_is_exact_under_threads() {
                         std::thread::yield_now();
                     }
                     let credit = loop {
-                        match router.lanes[index].try_credit(CreditKind::Control) {
+                        match router.mailboxes[index].try_credit(CreditKind::Control) {
                             Some(credit) => break credit,
                             None => std::thread::yield_now(),
                         }
@@ -212,16 +212,16 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
         assert!(shard.step(&router, |_| ()));
     }
     let taken: Vec<_> =
-        (0..2).map(|_| router.lanes[1].try_credit(CreditKind::Message).unwrap()).collect();
+        (0..2).map(|_| router.mailboxes[1].try_credit(CreditKind::Message).unwrap()).collect();
     for _ in 0..3 {
         let refused = router.publish("t", OFFER, |_, _| panic!("it is not even encoded"));
         assert_eq!(refused, Err(RouteError::Busy));
     }
-    assert_eq!((router.lanes[0].depth(), router.lanes[1].depth()), (0, 2));
+    assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 2));
     drop(taken);
     // Nor is anything used up when the budget refuses.
     assert_eq!(router.publish("t", OFFER, |_, _| None), Err(RouteError::Budget));
-    assert_eq!((router.lanes[0].depth(), router.lanes[1].depth()), (0, 0));
+    assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 0));
     assert_eq!(publish(&router, &budget, "t"), Ok(Some(Routed { offset: 1, connections: 2 })));
     end(&router, &mut shards);
 }
@@ -258,7 +258,7 @@ fn a_class_bounds_length_and_rate() {
     assert_eq!((publish(1, 100), publish(1, 100)), (accepted(3), limited(100)));
     // What is refused for another reason uses nothing up.
     let busy: Vec<_> =
-        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
+        std::iter::from_fn(|| router.mailboxes[0].try_credit(CreditKind::Message)).collect();
     assert_eq!(publish(1, 200), Err(RouteError::Busy));
     drop(busy);
     assert_eq!(publish(1, 200), accepted(4));
@@ -272,16 +272,16 @@ fn a_number_is_free_when_every_shard_has_let_go() {
         assert!(subscribe(&router, conn(shard.index, 1), "first"));
         assert!(shard.step(&router, |_| ()));
     }
-    // One lane is full when the topic ends: its shard is asked later.
+    // One mailbox is full when the topic ends: its shard is asked later.
     let taken: Vec<_> =
-        (0..2).map(|_| router.lanes[1].try_credit(CreditKind::Control).unwrap()).collect();
+        (0..2).map(|_| router.mailboxes[1].try_credit(CreditKind::Control).unwrap()).collect();
     for shard in &mut shards {
         let conn = conn(shard.index, 1);
         shard.close(&router, conn, |_| ());
     }
     assert_eq!(router.topic_count(), 0);
     let refused = |router: &Router| {
-        let credit = router.lanes[0].try_credit(CreditKind::Control).unwrap();
+        let credit = router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
         router
             .subscribe(credit, conn(0, 2), "second", (weir_wire::format::Format::Stream, None))
             .map_err(|(error, _)| error)

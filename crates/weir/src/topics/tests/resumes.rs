@@ -43,8 +43,8 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
         (subscribed.recovered, subscribed.position.unwrap().offset)
     };
     loop {
-        let command = shard.lane.pop().expect("a resume goes on");
-        shard.lane.return_credit(command.credit_kind());
+        let command = shard.mailbox.pop().expect("a resume goes on");
+        shard.mailbox.return_credit(command.credit_kind());
         match command {
             Command::Subscribe { topic, reply, .. } => {
                 shard.names.insert(topic, router.name(topic).unwrap());
@@ -57,21 +57,21 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
                 answer.fell_behind = Some(told.position.unwrap().offset);
                 return answer;
             }
-            Command::Resume(stretch) => {
-                if let Some(begin) = stretch.begin {
+            Command::Resume(chunk) => {
+                if let Some(begin) = chunk.begin {
                     (answer.recovered, answer.offset) = subscribed(&begin.reply);
                     let (recovered, head) = subscribed(&begin.reply_if_member);
                     assert!(!recovered && head >= answer.offset);
                 }
-                answer.messages.extend(stretch.messages.iter().map(|message| message.offset()));
-                if stretch.is_last {
-                    shard.names.insert(stretch.topic, router.name(stretch.topic).unwrap());
+                answer.messages.extend(chunk.messages.iter().map(|message| message.offset()));
+                if chunk.is_last {
+                    shard.names.insert(chunk.topic, router.name(chunk.topic).unwrap());
                     return answer;
                 }
-                between(stretch.after);
-                let credit = router.lanes[0].try_credit(CreditKind::Control).unwrap();
-                let part = (stretch.resume, stretch.after);
-                router.resume_next(credit, stretch.conn, stretch.topic, part);
+                between(chunk.after);
+                let credit = router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
+                let part = (chunk.resume, chunk.after);
+                router.resume_next(credit, chunk.conn, chunk.topic, part);
             }
             // What `between` has published goes to members.
             Command::Publish(..) => {}
@@ -195,7 +195,11 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
         assert!(resume(&router, conn(0, number), "t", position));
     }
     sweep(&router, Nanos(TTL_NANOS));
-    router.unsubscribe(router.lanes[0].try_credit(CreditKind::Control).unwrap(), conn(0, 1), "t");
+    router.unsubscribe(
+        router.mailboxes[0].try_credit(CreditKind::Control).unwrap(),
+        conn(0, 1),
+        "t",
+    );
     assert_eq!(router.topic_count(), 1);
     router.end_resumes(conn(0, 2));
     assert_eq!(router.topic_count(), 0);
@@ -212,10 +216,10 @@ fn a_resume_that_its_shard_refuses_keeps_no_topic() {
     let position = Some(Position { epoch: epoch(&router, "t"), offset: 1 });
     let begin = || {
         assert!(resume(&router, conn(0, 1), "t", position));
-        let Some(Command::Resume(stretch)) = shard.lane.pop() else { panic!() };
-        shard.lane.return_credit(CreditKind::Control);
-        assert!(!stretch.is_last);
-        (stretch.conn, stretch.topic, stretch.resume)
+        let Some(Command::Resume(chunk)) = shard.mailbox.pop() else { panic!() };
+        shard.mailbox.return_credit(CreditKind::Control);
+        assert!(!chunk.is_last);
+        (chunk.conn, chunk.topic, chunk.resume)
     };
     let (first, second) = (begin(), begin());
     sweep(&router, Nanos(TTL_NANOS));
@@ -340,13 +344,13 @@ fn resumes_are_exact_under_threads() {
                 }
             }
         });
-        let desks = told.iter().enumerate().map(|(index, told)| {
+        let dispatchers = told.iter().enumerate().map(|(index, told)| {
             let router = &router;
             scope.spawn(move || come_and_go(router, told, index))
         });
-        let desks: Vec<_> = desks.collect();
-        for desk in desks {
-            desk.join().unwrap();
+        let dispatchers: Vec<_> = dispatchers.collect();
+        for dispatcher in dispatchers {
+            dispatcher.join().unwrap();
         }
         is_over.store(true, Ordering::SeqCst);
         shards.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -356,7 +360,7 @@ fn resumes_are_exact_under_threads() {
     assert!(recovered > 0);
 }
 
-/// What a desk does for five connections, of which each second one leaves before it comes back.
+/// What a dispatcher does for five connections, of which each second one leaves before it comes back.
 fn come_and_go(router: &Router, told: &Told, shard: usize) {
     for number in (0..5).cycle().take(1_500) {
         let conn = conn(shard, number);
@@ -369,7 +373,7 @@ fn come_and_go(router: &Router, told: &Told, shard: usize) {
             std::thread::yield_now();
         }
         if number % 2 == 0
-            && let Some(credit) = router.lanes[shard].try_credit(CreditKind::Control)
+            && let Some(credit) = router.mailboxes[shard].try_credit(CreditKind::Control)
         {
             router.unsubscribe(credit, conn, "t");
         }

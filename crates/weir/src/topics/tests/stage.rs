@@ -5,7 +5,7 @@ use super::*;
 /// A shard as simple as can be: it carries out one command at a time and checks what it is told.
 pub(super) struct Shard {
     pub(super) index: usize,
-    pub(super) lane: Detached<OwnedFd>,
+    pub(super) mailbox: Detached<OwnedFd>,
     /// Per membership: the epoch and the offset after which everything is due.
     pub(super) members: BTreeMap<(ConnId, TopicId), Place>,
     pub(super) names: BTreeMap<TopicId, String>,
@@ -35,7 +35,7 @@ pub(super) fn conn(shard: usize, number: u64) -> ConnId {
     ConnId::from_u64((shard as u64) << 56 | number)
 }
 
-/// A router over `shards` lanes of `capacity` commands.
+/// A router over `shards` mailboxes of `capacity` commands.
 pub(super) fn world(
     shards: usize,
     capacity: usize,
@@ -51,11 +51,11 @@ pub(super) fn world_of(
     shards: usize,
     capacity: usize,
 ) -> (Arc<Router>, Vec<Shard>) {
-    let (lanes, ends): (Vec<Mailbox<OwnedFd>>, Vec<_>) =
+    let (mailboxes, ends): (Vec<Mailbox<OwnedFd>>, Vec<_>) =
         (0..shards).map(|_| Detached::mailbox(capacity, 1)).unzip();
-    let shard_of = |(index, lane)| Shard {
+    let shard_of = |(index, mailbox)| Shard {
         index,
-        lane,
+        mailbox,
         members: BTreeMap::new(),
         names: BTreeMap::new(),
         resumes: BTreeMap::new(),
@@ -65,7 +65,7 @@ pub(super) fn world_of(
     };
     let shards = ends.into_iter().enumerate().map(shard_of).collect();
     let budget = Budget::new(1 << 20);
-    (Arc::new(Router::new(lanes.into(), budget, Arc::default(), config)), shards)
+    (Arc::new(Router::new(mailboxes.into(), budget, Arc::default(), config)), shards)
 }
 
 /// Config with one class.
@@ -127,7 +127,7 @@ pub(super) fn resume(
     name: &str,
     position: Option<Position>,
 ) -> bool {
-    let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) else {
+    let Some(credit) = router.mailboxes[conn.shard()].try_credit(CreditKind::Control) else {
         return false;
     };
     router
@@ -140,7 +140,7 @@ pub(super) fn resume(
 /// Gives a connection the next part that its shard has asked for; `false`: there is none, or no credit.
 pub(super) fn resume_next(router: &Router, told: &Told) -> bool {
     let Some((conn, topic, part)) = lock(&told.asked).pop_front() else { return false };
-    let Some(credit) = router.lanes[conn.shard()].try_credit(CreditKind::Control) else {
+    let Some(credit) = router.mailboxes[conn.shard()].try_credit(CreditKind::Control) else {
         lock(&told.asked).push_front((conn, topic, part));
         return false;
     };
@@ -190,7 +190,7 @@ pub(super) fn pushes(mut frames: &[u8]) -> Vec<(String, u64, String)> {
 impl Shard {
     /// Carries out one command; `false` if there is none. Each count that goes down is told to `left`.
     pub(super) fn step(&mut self, router: &Router, mut left: impl FnMut(&str)) -> bool {
-        let Some(command) = self.lane.pop() else { return false };
+        let Some(command) = self.mailbox.pop() else { return false };
         let kind = command.credit_kind();
         match command {
             Command::Subscribe { conn, topic, reply } => {
@@ -208,7 +208,7 @@ impl Shard {
                     self.members.insert((conn, topic), (epoch, offset));
                 }
             }
-            Command::Resume(stretch) => self.resume(router, *stretch, left),
+            Command::Resume(chunk) => self.resume(router, *chunk, left),
             Command::Unsubscribe { conn, topic, .. } => {
                 self.resumes.remove(&(conn, topic));
                 if self.members.remove(&(conn, topic)).is_some() {
@@ -229,7 +229,7 @@ impl Shard {
             | Command::Welcome(..)
             | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
         }
-        self.lane.return_credit(kind);
+        self.mailbox.return_credit(kind);
         true
     }
 
@@ -251,14 +251,13 @@ impl Shard {
     }
 
     /// As the engine does it; every part asks for the next at once.
-    fn resume(&mut self, router: &Router, stretch: Stretch, mut left: impl FnMut(&str)) {
-        let key = (stretch.conn, stretch.topic);
-        let is_open = !self.closed.contains(&stretch.conn);
-        if is_open && stretch.begin.is_some() && !stretch.is_last && self.members.contains_key(&key)
-        {
-            return router.resume_refused(stretch.conn, stretch.topic, stretch.resume);
+    fn resume(&mut self, router: &Router, chunk: Stretch, mut left: impl FnMut(&str)) {
+        let key = (chunk.conn, chunk.topic);
+        let is_open = !self.closed.contains(&chunk.conn);
+        if is_open && chunk.begin.is_some() && !chunk.is_last && self.members.contains_key(&key) {
+            return router.resume_refused(chunk.conn, chunk.topic, chunk.resume);
         }
-        let running = match stretch.begin {
+        let running = match chunk.begin {
             Some(begin) => {
                 let server_message::Kind::Subscribed(subscribed) = decode(&begin.reply) else {
                     panic!()
@@ -270,7 +269,7 @@ impl Shard {
                 (!is_busy).then_some(begun)
             }
             None => match self.resumes.get(&key) {
-                Some((number, name, position)) if *number == stretch.resume => {
+                Some((number, name, position)) if *number == chunk.resume => {
                     Some((name.clone(), *position))
                 }
                 Some(_) | None => None,
@@ -278,27 +277,27 @@ impl Shard {
         };
         let running = running.filter(|_| is_open);
         let Some((name, (epoch, mut position))) = running else {
-            if stretch.is_last {
-                left(&router.name(stretch.topic).unwrap());
-                router.leave(stretch.topic, self.index);
+            if chunk.is_last {
+                left(&router.name(chunk.topic).unwrap());
+                router.leave(chunk.topic, self.index);
             }
             return;
         };
-        for message in &stretch.messages {
+        for message in &chunk.messages {
             let pushes = pushes(message.frame());
             assert_eq!((&pushes[0].0, pushes[0].1), (&name, position + 1), "as it was missed");
             position += 1;
             self.delivered += 1;
         }
-        self.see(stretch.conn, &name, (epoch, position));
-        if stretch.is_last {
+        self.see(chunk.conn, &name, (epoch, position));
+        if chunk.is_last {
             self.resumes.remove(&key);
-            self.names.insert(stretch.topic, name);
+            self.names.insert(chunk.topic, name);
             self.members.insert(key, (epoch, position));
         } else {
-            self.resumes.insert(key, (stretch.resume, name, (epoch, position)));
-            let part = (stretch.resume, stretch.after);
-            lock(&self.told.asked).push_back((stretch.conn, stretch.topic, part));
+            self.resumes.insert(key, (chunk.resume, name, (epoch, position)));
+            let part = (chunk.resume, chunk.after);
+            lock(&self.told.asked).push_back((chunk.conn, chunk.topic, part));
         }
     }
 

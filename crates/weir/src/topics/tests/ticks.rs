@@ -14,10 +14,12 @@ fn topic(class: TopicClass) -> (Arc<Router>, Shard) {
     (router, shard)
 }
 
-/// What a tick has left behind in the lane.
+/// What a tick has left behind in the mailbox.
 fn sent(shard: &mut Shard) -> Arc<Message> {
-    let Some(Command::Publish(_, message)) = shard.lane.pop() else { panic!("nothing was sent") };
-    shard.lane.return_credit(CreditKind::Message);
+    let Some(Command::Publish(_, message)) = shard.mailbox.pop() else {
+        panic!("nothing was sent")
+    };
+    shard.mailbox.return_credit(CreditKind::Message);
     message
 }
 
@@ -68,7 +70,7 @@ fn without_conflation_all_leave_and_one_alone_leaves_as_it_is() {
     let alone = sent(&mut shard);
     assert_eq!((offsets(&alone), alone.is_tick(), alone.key()), (vec![3], false, &b"a"[..]));
     assert!(router.end_ticks());
-    assert!(shard.lane.pop().is_none(), "an empty tick sends nothing");
+    assert!(shard.mailbox.pop().is_none(), "an empty tick sends nothing");
     assert_eq!(router.counters.ticks(), 2);
 }
 
@@ -108,7 +110,7 @@ fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     let (router, mut shard) =
         topic(TopicClass { tick_bytes_max, conflation: true, ..TopicClass::default() });
     let busy: Vec<_> =
-        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
+        std::iter::from_fn(|| router.mailboxes[0].try_credit(CreditKind::Message)).collect();
     assert_eq!(publish_key(&router, &budget, "t", "a"), accepted(1));
     assert!(!router.end_ticks());
     assert_eq!(publish_key(&router, &budget, "t", "b"), accepted(2));
@@ -159,10 +161,10 @@ fn what_expires_within_its_tick_does_not_leave() {
     assert_eq!(offsets(&sent(&mut shard)), [2]);
     router.publish("t", OFFER, expiring).unwrap();
     assert!(router.end_ticks());
-    assert!(shard.lane.pop().is_none());
+    assert!(shard.mailbox.pop().is_none());
     assert_eq!(router.counters.expired(), 2);
     assert!(subscribe(&router, conn(0, 2), "t"));
-    let Some(Command::Subscribe { reply, .. }) = shard.lane.pop() else { panic!() };
+    let Some(Command::Subscribe { reply, .. }) = shard.mailbox.pop() else { panic!() };
     let server_message::Kind::Subscribed(subscribed) = decode(&reply) else { panic!() };
     assert_eq!(subscribed.position.unwrap().offset, 3, "it has left, in a way");
 }
@@ -219,7 +221,7 @@ fn what_expires_leaves_a_tick_that_cannot_leave() {
         router.publish("t", Offer { key, ..OFFER }, expiring).unwrap();
     }
     let busy: Vec<_> =
-        std::iter::from_fn(|| router.lanes[0].try_credit(CreditKind::Message)).collect();
+        std::iter::from_fn(|| router.mailboxes[0].try_credit(CreditKind::Message)).collect();
     assert!(!router.end_ticks());
     assert_eq!((budget.used(), router.counters.expired()), (used, 2));
     drop(busy);

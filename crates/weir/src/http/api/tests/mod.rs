@@ -50,7 +50,7 @@ impl Stage {
         let handle = gateway.handle();
         let api = Api::new(handle.clone(), handle.config());
         let peer = Some(IpAddr::from([127, 0, 0, 1]));
-        let ledger = Ledger::new(&handle.hub().http_share, 4 << 20);
+        let ledger = Ledger::new(&handle.shared().http_share, 4 << 20);
         let caller = Caller { peer, local: free, is_tls: false, identity: None, ledger };
         Stage { gateway, api, caller }
     }

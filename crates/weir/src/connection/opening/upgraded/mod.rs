@@ -12,16 +12,16 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, json};
 
 use super::{Greeting, Shown, read_more, say_goodbye, settle};
 use crate::auth::{Admission, Bearer};
+use crate::base::deadline::Deadline;
 use crate::base::frames;
-use crate::base::partial::{Partial, reason_of};
-use crate::base::patience::Patience;
+use crate::base::read_buffer::{ReadBuffer, reason_of};
 use crate::base::share::Charge;
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::tls::stream::Stream;
 
 /// A connection that has been taken from HTTP.
-pub(crate) struct Live {
+pub(crate) struct Upgraded {
     /// What is to be said first: the head of an answer.
     pub(crate) head: Vec<u8>,
     /// What has come behind the request.
@@ -31,11 +31,11 @@ pub(crate) struct Live {
     pub(crate) format: Format,
     /// The positions that it comes with, if its events name those of all its topics.
     pub(crate) positions: Option<Vec<(u64, u64)>>,
-    pub(crate) hail: Hail,
+    pub(crate) caller: CallerIdentity,
 }
 
 /// Who it is.
-pub(crate) enum Hail {
+pub(crate) enum CallerIdentity {
     /// As the request has said, and as it has been found.
     Is(Hello, Box<Admission>),
     /// As its first message says; the token of the request, if it had one, counts where that one shows none.
@@ -43,26 +43,36 @@ pub(crate) enum Hail {
 }
 
 /// Why it is not heard to the end of its `Hello`.
-struct NotHailed {
+struct NotUpgraded {
     reason: CloseReason,
     /// What it is told, in its format.
     last: Vec<u8>,
 }
 
 /// Takes a connection to its shard, or says why not.
-pub(crate) async fn run_live(hub: &Arc<Hub>, stream: Stream, unsettled: Unsettled, live: Live) {
-    if let Err(refused) = take(hub, stream, unsettled, live).await {
+pub(crate) async fn run_upgraded(
+    shared: &Arc<SharedState>,
+    stream: Stream,
+    unsettled: Unsettled,
+    upgraded: Upgraded,
+) {
+    if let Err(refused) = take(shared, stream, unsettled, upgraded).await {
         // The place among the unsettled is kept until the socket is closed.
-        let (stream, _unsettled, NotHailed { reason, last }) = refused;
+        let (stream, _unsettled, NotUpgraded { reason, last }) = refused;
         say_goodbye(stream, &last, reason).await;
     }
 }
 
 /// The same for one end of a pair whose other end is ours: what is said there waits, and nothing comes from there, so
 /// nobody is waited for.
-pub(crate) async fn run_paired(hub: &Arc<Hub>, end: Stream, unsettled: Unsettled, live: Live) {
-    if let Err((mut end, _unsettled, NotHailed { last, .. })) =
-        take(hub, end, unsettled, live).await
+pub(crate) async fn run_paired(
+    shared: &Arc<SharedState>,
+    end: Stream,
+    unsettled: Unsettled,
+    upgraded: Upgraded,
+) {
+    if let Err((mut end, _unsettled, NotUpgraded { last, .. })) =
+        take(shared, end, unsettled, upgraded).await
     {
         // Into an empty buffer, which has room for it. Should it fail, the end alone has to say it.
         let _ = end.write_all(&last).await;
@@ -71,80 +81,86 @@ pub(crate) async fn run_paired(hub: &Arc<Hub>, end: Stream, unsettled: Unsettled
 
 /// Takes a connection to its shard, or counts that it is refused.
 async fn take(
-    hub: &Arc<Hub>,
+    shared: &Arc<SharedState>,
     mut stream: Stream,
     unsettled: Unsettled,
-    live: Live,
-) -> Result<(), (Stream, Unsettled, NotHailed)> {
-    let format = live.format;
-    let mut draining = hub.draining.subscribe();
-    let hailed = tokio::select! {
+    upgraded: Upgraded,
+) -> Result<(), (Stream, Unsettled, NotUpgraded)> {
+    let format = upgraded.format;
+    let mut draining = shared.draining.subscribe();
+    let greeted = tokio::select! {
         // The head of the answer leaves before anything else is said.
         biased;
-        hailed = hear(hub, &mut stream, live) => hailed,
-        // The sender lives in the hub, so this ends only by draining.
+        greeted = hear(shared, &mut stream, upgraded) => greeted,
+        // The sender lives in the shared, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {
-            Err(NotHailed::of(format, CloseReason::Draining))
+            Err(NotUpgraded::of(format, CloseReason::Draining))
         }
     };
     drop(draining);
-    let refused = match hailed {
-        Ok(greeting) => match settle(hub, stream, greeting, unsettled).await {
+    let refused = match greeted {
+        Ok(greeting) => match settle(shared, stream, greeting, unsettled).await {
             Ok(()) => return Ok(()),
-            Err((stream, unsettled, reason)) => (stream, unsettled, NotHailed::of(format, reason)),
+            Err((stream, unsettled, reason)) => {
+                (stream, unsettled, NotUpgraded::of(format, reason))
+            }
         },
         Err(not_hailed) => (stream, unsettled, not_hailed),
     };
-    let (stream, _, NotHailed { reason, .. }) = &refused;
-    hub.counters().count_closed(*reason);
+    let (stream, _, NotUpgraded { reason, .. }) = &refused;
+    shared.counters().count_closed(*reason);
     debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
     Err(refused)
 }
 
-impl NotHailed {
-    fn of(format: Format, reason: CloseReason) -> NotHailed {
+impl NotUpgraded {
+    fn of(format: Format, reason: CloseReason) -> NotUpgraded {
         let last = match reason.can_be_told() {
             true => frames::goodbye_as(format, reason),
             false => Vec::new(),
         };
-        NotHailed { reason, last }
+        NotUpgraded { reason, last }
     }
 
-    fn closing(reason: CloseReason, code: u16, why: &str) -> NotHailed {
+    fn closing(reason: CloseReason, code: u16, why: &str) -> NotUpgraded {
         let mut last = Vec::new();
         ws::put_close(code, why, &mut last);
-        NotHailed { reason, last }
+        NotUpgraded { reason, last }
     }
 
     /// The peer has ended it; one without a code is answered without one.
-    fn answering(code: Option<u16>) -> NotHailed {
+    fn answering(code: Option<u16>) -> NotUpgraded {
         match code {
             Some(code) => Self::closing(CloseReason::PeerClosed, code, ""),
             None => {
                 let mut last = Vec::new();
                 ws::put_frame_head(Opcode::Close, 0, &mut last);
-                NotHailed { reason: CloseReason::PeerClosed, last }
+                NotUpgraded { reason: CloseReason::PeerClosed, last }
             }
         }
     }
 
-    fn of_ws(error: WsError) -> NotHailed {
-        NotHailed::closing(error.reason(), error.close_code(), &error.to_string())
+    fn of_ws(error: WsError) -> NotUpgraded {
+        NotUpgraded::closing(error.reason(), error.close_code(), &error.to_string())
     }
 }
 
 /// Says the head, and hears `Hello`.
-async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, NotHailed> {
-    let Live { head, read_ahead, identity, format, positions, hail } = live;
-    let patience = Patience::of(hub.config().connection.hello_timeout);
-    say(stream, &head, &patience).await.map_err(|reason| NotHailed::of(format, reason))?;
-    let (hello, read_ahead, charge, shown) = match hail {
-        Hail::Is(hello, admission) => {
-            let charge = Charge::none(hub.engine().budget(), Share::Unsettled);
+async fn hear(
+    shared: &SharedState,
+    stream: &mut Stream,
+    upgraded: Upgraded,
+) -> Result<Greeting, NotUpgraded> {
+    let Upgraded { head, read_ahead, identity, format, positions, caller } = upgraded;
+    let deadline = Deadline::of(shared.config().connection.hello_timeout);
+    say(stream, &head, &deadline).await.map_err(|reason| NotUpgraded::of(format, reason))?;
+    let (hello, read_ahead, charge, shown) = match caller {
+        CallerIdentity::Is(hello, admission) => {
+            let charge = Charge::none(shared.engine().budget(), Share::Unsettled);
             (hello, read_ahead, charge, Shown::Admitted(admission))
         }
-        Hail::Comes(bearer) => {
-            let heard = hear_hello(hub, stream, format, read_ahead, &patience).await?;
+        CallerIdentity::Comes(bearer) => {
+            let heard = hear_hello(shared, stream, format, read_ahead, &deadline).await?;
             let (hello, read_ahead, charge) = heard;
             let shown = match bearer.filter(|_| hello.token.is_empty()) {
                 Some(bearer) => Shown::Bearer(bearer),
@@ -153,66 +169,68 @@ async fn hear(hub: &Hub, stream: &mut Stream, live: Live) -> Result<Greeting, No
             (hello, read_ahead, charge, shown)
         }
     };
-    Ok(Greeting { hello, shown, patience, identity, read_ahead, charge, format, positions })
+    Ok(Greeting { hello, shown, deadline, identity, read_ahead, charge, format, positions })
 }
 
-async fn say(stream: &mut Stream, bytes: &[u8], patience: &Patience) -> Result<(), CloseReason> {
+async fn say(stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> Result<(), CloseReason> {
     let said = async {
         stream.write_all(bytes).await?;
         stream.flush().await
     };
-    patience.within(said).await?.map_err(|error| reason_of(&error))
+    deadline.within(said).await?.map_err(|error| reason_of(&error))
 }
 
 /// The first message of a WebSocket, what has come behind it, and what both are charged.
 async fn hear_hello(
-    hub: &Hub,
+    shared: &SharedState,
     stream: &mut Stream,
     format: Format,
     read_ahead: Vec<u8>,
-    patience: &Patience,
-) -> Result<(Hello, Vec<u8>, Charge), NotHailed> {
-    let closed = |reason| NotHailed::of(format, reason);
-    let message_bytes_max = hub.config().limits.hello_bytes_max();
+    deadline: &Deadline,
+) -> Result<(Hello, Vec<u8>, Charge), NotUpgraded> {
+    let closed = |reason| NotUpgraded::of(format, reason);
+    let message_bytes_max = shared.config().limits.hello_bytes_max();
     let limits = ws::Limits { message_bytes_max, fragments_max: ws::FRAGMENTS_MAX };
-    let mut partial = Partial::new(hub.engine().budget());
-    partial.extend(&read_ahead).map_err(closed)?;
+    let mut read_buffer = ReadBuffer::new(shared.engine().budget());
+    read_buffer.extend(&read_ahead).map_err(closed)?;
     drop(read_ahead);
     let mut assembly = Assembly::default();
     loop {
-        match ws::next(&mut assembly, &mut partial.bytes, limits).map_err(NotHailed::of_ws)? {
-            Step::More { .. } => read_more(&mut partial, stream, patience).await.map_err(closed)?,
-            Step::Fragment { used } => drop(partial.bytes.drain(assembly.bytes()..used)),
+        match ws::next(&mut assembly, &mut read_buffer.bytes, limits).map_err(NotUpgraded::of_ws)? {
+            Step::More { .. } => {
+                read_more(&mut read_buffer, stream, deadline).await.map_err(closed)?
+            }
+            Step::Fragment { used } => drop(read_buffer.bytes.drain(assembly.bytes()..used)),
             Step::Control { control, payload, used } => {
-                let payload = &partial.bytes[payload];
+                let payload = &read_buffer.bytes[payload];
                 match control {
                     Control::Ping => {
                         let mut pong = Vec::with_capacity(2 + payload.len());
                         ws::put_frame_head(Opcode::Pong, payload.len(), &mut pong);
                         pong.extend_from_slice(payload);
-                        say(stream, &pong, patience).await.map_err(closed)?;
+                        say(stream, &pong, deadline).await.map_err(closed)?;
                     }
                     Control::Pong => {}
                     Control::Close => {
-                        let code = ws::close_code(payload).map_err(NotHailed::of_ws)?;
-                        return Err(NotHailed::answering(code));
+                        let code = ws::close_code(payload).map_err(NotUpgraded::of_ws)?;
+                        return Err(NotUpgraded::answering(code));
                     }
                 }
-                drop(partial.bytes.drain(assembly.bytes()..used));
+                drop(read_buffer.bytes.drain(assembly.bytes()..used));
             }
             Step::Message { is_text, body, used } => {
-                let hello = decode(format, is_text, &partial.bytes[body])?;
-                let read_ahead = partial.bytes[used..].to_vec();
-                return Ok((hello, read_ahead, partial.into_charge()));
+                let hello = decode(format, is_text, &read_buffer.bytes[body])?;
+                let read_ahead = read_buffer.bytes[used..].to_vec();
+                return Ok((hello, read_ahead, read_buffer.into_charge()));
             }
         }
     }
 }
 
-fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotHailed> {
+fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotUpgraded> {
     if is_text != (format == Format::WsJson) {
         let why = "messages of this kind are not of the subprotocol";
-        return Err(NotHailed::closing(CloseReason::Malformed, ws::UNSUPPORTED_DATA, why));
+        return Err(NotUpgraded::closing(CloseReason::Malformed, ws::UNSUPPORTED_DATA, why));
     }
     let message = if is_text {
         json::client_message(std::str::from_utf8(body).unwrap_or_default())
@@ -227,12 +245,12 @@ fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotHailed
 }
 
 /// What is wrong with it is said before the end.
-fn malformed(format: Format, why: &str) -> NotHailed {
+fn malformed(format: Format, why: &str) -> NotUpgraded {
     let error = frames::error(ErrorCode::InvalidField, why.to_owned(), "", 0);
     let mut last = Vec::new();
     weir_wire::format::encode(format, &error, 0, &mut last);
     last.extend(frames::goodbye_as(format, CloseReason::Malformed));
-    NotHailed { reason: CloseReason::Malformed, last }
+    NotUpgraded { reason: CloseReason::Malformed, last }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Requests for something that lives long: WebSockets and server-sent events.
 //!
 //! ```text
-//!  request ─asked for rightly?─▶ Wish ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ session ─▶ shard
+//!  request ─asked for rightly?─▶ UpgradeRequest ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ session ─▶ shard
 //!              └── no: a problem document, and the connection goes on
 //! ```
 
@@ -17,22 +17,22 @@ use http::{HeaderValue, Request, Version};
 
 use super::Edge;
 use super::closing::{SHORT, close};
-use super::guest::Guest;
+use super::connection::HttpConnection;
 use crate::auth::{NoBearer, TokenOrigin};
-use crate::connection::session;
+use crate::connection::opening;
 use crate::http::web::head::bearer;
 use crate::http::web::problem::{Kind, Problem};
-use crate::limits::admission::{AcceptOrder, Seat};
+use crate::limits::admission::{AcceptOrder, Permit};
 use crate::tls::stream::Stream;
-use events::EventsWish;
+use events::EventsUpgrade;
 pub(super) use relay::{Relayed, Watch, relay, take_watch};
-use socket::SocketWish;
+use socket::SocketUpgrade;
 
 /// What a connection is to become.
 #[derive(Debug, Clone)]
-pub(crate) enum Wish {
-    Socket(SocketWish),
-    Events(EventsWish),
+pub(crate) enum UpgradeRequest {
+    Socket(SocketUpgrade),
+    Events(EventsUpgrade),
 }
 
 /// A connection over HTTP/1.1 whose last request asks for something else than an answer.
@@ -43,55 +43,61 @@ pub(crate) struct Taken {
     /// What has come behind the request.
     pub(super) read_ahead: Vec<u8>,
     pub(super) request: Request<()>,
-    pub(super) seat: Seat,
-    pub(super) guest: Arc<Guest>,
+    pub(super) permit: Permit,
+    pub(super) connection: Arc<HttpConnection>,
 }
 
-impl Wish {
-    /// What a request asks for, but for its token: see [`Wish::admit`].
+impl UpgradeRequest {
+    /// What a request asks for, but for its token: see [`UpgradeRequest::admit`].
     ///
     /// `allowed`: the origin of the page that asks, if it is another one that may.
     pub(super) fn of(
-        guest: &Guest,
+        connection: &HttpConnection,
         head: &Parts,
         path: Path,
         allowed: Option<HeaderValue>,
-    ) -> Result<Wish, Problem> {
-        let edge = &guest.edge;
-        let order = guest.accept_order();
+    ) -> Result<UpgradeRequest, Problem> {
+        let edge = &connection.edge;
+        let order = connection.accept_order();
         match path {
             Path::Connect if head.version != Version::HTTP_11 => Err(Problem::new(
                 Kind::UpgradeRequired,
                 "a WebSocket is opened by an upgrade of HTTP/1.1, not over HTTP/2",
             )),
-            Path::Connect => SocketWish::of(edge, head, order).map(Wish::Socket),
-            Path::Events => EventsWish::of(edge, head, allowed, order).map(Wish::Events),
+            Path::Connect => SocketUpgrade::of(edge, head, order).map(UpgradeRequest::Socket),
+            Path::Events => {
+                EventsUpgrade::of(edge, head, allowed, order).map(UpgradeRequest::Events)
+            }
         }
-        .and_then(|wish| wish.checked(guest, head))
+        .and_then(|upgrade| upgrade.checked(connection, head))
     }
 
     /// Who shows no token here is anonymous, or says in `Hello` who it is.
-    fn checked(self, guest: &Guest, head: &Parts) -> Result<Wish, Problem> {
+    fn checked(self, connection: &HttpConnection, head: &Parts) -> Result<UpgradeRequest, Problem> {
         if self.token().is_empty() {
-            guest.edge.api.check_anonymous(&guest.caller, head)?;
+            connection.edge.api.check_anonymous(&connection.caller, head)?;
         }
         Ok(self)
     }
 
     /// Has what its token stands for checked; without a wait where that is known here.
-    pub(super) fn admit(self, guest: &Guest) -> Admitting {
-        let hub = &guest.edge.hub;
-        let bearer = match hub.auth.look(self.token(), hub.devices.mark()) {
+    pub(super) fn admit(self, connection: &HttpConnection) -> Admitting {
+        let shared = &connection.edge.shared;
+        let bearer = match shared.auth.look(self.token(), shared.devices.mark()) {
             Some(Ok(bearer)) => bearer,
             Some(Err(no_bearer)) => return Admitting::Done(Err(problem(no_bearer))),
             None => return Admitting::Asks(self),
         };
         match self {
-            Wish::Socket(wish) => Admitting::Done(Ok(Wish::Socket(wish.admitted(bearer)))),
-            Wish::Events(wish) => match wish.claim(guest, &bearer) {
-                Ok(claim) => match claim.settled(&hub.auth) {
-                    Ok(admission) => Admitting::Done(Ok(Wish::Events(wish.admitted(admission)))),
-                    Err(_) => Admitting::Asks(Wish::Events(wish)),
+            UpgradeRequest::Socket(upgrade) => {
+                Admitting::Done(Ok(UpgradeRequest::Socket(upgrade.admitted(bearer))))
+            }
+            UpgradeRequest::Events(upgrade) => match upgrade.claim(connection, &bearer) {
+                Ok(claim) => match claim.settled(&shared.auth) {
+                    Ok(admission) => {
+                        Admitting::Done(Ok(UpgradeRequest::Events(upgrade.admitted(admission))))
+                    }
+                    Err(_) => Admitting::Asks(UpgradeRequest::Events(upgrade)),
                 },
                 Err(problem) => Admitting::Done(Err(problem)),
             },
@@ -99,60 +105,60 @@ impl Wish {
     }
 
     /// The same where its token, or the id that it claims, has to be asked for.
-    pub(super) async fn ask(self, guest: &Guest) -> Result<Wish, Problem> {
-        let auth = &guest.edge.hub.auth;
-        let origin = TokenOrigin::Connection(guest.caller.peer);
-        let found = auth.find(self.token(), origin, guest.edge.hub.devices.mark()).await;
+    pub(super) async fn ask(self, connection: &HttpConnection) -> Result<UpgradeRequest, Problem> {
+        let auth = &connection.edge.shared.auth;
+        let origin = TokenOrigin::Connection(connection.caller.peer);
+        let found = auth.find(self.token(), origin, connection.edge.shared.devices.mark()).await;
         let bearer = found.map_err(problem)?;
         match self {
-            Wish::Socket(wish) => Ok(Wish::Socket(wish.admitted(bearer))),
-            Wish::Events(wish) => {
-                let admission = match wish.claim(guest, &bearer)?.settled(auth) {
+            UpgradeRequest::Socket(upgrade) => Ok(UpgradeRequest::Socket(upgrade.admitted(bearer))),
+            UpgradeRequest::Events(upgrade) => {
+                let admission = match upgrade.claim(connection, &bearer)?.settled(auth) {
                     Ok(admission) => admission,
                     Err(claim) => Box::pin(auth.confirm(claim)).await.map_err(problem)?,
                 };
-                Ok(Wish::Events(wish.admitted(admission)))
+                Ok(UpgradeRequest::Events(upgrade.admitted(admission)))
             }
         }
     }
 
     fn token(&self) -> &str {
         match self {
-            Wish::Socket(wish) => wish.token(),
-            Wish::Events(wish) => wish.token(),
+            UpgradeRequest::Socket(upgrade) => upgrade.token(),
+            UpgradeRequest::Events(upgrade) => upgrade.token(),
         }
     }
 
     /// Whether its request came before or after another connection.
     fn order(&self) -> AcceptOrder {
         match self {
-            Wish::Socket(wish) => wish.order,
-            Wish::Events(wish) => wish.order,
+            UpgradeRequest::Socket(upgrade) => upgrade.order,
+            UpgradeRequest::Events(upgrade) => upgrade.order,
         }
     }
 
     /// With which its request is answered.
     pub(super) fn status(&self) -> u16 {
         match self {
-            Wish::Socket(_) => 101,
-            Wish::Events(_) => 200,
+            UpgradeRequest::Socket(_) => 101,
+            UpgradeRequest::Events(_) => 200,
         }
     }
 
     /// The device that it names, if it does.
     pub(super) fn device(&self) -> Option<&str> {
         match self {
-            Wish::Socket(_) => None,
-            Wish::Events(wish) => wish.device(),
+            UpgradeRequest::Socket(_) => None,
+            UpgradeRequest::Events(upgrade) => upgrade.device(),
         }
     }
 }
 
-/// Whether a wish may be.
+/// Whether a upgrade may be.
 pub(super) enum Admitting {
-    Done(Result<Wish, Problem>),
+    Done(Result<UpgradeRequest, Problem>),
     /// Its token has to be asked for.
-    Asks(Wish),
+    Asks(UpgradeRequest),
 }
 
 /// Which of the two a path is for.
@@ -164,31 +170,31 @@ pub(super) enum Path {
 
 /// Moves a connection to where it is to be.
 pub(super) async fn go_on(taken: Taken) {
-    let Taken { stream, read_ahead, mut request, seat, guest } = taken;
-    let hub = &guest.edge.hub;
-    let Some(wish) = request.extensions_mut().remove::<Wish>() else {
+    let Taken { stream, read_ahead, mut request, permit, connection } = taken;
+    let shared = &connection.edge.shared;
+    let Some(upgrade) = request.extensions_mut().remove::<UpgradeRequest>() else {
         debug_assert!(false, "a connection is parked with what it wishes");
         return;
     };
     drop(request);
-    let addr = seat.addr();
-    let unsettled = match seat.stand_up(wish.order()) {
+    let addr = permit.addr();
+    let unsettled = match permit.stand_up(upgrade.order()) {
         Ok(unsettled) => unsettled,
-        Err((_seat, cause)) => {
-            hub.counters().count_closed(hub.admission.refuse(cause, addr));
+        Err((_permit, cause)) => {
+            shared.counters().count_closed(shared.admission.refuse(cause, addr));
             let linger = Some(SHORT);
-            return close(stream, super::UNAVAILABLE, linger, hub.counters()).await;
+            return close(stream, super::UNAVAILABLE, linger, shared.counters()).await;
         }
     };
-    let identity = guest.caller.identity.clone();
-    let live = match wish {
-        Wish::Socket(wish) => wish.into_live(identity, read_ahead),
-        Wish::Events(wish) => match wish.into_live(&guest.edge, identity) {
-            Some(live) => live,
+    let identity = connection.caller.identity.clone();
+    let upgraded = match upgrade {
+        UpgradeRequest::Socket(upgrade) => upgrade.into_live(identity, read_ahead),
+        UpgradeRequest::Events(upgrade) => match upgrade.into_live(&connection.edge, identity) {
+            Some(upgraded) => upgraded,
             None => return,
         },
     };
-    session::run_live(hub, stream, unsettled, live).await;
+    opening::run_upgraded(shared, stream, unsettled, upgraded).await;
 }
 
 /// The token of a request, from its header or, where that is permitted, from its query; empty if there is none.
@@ -225,7 +231,7 @@ fn unknown_token() -> Problem {
 /// Refuses a token in the query where it is not permitted: it would stand in the logs of whatever is on the way.
 fn query_token<'a>(edge: &Edge, token: Option<&'a str>) -> Result<Option<&'a str>, Problem> {
     match token {
-        Some(_) if !edge.hub.config().http.query_token => Err(Problem::field(
+        Some(_) if !edge.shared.config().http.query_token => Err(Problem::field(
             "access_token",
             "a token in the query is not taken here (http.query_token); send it in Authorization",
         )),

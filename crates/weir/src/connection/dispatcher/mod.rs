@@ -25,12 +25,12 @@ use crate::base::model::SubscribeError;
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
 use crate::base::pattern::Pattern;
 use crate::connection::reports::{Room, cost};
+use crate::core::adoptions::Pending;
 use crate::core::events::{EventKind, FromDevice, OnPublish, Refusal};
 use crate::core::handle::Handle;
-use crate::core::hub::Hub;
 use crate::core::publish::check_fields;
 use crate::core::rights::Denied;
-use crate::core::tickets::Pending;
+use crate::core::state::SharedState;
 use crate::observe::counters::{RefuseCause, SubscribeRefuseCause};
 use crate::topics::{left, validate_name};
 pub(crate) use refresh::Found;
@@ -42,8 +42,8 @@ use terms::Terms;
 /// Shape: one queue, so that what concerns a connection happens in its order: its adoption, what it sent, its end. The
 /// first job waits for its credit, and all others behind it; what a job leads to takes its place.
 /// Topics and devices are locked only when the credit is there, and nothing waits under a lock.
-pub(crate) struct Desk {
-    hub: Arc<Hub>,
+pub(crate) struct Dispatcher {
+    shared: Arc<SharedState>,
     shard: usize,
     room: Arc<Room>,
     handle: Handle,
@@ -115,22 +115,22 @@ struct Asker {
     origin: Origin,
 }
 
-/// There is no credit, or no room in the reserved lane: the job is to be tried again.
-struct Starved(Job);
+/// There is no credit, or no room in the reserved queue: the job is to be tried again.
+struct OutOfCredit(Job);
 
-impl Desk {
-    /// With it comes what is found out for it: see [`Desk::take_found`].
+impl Dispatcher {
+    /// With it comes what is found out for it: see [`Dispatcher::take_found`].
     pub(crate) fn new(
-        hub: Arc<Hub>,
+        shared: Arc<SharedState>,
         shard: usize,
         room: Arc<Room>,
     ) -> (Self, mpsc::Receiver<Found>) {
-        let handle = Handle::new(Arc::clone(&hub));
-        let terms = Terms::new(hub.config().auth.expiring_notice);
+        let handle = Handle::new(Arc::clone(&shared));
+        let terms = Terms::new(shared.config().auth.expiring_notice);
         let (refreshes, found) = Refreshes::new();
         (
             Self {
-                hub,
+                shared,
                 shard,
                 room,
                 handle,
@@ -154,22 +154,22 @@ impl Desk {
                 self.jobs.push_back(Job::Closed { conn, device, origin, reason, topics });
             }
             Report::NotEntered { topic } | Report::Left { topic } => {
-                self.hub.router.leave(topic, self.shard);
+                self.shared.router.leave(topic, self.shard);
             }
             Report::Refused { ticket, reason } => {
-                let pending = self.hub.tickets[self.shard].take(ticket);
+                let pending = self.shared.adoptions[self.shard].take(ticket);
                 debug_assert!(pending.is_some(), "a shard answers what it was offered");
-                self.hub.counters().count_closed(reason);
-                self.hub.admission.release(self.shard);
+                self.shared.counters().count_closed(reason);
+                self.shared.admission.release(self.shard);
             }
             Report::ResumeNext { conn, topic, resume, after } => {
                 self.jobs.push_back(Job::ResumeNext { conn, topic, resume, after });
             }
             Report::ResumeRefused { conn, topic, resume } => {
-                self.hub.router.resume_refused(conn, topic, resume);
+                self.shared.router.resume_refused(conn, topic, resume);
             }
-            Report::Retired { topic } => self.hub.router.retired(topic),
-            Report::Drained => self.hub.drained.add_permits(1),
+            Report::Retired { topic } => self.shared.router.retired(topic),
+            Report::Drained => self.shared.drained.add_permits(1),
         }
     }
 
@@ -183,7 +183,7 @@ impl Desk {
         loop {
             let is_more = self.look_at_terms();
             while let Some(job) = self.jobs.pop_front() {
-                if let Err(Starved(job)) = self.carry_out(job) {
+                if let Err(OutOfCredit(job)) = self.carry_out(job) {
                     self.jobs.push_front(job);
                     return false;
                 }
@@ -201,76 +201,78 @@ impl Desk {
         true
     }
 
-    fn carry_out(&mut self, job: Job) -> Result<(), Starved> {
+    fn carry_out(&mut self, job: Job) -> Result<(), OutOfCredit> {
         match job {
             Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
             Job::Received { conn, device, origin, body } => {
                 self.handle_frame(Asker { conn, device, origin }, &body);
                 self.room.give(cost(&Report::Received { conn, device, origin, body }));
                 if self.room.take_awaited() {
-                    self.hub.lane(self.shard).nudge();
+                    self.shared.mailbox(self.shard).nudge();
                 }
                 Ok(())
             }
             Job::Closed { conn, device, origin, reason, topics } => {
                 debug!(%conn, %reason, "connection closed");
                 self.terms.remove(conn);
-                if let Some(device) = self.hub.devices.remove(device, conn) {
-                    self.hub.events.tell(conn, &device, EventKind::Disconnected(reason));
+                if let Some(device) = self.shared.devices.remove(device, conn) {
+                    self.shared.events.tell(conn, &device, EventKind::Disconnected(reason));
                 }
-                self.hub.router.end_resumes(conn);
+                self.shared.router.end_resumes(conn);
                 for topic in topics {
-                    self.hub.router.leave(topic, self.shard);
+                    self.shared.router.leave(topic, self.shard);
                 }
-                self.hub.admission.release(self.shard);
-                self.hub.admission.leave(origin);
+                self.shared.admission.release(self.shard);
+                self.shared.admission.leave(origin);
                 Ok(())
             }
             Job::Subscribe { conn, device, format, topic, position } => {
                 self.subscribe((conn, device), topic, (format, position))
             }
             Job::ResumeNext { conn, topic, resume, after } => {
-                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
+                match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
                     Some(credit) => {
-                        self.hub.router.resume_next(credit, conn, topic, (resume, after));
+                        self.shared.router.resume_next(credit, conn, topic, (resume, after));
                     }
-                    None => return Err(Starved(Job::ResumeNext { conn, topic, resume, after })),
+                    None => {
+                        return Err(OutOfCredit(Job::ResumeNext { conn, topic, resume, after }));
+                    }
                 }
                 Ok(())
             }
             Job::Unsubscribe { conn, device, topic } => {
-                match self.hub.lane(self.shard).try_credit(CreditKind::Control) {
-                    Some(credit) => self.hub.router.unsubscribe(credit, conn, &topic),
-                    None => return Err(Starved(Job::Unsubscribe { conn, device, topic })),
+                match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
+                    Some(credit) => self.shared.router.unsubscribe(credit, conn, &topic),
+                    None => return Err(OutOfCredit(Job::Unsubscribe { conn, device, topic })),
                 }
                 self.tell(conn, device, || EventKind::Unsubscribed(topic));
                 Ok(())
             }
             Job::Send { conn, frame } => {
-                match self.hub.lane(conn.shard()).try_credit(CreditKind::Control) {
+                match self.shared.mailbox(conn.shard()).try_credit(CreditKind::Control) {
                     Some(credit) => credit.push(Command::Send(conn, Item::Frame(frame))),
-                    None => return Err(Starved(Job::Send { conn, frame })),
+                    None => return Err(OutOfCredit(Job::Send { conn, frame })),
                 }
                 Ok(())
             }
             Job::Evict { conn, reason } => {
-                let lane = self.hub.lane(conn.shard());
-                let pushed = lane.try_push(Command::Evict(conn, reason));
-                pushed.map_err(|_| Starved(Job::Evict { conn, reason }))
+                let mailbox = self.shared.mailbox(conn.shard());
+                let pushed = mailbox.try_push(Command::Evict(conn, reason));
+                pushed.map_err(|_| OutOfCredit(Job::Evict { conn, reason }))
             }
             Job::Close { conn, reason } => {
-                let lane = self.hub.lane(conn.shard());
-                let pushed = lane.try_urgent(Urgent::Close(conn, reason));
-                pushed.map_err(|Full(_)| Starved(Job::Close { conn, reason }))
+                let mailbox = self.shared.mailbox(conn.shard());
+                let pushed = mailbox.try_urgent(Urgent::Close(conn, reason));
+                pushed.map_err(|Full(_)| OutOfCredit(Job::Close { conn, reason }))
             }
         }
     }
 
-    fn welcome(&mut self, conn: ConnId, ticket: u64) -> Result<(), Starved> {
-        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
-            return Err(Starved(Job::Adopted { conn, ticket }));
+    fn welcome(&mut self, conn: ConnId, ticket: u64) -> Result<(), OutOfCredit> {
+        let Some(credit) = self.shared.mailbox(self.shard).try_credit(CreditKind::Control) else {
+            return Err(OutOfCredit(Job::Adopted { conn, ticket }));
         };
-        let Some(pending) = self.hub.tickets[self.shard].take(ticket) else {
+        let Some(pending) = self.shared.adoptions[self.shard].take(ticket) else {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
@@ -283,7 +285,7 @@ impl Desk {
             server_time_ms: u64::try_from(unix_time().as_millis()).unwrap_or(0),
         }));
         let welcome = || credit.push(Command::Welcome(conn, welcome));
-        match self.hub.devices.enter(&pin, (order, conn), replaces, welcome) {
+        match self.shared.devices.enter(&pin, (order, conn), replaces, welcome) {
             Ok(replaced) => {
                 if let Some(term) = term {
                     self.terms.enter(conn, term, unix_millis());
@@ -308,12 +310,12 @@ impl Desk {
 
     /// What `Hello` asks for comes before whatever the connection has sent since.
     fn subscribe_first(&mut self, asker: Asker, topics: Vec<Subscribe>) {
-        let limit = self.hub.config().limits.topics_per_connection_max;
+        let limit = self.shared.config().limits.topics_per_connection_max;
         if topics.len() > limit {
             let message = format!(
                 "hello asks for more topics than the limit of {limit} (limits.topics_per_connection_max)"
             );
-            self.hub
+            self.shared
                 .counters()
                 .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
             self.answer(asker.conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
@@ -325,7 +327,7 @@ impl Desk {
 
     fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
         // A connection that was replaced or revoked is about to be closed; it has no say any more.
-        if !self.hub.devices.has(asker.device, asker.conn) {
+        if !self.shared.devices.has(asker.device, asker.conn) {
             return;
         }
         let handled = match hot::FromDevice::decode(body) {
@@ -375,11 +377,11 @@ impl Desk {
         let frame = match denied {
             // Not sent back: it may be long.
             Denied::Name(error) => {
-                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
                 frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
             }
             Denied::NotPermitted(message) => {
-                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
+                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
                 frames::error(ErrorCode::NotPermitted, message, &topic, 0)
             }
         };
@@ -393,7 +395,7 @@ impl Desk {
             Ok(()) => self.jobs.push_front(Job::Unsubscribe { conn, device, topic }),
             // Not sent back: it may be long.
             Err(Denied::Name(error)) => {
-                self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
+                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
                 let message = error.to_string();
                 self.answer(conn, frames::error(ErrorCode::TopicName, message, "", 0));
             }
@@ -405,14 +407,14 @@ impl Desk {
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
         let is_own = |pattern: &Pattern| {
             let fits = |device: &str| pattern.matches_for(topic, device);
-            self.hub.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
+            self.shared.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
         };
-        self.hub.permit(self.grant(asker), act, topic, is_own).map(|_| ())
+        self.shared.permit(self.grant(asker), act, topic, is_own).map(|_| ())
     }
 
     /// What whoever asks may do.
     fn grant(&self, asker: Asker) -> &Grant {
-        let auth = &self.hub.auth;
+        let auth = &self.shared.auth;
         match asker.origin.grant {
             OWN_GRANT => self.terms.grant(asker.conn).map_or(auth.nobody(), |own| auth.grant(own)),
             number => auth.numbered(number),
@@ -424,20 +426,20 @@ impl Desk {
         (conn, device): (ConnId, DeviceRef),
         topic: String,
         (format, position): (Format, Option<Position>),
-    ) -> Result<(), Starved> {
-        let Some(credit) = self.hub.lane(self.shard).try_credit(CreditKind::Control) else {
-            return Err(Starved(Job::Subscribe { conn, device, format, topic, position }));
+    ) -> Result<(), OutOfCredit> {
+        let Some(credit) = self.shared.mailbox(self.shard).try_credit(CreditKind::Control) else {
+            return Err(OutOfCredit(Job::Subscribe { conn, device, format, topic, position }));
         };
         let from = (format, position);
-        if let Err((error, credit)) = self.hub.router.subscribe(credit, conn, &topic, from) {
-            self.hub.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
+        if let Err((error, credit)) = self.shared.router.subscribe(credit, conn, &topic, from) {
+            self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
             let frame = match error {
                 // Not sent back: it may be long.
                 SubscribeError::Name(error) => {
                     frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
                 }
                 SubscribeError::TooManyTopics => {
-                    let limit = self.hub.config().limits.topics_max;
+                    let limit = self.shared.config().limits.topics_max;
                     let message = format!("{limit} topics exist, the limit (limits.topics_max)");
                     frames::error(ErrorCode::TooManyTopics, message, &topic, 0)
                 }
@@ -451,23 +453,23 @@ impl Desk {
 
     /// Tells those who listen, if there are any.
     fn tell(&self, conn: ConnId, device: DeviceRef, kind: impl FnOnce() -> EventKind) {
-        if !self.hub.events.is_heard() {
+        if !self.shared.events.is_heard() {
             return;
         }
         // One that was replaced or revoked has nothing more to be told but its end.
-        if let Some(device) = self.hub.devices.id_of(device, conn) {
-            self.hub.events.tell(conn, &device, kind());
+        if let Some(device) = self.shared.devices.id_of(device, conn) {
+            self.shared.events.tell(conn, &device, kind());
         }
     }
 
     fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
-        let limit = self.hub.config().limits.topic_bytes_max;
+        let limit = self.shared.config().limits.topic_bytes_max;
         let invalid = |message| {
-            self.hub.counters().count_refused(RefuseCause::InvalidField);
+            self.shared.counters().count_refused(RefuseCause::InvalidField);
             Refusal { code: ErrorCode::InvalidField, message }
         };
         let fields = check_fields(publish.content_type, publish.key).map_err(invalid);
-        let outcome = fields.and_then(|()| match &self.hub.on_publish {
+        let outcome = fields.and_then(|()| match &self.shared.on_publish {
             Some(on_publish) => self.pass_on(on_publish, asker, publish),
             None => self.publish(asker, publish).map(Some),
         });
@@ -503,7 +505,7 @@ impl Desk {
                     (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
                 }
             };
-            self.hub.counters().count_refused(cause);
+            self.shared.counters().count_refused(cause);
             return Err(refusal);
         }
         let publication = Publication {
@@ -514,7 +516,7 @@ impl Desk {
             ttl: None,
             sender: Some(asker.conn),
         };
-        Ok(self.hub.publish(&publication, self.grant(asker).publisher())?)
+        Ok(self.shared.publish(&publication, self.grant(asker).publisher())?)
     }
 
     /// Gives what a device publishes to the embedding program, which alone decides.
@@ -524,9 +526,9 @@ impl Desk {
         asker: Asker,
         publish: &hot::Publish<'_>,
     ) -> Result<Option<Accepted>, Refusal> {
-        let (conn, limit) = (asker.conn, self.hub.config().limits.topic_bytes_max);
+        let (conn, limit) = (asker.conn, self.shared.config().limits.topic_bytes_max);
         validate_name(publish.topic, limit).map_err(PublishError::from)?;
-        let Some(device) = self.hub.devices.id_of(asker.device, conn) else {
+        let Some(device) = self.shared.devices.id_of(asker.device, conn) else {
             let message = "the connection is about to be closed".to_owned();
             return Err(Refusal { code: ErrorCode::NotPermitted, message });
         };

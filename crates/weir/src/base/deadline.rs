@@ -8,27 +8,27 @@ use weir_wire::CloseReason;
 
 /// The time that a peer has.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     whole: Duration,
-    deadline: Instant,
+    ends: Instant,
 }
 
-impl Patience {
+impl Deadline {
     /// From now on.
     pub(crate) fn of(whole: Duration) -> Self {
-        Self { whole, deadline: Instant::now() + whole }
+        Self { whole, ends: Instant::now() + whole }
     }
 
     /// Waits for the peer, whose time runs.
     pub(crate) async fn within<F: Future>(&self, peers: F) -> Result<F::Output, CloseReason> {
-        timeout_at(self.deadline, peers).await.map_err(|_| CloseReason::HelloTimeout)
+        timeout_at(self.ends, peers).await.map_err(|_| CloseReason::HelloTimeout)
     }
 
     /// Waits for something of our own; the peer's time stands still, but not for longer than it was at first.
     pub(crate) async fn suspend<F: Future>(&mut self, ours: F) -> Result<F::Output, CloseReason> {
         let began = Instant::now();
         let ended = timeout(self.whole, ours).await;
-        self.deadline += began.elapsed();
+        self.ends += began.elapsed();
         ended.map_err(|_| CloseReason::HelloTimeout)
     }
 }
@@ -43,18 +43,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_peers_time_stands_still_for_ours() {
-        let mut patience = Patience::of(Duration::from_secs(3600));
-        let (before, ours) = (patience.deadline, Duration::from_millis(3));
-        assert_eq!(patience.suspend(sleep(ours)).await, Ok(()));
-        assert!(patience.deadline >= before + ours);
-        assert_eq!(patience.within(ready(1)).await, Ok(1));
-        assert!(patience.deadline < before + Duration::from_secs(3600));
+        let mut deadline = Deadline::of(Duration::from_secs(3600));
+        let (before, ours) = (deadline.ends, Duration::from_millis(3));
+        assert_eq!(deadline.suspend(sleep(ours)).await, Ok(()));
+        assert!(deadline.ends >= before + ours);
+        assert_eq!(deadline.within(ready(1)).await, Ok(1));
+        assert!(deadline.ends < before + Duration::from_secs(3600));
     }
 
     #[tokio::test]
     async fn nothing_is_waited_for_without_end() {
-        let mut patience = Patience::of(Duration::ZERO);
-        assert_eq!(patience.within(pending::<()>()).await, Err(CloseReason::HelloTimeout));
-        assert_eq!(patience.suspend(pending::<()>()).await, Err(CloseReason::HelloTimeout));
+        let mut deadline = Deadline::of(Duration::ZERO);
+        assert_eq!(deadline.within(pending::<()>()).await, Err(CloseReason::HelloTimeout));
+        assert_eq!(deadline.suspend(pending::<()>()).await, Err(CloseReason::HelloTimeout));
     }
 }

@@ -11,10 +11,10 @@ use crate::base::clock::unix_millis;
 use crate::provisioning::device_store::DeviceStore;
 
 /// Tidies up until it is dropped.
-pub(crate) async fn tidy(activator: &Activator) {
+pub(crate) async fn maintain(activator: &Activator) {
     let mut is_told = false;
     loop {
-        sleep(TIDY_INTERVAL).await;
+        sleep(MAINTENANCE_INTERVAL).await;
         if let Some(failures) = &activator.failures {
             failures.sweep(now());
         }
@@ -58,7 +58,7 @@ impl Activator {
 
 /// What is not told yet is lost with the process.
 const SEEN_INTERVAL: Duration = Duration::from_secs(5);
-const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 /// Some milliseconds of the store's writer.
 const SWEEP_MAX: usize = 500;
 const SWEEP_PAUSE: Duration = Duration::from_millis(50);

@@ -18,10 +18,10 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use weir_engine::{Budget, Share};
 
-use super::super::guest::Guest;
+use super::super::connection::HttpConnection;
 use super::super::leaving::{Held, Leaving, Piece};
-use super::events::EventsWish;
-use crate::connection::session;
+use super::events::EventsUpgrade;
+use crate::connection::opening;
 use crate::http::web::problem::{Kind, Problem};
 use crate::limits::admission::Descriptor;
 use crate::tls::stream::Stream;
@@ -70,30 +70,30 @@ impl Drop for Charge {
 
 /// Has a shard write the events of a request, and passes them on.
 pub(crate) async fn relay(
-    guest: &Arc<Guest>,
-    wish: EventsWish,
+    connection: &Arc<HttpConnection>,
+    upgrade: EventsUpgrade,
 ) -> Result<http::Response<Relayed>, Problem> {
-    let hub = &guest.edge.hub;
+    let shared = &connection.edge.shared;
     let busy = |detail: &str| Problem::retry(Kind::Busy, RETRY_AFTER, detail);
-    let charge = Charge::take(hub.engine().budget()).ok_or_else(|| {
+    let charge = Charge::take(shared.engine().budget()).ok_or_else(|| {
         Problem::retry(Kind::BudgetExhausted, RETRY_AFTER, "the byte budget is used up")
     })?;
     let (from, to) = pair().map_err(|_| busy("there are no descriptors left"))?;
     let (unsettled, _descriptor) =
-        hub.admission.enter_relayed(guest.caller.peer, wish.order).map_err(|cause| {
-            hub.admission.refuse(cause, guest.caller.peer);
+        shared.admission.enter_relayed(connection.caller.peer, upgrade.order).map_err(|cause| {
+            shared.admission.refuse(cause, connection.caller.peer);
             busy("there is no place for one more connection")
         })?;
-    let response = wish.response(());
-    let live = wish
-        .into_events(&guest.edge, guest.caller.identity.clone())
+    let response = upgrade.response(());
+    let upgraded = upgrade
+        .into_events(&connection.edge, connection.caller.identity.clone())
         .ok_or_else(|| busy("it was not admitted"))?;
     let to = TcpStream::from_std(std::net::TcpStream::from(to))
         .map_err(|_| busy("the runtime takes no more sockets"))?;
-    Box::pin(session::run_paired(hub, Stream::plain(to), unsettled, live)).await;
+    Box::pin(opening::run_paired(shared, Stream::plain(to), unsettled, upgraded)).await;
     let from = Arc::new(from);
-    BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), hub.config().connection.stall_timeout))));
-    let (charge, leaving) = (Arc::new(charge), Leaving::unwatched(guest));
+    BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), shared.config().connection.stall_timeout))));
+    let (charge, leaving) = (Arc::new(charge), Leaving::unwatched(connection));
     Ok(response.map(|()| Relayed { from, charge, leaving, _descriptor }))
 }
 

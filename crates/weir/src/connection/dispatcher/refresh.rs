@@ -12,12 +12,12 @@ use weir_wire::v1::{Expiring, Refreshed};
 use weir_wire::{CloseReason, ErrorCode};
 
 use super::terms::{Due, NoRefresh};
-use super::{Asker, Desk, Job, Starved};
+use super::{Asker, Dispatcher, Job, OutOfCredit};
 use crate::auth::Term;
 use crate::auth::{Admission, NoBearer, TokenOrigin};
 use crate::base::clock::unix_millis;
 use crate::base::frames;
-use crate::core::hub::Hub;
+use crate::core::state::SharedState;
 use crate::observe::counters::RefreshOutcome;
 
 /// What has been found out about the token of a `Refresh`.
@@ -40,8 +40,8 @@ impl Refreshes {
     }
 }
 
-impl Desk {
-    /// When the desk has to be asked again though nothing has come; `None`: only then.
+impl Dispatcher {
+    /// When the dispatcher has to be asked again though nothing has come; `None`: only then.
     pub(crate) fn until_next_look(&self) -> Option<Duration> {
         (!self.terms.is_empty()).then_some(LOOK_INTERVAL)
     }
@@ -56,14 +56,14 @@ impl Desk {
         for _ in 0..LOOKS_MAX {
             match self.terms.take_due(now) {
                 Some(Due::Tell(conn, ends)) => {
-                    self.hub.counters().count_expiring_told();
+                    self.shared.counters().count_expiring_told();
                     let frame = frames::encode(Kind::Expiring(Expiring { expires_at_ms: ends }));
                     self.jobs.push_back(Job::Send { conn, frame });
                 }
                 // As at a revocation: this waits for no message.
                 Some(Due::End(conn)) => {
                     let close = Job::Close { conn, reason: CloseReason::Expired };
-                    if let Err(Starved(close)) = self.carry_out(close) {
+                    if let Err(OutOfCredit(close)) = self.carry_out(close) {
                         self.jobs.push_back(close);
                     }
                 }
@@ -79,9 +79,9 @@ impl Desk {
         let refused = match self.terms.begin_refresh(conn, unix_millis()) {
             Ok(()) => match self.refreshes.found.clone().try_reserve_owned() {
                 Ok(place) => {
-                    let hub = Arc::clone(&self.hub);
+                    let shared = Arc::clone(&self.shared);
                     tokio::spawn(async move {
-                        let admitted = find(&hub, device, conn, &token).await;
+                        let admitted = find(&shared, device, conn, &token).await;
                         place.send(Found { conn, device, admitted });
                     });
                     return;
@@ -110,7 +110,7 @@ impl Desk {
                 "a connection may refresh once a second",
             ),
         };
-        self.hub.counters().count_refresh(outcome);
+        self.shared.counters().count_refresh(outcome);
         self.answer(conn, frames::error(code, message.to_owned(), "", 0));
     }
 
@@ -118,7 +118,7 @@ impl Desk {
     pub(crate) fn take_found(&mut self, found: Found) {
         let Found { conn, device, admitted } = found;
         // Replaced, revoked or closed meanwhile: nobody is left to be told.
-        let Some(admitted) = admitted.filter(|_| self.hub.devices.has(device, conn)) else {
+        let Some(admitted) = admitted.filter(|_| self.shared.devices.has(device, conn)) else {
             return;
         };
         let now = unix_millis();
@@ -148,27 +148,27 @@ impl Desk {
         if outcome != RefreshOutcome::Prolonged && !self.terms.end_refresh(conn, None, now) {
             return;
         }
-        self.hub.counters().count_refresh(outcome);
+        self.shared.counters().count_refresh(outcome);
         self.jobs.push_back(Job::Send { conn, frame });
     }
 }
 
 /// What a token permits the device of a connection; `None`: the connection has gone.
 async fn find(
-    hub: &Hub,
+    shared: &SharedState,
     device: DeviceRef,
     conn: ConnId,
     token: &str,
 ) -> Option<Result<Admission, NoBearer>> {
-    let bearer = match hub.auth.find(token, TokenOrigin::Settled, hub.devices.mark()).await {
+    let bearer = match shared.auth.find(token, TokenOrigin::Settled, shared.devices.mark()).await {
         Ok(bearer) => bearer,
         Err(no_bearer) => return Some(Err(no_bearer)),
     };
-    let admit = |id: &str| hub.auth.admit(None, id, &bearer);
-    let claim = hub.devices.with_id_of(device, conn, admit)?;
-    match claim.map(|claim| claim.settled(&hub.auth)) {
+    let admit = |id: &str| shared.auth.admit(None, id, &bearer);
+    let claim = shared.devices.with_id_of(device, conn, admit)?;
+    match claim.map(|claim| claim.settled(&shared.auth)) {
         Ok(Ok(admission)) => Some(Ok(admission)),
-        Ok(Err(claim)) => Some(hub.auth.confirm(claim).await),
+        Ok(Err(claim)) => Some(shared.auth.confirm(claim).await),
         Err(_) => Some(Err(NoBearer::Unknown)),
     }
 }

@@ -81,7 +81,7 @@ impl Terms {
     pub(super) fn remove(&mut self, conn: ConnId) {
         let Some(entry) = self.by_conn.remove(&conn) else { return };
         self.due.remove(&(entry.due, conn));
-        // After a crowd has left the table is given back.
+        // After a storm has left the table is given back.
         if self.by_conn.capacity() > KEPT && self.by_conn.len() < self.by_conn.capacity() / 8 {
             self.by_conn.shrink_to(self.by_conn.len() * 2);
         }

@@ -9,22 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use weir_engine::Share;
 
-use super::guest::Guest;
+use super::connection::HttpConnection;
 use super::table::Table;
 use crate::base::share::{Charge, NoRoom};
 use crate::observe::counters::http::Dialect;
 use crate::tls::stream::Stream;
 
-/// A stream whose guest knows when bytes come, when the socket takes none, and when all has left.
+/// A stream whose connection knows when bytes come, when the socket takes none, and when all has left.
 ///
 /// That all has left is known since the library flushes behind everything that it writes: the last call was a flush that
 /// was done.
 /// It does not end the socket's side when it is told to: whoever takes it apart does, or drops it.
-pub(super) struct Tap {
+pub(super) struct IoWrapper {
     stream: Stream,
     /// What came before HTTP was recognised; it is read first.
     ahead: Vec<u8>,
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
     /// Our own word, which leaves before anything else of the library's.
     due: Vec<u8>,
     head: Head,
@@ -43,13 +43,13 @@ struct Head {
     charge: Charge,
 }
 
-impl Tap {
-    pub(super) fn new(stream: Stream, ahead: Vec<u8>, guest: Arc<Guest>) -> Self {
-        let is_h2 = guest.dialect() == Dialect::Http2;
+impl IoWrapper {
+    pub(super) fn new(stream: Stream, ahead: Vec<u8>, connection: Arc<HttpConnection>) -> Self {
+        let is_h2 = connection.dialect() == Dialect::Http2;
         let table = is_h2.then(|| Box::new(Table::new()));
-        let charge = Charge::none(guest.edge.hub.engine().budget(), Share::Http);
+        let charge = Charge::none(connection.edge.shared.engine().budget(), Share::Http);
         let head = Head { requests: 0, bytes: 0, charge };
-        Self { stream, ahead, guest, due: Vec::new(), head, table }
+        Self { stream, ahead, connection, due: Vec::new(), head, table }
     }
 
     /// The stream, and what was not read yet of what came before.
@@ -58,33 +58,33 @@ impl Tap {
     }
 }
 
-impl Tap {
+impl IoWrapper {
     /// Says what is due between two frames of HTTP/2.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(interim) = &self.guest.interim else { return Poll::Ready(Ok(())) };
+        let Some(interim) = &self.connection.interim else { return Poll::Ready(Ok(())) };
         if self.due.is_empty() {
             self.due = interim.take_due();
         }
         while !self.due.is_empty() {
             let Poll::Ready(count) = Pin::new(&mut self.stream).poll_write(cx, &self.due) else {
-                self.guest.blocked();
+                self.connection.blocked();
                 return Poll::Pending;
             };
             self.due.drain(..count?);
-            self.guest.wrote();
+            self.connection.wrote();
         }
         Poll::Ready(Ok(()))
     }
 }
 
 impl Head {
-    fn heard(&mut self, count: usize, guest: &Guest) -> io::Result<()> {
-        let requests = guest.requests();
+    fn heard(&mut self, count: usize, connection: &HttpConnection) -> io::Result<()> {
+        let requests = connection.requests();
         if requests != self.requests {
             (self.requests, self.bytes) = (requests, 0);
             self.let_go();
         }
-        if !guest.is_at_head() {
+        if !connection.is_at_head() {
             return Ok(());
         }
         self.bytes += count;
@@ -106,22 +106,22 @@ impl Head {
 /// What the library begins with, for each connection (`INIT_BUFFER_SIZE` in hyper's `proto/h1/io.rs`).
 const BUFFER_BYTES: usize = 8192;
 
-impl AsyncRead for Tap {
+impl AsyncRead for IoWrapper {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Tap { stream, ahead, guest, head, table, .. } = self.get_mut();
+        let IoWrapper { stream, ahead, connection, head, table, .. } = self.get_mut();
         let mut heard = |bytes: &[u8]| {
-            guest.heard();
-            if let Some(interim) = &guest.interim {
+            connection.heard();
+            if let Some(interim) = &connection.interim {
                 interim.read(bytes);
             }
             if let Some(kept) = table.as_mut().and_then(|table| table.read(bytes)) {
-                guest.keep(kept);
+                connection.keep(kept);
             }
-            head.heard(bytes.len(), guest)
+            head.heard(bytes.len(), connection)
         };
         if !ahead.is_empty() {
             let count = ahead.len().min(into.remaining());
@@ -138,43 +138,43 @@ impl AsyncRead for Tap {
         if into.filled().len() > before {
             heard(&into.filled()[before..])?;
         } else {
-            guest.ended();
+            connection.ended();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Tap {
+impl AsyncWrite for IoWrapper {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let tap = self.get_mut();
-        ready!(tap.poll_due(cx))?;
-        let Tap { stream, guest, head, .. } = tap;
+        let io_wrapper = self.get_mut();
+        ready!(io_wrapper.poll_due(cx))?;
+        let IoWrapper { stream, connection, head, .. } = io_wrapper;
         head.let_go();
         let written = Pin::new(stream).poll_write(cx, bytes);
         match &written {
             Poll::Ready(count) => {
-                if let (Some(interim), Ok(count)) = (&guest.interim, count) {
+                if let (Some(interim), Ok(count)) = (&connection.interim, count) {
                     interim.written(&bytes[..*count]);
                 }
-                guest.wrote();
+                connection.wrote();
             }
-            Poll::Pending => guest.blocked(),
+            Poll::Pending => connection.blocked(),
         }
         written
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tap = self.get_mut();
-        ready!(tap.poll_due(cx))?;
-        let Tap { stream, guest, .. } = tap;
+        let io_wrapper = self.get_mut();
+        ready!(io_wrapper.poll_due(cx))?;
+        let IoWrapper { stream, connection, .. } = io_wrapper;
         let flushed = Pin::new(stream).poll_flush(cx);
         match flushed {
-            Poll::Ready(_) => guest.flushed(),
-            Poll::Pending => guest.blocked(),
+            Poll::Ready(_) => connection.flushed(),
+            Poll::Pending => connection.blocked(),
         }
         flushed
     }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FREE: &str = "127.0.0.1:0";
 const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
-async fn start() -> (Gateway, Arc<Hub>) {
+async fn start() -> (Gateway, Arc<SharedState>) {
     let mut config = Config::default();
     config.listen.tcp = vec![FREE.parse().unwrap()];
     config.listen.udp = vec![];
@@ -27,35 +27,36 @@ async fn start() -> (Gateway, Arc<Hub>) {
     config.memory.budget_bytes = 16 << 20;
     config.connection.drain_timeout = Duration::ZERO;
     let gateway = Gateway::builder().config(config).start().await.unwrap();
-    let hub = Arc::clone(gateway.parts().0);
-    (gateway, hub)
+    let shared = Arc::clone(gateway.parts().0);
+    (gateway, shared)
 }
 
 #[tokio::test]
 async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
-    let (gateway, hub) = start().await;
+    let (gateway, shared) = start().await;
     let listener = TcpListener::bind(FREE).await.unwrap();
     // One of two things that are ready is as likely to be the first as the other.
     for _ in 0..32 {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        hub.draining.send_replace(false);
-        let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
+        shared.draining.send_replace(false);
+        let Ok(unsettled) = shared.admission.enter(Transport::Tcp, Spoken::Frames, None, false)
+        else {
             panic!("there is no room");
         };
-        hub.draining.send_replace(true);
-        let live = Live {
+        shared.draining.send_replace(true);
+        let upgraded = Upgraded {
             head: HEAD.into(),
             read_ahead: Vec::new(),
             identity: None,
             format: Format::WsJson,
             positions: None,
-            hail: Hail::Comes(None),
+            caller: CallerIdentity::Comes(None),
         };
         let running = {
-            let hub = Arc::clone(&hub);
+            let shared = Arc::clone(&shared);
             tokio::spawn(async move {
-                run_live(&hub, Stream::plain(socket), unsettled, live).await;
+                run_upgraded(&shared, Stream::plain(socket), unsettled, upgraded).await;
             })
         };
         let mut heard = Vec::new();
@@ -71,16 +72,16 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
 /// Who holds both ends of a pair is answered without the time that a peer has to end its side.
 #[tokio::test]
 async fn who_is_refused_over_a_pair_is_told_at_once() {
-    let (gateway, hub) = start().await;
+    let (gateway, shared) = start().await;
     let (mut ours, end) = UnixStream::pair().unwrap();
     let end = std::os::fd::OwnedFd::from(end.into_std().unwrap());
     let end = TcpStream::from_std(end.into()).unwrap();
-    let Ok(unsettled) = hub.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
+    let Ok(unsettled) = shared.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
         panic!("there is no room");
     };
     // It is revoked after it was found who it is.
-    let mark = hub.devices.mark();
-    hub.devices.revoke("d");
+    let mark = shared.devices.mark();
+    shared.devices.revoke("d");
     let admission = Admission {
         device: "d".to_owned(),
         grant: GrantRef::Numbered(0),
@@ -90,23 +91,23 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
         is_kept: false,
         mark,
     };
-    let live = Live {
+    let upgraded = Upgraded {
         head: Vec::new(),
         read_ahead: Vec::new(),
         identity: None,
         format: Format::Sse,
         positions: None,
-        hail: Hail::Is(Hello::default(), Box::new(admission)),
+        caller: CallerIdentity::Is(Hello::default(), Box::new(admission)),
     };
     tokio::select! {
         // Looked at first: a pause of the machine is none of it.
         biased;
-        () = run_paired(&hub, Stream::plain(end), unsettled, live) => {}
+        () = run_paired(&shared, Stream::plain(end), unsettled, upgraded) => {}
         () = sleep(super::super::LINGER_TIMEOUT / 2) => panic!("it waits for an end"),
     }
     let mut heard = String::new();
     timeout(PATIENCE, ours.read_to_string(&mut heard)).await.expect("it ends").unwrap();
     assert!(heard.contains("event:goodbye") && heard.contains("revoked"), "{heard}");
-    assert_eq!(hub.counters().unsettled(), 0);
+    assert_eq!(shared.counters().unsettled(), 0);
     gateway.shutdown().await;
 }

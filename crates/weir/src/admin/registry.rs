@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, Id};
 /// Limits: the longest silent one gives way to a new one. A connection is silent while nothing comes of a head or a
 /// body; while its request is carried out, or its events stream, it is not.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct Registry {
     members: HashMap<Id, (AbortHandle, Arc<Life>)>,
     turns: Arc<AtomicU64>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Watched<B> {
     life: Arc<Life>,
 }
 
-impl Crowd {
+impl Registry {
     pub(super) fn count(&self) -> usize {
         self.members.len()
     }

@@ -16,12 +16,12 @@ use crate::base::share::{Charge, NoRoom};
 /// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
 ///
 /// Limits: they are charged to [`Share::Unsettled`] each time when more bytes come.
-pub(crate) struct Partial {
+pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
     charge: Charge,
 }
 
-impl Partial {
+impl ReadBuffer {
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self { bytes: Vec::new(), charge: Charge::none(budget, Share::Unsettled) }
     }
@@ -78,7 +78,7 @@ impl Partial {
     /// Forgets the first `count` bytes, of which somebody else keeps what he needs: they stay counted, until [`consume`]
     /// or the end.
     ///
-    /// [`consume`]: Partial::consume
+    /// [`consume`]: ReadBuffer::consume
     pub(crate) fn hand_on(&mut self, count: usize) {
         if count < self.bytes.len() {
             self.bytes.drain(..count);

@@ -11,11 +11,11 @@ use crate::auth::Authenticator;
 use crate::auth::devices::Devices;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
-use crate::base::lanes::Lanes;
+use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
+use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::{Bus, OnPublish};
 use crate::core::handle::Gauges;
-use crate::core::tickets::Tickets;
 use crate::limits::admission::Admission;
 use crate::limits::http_ledger::Share;
 use crate::observe::access::AccessLog;
@@ -27,13 +27,13 @@ use crate::tls;
 use crate::topics::{Router, SharedFormats};
 
 /// The shared state of a gateway.
-pub(crate) struct Hub {
+pub(crate) struct SharedState {
     pub(crate) router: Router,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
     pub(crate) events: Arc<Bus>,
     /// By shard.
-    pub(crate) tickets: Box<[Tickets]>,
+    pub(crate) adoptions: Box<[PendingAdoptions]>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) on_publish: Option<OnPublish>,
     /// Formats that connections have spoken.
@@ -48,13 +48,13 @@ pub(crate) struct Hub {
     /// There if they may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
-    /// Becomes true once, by [`Hub::begin_drain`]: nothing new is accepted.
+    /// Becomes true once, by [`SharedState::begin_drain`]: nothing new is accepted.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
     pub(crate) drained: Semaphore,
     config: Config,
     engine: Engine,
-    lanes: Arc<Lanes>,
+    mailboxes: Arc<Mailboxes>,
     counters: Arc<Counters>,
     message_ids: AtomicU64,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Doorkeepers {
     pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
-impl Hub {
+impl SharedState {
     /// `sockets_max`: sockets of devices that there are descriptors for.
     pub(crate) fn new(
         config: Config,
@@ -76,7 +76,7 @@ impl Hub {
         access_log: AccessLog,
         counters: Arc<Counters>,
         sockets_max: usize,
-    ) -> Arc<Hub> {
+    ) -> Arc<SharedState> {
         let Doorkeepers { tls, auth, device_store } = doorkeepers;
         let activator =
             device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
@@ -84,17 +84,18 @@ impl Hub {
             });
         let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
         let shards = engine.shard_count();
-        let lanes: Arc<Lanes> = (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
+        let mailboxes: Arc<Mailboxes> =
+            (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
         let budget = Arc::clone(engine.budget());
         let draining = watch::Sender::new(false);
-        Arc::new(Hub {
-            router: Router::new(Arc::clone(&lanes), budget, Arc::clone(&counters), &config),
+        Arc::new(SharedState {
+            router: Router::new(Arc::clone(&mailboxes), budget, Arc::clone(&counters), &config),
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             events: Arc::default(),
-            tickets: (0..shards).map(|_| Tickets::default()).collect(),
+            adoptions: (0..shards).map(|_| PendingAdoptions::default()).collect(),
             admission: Admission::new(
                 &config,
                 Arc::clone(&counters),
@@ -113,7 +114,7 @@ impl Hub {
             draining,
             drained: Semaphore::new(0),
             engine,
-            lanes,
+            mailboxes,
             counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             config,
@@ -128,13 +129,13 @@ impl Hub {
         &self.engine
     }
 
-    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
-        &self.lanes
+    pub(crate) fn mailboxes(&self) -> &Arc<Mailboxes> {
+        &self.mailboxes
     }
 
     /// The way to a shard that exists.
-    pub(crate) fn lane(&self, shard: usize) -> &Mailbox<OwnedFd> {
-        &self.lanes[shard]
+    pub(crate) fn mailbox(&self, shard: usize) -> &Mailbox<OwnedFd> {
+        &self.mailboxes[shard]
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {

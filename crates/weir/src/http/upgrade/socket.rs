@@ -12,7 +12,7 @@ use weir_wire::format::Format;
 
 use super::{query_token, token, unknown_token};
 use crate::auth::Bearer;
-use crate::connection::session::{Hail, Live};
+use crate::connection::opening::{CallerIdentity, Upgraded};
 use crate::http::Edge;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
@@ -20,7 +20,7 @@ use crate::limits::admission::AcceptOrder;
 
 /// A WebSocket that may be opened.
 #[derive(Clone)]
-pub(crate) struct SocketWish {
+pub(crate) struct SocketUpgrade {
     pub(super) order: AcceptOrder,
     /// `Sec-WebSocket-Accept`.
     accept: String,
@@ -32,9 +32,9 @@ pub(crate) struct SocketWish {
     bearer: Option<Bearer>,
 }
 
-impl std::fmt::Debug for SocketWish {
+impl std::fmt::Debug for SocketUpgrade {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SocketWish").field("protocol", &self.protocol).finish_non_exhaustive()
+        f.debug_struct("SocketUpgrade").field("protocol", &self.protocol).finish_non_exhaustive()
     }
 }
 
@@ -44,8 +44,12 @@ const PROTOCOLS: [(&str, Format); 2] =
 /// Stands in front of a token among the subprotocols.
 const TOKEN_PROTOCOL: &str = "weir.token.";
 
-impl SocketWish {
-    pub(super) fn of(edge: &Edge, head: &Parts, order: AcceptOrder) -> Result<SocketWish, Problem> {
+impl SocketUpgrade {
+    pub(super) fn of(
+        edge: &Edge,
+        head: &Parts,
+        order: AcceptOrder,
+    ) -> Result<SocketUpgrade, Problem> {
         let headers = &head.headers;
         if !has_word(headers, &CONNECTION, "upgrade") || !has_word(headers, &UPGRADE, "websocket") {
             let detail =
@@ -86,32 +90,32 @@ impl SocketWish {
             token =
                 shown.filter(|token| is_alone && !token.is_empty()).ok_or_else(unknown_token)?;
         }
-        Ok(SocketWish { order, accept: accept(key), protocol, format, token, bearer: None })
+        Ok(SocketUpgrade { order, accept: accept(key), protocol, format, token, bearer: None })
     }
 
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
-    pub(super) fn admitted(self, bearer: Bearer) -> SocketWish {
+    pub(super) fn admitted(self, bearer: Bearer) -> SocketUpgrade {
         let bearer = (!self.token.is_empty()).then_some(bearer);
-        SocketWish { token: String::new(), bearer, ..self }
+        SocketUpgrade { token: String::new(), bearer, ..self }
     }
 
-    pub(super) fn into_live(self, identity: Option<String>, read_ahead: Vec<u8>) -> Live {
-        let SocketWish { accept, protocol, format, bearer, .. } = self;
+    pub(super) fn into_live(self, identity: Option<String>, read_ahead: Vec<u8>) -> Upgraded {
+        let SocketUpgrade { accept, protocol, format, bearer, .. } = self;
         tracing::debug!(protocol, "a WebSocket is opened");
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
         );
-        Live {
+        Upgraded {
             head: head.into_bytes(),
             read_ahead,
             identity,
             format,
             positions: None,
-            hail: Hail::Comes(bearer),
+            caller: CallerIdentity::Comes(bearer),
         }
     }
 }

@@ -11,16 +11,16 @@ use weir_wire::v1::{Hello, Position, Subscribe};
 
 use super::{query_token, token};
 use crate::auth::{Admission, Bearer, Claim};
-use crate::connection::session::{Hail, Live};
+use crate::connection::opening::{CallerIdentity, Upgraded};
 use crate::http::Edge;
-use crate::http::guest::Guest;
+use crate::http::connection::HttpConnection;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
 use crate::limits::admission::AcceptOrder;
 
 /// Events that may be read.
 #[derive(Clone)]
-pub(crate) struct EventsWish {
+pub(crate) struct EventsUpgrade {
     pub(super) order: AcceptOrder,
     hello: Hello,
     /// Who it is, once that is known.
@@ -31,9 +31,9 @@ pub(crate) struct EventsWish {
     headers: HeaderMap,
 }
 
-impl std::fmt::Debug for EventsWish {
+impl std::fmt::Debug for EventsUpgrade {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventsWish")
+        f.debug_struct("EventsUpgrade")
             .field("topics", &self.hello.topics.len())
             .finish_non_exhaustive()
     }
@@ -43,14 +43,14 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// One position takes 18 bytes at the least, and 38 at the most.
 const POSITION_BYTES_MAX: usize = 38;
 
-impl EventsWish {
+impl EventsUpgrade {
     pub(super) fn of(
         edge: &Edge,
         head: &Parts,
         allowed: Option<HeaderValue>,
         order: AcceptOrder,
-    ) -> Result<EventsWish, Problem> {
-        let limits = &edge.hub.config().limits;
+    ) -> Result<EventsUpgrade, Problem> {
+        let limits = &edge.shared.config().limits;
         let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
         let (query, mut topics) = Query::parse_with_list(head.uri.query(), &known, "topic")?;
         let mut named = HashSet::new();
@@ -78,7 +78,7 @@ impl EventsWish {
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
-        Ok(EventsWish { order, hello, admission: None, last, headers })
+        Ok(EventsUpgrade { order, hello, admission: None, last, headers })
     }
 
     pub(super) fn token(&self) -> &str {
@@ -86,14 +86,18 @@ impl EventsWish {
     }
 
     /// Says before the connection is moved what would end it there.
-    pub(super) fn claim(&self, guest: &Guest, bearer: &Bearer) -> Result<Claim, Problem> {
-        let named = guest.caller.identity.as_deref();
-        let claim = guest.edge.hub.auth.admit(named, &self.hello.device_id, bearer);
+    pub(super) fn claim(
+        &self,
+        connection: &HttpConnection,
+        bearer: &Bearer,
+    ) -> Result<Claim, Problem> {
+        let named = connection.caller.identity.as_deref();
+        let claim = connection.edge.shared.auth.admit(named, &self.hello.device_id, bearer);
         claim.map_err(|reason| refused(reason, &self.hello.token))
     }
 
-    pub(super) fn admitted(self, admission: Admission) -> EventsWish {
-        EventsWish { admission: Some(Box::new(admission)), ..self }
+    pub(super) fn admitted(self, admission: Admission) -> EventsUpgrade {
+        EventsUpgrade { admission: Some(Box::new(admission)), ..self }
     }
 
     /// The device that it is for, as the request or its token says.
@@ -104,7 +108,7 @@ impl EventsWish {
     /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
     ///
     /// `None`: it was not admitted.
-    pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Option<Live> {
+    pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Option<Upgraded> {
         let mut head = String::from("HTTP/1.1 200 OK\r\nConnection: close\r\n");
         for (name, value) in &self.headers {
             head.push_str(name.as_str());
@@ -113,12 +117,12 @@ impl EventsWish {
             head.push_str("\r\n");
         }
         head.push_str("\r\n");
-        Some(Live { head: head.into_bytes(), ..self.into_events(edge, identity)? })
+        Some(Upgraded { head: head.into_bytes(), ..self.into_events(edge, identity)? })
     }
 
     /// The same without a head.
-    pub(super) fn into_events(self, edge: &Edge, identity: Option<String>) -> Option<Live> {
-        let EventsWish { mut hello, admission, last, .. } = self;
+    pub(super) fn into_events(self, edge: &Edge, identity: Option<String>) -> Option<Upgraded> {
+        let EventsUpgrade { mut hello, admission, last, .. } = self;
         debug_assert!(admission.is_some(), "it is moved when it has been admitted");
         let admission = admission?;
         if let Some(last) = last {
@@ -130,13 +134,13 @@ impl EventsWish {
         let asked = hello.topics.iter().filter_map(|subscribe| subscribe.position);
         let asked = asked.filter(|position| position.epoch != 0);
         let asked = asked.map(|Position { epoch, offset }| (epoch, offset)).collect();
-        Some(Live {
+        Some(Upgraded {
             head: Vec::new(),
             read_ahead: Vec::new(),
             identity,
             format: Format::Sse,
             positions: (hello.topics.len() > 1).then_some(asked),
-            hail: Hail::Is(hello, admission),
+            caller: CallerIdentity::Is(hello, admission),
         })
     }
 
@@ -196,7 +200,7 @@ fn last_event_id(
 
 /// The position whose epoch is the topic's; none fits: one that no topic has, so that the answer is `recovered: false`.
 fn position_of(edge: &Edge, topic: &str, last: &[Position]) -> Position {
-    let epoch = edge.hub.router.epoch(topic);
+    let epoch = edge.shared.router.epoch(topic);
     let own = last.iter().find(|position| Some(position.epoch) == epoch);
     own.copied().unwrap_or(Position { epoch: 0, offset: 0 })
 }

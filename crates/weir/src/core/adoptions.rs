@@ -15,7 +15,7 @@ use crate::limits::admission::Unsettled;
 
 /// What one shard was offered and has not answered yet.
 #[derive(Default)]
-pub(crate) struct Tickets {
+pub(crate) struct PendingAdoptions {
     inner: Mutex<Inner>,
 }
 
@@ -62,11 +62,11 @@ struct Inner {
     closed: bool,
 }
 
-impl Tickets {
-    /// Offers a connection to the shard whose lane the credit is of; gives it back if the lane has been told to
-    /// drain. That command is pushed behind [`Tickets::close`], so none is offered after it.
+impl PendingAdoptions {
+    /// Offers a connection to the shard whose mailbox the credit is of; gives it back if the mailbox has been told to
+    /// drain. That command is pushed behind [`PendingAdoptions::close`], so none is offered after it.
     ///
-    /// The shard is not woken yet. `Ok(true)`: the caller is the one who does so by [`Tickets::ring`], for all who offer
+    /// The shard is not woken yet. `Ok(true)`: the caller is the one who does so by [`PendingAdoptions::ring`], for all who offer
     /// until then.
     pub(crate) fn offer(
         &self,
@@ -102,9 +102,9 @@ impl Tickets {
     }
 
     /// Wakes the shard for what it has been offered.
-    pub(crate) fn ring(&self, lane: &Mailbox<OwnedFd>) {
+    pub(crate) fn ring(&self, mailbox: &Mailbox<OwnedFd>) {
         self.lock().is_ringer_there = false;
-        lane.nudge();
+        mailbox.nudge();
     }
 
     /// The shard has answered.
@@ -124,7 +124,7 @@ impl Tickets {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("no panic happens under the tickets' lock")
+        self.inner.lock().expect("no panic happens under the adoptions' lock")
     }
 }
 

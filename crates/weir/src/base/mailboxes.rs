@@ -1,4 +1,4 @@
-//! Reaching the shards: who may take the last credits of a lane, and how to wait for one without blocking.
+//! Reaching the shards: who may take the last credits of a mailbox, and how to wait for one without blocking.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weir_engine::{
 };
 
 /// The way to each shard, by its index.
-pub(crate) type Lanes = [Mailbox<OwnedFd>];
+pub(crate) type Mailboxes = [Mailbox<OwnedFd>];
 
 /// Who sends a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Publisher {
 /// An eighth is kept for messages of high priority, and another one for those of normal priority: fan-outs of lower
 /// priority hold credits while higher ones go first. Devices leave a further quarter to backends.
 pub(crate) fn try_credit(
-    lane: &Mailbox<OwnedFd>,
+    mailbox: &Mailbox<OwnedFd>,
     priority: Priority,
     publisher: Publisher,
 ) -> Option<Credit<'_, OwnedFd>> {
@@ -40,19 +40,19 @@ pub(crate) fn try_credit(
             Publisher::Backend => 0,
             Publisher::Device => 2,
         };
-    let leave = lane.capacity(CreditKind::Message) * eighths / 8;
-    lane.try_credit_leaving(CreditKind::Message, leave)
+    let leave = mailbox.capacity(CreditKind::Message) * eighths / 8;
+    mailbox.try_credit_leaving(CreditKind::Message, leave)
 }
 
 /// Waits for a credit for a new connection, asking at growing intervals. No lock may be held meanwhile.
 ///
 /// The last eighth is left to settled connections (welcome, subscriptions, evictions): their jobs wait for credits, and
 /// new connections must not starve them.
-pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
-    let leave = lane.capacity(CreditKind::Control) / 8;
+pub(crate) async fn credit(mailbox: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
+    let leave = mailbox.capacity(CreditKind::Control) / 8;
     let mut pause = PAUSE_MIN;
     loop {
-        if let Some(credit) = lane.try_credit_leaving(CreditKind::Control, leave) {
+        if let Some(credit) = mailbox.try_credit_leaving(CreditKind::Control, leave) {
             return credit;
         }
         sleep(pause).await;
@@ -61,19 +61,19 @@ pub(crate) async fn credit(lane: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
 }
 
 /// Pushes a command that has to come through: it takes the last credits too. Waits at growing intervals.
-pub(crate) async fn push(lane: &Mailbox<OwnedFd>, mut command: Command<OwnedFd>) {
+pub(crate) async fn push(mailbox: &Mailbox<OwnedFd>, mut command: Command<OwnedFd>) {
     let mut pause = PAUSE_MIN;
-    while let Err(back) = lane.try_push(command) {
+    while let Err(back) = mailbox.try_push(command) {
         command = back;
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-/// Pushes to the reserved lane, waiting for room at growing intervals.
-pub(crate) async fn urgent(lane: &Mailbox<OwnedFd>, mut request: Urgent) {
+/// Pushes to the reserved queue, waiting for room at growing intervals.
+pub(crate) async fn urgent(mailbox: &Mailbox<OwnedFd>, mut request: Urgent) {
     let mut pause = PAUSE_MIN;
-    while let Err(Full(back)) = lane.try_urgent(request) {
+    while let Err(Full(back)) = mailbox.try_urgent(request) {
         request = back;
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -81,19 +81,19 @@ pub(crate) async fn urgent(lane: &Mailbox<OwnedFd>, mut request: Urgent) {
 }
 
 /// Likewise, but not for ever; `false` if the shard takes nothing.
-pub(crate) async fn urgent_in_time(lane: &Mailbox<OwnedFd>, request: Urgent) -> bool {
-    timeout(ANSWER_TIMEOUT, urgent(lane, request)).await.is_ok()
+pub(crate) async fn urgent_in_time(mailbox: &Mailbox<OwnedFd>, request: Urgent) -> bool {
+    timeout(ANSWER_TIMEOUT, urgent(mailbox, request)).await.is_ok()
 }
 
 /// Looks at connections of a shard; `None` if it does not answer in time.
-pub(crate) async fn inspect(lane: &Mailbox<OwnedFd>, what: InspectWhat) -> Option<InspectPage> {
+pub(crate) async fn inspect(mailbox: &Mailbox<OwnedFd>, what: InspectWhat) -> Option<InspectPage> {
     let (sender, page) = oneshot::channel();
     let reply = Box::new(move |page| {
         // Whoever asked may have given up.
         let _ = sender.send(page);
     });
     let asked = async {
-        urgent(lane, Urgent::Inspect(Inspect { what, reply })).await;
+        urgent(mailbox, Urgent::Inspect(Inspect { what, reply })).await;
         page.await
     };
     timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails when a lane that messages of low priority have filled has no credit for higher ones, or one that devices
+    /// Fails when a mailbox that messages of low priority have filled has no credit for higher ones, or one that devices
     /// have filled none for backends.
     #[test]
     fn higher_messages_find_credits_in_a_lane_that_lower_ones_fill() {

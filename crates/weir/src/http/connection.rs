@@ -40,9 +40,9 @@ pub(crate) struct Caller {
 /// on one of them, `Answered` while they wait for bodies or for answers to leave, else `Idle`.
 ///
 /// Shape: what its task, its stream and the watch over all share. Over HTTP/1.1 the phase is written by the task alone.
-/// Limits: how long it may be in a phase: [`Guest::overdue`].
+/// Limits: how long it may be in a phase: [`HttpConnection::overdue`].
 /// Cost: a request makes some relaxed loads and stores, and no look at a clock.
-pub(crate) struct Guest {
+pub(crate) struct HttpConnection {
     pub(super) caller: Caller,
     pub(super) edge: Arc<Edge>,
     dialect: Dialect,
@@ -50,7 +50,7 @@ pub(crate) struct Guest {
     accept_order: AcceptOrder,
     /// Over HTTP/2.
     pub(super) interim: Option<Box<Interim>>,
-    /// Its place in the crowd, which the crowd alone writes.
+    /// Its place in the registry, which the registry alone writes.
     pub(super) place: AtomicUsize,
     /// Phase, and the tick in which it began or in which something came of it.
     state: AtomicU64,
@@ -110,16 +110,16 @@ pub(super) struct Terms {
     pub(super) stall: u32,
 }
 
-impl Guest {
+impl HttpConnection {
     /// `since`: the tick of its accept.
     pub(super) fn new(
         edge: &Arc<Edge>,
         caller: Caller,
         dialect: Dialect,
         (accept_order, since): (AcceptOrder, u32),
-    ) -> Arc<Guest> {
+    ) -> Arc<HttpConnection> {
         let phase = if dialect == Dialect::Http2 { Phase::Idle } else { Phase::First };
-        Arc::new(Guest {
+        Arc::new(HttpConnection {
             caller,
             edge: Arc::clone(edge),
             dialect,
@@ -170,7 +170,7 @@ impl Guest {
 
     /// The tick that it is.
     pub(super) fn now(&self) -> u32 {
-        self.edge.crowd.now()
+        self.edge.registry.now()
     }
 
     /// A request over HTTP/2 made progress.
@@ -224,7 +224,7 @@ impl Guest {
     pub(super) fn accept_order(&self) -> AcceptOrder {
         match self.requests() {
             0 | 1 => self.accept_order,
-            _ => self.edge.hub.admission.next_order(),
+            _ => self.edge.shared.admission.next_order(),
         }
     }
 
@@ -309,7 +309,7 @@ impl Guest {
     }
 
     fn answers(&self) -> MutexGuard<'_, Vec<Weak<Leaving>>> {
-        self.answers.lock().expect("no panic happens under the lock of a guest's answers")
+        self.answers.lock().expect("no panic happens under the lock of a connection's answers")
     }
 
     /// The socket has taken bytes, but not all there is to be sent.
@@ -419,7 +419,7 @@ impl Guest {
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().expect("no panic happens under a guest's lock")
+        self.waker.lock().expect("no panic happens under a connection's lock")
     }
 
     /// Leaves the request for whoever takes the connection.
@@ -437,7 +437,7 @@ impl Guest {
     }
 
     fn parked(&self) -> MutexGuard<'_, Option<Request<()>>> {
-        self.parked.lock().expect("no panic happens under a guest's lock")
+        self.parked.lock().expect("no panic happens under a connection's lock")
     }
 }
 

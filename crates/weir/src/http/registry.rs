@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::guest::{Guest, Order, Terms};
+use super::connection::{HttpConnection, Order, Terms};
 use crate::base::config::Config;
 use crate::limits::http_ledger::Share;
 use crate::observe::counters::ConnectRefuseCause;
@@ -19,7 +19,7 @@ use crate::observe::counters::http::End;
 /// Limits: `http.connections_max`; one more takes the place of the one that is silent for longest among [`LOOKED_AT`] of
 /// them, and is refused if all of these are busy.
 /// Cost: no timer for a connection. A look at all of them every tick, and a lock when one comes or goes.
-pub(crate) struct Crowd {
+pub(crate) struct Registry {
     members: Mutex<Members>,
     /// Ticks since the start.
     now: AtomicU32,
@@ -32,21 +32,21 @@ pub(crate) struct Crowd {
 
 #[derive(Default)]
 struct Members {
-    guests: Vec<Arc<Guest>>,
+    connections: Vec<Arc<HttpConnection>>,
     is_draining: bool,
     /// Where the next look for a silent one begins.
     cursor: usize,
 }
 
-/// A place in the crowd.
+/// A place in the registry.
 pub(super) struct Member {
-    guest: Arc<Guest>,
+    connection: Arc<HttpConnection>,
 }
 
-impl Crowd {
-    pub(super) fn new(config: &Config, share: &Arc<Share>) -> Crowd {
+impl Registry {
+    pub(super) fn new(config: &Config, share: &Arc<Share>) -> Registry {
         let http = &config.http;
-        Crowd {
+        Registry {
             share: Arc::clone(share),
             members: Mutex::default(),
             now: AtomicU32::new(0),
@@ -67,25 +67,25 @@ impl Crowd {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().guests.len()
+        self.lock().connections.len()
     }
 
     /// Takes a place, somebody else's if need be; `None`: there is none, or the gateway shuts down.
-    pub(super) fn enter(&self, guest: &Arc<Guest>) -> Option<Member> {
+    pub(super) fn enter(&self, connection: &Arc<HttpConnection>) -> Option<Member> {
         let mut members = self.lock();
         if members.is_draining {
             return None;
         }
-        if members.guests.len() >= self.max {
+        if members.connections.len() >= self.max {
             let silent = members.longest_silent()?;
             members.remove(silent).tell(Order::End(End::Crowded));
         }
-        guest.place.store(members.guests.len(), Ordering::Relaxed);
-        members.guests.push(Arc::clone(guest));
-        if members.guests.len() == 1 {
+        connection.place.store(members.connections.len(), Ordering::Relaxed);
+        members.connections.push(Arc::clone(connection));
+        if members.connections.len() == 1 {
             self.has_begun.notify_one();
         }
-        Some(Member { guest: Arc::clone(guest) })
+        Some(Member { connection: Arc::clone(connection) })
     }
 
     /// Why there is no place.
@@ -100,8 +100,8 @@ impl Crowd {
     pub(super) fn drain(&self) {
         let mut members = self.lock();
         members.is_draining = true;
-        for guest in &members.guests {
-            guest.tell(Order::Drain);
+        for connection in &members.connections {
+            connection.tell(Order::Drain);
         }
     }
 
@@ -130,31 +130,32 @@ impl Crowd {
         }
         let answers_stall = if self.share.is_tight() { stall.min(TIGHT_STALL) } else { stall };
         let members = self.lock();
-        for guest in &members.guests {
-            let ledger = &guest.caller.ledger;
-            if let Some(end) = guest.overdue(now, &self.terms) {
-                guest.tell(Order::End(end));
+        for connection in &members.connections {
+            let ledger = &connection.caller.ledger;
+            if let Some(end) = connection.overdue(now, &self.terms) {
+                connection.tell(Order::End(end));
             } else if ledger.is_stuck() {
-                guest.tell(Order::End(End::Stalled));
+                connection.tell(Order::End(End::Stalled));
             }
-            guest.look_at_answers(now, answers_stall);
+            connection.look_at_answers(now, answers_stall);
             ledger.give_back();
         }
         members.relieve(self.share.excess(), now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().expect("no panic happens under the crowd's lock")
+        self.members.lock().expect("no panic happens under the registry's lock")
     }
 }
 
 impl Members {
     /// The place of the one that has been silent for longest, among some; the earlier one, if there are several.
     fn longest_silent(&mut self) -> Option<usize> {
-        let count = self.guests.len();
+        let count = self.connections.len();
         let looked_at = count.min(LOOKED_AT);
         let places = (0..looked_at).map(|step| (self.cursor + step) % count);
-        let silent = places.filter_map(|place| Some((self.guests[place].silent_since()?, place)));
+        let silent =
+            places.filter_map(|place| Some((self.connections[place].silent_since()?, place)));
         let longest = silent.min().map(|(_, place)| place);
         if count > LOOKED_AT {
             self.cursor = (self.cursor + looked_at) % count;
@@ -171,41 +172,41 @@ impl Members {
             return;
         }
         let (mut left, mut others) = (excess, Vec::new());
-        for guest in &self.guests {
-            let leased = guest.caller.ledger.leased();
-            if matches!(guest.order(), Some(Order::End(_))) {
+        for connection in &self.connections {
+            let leased = connection.caller.ledger.leased();
+            if matches!(connection.order(), Some(Order::End(_))) {
                 left = left.saturating_sub(leased);
             } else if leased > 0
-                && let Some(since) = guest.silent_since()
+                && let Some(since) = connection.silent_since()
             {
                 let ticks = u64::from(now.saturating_sub(since)) + 1;
-                others.push((leased as u64 * ticks, leased, guest));
+                others.push((leased as u64 * ticks, leased, connection));
             }
         }
         others.sort_unstable_by_key(|(weight, ..)| std::cmp::Reverse(*weight));
-        for (_, leased, guest) in others {
+        for (_, leased, connection) in others {
             if left == 0 {
                 return;
             }
-            guest.tell(Order::End(End::Memory));
+            connection.tell(Order::End(End::Memory));
             left = left.saturating_sub(leased);
         }
     }
 
-    fn remove(&mut self, place: usize) -> Arc<Guest> {
-        let guest = self.guests.swap_remove(place);
-        guest.place.store(usize::MAX, Ordering::Relaxed);
-        if let Some(moved) = self.guests.get(place) {
+    fn remove(&mut self, place: usize) -> Arc<HttpConnection> {
+        let connection = self.connections.swap_remove(place);
+        connection.place.store(usize::MAX, Ordering::Relaxed);
+        if let Some(moved) = self.connections.get(place) {
             moved.place.store(place, Ordering::Relaxed);
         }
-        guest
+        connection
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut members = self.guest.edge.crowd.lock();
-        let place = self.guest.place.load(Ordering::Relaxed);
+        let mut members = self.connection.edge.registry.lock();
+        let place = self.connection.place.load(Ordering::Relaxed);
         // Gone, if somebody else needed its place.
         if place != usize::MAX {
             members.remove(place);

@@ -1,7 +1,7 @@
 //! A connection before it settles: from accept to the offer to a shard.
 //!
 //! ```text
-//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (desk.rs)
+//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (dispatcher.rs)
 //!     │                       │                  │                              │
 //!     └ no handshake: alert   └── hello_timeout, malformed, unauthorized, limits ┴──▶ Goodbye, closed
 //! ```
@@ -10,7 +10,7 @@
 //!
 //! Both headings are there only where they are configured: behind a proxy, and on a listener with TLS.
 
-mod live;
+mod upgraded;
 
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::mem;
@@ -36,52 +36,52 @@ use crate::auth::Term;
 use crate::auth::devices::Pin;
 use crate::auth::{Admission, Bearer, GrantRef, NoBearer, OWN_GRANT, TokenOrigin};
 use crate::base::config::LimitsConfig;
+use crate::base::deadline::Deadline;
 use crate::base::frames;
-use crate::base::lanes::credit;
+use crate::base::mailboxes::credit;
 use crate::base::model::Spoken;
-use crate::base::partial::{Partial, READ_BYTES};
-use crate::base::patience::Patience;
 use crate::base::proxy::{self, NoHeader};
+use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
 use crate::base::share::Charge;
 use crate::base::workers::behind_the_others;
 use crate::connection::listener::Farewell;
-use crate::core::hub::Hub;
-use crate::core::tickets::{Offer, Pending};
+use crate::core::adoptions::{Offer, Pending};
+use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
-pub(crate) use live::{Hail, Live, run_live, run_paired};
+pub(crate) use upgraded::{CallerIdentity, Upgraded, run_paired, run_upgraded};
 
 /// Takes a connection to its shard, or says why not.
 ///
 /// `is_proxied`: it comes through a proxy, which tells where from.
 /// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
 pub(crate) async fn run(
-    hub: Arc<Hub>,
+    shared: Arc<SharedState>,
     mut stream: Stream,
     mut unsettled: Unsettled,
     is_proxied: bool,
 ) {
-    let mut draining = hub.draining.subscribe();
+    let mut draining = shared.draining.subscribe();
     let greeted = tokio::select! {
-        greeted = greet(&hub, &mut stream, &mut unsettled, is_proxied) => greeted,
-        // The sender lives in the hub, so this ends only by draining.
+        greeted = greet(&shared, &mut stream, &mut unsettled, is_proxied) => greeted,
+        // The sender lives in the shared, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
     let refused = match greeted {
-        Ok(greeting) => settle(&hub, stream, greeting, unsettled).await,
+        Ok(greeting) => settle(&shared, stream, greeting, unsettled).await,
         Err(NotGreeted::TurnedAway(cause)) => {
             // Others wait behind a source over its limits: its place is not kept for it to hear this.
             let farewell = if stream.is_plain() { Farewell::Goodbye } else { Farewell::Reset };
-            turn_away(&hub, stream.socket(), unsettled.addr(), cause, farewell);
+            turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
             return;
         }
         Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
     };
     // The place among the unsettled is kept until the socket is closed.
     if let Err((stream, _unsettled, reason)) = refused {
-        hub.counters().count_closed(reason);
+        shared.counters().count_closed(reason);
         debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
         let last = if reason.can_be_told() { frames::goodbye(reason) } else { Box::default() };
         say_goodbye(stream, &last, reason).await;
@@ -92,20 +92,20 @@ pub(crate) async fn run(
 ///
 /// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
 pub(crate) fn turn_away(
-    hub: &Hub,
+    shared: &SharedState,
     socket: impl AsFd,
     addr: Option<IpAddr>,
     cause: ConnectRefuseCause,
     farewell: Farewell,
 ) {
-    let reason = hub.admission.refuse(cause, addr);
-    hub.counters().count_closed(reason);
+    let reason = shared.admission.refuse(cause, addr);
+    shared.counters().count_closed(reason);
     if farewell == Farewell::Reset {
         // Should it fail, the peer sees an end instead.
         let _ = set_socket_linger(&socket, Some(Duration::ZERO));
         return;
     }
-    if !hub.admission.has_time_for_goodbye(cause) {
+    if !shared.admission.has_time_for_goodbye(cause) {
         return;
     }
     // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
@@ -124,7 +124,7 @@ struct Greeting {
     hello: Hello,
     shown: Shown,
     /// The time that is left for a token to be looked up.
-    patience: Patience,
+    deadline: Deadline,
     /// The device that its certificate names.
     identity: Option<String>,
     read_ahead: Vec<u8>,
@@ -172,32 +172,32 @@ type Refused = (Stream, Unsettled, CloseReason);
 
 /// Reads the PROXY header, where there is one, makes the handshake, where there is one, and reads `Hello`.
 async fn greet(
-    hub: &Hub,
+    shared: &SharedState,
     stream: &mut Stream,
     unsettled: &mut Unsettled,
     is_proxied: bool,
 ) -> Result<Greeting, NotGreeted> {
-    let mut patience = Patience::of(hub.config().connection.hello_timeout);
-    let (mut partial, secured) =
-        arrive(hub, stream, unsettled, is_proxied, Spoken::Frames, &mut patience).await?;
+    let mut deadline = Deadline::of(shared.config().connection.hello_timeout);
+    let (mut read_buffer, secured) =
+        arrive(shared, stream, unsettled, is_proxied, Spoken::Frames, &mut deadline).await?;
     let identity = secured.and_then(|secured| secured.identity);
-    let hello_bytes_max = hub.config().limits.hello_bytes_max();
+    let hello_bytes_max = shared.config().limits.hello_bytes_max();
     loop {
         // A header that came in pieces.
-        if !is_proxied && stream.is_plain() && proxy::is_signed(&partial.bytes) {
+        if !is_proxied && stream.is_plain() && proxy::is_signed(&read_buffer.bytes) {
             return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
         }
-        match frame::decode(&partial.bytes, hello_bytes_max) {
-            Ok(None) => read_more(&mut partial, stream, &patience).await?,
+        match frame::decode(&read_buffer.bytes, hello_bytes_max) {
+            Ok(None) => read_more(&mut read_buffer, stream, &deadline).await?,
             Ok(Some((body, taken))) => {
                 let hello = decode_hello(body)?;
-                let read_ahead = partial.bytes[taken..].to_vec();
-                let charge = partial.into_charge();
+                let read_ahead = read_buffer.bytes[taken..].to_vec();
+                let charge = read_buffer.into_charge();
                 let (format, positions, shown) = (Format::Stream, None, Shown::Token);
                 return Ok(Greeting {
                     hello,
                     shown,
-                    patience,
+                    deadline,
                     identity,
                     read_ahead,
                     charge,
@@ -218,48 +218,48 @@ async fn greet(
 /// Reads the PROXY header, where there is one, and makes the handshake, where there is one. Answers with what has come
 /// behind, and what the handshake tells.
 pub(crate) async fn arrive(
-    hub: &Hub,
+    shared: &SharedState,
     stream: &mut Stream,
     unsettled: &mut Unsettled,
     is_proxied: bool,
     spoken: Spoken,
-    patience: &mut Patience,
-) -> Result<(Partial, Option<Secured>), NotGreeted> {
-    let mut partial = Partial::new(hub.engine().budget());
+    deadline: &mut Deadline,
+) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
+    let mut read_buffer = ReadBuffer::new(shared.engine().budget());
     if is_proxied {
-        hear_proxy(stream, unsettled, &mut partial, patience).await?;
+        hear_proxy(stream, unsettled, &mut read_buffer, deadline).await?;
     } else {
-        read_more(&mut partial, stream, patience).await?;
+        read_more(&mut read_buffer, stream, deadline).await?;
     }
-    if !is_proxied && proxy::is_signed(&partial.bytes) {
+    if !is_proxied && proxy::is_signed(&read_buffer.bytes) {
         return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
     }
-    let Some(tls) = hub.tls.as_ref().filter(|_| stream.is_unsecured()) else {
-        return Ok((partial, None));
+    let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
+        return Ok((read_buffer, None));
     };
-    let received = mem::replace(&mut partial, Partial::new(hub.engine().budget()));
-    let secured = tls.secure(stream, spoken, received, patience).await?;
-    Ok((partial, Some(secured)))
+    let received = mem::replace(&mut read_buffer, ReadBuffer::new(shared.engine().budget()));
+    let secured = tls.secure(stream, spoken, received, deadline).await?;
+    Ok((read_buffer, Some(secured)))
 }
 
 /// Reads the PROXY header, which tells the source.
 async fn hear_proxy(
     stream: &mut Stream,
     unsettled: &mut Unsettled,
-    partial: &mut Partial,
-    patience: &Patience,
+    read_buffer: &mut ReadBuffer,
+    deadline: &Deadline,
 ) -> Result<(), NotGreeted> {
     let announced = loop {
-        match proxy::decode(&partial.bytes) {
+        match proxy::decode(&read_buffer.bytes) {
             Ok(Some(announced)) => break announced,
-            Ok(None) => read_more(partial, stream, patience).await?,
+            Ok(None) => read_more(read_buffer, stream, deadline).await?,
             // Whoever has listed what is no proxy would lose all devices that are told not to come back.
             Err(NoHeader) => {
                 return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
             }
         }
     };
-    partial.consume(announced.bytes);
+    read_buffer.consume(announced.bytes);
     match announced.source.or(unsettled.addr()) {
         Some(source) => unsettled.count_source(source).map_err(NotGreeted::TurnedAway),
         None => Ok(()),
@@ -267,11 +267,11 @@ async fn hear_proxy(
 }
 
 pub(crate) async fn read_more(
-    partial: &mut Partial,
+    read_buffer: &mut ReadBuffer,
     stream: &mut Stream,
-    patience: &Patience,
+    deadline: &Deadline,
 ) -> Result<(), CloseReason> {
-    patience.within(partial.read_more(stream)).await?
+    deadline.within(read_buffer.read_more(stream)).await?
 }
 
 fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
@@ -281,47 +281,41 @@ fn decode_hello(body: &[u8]) -> Result<Hello, CloseReason> {
     }
 }
 
-/// Authenticates, finds a shard, waits for room in its lane, and offers the connection.
+/// Authenticates, finds a shard, waits for room in its mailbox, and offers the connection.
 async fn settle(
-    hub: &Arc<Hub>,
+    shared: &Arc<SharedState>,
     stream: Stream,
     greeting: Greeting,
     unsettled: Unsettled,
 ) -> Result<(), Refused> {
-    let Greeting {
-        mut hello,
-        shown,
-        patience,
-        identity,
-        read_ahead,
-        mut charge,
-        format,
-        positions,
-    } = greeting;
-    let (heartbeat, topics) =
-        (agree_heartbeat(hub, hello.heartbeat_ms), wished_topics(&hub.config().limits, &mut hello));
+    let Greeting { mut hello, mut charge, read_ahead, format, positions, .. } = greeting;
+    let Greeting { shown, deadline, identity, .. } = greeting;
+    let (heartbeat, topics) = (
+        agree_heartbeat(shared, hello.heartbeat_ms),
+        wished_topics(&shared.config().limits, &mut hello),
+    );
     let kept = topics_bytes(&topics) + read_ahead.len();
     if charge.set(kept + hello_bytes(&hello)).is_err() {
         return Err((stream, unsettled, CloseReason::BudgetExhausted));
     }
     let origin = TokenOrigin::Connection(unsettled.addr());
-    let admitted = admit(hub, shown, identity.as_deref(), &hello, origin, &patience).await;
+    let admitted = admit(shared, shown, identity.as_deref(), &hello, origin, &deadline).await;
     let (admission, pin) = match admitted {
         Ok(admitted) => admitted,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
-    // Not kept while the lane is full: a token may be as long as a frame.
+    // Not kept while the mailbox is full: a token may be as long as a frame.
     drop(hello);
-    hub.formats.add(format);
+    shared.formats.add(format);
     let (grant, term) = carried(&admission);
-    let (shard, credit) = match find_place(hub, &unsettled).await {
+    let (shard, credit) = match find_place(shared, &unsettled).await {
         Ok(place) => place,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
-    let parts = match take_apart(hub, stream, &mut charge, kept) {
+    let parts = match take_apart(shared, stream, &mut charge, kept) {
         Ok(parts) => parts,
         Err((stream, reason)) => {
-            hub.admission.release(shard);
+            shared.admission.release(shard);
             return Err((stream, unsettled, reason));
         }
     };
@@ -339,36 +333,36 @@ async fn settle(
         _charge: charge,
     });
     let Ok(offer) = offered(parts, read_ahead) else {
-        hub.admission.release(shard);
-        hub.counters().count_closed(CloseReason::SocketError);
+        shared.admission.release(shard);
+        shared.counters().count_closed(CloseReason::SocketError);
         return Ok(());
     };
-    match hub.tickets[shard].offer(credit, offer, pending) {
+    match shared.adoptions[shard].offer(credit, offer, pending) {
         Ok(false) => {}
         Ok(true) => {
             // Others who are ready by now offer theirs first: the shard wakes up once for all.
             behind_the_others().await;
-            hub.tickets[shard].ring(hub.lane(shard));
+            shared.adoptions[shard].ring(shared.mailbox(shard));
         }
         Err(offer) => {
-            hub.admission.release(shard);
-            hub.counters().count_closed(CloseReason::Draining);
+            shared.admission.release(shard);
+            shared.counters().count_closed(CloseReason::Draining);
             say_goodbye_for_shard(offer, format, CloseReason::Draining);
         }
     }
     Ok(())
 }
 
-/// Finds a shard, which has one more then, and waits for room in its lane.
+/// Finds a shard, which has one more then, and waits for room in its mailbox.
 async fn find_place<'a>(
-    hub: &'a Hub,
+    shared: &'a SharedState,
     unsettled: &Unsettled,
 ) -> Result<(usize, Credit<'a, OwnedFd>), CloseReason> {
-    let shard = hub.admission.settle().map_err(|cause| unsettled.refuse(cause))?;
-    match timeout(OFFER_TIMEOUT, credit(hub.lane(shard))).await {
+    let shard = shared.admission.settle().map_err(|cause| unsettled.refuse(cause))?;
+    match timeout(OFFER_TIMEOUT, credit(shared.mailbox(shard))).await {
         Ok(credit) => Ok((shard, credit)),
         Err(_) => {
-            hub.admission.release(shard);
+            shared.admission.release(shard);
             Err(unsettled.refuse(ConnectRefuseCause::Mailbox))
         }
     }
@@ -376,7 +370,7 @@ async fn find_place<'a>(
 
 /// Takes the connection apart. What it has received and not read is charged beside the bytes that are `kept` already.
 fn take_apart(
-    hub: &Hub,
+    shared: &SharedState,
     stream: Stream,
     charge: &mut Charge,
     kept: usize,
@@ -387,7 +381,7 @@ fn take_apart(
     stream.into_parts().map_err(|(stream, obstacle)| match obstacle {
         NotMovable::Ended => (stream, CloseReason::PeerClosed),
         NotMovable::HalfSent => {
-            hub.counters().tls.count_not_moved();
+            shared.counters().tls.count_not_moved();
             (stream, CloseReason::Stalled)
         }
     })
@@ -398,35 +392,35 @@ fn take_apart(
 ///
 /// From the pin on a revocation of the device reaches this connection too; one since its token was looked at does here.
 async fn admit(
-    hub: &Hub,
+    shared: &SharedState,
     shown: Shown,
     named: Option<&str>,
     hello: &Hello,
     origin: TokenOrigin,
-    patience: &Patience,
+    deadline: &Deadline,
 ) -> Result<(Admission, Pin), CloseReason> {
-    let admit = |bearer: &Bearer| hub.auth.admit(named, &hello.device_id, bearer);
+    let admit = |bearer: &Bearer| shared.auth.admit(named, &hello.device_id, bearer);
     let claim = match shown {
         Shown::Admitted(admission) => Err(*admission),
         Shown::Bearer(bearer) => Ok(admit(&bearer)?),
         Shown::Token => {
-            let mark = hub.devices.mark();
-            Ok(admit(&match hub.auth.look(&hello.token, mark) {
+            let mark = shared.devices.mark();
+            Ok(admit(&match shared.auth.look(&hello.token, mark) {
                 Some(found) => found?,
                 // Apart, or everybody who has not settled would have room for it.
                 None => {
-                    let asked = hub.auth.ask(&hello.token, origin, mark);
-                    Box::pin(ask(hub, patience, asked)).await?
+                    let asked = shared.auth.ask(&hello.token, origin, mark);
+                    Box::pin(ask(shared, deadline, asked)).await?
                 }
             })?)
         }
     };
-    let admission = match claim.map(|claim| claim.settled(&hub.auth)) {
+    let admission = match claim.map(|claim| claim.settled(&shared.auth)) {
         Err(admission) | Ok(Ok(admission)) => admission,
-        Ok(Err(claim)) => Box::pin(ask(hub, patience, hub.auth.confirm(claim))).await?,
+        Ok(Err(claim)) => Box::pin(ask(shared, deadline, shared.auth.confirm(claim))).await?,
     };
-    let pin = hub.devices.pin_since(&admission.device, admission.mark)?;
-    if let (true, Some(devices)) = (admission.is_kept, &hub.device_store) {
+    let pin = shared.devices.pin_since(&admission.device, admission.mark)?;
+    if let (true, Some(devices)) = (admission.is_kept, &shared.device_store) {
         devices.note_seen(&admission.device);
     }
     Ok((admission, pin))
@@ -434,18 +428,18 @@ async fn admit(
 
 /// Waits for what keeps tokens and devices, as long as there is time for `Hello`.
 async fn ask<T>(
-    hub: &Hub,
-    patience: &Patience,
+    shared: &SharedState,
+    deadline: &Deadline,
     asked: impl Future<Output = Result<T, NoBearer>>,
 ) -> Result<T, CloseReason> {
-    let mut draining = hub.draining.subscribe();
+    let mut draining = shared.draining.subscribe();
     tokio::select! {
-        asked = patience.within(asked) => match asked {
+        asked = deadline.within(asked) => match asked {
             Ok(asked) => Ok(asked?),
             // Its time is over, but it was we who let it wait.
             Err(_) => Err(CloseReason::StoreUnavailable),
         },
-        // The sender lives in the hub, so this ends only by draining.
+        // The sender lives in the shared, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
     }
 }
@@ -511,8 +505,8 @@ fn topics_bytes(topics: &Vec<Subscribe>) -> usize {
     topics.capacity() * size_of::<Subscribe>() + names
 }
 
-fn agree_heartbeat(hub: &Hub, wished_ms: u32) -> Duration {
-    let connection = &hub.config().connection;
+fn agree_heartbeat(shared: &SharedState, wished_ms: u32) -> Duration {
+    let connection = &shared.config().connection;
     match wished_ms {
         0 => connection.heartbeat,
         ms => Duration::from_millis(u64::from(ms))
@@ -553,7 +547,7 @@ pub(crate) fn discard(stream: &TcpStream) -> io::Result<usize> {
 const DISCARDED_READS_MAX: usize = 64;
 /// Longer in tests: a slow machine does not take as long.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
-/// A lane that is full for this long belongs to a server that has more than it can do.
+/// A mailbox that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What one is told that there is no place for: as much as fits without knowing what it wanted.
@@ -573,7 +567,7 @@ mod tests {
         let topics = names.map(|name| Subscribe { topic: name.to_owned(), position: None });
         let mut hello = Hello { topics: topics.into(), ..Hello::default() };
         let wished = wished_topics(&limits, &mut hello);
-        let wished: Vec<&str> = wished.iter().map(|wish| wish.topic.as_str()).collect();
+        let wished: Vec<&str> = wished.iter().map(|upgrade| upgrade.topic.as_str()).collect();
         assert_eq!(wished, ["12345678", "123456789", "123456789", "1234567ä", ""]);
     }
 }

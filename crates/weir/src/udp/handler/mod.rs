@@ -36,10 +36,10 @@ pub(super) struct Shared {
     pub(super) own: OwnAddrs,
 }
 
-/// A thread's desk.
+/// A thread's handler.
 ///
 /// Limits: `udp.queue_max` requests wait for the front; tokens and answers are remembered up to theirs.
-pub(super) struct Desk {
+pub(super) struct Handler {
     shared: Arc<Shared>,
     tokens: Tokens,
     duplicates: Duplicates,
@@ -66,10 +66,10 @@ struct Waiter {
     count: u64,
 }
 
-impl Desk {
-    pub(super) fn new(shared: Arc<Shared>, bell: Bell) -> Desk {
+impl Handler {
+    pub(super) fn new(shared: Arc<Shared>, bell: Bell) -> Handler {
         let config = &shared.config;
-        Desk {
+        Handler {
             tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
             duplicates: Duplicates::new(config.duplicates_max, config.duplicate_window),
             checks: HashMap::new(),
