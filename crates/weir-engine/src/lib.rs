@@ -16,6 +16,8 @@ mod message;
 mod net;
 mod outbox;
 mod pool;
+#[cfg(any(test, feature = "sim"))]
+mod seeded_bug;
 mod settings;
 mod shard;
 #[cfg(any(test, feature = "sim"))]

@@ -344,7 +344,7 @@ mod tests {
         Priority::ALL[slot.index() as usize % Priority::COUNT]
     }
 
-    fn check(topics: &Topics, entries: &[Memberships], twin: &BTreeMap<TopicId, BTreeSet<Slot>>) {
+    fn check(topics: &Topics, entries: &[Memberships], model: &BTreeMap<TopicId, BTreeSet<Slot>>) {
         for id in TOPICS {
             let mut present = BTreeSet::new();
             for priority in Priority::ALL {
@@ -358,10 +358,10 @@ mod tests {
             let all: Vec<Slot> = all.flatten().filter_map(Member::present).collect();
             assert!(all.is_sorted_by_key(|slot| priority_of(*slot)));
             assert_eq!(all.into_iter().collect::<BTreeSet<Slot>>(), present);
-            assert_eq!(&present, twin.get(&id).unwrap_or(&BTreeSet::new()));
+            assert_eq!(&present, model.get(&id).unwrap_or(&BTreeSet::new()));
             assert!(topics.member_of_all(id, topics.end_of_all(id)).is_none());
         }
-        assert_eq!(topics.memberships(), twin.values().map(BTreeSet::len).sum::<usize>());
+        assert_eq!(topics.memberships(), model.values().map(BTreeSet::len).sum::<usize>());
         for (slot, entry) in Slot::all(0..SLOTS).zip(entries) {
             for (at, membership) in entry.iter().enumerate() {
                 let member = topics
@@ -379,7 +379,7 @@ mod tests {
         ) {
             let mut entries: Vec<Memberships> = (0..SLOTS).map(|_| Memberships::NONE).collect();
             let mut topics = Topics::new();
-            let mut twin: BTreeMap<TopicId, BTreeSet<Slot>> = BTreeMap::new();
+            let mut model: BTreeMap<TopicId, BTreeSet<Slot>> = BTreeMap::new();
             let mut walks = Vec::new();
             for (kind, slot, at) in steps {
                 let slot = Slot::at(slot);
@@ -388,11 +388,11 @@ mod tests {
                     0 | 1 => match entries[slot.index() as usize].find(topic) {
                         None => {
                             topics.join(&mut entries, slot, topic);
-                            twin.entry(topic).or_default().insert(slot);
+                            model.entry(topic).or_default().insert(slot);
                         }
                         Some(at) => {
                             prop_assert_eq!(topics.leave(&mut entries, slot, at), topic);
-                            twin.entry(topic).or_default().remove(&slot);
+                            model.entry(topic).or_default().remove(&slot);
                         }
                     },
                     2 => {
@@ -407,7 +407,7 @@ mod tests {
                         }
                     }
                 }
-                check(&topics, &entries, &twin);
+                check(&topics, &entries, &model);
                 let running = |priority, id| walks.iter().filter(|walk| **walk == (priority, id)).count();
                 prop_assert_eq!(topics.check(running), Ok(()));
             }

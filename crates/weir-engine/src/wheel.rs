@@ -186,19 +186,19 @@ mod tests {
         fn fires_what_an_ordered_map_fires(steps in steps()) {
             let mut timers = vec![Timer::IDLE; 20];
             let mut wheel = Wheel::new();
-            let mut twin: BTreeMap<Slot, u32> = BTreeMap::new();
+            let mut model: BTreeMap<Slot, u32> = BTreeMap::new();
             let mut now = 0;
             for step in steps {
                 match step {
                     Step::Arm(slot, ahead) => {
                         wheel.arm(&mut timers, slot, Tick(now + ahead));
                         let at = (now + ahead).max(now + 1);
-                        let earliest = twin.get(&slot).map_or(at, |armed| at.min(*armed));
-                        twin.insert(slot, earliest);
+                        let earliest = model.get(&slot).map_or(at, |armed| at.min(*armed));
+                        model.insert(slot, earliest);
                     }
                     Step::Disarm(slot) => {
                         wheel.disarm(&mut timers, slot);
-                        twin.remove(&slot);
+                        model.remove(&slot);
                     }
                     Step::Pass(ticks) => {
                         now += ticks;
@@ -206,12 +206,12 @@ mod tests {
                         wheel.poll(&mut timers, Tick(now), &mut due);
                         due.sort_unstable();
                         let expected: Vec<Slot> =
-                            twin.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| *slot).collect();
-                        twin.retain(|_, at| *at > now);
+                            model.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| *slot).collect();
+                        model.retain(|_, at| *at > now);
                         prop_assert_eq!(due, expected);
                     }
                 }
-                prop_assert_eq!(wheel.armed, twin.len());
+                prop_assert_eq!(wheel.armed, model.len());
             }
         }
     }

@@ -1,18 +1,18 @@
-//! The shard under the simulated network: many seeds, every kind of fault, and bugs planted to be found.
+//! The shard under the simulated network: many seeds, every kind of fault, and seeded bugs.
 //!
 //! One seed again: `WEIR_SIM_SEED=17 cargo test -p weir-engine --test simulation -- --nocapture`. More seeds, or longer
 //! ones: `WEIR_SIM_SEEDS=5000`, `WEIR_SIM_EVENTS=100000`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_engine::sim::{Failure, Fault, Plant, Summary, run_seed};
+use weir_engine::sim::{Failure, Fault, SeededBug, Summary, run_seed};
 use weir_wire::CloseReason;
 
 /// Seeds of the plain test run, and events of each.
 const SEEDS: u64 = 256;
 const EVENTS: u64 = 10_000;
 
-/// A planted bug is found within so many seeds.
+/// A seeded bug is found within so many seeds.
 const SEEDS_TO_FIND: u64 = 16;
 
 const THREADS: usize = 2;
@@ -97,12 +97,12 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
 }
 
 #[test]
-fn planted_bugs_are_found() {
-    for plant in Plant::ALL {
-        let found = (0..SEEDS_TO_FIND).find_map(|seed| run_seed(seed, EVENTS, Some(plant)).err());
+fn seeded_bugs_are_found() {
+    for bug in SeededBug::ALL {
+        let found = (0..SEEDS_TO_FIND).find_map(|seed| run_seed(seed, EVENTS, Some(bug)).err());
         match found {
-            Some(failure) => println!("{plant:?} is found: {failure}"),
-            None => panic!("{plant:?} is not found in {SEEDS_TO_FIND} seeds"),
+            Some(failure) => println!("{bug:?} is found: {failure}"),
+            None => panic!("{bug:?} is not found in {SEEDS_TO_FIND} seeds"),
         }
     }
 }

@@ -123,7 +123,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn drop_uncommitted(&mut self, slot: Slot) {
-        let forgets_sealed = self.is_planted_dropped_committed();
+        let forgets_sealed = self.is_seeded_dropped_committed();
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = if forgets_sealed { outbox.keep(0) } else { outbox.keep_remainder() };
         let is_empty = outbox.is_empty();

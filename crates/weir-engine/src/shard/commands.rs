@@ -91,7 +91,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// The slot of an open connection.
     pub(super) fn find(&self, conn: ConnId) -> Option<Slot> {
-        if self.is_planted_stale_slot() {
+        if self.is_seeded_stale_slot() {
             return self.table.find_open_of_any_generation(conn);
         }
         self.table.find_open(conn)

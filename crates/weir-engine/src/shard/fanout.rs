@@ -262,7 +262,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let cursor = walk.cursor;
             walk.cursor += 1;
             share.steps -= 1;
-            if self.is_planted_skip(cursor) {
+            if self.is_seeded_skip(cursor) {
                 continue;
             }
             if let Some(slot) = self.at(&walk, cursor) {
@@ -300,7 +300,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             {
                 let cursor = walk.cursor;
                 walk.cursor += 1;
-                if self.is_planted_skip(cursor) {
+                if self.is_seeded_skip(cursor) {
                     continue;
                 }
                 steps -= 1;

@@ -132,7 +132,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// What was formed to catch up with a topic and has not begun to leave is not told as received.
     pub(super) fn take_back_position(&mut self, slot: Slot, topic: TopicId, epoch: u64) {
-        if epoch == 0 || !self.tells_positions(slot) || self.is_planted_early_position() {
+        if epoch == 0 || !self.tells_positions(slot) || self.is_seeded_early_position() {
             return;
         }
         let lags = self.table[slot].outbox.as_ref().map_or(&[][..], |outbox| &outbox.lags);

@@ -277,7 +277,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Enters a message, of a tick its single ones, into the store of a topic; `slot` needs it.
     fn remember(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
-        let keeps_older = self.is_planted_older_kept();
+        let keeps_older = self.is_seeded_older_kept();
         let messages_max = self.settings.conflation_keys_max;
         let Some(store) = self.latest.topics.get_mut(&topic) else { return };
         if store.met.replace(message.offset()) == Some(message.offset()) {

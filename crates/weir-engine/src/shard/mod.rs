@@ -5,7 +5,7 @@
 //! `close` (ends of connections), `deadlines` (what is due when), `commands` (what the front asks), `fanout` (one
 //! message to many), `latest` (conflation), `resume` (what was missed), `relief` (who gives way when
 //! room is short), `inspect` (looking), `secure` and `tls_table`
-//! (TLS), `websocket` and `forms` (what is not a stream of frames), `plants`
+//! (TLS), `websocket` and `forms` (what is not a stream of frames), `seeded_bugs`
 //! (bugs for the simulator to find).
 
 #[cfg(any(test, feature = "sim"))]
@@ -18,12 +18,12 @@ mod forms;
 mod inspect;
 mod latest;
 mod list;
-mod plants;
 mod rate;
 mod read;
 mod relief;
 mod resume;
 mod secure;
+mod seeded_bugs;
 mod tls_table;
 mod websocket;
 mod write;
@@ -121,7 +121,7 @@ pub(crate) struct Shard<N: Net, F> {
     replies: Vec<u8>,
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
-    plant: Option<crate::sim::Plant>,
+    seeded_bug: Option<crate::seeded_bug::SeededBug>,
     #[cfg(any(test, feature = "sim"))]
     audit: check::Audit,
 }
@@ -222,7 +222,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             replies: Vec::new(),
             stopped: false,
             #[cfg(any(test, feature = "sim"))]
-            plant: None,
+            seeded_bug: None,
             #[cfg(any(test, feature = "sim"))]
             audit: check::Audit::default(),
         }
@@ -360,7 +360,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn arm(&mut self, slot: Slot, at: Tick) {
-        if !self.is_planted_deaf_timer(slot) {
+        if !self.is_seeded_deaf_timer(slot) {
             self.wheel.arm(&mut self.table, slot, at);
         }
     }

@@ -161,7 +161,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn queue_stretch(&mut self, slot: Slot, messages: &[Arc<Message>]) {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
-            messages.len() - usize::from(self.is_planted_short_resume() && messages.len() > 1);
+            messages.len() - usize::from(self.is_seeded_short_resume() && messages.len() > 1);
         let format = self.format(slot);
         let mut bytes = 0;
         for message in &messages[..kept] {

@@ -176,7 +176,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         });
         self.tls.scratch = scratch;
         if let Ok(Some(_)) = &rest {
-            self.plant_reused_nonce(slot);
+            self.seed_reused_nonce(slot);
         }
         rest
     }

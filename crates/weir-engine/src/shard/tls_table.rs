@@ -188,7 +188,7 @@ impl TlsEntry {
         is_open && self.session.as_ref().is_some_and(Session::is_due)
     }
 
-    /// Plants a bug.
+    /// Puts a bug into it.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn repeat_number(&mut self) {
         if let Some(session) = &mut self.session {

@@ -177,7 +177,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         let Begun { mut assembly, whole, .. } = begun;
         let mut at = 0;
-        if whole > 0 && self.is_planted_forgotten_message() {
+        if whole > 0 && self.is_seeded_forgotten_message() {
             at = whole as usize;
         } else if whole > 0 {
             at = whole as usize;
@@ -206,7 +206,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     self.take_control(slot, control, &rest[payload]);
                     return Left::gathered(assembly, at, used);
                 }
-                Ok(Step::Fragment { used }) if self.is_planted_unmoved_fragment() => {
+                Ok(Step::Fragment { used }) if self.is_seeded_unmoved_fragment() => {
                     let (begun, end) = (Begun { assembly, ..Begun::default() }, at + used);
                     return Left::Part(begun, end - assembly.bytes()..end, end);
                 }

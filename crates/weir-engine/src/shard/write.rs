@@ -88,7 +88,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             SlowPolicy::Drop
                 if self.is_stalled(slot)
                     || self.is_held_up(slot)
-                    || self.is_planted_early_skip(slot) =>
+                    || self.is_seeded_early_skip(slot) =>
             {
                 self.count_dropped(DropRule::Slow, 1);
             }
@@ -195,7 +195,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Puts an item, in the connection's format, into its outbox; `false` if the budget had no room and the connection
     /// has ended.
     pub(super) fn push(&mut self, slot: Slot, item: Item, sent: usize) -> bool {
-        if self.is_planted_lost_remainder() && sent > 0 {
+        if self.is_seeded_lost_remainder() && sent > 0 {
             return true;
         }
         let now = self.now;
@@ -377,7 +377,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
-        if !self.is_planted_leak() {
+        if !self.is_seeded_leak() {
             self.lease.give(outbox.charged);
         }
         outbox.charged = 0;

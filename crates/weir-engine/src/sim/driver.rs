@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
-use super::Plant;
 use super::book::Book;
 use super::conn::{Conn, Phase};
 use super::dice::Dice;
@@ -18,6 +17,7 @@ use super::topic::TopicModel;
 use crate::budget::{Budget, Share};
 use crate::command::Command;
 use crate::net::Net;
+use crate::seeded_bug::SeededBug;
 use crate::settings::ShardSettings;
 use crate::slot::Slot;
 use crate::stats::DropRule;
@@ -193,9 +193,9 @@ impl Run {
         run
     }
 
-    /// Plants a bug.
-    pub fn plant(&mut self, plant: Plant) {
-        self.shard.plant(plant);
+    /// Puts a bug into it.
+    pub fn seed_bug(&mut self, bug: SeededBug) {
+        self.shard.seed_bug(bug);
     }
 
     /// Lets `events` events happen, then drains.
@@ -353,11 +353,11 @@ impl Run {
 }
 
 /// Runs one seed; a panic is a failure like any other.
-pub fn run_seed(seed: u64, events: u64, plant: Option<Plant>) -> Result<Summary, Failure> {
+pub fn run_seed(seed: u64, events: u64, bug: Option<SeededBug>) -> Result<Summary, Failure> {
     let outcome = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed);
-        if let Some(plant) = plant {
-            run.plant(plant);
+        if let Some(bug) = bug {
+            run.seed_bug(bug);
         }
         run.run(events)
     });

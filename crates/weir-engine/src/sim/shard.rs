@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Plant;
 use super::link::{PeerId, PeerView};
 use super::net::{Offer, SimNet, SimOffer};
 use crate::budget::Budget;
 use crate::command::{Command, Front, Urgent};
 use crate::mailbox::Mailbox;
 use crate::net::Net;
+use crate::seeded_bug::SeededBug;
 use crate::settings::ShardSettings;
 use crate::shard::{Shard, Slices};
 use crate::slot::Slot;
@@ -93,9 +93,9 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         assert!(self.mailbox.try_urgent(urgent).is_ok(), "the reserved lane is full");
     }
 
-    /// Plants a bug.
-    pub fn plant(&mut self, plant: Plant) {
-        self.shard.plant(plant);
+    /// Puts a bug into it.
+    pub fn seed_bug(&mut self, bug: SeededBug) {
+        self.shard.seed_bug(bug);
     }
 
     /// Makes a turn do less at once: commands taken (and events of readiness), sends of a fan-out, entries that it looks at, connections gathered for,

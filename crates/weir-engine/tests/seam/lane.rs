@@ -1,6 +1,6 @@
 //! Mailboxes: the order of the lane, credits, the reserved lane, and the way back.
 
-use weir_engine::sim::Plant;
+use weir_engine::sim::SeededBug;
 use weir_engine::{Command, ConnId, CreditKind, ShardSettings, TopicId};
 use weir_wire::hot;
 
@@ -118,12 +118,12 @@ fn closing_by_an_operator_overtakes_messages() {
 
 /// Commands for a connection that has gone do not reach who has its slot now; each count meets its end.
 ///
-/// Fails when generations are not compared (`find_open`): the planted bug does that.
+/// Fails when generations are not compared (`find_open`): the seeded bug does that.
 #[test]
 fn a_membership_that_meets_an_old_generation_is_reported() {
-    for plant in [None, Some(Plant::StaleSlot)] {
+    for bug in [None, Some(SeededBug::StaleSlot)] {
         let mut stage = Stage::new();
-        plant.into_iter().for_each(|plant| stage.shard.plant(plant));
+        bug.into_iter().for_each(|bug| stage.shard.seed_bug(bug));
         let old = stage.join();
         stage.shard.peer_reset(old.peer);
         stage.settle();
@@ -134,7 +134,7 @@ fn a_membership_that_meets_an_old_generation_is_reported() {
         stage.publish(1, "published");
         stage.settle();
         let is_kept_apart = stage.heard(new).is_empty() && stage.reported() == ["not entered 1"];
-        assert_eq!(is_kept_apart, plant.is_none());
+        assert_eq!(is_kept_apart, bug.is_none());
     }
 }
 

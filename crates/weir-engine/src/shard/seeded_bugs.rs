@@ -1,0 +1,152 @@
+//! The bugs that the simulator must find, and its ways into a shard. Without it there is nothing of this.
+
+use super::Shard;
+#[cfg(any(test, feature = "sim"))]
+use super::Slices;
+use crate::command::Front;
+use crate::net::Net;
+#[cfg(any(test, feature = "sim"))]
+use crate::seeded_bug::SeededBug;
+use crate::slot::Slot;
+
+#[cfg(any(test, feature = "sim"))]
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(crate) fn net_mut(&mut self) -> &mut N {
+        &mut self.net
+    }
+
+    pub(crate) fn front_mut(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    pub(crate) fn seed_bug(&mut self, bug: SeededBug) {
+        self.seeded_bug = Some(bug);
+    }
+
+    pub(crate) fn cut_turns(&mut self, slices: Slices, recv_bytes: usize) {
+        self.slices = slices;
+        self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
+    }
+
+    pub(super) fn is_seeded_stale_slot(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::StaleSlot)
+    }
+
+    pub(super) fn is_seeded_deaf_timer(&self, slot: Slot) -> bool {
+        self.seeded_bug == Some(SeededBug::DeafTimer) && slot.index() % 8 == 3
+    }
+
+    pub(super) fn is_seeded_lost_remainder(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::LostRemainder)
+    }
+
+    pub(super) fn is_seeded_skip(&self, cursor: u32) -> bool {
+        self.seeded_bug == Some(SeededBug::SkippedSubscriber) && cursor % 16 == 5
+    }
+
+    pub(super) fn is_seeded_leak(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::LeakedBudget)
+    }
+
+    pub(super) fn is_seeded_short_resume(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::ShortResume)
+    }
+
+    pub(super) fn is_seeded_older_kept(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::OlderKept)
+    }
+
+    pub(super) fn is_seeded_dropped_committed(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::DroppedCommitted)
+    }
+
+    /// The bug of a nonce used twice.
+    pub(super) fn seed_reused_nonce(&mut self, slot: Slot) {
+        if self.seeded_bug == Some(SeededBug::ReusedNonce)
+            && let Some(tls) = self.tls.get_mut(self.table[slot].tls)
+        {
+            tls.repeat_number();
+        }
+    }
+
+    pub(super) fn is_seeded_early_skip(&self, slot: Slot) -> bool {
+        let waiting = self.table[slot].outbox.as_ref().map_or(0, |outbox| outbox.bytes());
+        self.seeded_bug == Some(SeededBug::EarlySkip)
+            && waiting > self.settings.high_watermark_bytes / 2
+    }
+
+    pub(super) fn is_seeded_early_position(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::EarlyPosition)
+    }
+
+    pub(super) fn is_seeded_forgotten_message(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::ForgottenMessage)
+    }
+
+    pub(super) fn is_seeded_unmoved_fragment(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::UnmovedFragment)
+    }
+}
+
+#[cfg(not(any(test, feature = "sim")))]
+#[expect(
+    clippy::unused_self,
+    reason = "their counterparts under the simulator look at the seeded bug and count"
+)]
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) const fn is_seeded_stale_slot(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_deaf_timer(&self, _slot: Slot) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_lost_remainder(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_skip(&self, _cursor: u32) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_leak(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_short_resume(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_older_kept(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_dropped_committed(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn seed_reused_nonce(&self, _slot: Slot) {}
+
+    pub(super) const fn is_seeded_early_skip(&self, _slot: Slot) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_early_position(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_forgotten_message(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_unmoved_fragment(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn note_accepted(&self) {}
+
+    pub(super) const fn note_slow(&self, _slot: Slot, _lags: bool) {}
+
+    pub(super) const fn note_sent(&self, _count: u64) {}
+}
