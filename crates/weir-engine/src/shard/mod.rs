@@ -8,6 +8,7 @@
 //! (TLS), `websocket` and `forms` (what is not a stream of frames), `seeded_bugs`
 //! (bugs for the simulator to find).
 
+mod catch_up;
 #[cfg(any(test, feature = "sim"))]
 mod check;
 mod close;
@@ -22,6 +23,7 @@ mod rate;
 mod read;
 mod relief;
 mod resume;
+mod resumes;
 mod secure;
 mod seeded_bugs;
 mod tls_table;
@@ -36,6 +38,7 @@ use crate::budget::{Budget, Lease, Share};
 use crate::command::{CreditKind, Front, Report};
 use crate::id::Priority;
 use crate::mailbox::Inbox;
+use crate::message::Message;
 use crate::net::{Net, Ready};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
@@ -52,7 +55,7 @@ use forms::Positions;
 use latest::Latest;
 use list::SlotList;
 use rate::Rate;
-use resume::Resumes;
+use resumes::Resumes;
 use tls_table::TlsTable;
 
 /// A shard: connections, who is in which topic, what waits, and the loop that serves them.
@@ -89,6 +92,8 @@ pub(crate) struct Shard<N: Net, F> {
     /// The connections that something waits for, to be looked at in turn when room is short.
     waiting: SlotList,
     latest: Latest,
+    /// Messages that one send to a lagging connection gathers; kept for its room.
+    batch: Vec<Arc<Message>>,
     resumes: Resumes,
     positions: Positions,
     fanouts: Fanouts,
@@ -203,6 +208,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             lagging: SlotList::new(|outbox| &mut outbox.lag_links),
             waiting: SlotList::new(|outbox| &mut outbox.wait_links),
             latest: Latest::default(),
+            batch: Vec::new(),
             resumes: Resumes::default(),
             positions: Positions::default(),
             fanouts: Fanouts::default(),

@@ -1,12 +1,5 @@
-//! Resuming: what a connection has missed of a topic, part by part, and its membership with the last part.
-//!
-//! ```text
-//! ──first part──► running ──part──► running ──last part──► member
-//!                    │ at most the low watermark waits: the next part is asked for, once, of one topic at a time
-//!                    └──unsubscribe, end of the connection, topic retired──► over: parts that still come are let go of
-//! ```
+//! Resuming, as a connection meets it: parts of what it has missed, and its membership with the last part.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_wire::{CloseReason, ErrorCode};
@@ -14,75 +7,13 @@ use weir_wire::{CloseReason, ErrorCode};
 use super::Shard;
 use super::commands::topic_of;
 use super::read::error_item;
+use super::resumes::{Ask, RESUME_BYTES};
 use crate::command::{CreditKind, Front, Report, Stretch, StretchBegin};
 use crate::id::TopicId;
 use crate::message::{Item, Message};
 use crate::net::Net;
 use crate::slot::Slot;
 use crate::table::State;
-
-/// The resumes of a shard that have begun and have not had their last part, by connection and topic.
-///
-/// Shape: a tree node each while it runs; a connection's entry knows nothing of them.
-/// Limits: `topics_per_connection_max` counts them with the memberships.
-/// Cost: one look at an empty tree a flush while nobody resumes.
-#[derive(Debug, Default)]
-pub(super) struct Resumes {
-    running: BTreeMap<(Slot, TopicId), Running>,
-}
-
-/// One resume.
-#[derive(Debug, Clone, Copy)]
-struct Running {
-    /// From the front.
-    number: u32,
-    /// Offset up to which its parts have come.
-    after: u64,
-    /// Parts that have come.
-    parts: u32,
-    /// The next part has been asked for.
-    is_asked: bool,
-}
-
-/// What a running resume occupies, with the room that a tree node leaves free.
-const RESUME_BYTES: usize = 64;
-
-impl Resumes {
-    pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty()
-    }
-
-    /// Whether the connection at `slot` resumes `topic`.
-    pub(super) fn is_running(&self, slot: Slot, topic: TopicId) -> bool {
-        self.running.contains_key(&(slot, topic))
-    }
-
-    /// How many topics the connection at `slot` resumes.
-    pub(super) fn count(&self, slot: Slot) -> usize {
-        if self.is_empty() { 0 } else { self.of(slot).count() }
-    }
-
-    fn first_of(&self, slot: Slot) -> Option<TopicId> {
-        if self.is_empty() { None } else { self.of(slot).next().map(|((_, topic), _)| *topic) }
-    }
-
-    fn of(&self, slot: Slot) -> impl Iterator<Item = (&(Slot, TopicId), &Running)> {
-        self.running.range((slot, TopicId(0))..=(slot, TopicId(u32::MAX)))
-    }
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl Resumes {
-    /// What the running resumes have taken from the lease.
-    pub(super) fn charged(&self) -> usize {
-        self.running.len() * RESUME_BYTES
-    }
-
-    /// Slots and topics of the running resumes, and whether their next part has been asked for.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, TopicId, bool)> {
-        self.running.iter().map(|((slot, topic), running)| (*slot, *topic, running.is_asked))
-    }
-}
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Queues a part of what a connection has missed; the last part enters it.
@@ -96,10 +27,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 is_refused = !has_begun && !is_busy && self.table[*slot].state == State::Open;
                 has_begun
             }
-            None => {
-                let running = self.resumes.running.get(&(*slot, topic));
-                running.is_some_and(|running| running.number == resume)
-            }
+            None => self.resumes.is_current(*slot, topic, resume),
         });
         let is_entered = slot.is_some_and(|slot| {
             self.queue_stretch(slot, &messages);
@@ -199,9 +127,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 return self.lease.give(RESUME_BYTES);
             }
         }
-        let first = Running { number, after, parts: 0, is_asked: false };
-        let running = self.resumes.running.entry((slot, topic)).or_insert(first);
-        *running = Running { parts: running.parts.saturating_add(1), ..first };
+        self.resumes.handle_part(slot, topic, number, after);
         self.ask_for_more(slot);
     }
 
@@ -215,41 +141,30 @@ impl<N: Net, F: Front> Shard<N, F> {
         if waiting > self.settings.low_watermark_bytes {
             return;
         }
-        if self.resumes.of(slot).any(|(_, running)| running.is_asked) {
-            return;
-        }
-        let all = (slot, TopicId(0))..=(slot, TopicId(u32::MAX));
-        let running = self.resumes.running.range_mut(all).min_by_key(|(_, running)| running.parts);
-        let Some((key, running)) = running else { return };
-        running.is_asked = true;
-        let (topic, resume, after) = (key.1, running.number, running.after);
+        let Some(Ask { topic, resume, after }) = self.resumes.poll_ask(slot) else { return };
         let conn = self.table.id(self.index, slot);
         self.report(Report::ResumeNext { conn, topic, resume, after }, false);
     }
 
     /// A resume has had its last part, or is called off.
     pub(super) fn end_resume(&mut self, slot: Slot, topic: TopicId) {
-        if self.resumes.running.remove(&(slot, topic)).is_some() {
-            self.lease.give(RESUME_BYTES);
+        let bytes = self.resumes.end(slot, topic);
+        if bytes > 0 {
+            self.lease.give(bytes);
         }
     }
 
     /// The connection ends, and with it what it resumes.
     pub(super) fn end_resumes(&mut self, slot: Slot) {
-        while let Some(topic) = self.resumes.first_of(slot) {
-            self.end_resume(slot, topic);
+        let bytes = self.resumes.end_connection(slot);
+        if bytes > 0 {
+            self.lease.give(bytes);
         }
     }
 
     /// A topic is retired: nobody resumes it any more, as the front has said to those who did.
     pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
-        let mut slots = Vec::new();
-        self.resumes.running.retain(|(slot, other), _| {
-            if *other == topic {
-                slots.push(*slot);
-            }
-            *other != topic
-        });
+        let slots = self.resumes.end_topic(topic);
         self.lease.give(slots.len() * RESUME_BYTES);
         for slot in slots {
             self.ask_for_more(slot);

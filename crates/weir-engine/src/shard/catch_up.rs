@@ -1,0 +1,296 @@
+//! Conflation: connections that lag behind a topic, and how they catch up with it.
+//!
+//! As soon as anything waits for a connection, what a conflating topic sends is not queued for it: the connection *lags*.
+//! Its outbox notes which offsets it has still to get, and the shard keeps the newest message of each key for all who
+//! lag behind the topic. When the socket takes bytes and the queue is empty, they leave in the order of their offsets.
+//!
+//! A connection gets no message from the store that no walk has brought it yet: what it may get ends with the last
+//! message that it met, and what a walk brings it later lies behind that. So a message reaches it either from the store
+//! or from its walk, however far the walks of the topic's messages are for others.
+//!
+//! Who never catches up gets the least recently changed keys. When all keys change between two sends, and always in the
+//! same order, those are the same each time: the last ones come only when there is a pause. A message cannot be passed
+//! over for the sake of others, as offsets must rise: it would be lost if it were its key's last.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use weir_wire::CloseReason;
+use weir_wire::format::Format;
+
+use super::Shard;
+use super::latest::{Due, Held};
+use super::secure::Offered;
+use crate::command::Front;
+use crate::id::TopicId;
+use crate::message::{Item, Message};
+use crate::net::Net;
+use crate::outbox::{GATHER_MAX, Lag};
+use crate::slot::Slot;
+use crate::stats::DropRule;
+use crate::table::State;
+use crate::tls::plaintext_bytes_max;
+
+/// What came of one attempt to let a connection catch up.
+pub(super) enum Progress {
+    /// The socket took all that was offered, or there is more to see to.
+    GoOn,
+    /// The socket refuses, the connection has ended, or nothing is owed.
+    Stop,
+}
+
+impl<N: Net, F: Front> Shard<N, F> {
+    pub(super) fn is_lagging(&self, slot: Slot) -> bool {
+        self.table[slot].outbox.as_ref().is_some_and(|outbox| !outbox.lags.is_empty())
+    }
+
+    /// A message of a conflating topic for a connection that something waits for: it is kept in the store, and the
+    /// connection notes that it is to get it, or a newer one of its key.
+    pub(super) fn lag(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
+        let (now, seen) = (self.now, message.offset());
+        let outbox = self.outbox(slot);
+        if let Some(lag) = outbox.lags.iter_mut().find(|lag| lag.topic == topic) {
+            lag.seen = lag.seen.max(seen);
+            return self.remember(slot, topic, message);
+        }
+        let next = message.singles().first().map_or(seen, |single| single.offset());
+        let is_first = outbox.lags.is_empty();
+        outbox.lags.push(Lag { topic, next, seen });
+        if is_first {
+            outbox.taken_at = now;
+            self.lagging.append(&mut self.table, slot);
+            self.list_waiting(slot);
+            self.note_slow(slot, true);
+        }
+        self.latest.begin_lag(topic);
+        self.arm_next(slot);
+        if self.account(slot) {
+            self.remember(slot, topic, message);
+        } else {
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+    }
+
+    /// Enters a message, of a tick its single ones, into the store of a topic; `slot` needs it.
+    fn remember(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
+        let keeps_older = self.is_seeded_older_kept();
+        let messages_max = self.settings.conflation_keys_max;
+        if !self.latest.meet(topic, message.offset()) {
+            return;
+        }
+        let alone = [Arc::clone(message)];
+        let singles = if message.singles().is_empty() { &alone } else { message.singles() };
+        let mut has_room = true;
+        for single in singles {
+            has_room = self.hold(single);
+            if !has_room {
+                break;
+            }
+            let held = Held::new(Arc::clone(single));
+            // Making room may have ended all who lagged behind it.
+            let Some(replaced) = self.latest.enter(topic, held, messages_max, keeps_older) else {
+                break;
+            };
+            self.count_dropped(DropRule::Conflated, replaced);
+        }
+        if !has_room || !self.account_store(topic) {
+            self.close(slot, CloseReason::BudgetExhausted);
+        }
+    }
+
+    /// Brings what the lease holds for a store in line with what it occupies; `false` if the budget has no room.
+    fn account_store(&mut self, topic: TopicId) -> bool {
+        match self.latest.account(topic) {
+            Due::Give(bytes) => self.lease.give(bytes),
+            Due::Take(bytes) if !self.charge(bytes) => return false,
+            Due::Take(bytes) => {
+                if !self.latest.note_charged(topic, bytes) {
+                    // Making room ended all who lagged behind it.
+                    self.lease.give(bytes);
+                }
+            }
+        }
+        true
+    }
+
+    /// Sends what a lagging connection has still to get, its queue being empty, until it has caught up or the socket
+    /// refuses.
+    pub(super) fn catch_up(&mut self, slot: Slot) {
+        while self.table[slot].state == State::Open
+            && let Some(lag) = self.first_lag(slot).copied()
+        {
+            let mut batch = std::mem::take(&mut self.batch);
+            let expired = self.latest.gather(&lag, self.now, &mut batch);
+            let epoch = batch.first().map_or(0, |message| message.epoch());
+            if !self.form_batch(slot, &mut batch) {
+                batch.clear();
+            }
+            let progress = match expired {
+                Some(offset) => {
+                    if let Some(lag) = self.first_lag(slot) {
+                        lag.next = offset + 1;
+                    }
+                    self.note_accepted();
+                    self.count_dropped(DropRule::Expired, 1);
+                    Progress::GoOn
+                }
+                None if batch.is_empty() => {
+                    self.end_lag(slot, lag.topic);
+                    Progress::GoOn
+                }
+                None if self.is_secure(slot) => self.send_batch_sealed(slot, &batch),
+                None => self.send_batch(slot, &batch),
+            };
+            batch.clear();
+            self.batch = batch;
+            self.take_back_position(slot, lag.topic, epoch);
+            if matches!(progress, Progress::Stop) {
+                return;
+            }
+        }
+    }
+
+    /// Makes each message of a batch as the connection takes it.
+    fn form_batch(&mut self, slot: Slot, batch: &mut [Arc<Message>]) -> bool {
+        if self.format(slot) == Format::Stream {
+            return true;
+        }
+        batch.iter_mut().all(|message| {
+            // A ring may keep it much longer than anybody lags.
+            let formed = self.formed_of_retained(slot, message);
+            let is_there = formed.is_some();
+            *message = formed.unwrap_or_else(|| Arc::clone(message));
+            is_there
+        })
+    }
+
+    fn first_lag(&mut self, slot: Slot) -> Option<&mut Lag> {
+        self.table[slot].outbox.as_mut()?.lags.first_mut()
+    }
+
+    /// Offers messages of the topic that is first in turn to the socket. Of what it takes in part the rest is queued:
+    /// that message is committed; those behind it may still be replaced.
+    fn send_batch(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
+        let format = self.format(slot);
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        for (buf, message) in bufs.iter_mut().zip(batch) {
+            *buf = IoSlice::new(message.bytes(format));
+        }
+        let bytes: usize = batch.iter().map(|message| message.bytes(format).len()).sum();
+        let mut sent = match self.send(slot, &bufs[..batch.len()]) {
+            Ok(sent) => sent,
+            Err(error) => {
+                self.fail(slot, &error);
+                return Progress::Stop;
+            }
+        };
+        let progress = if sent < bytes { Progress::Stop } else { Progress::GoOn };
+        let mut next = None;
+        for message in batch {
+            if sent == 0 {
+                break;
+            }
+            next = Some(message.offset() + 1);
+            self.note_accepted();
+            let whole = message.bytes(format).len();
+            if sent < whole {
+                self.push(slot, Item::Message(Arc::clone(message)), sent);
+                break;
+            }
+            sent -= whole;
+            self.note_sent(1);
+            self.stats.delivered.add(1);
+            self.stats.lag[self.table[slot].priority.index()]
+                .record(self.now.since(message.accepted_at()), 1);
+        }
+        if let Some(next) = next {
+            self.end_batch(slot, next);
+            if let Some(outbox) = &mut self.table[slot].outbox {
+                outbox.taken_at = self.now;
+            }
+        }
+        progress
+    }
+
+    /// The same with TLS: as much of it as one record holds, or one message.
+    fn send_batch_sealed(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
+        let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
+        let format = self.format(slot);
+        let (mut count, mut bytes) = (0, 0);
+        for (buf, message) in bufs.iter_mut().zip(batch) {
+            bytes += message.bytes(format).len();
+            if count > 0 && bytes > plaintext_bytes_max() {
+                break;
+            }
+            *buf = IoSlice::new(message.bytes(format));
+            count += 1;
+        }
+        let Offered { sent, rest } = match self.offer(slot, &mut bufs[..count]) {
+            Ok(offered) => offered,
+            Err(cause) => {
+                self.end_unsendable(slot, &cause);
+                return Progress::Stop;
+            }
+        };
+        for message in &batch[..count] {
+            self.note_accepted();
+            if rest.is_none() {
+                self.note_sent(1);
+                self.stats.delivered.add(1);
+                self.stats.lag[self.table[slot].priority.index()]
+                    .record(self.now.since(message.accepted_at()), 1);
+            }
+        }
+        self.end_batch(slot, batch[count - 1].offset() + 1);
+        let Some(rest) = rest else { return Progress::GoOn };
+        // All are in that record, or it is one message.
+        let items = batch[..count].iter().map(|message| Item::Message(Arc::clone(message)));
+        self.commit(slot, items, sent, rest);
+        Progress::Stop
+    }
+
+    /// A batch has left, or is committed: the next of its topic has the offset `next`.
+    fn end_batch(&mut self, slot: Slot, next: u64) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        if let Some(lag) = outbox.lags.first_mut() {
+            lag.next = next;
+            // The other topics have their turn, so that a busy one starves none.
+            outbox.lags.rotate_left(1);
+        }
+    }
+
+    /// A connection has caught up with a topic, or leaves it: it is live there. Without anything left to get or waiting
+    /// it has no outbox.
+    pub(super) fn end_lag(&mut self, slot: Slot, topic: TopicId) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let Some(at) = outbox.lags.iter().position(|lag| lag.topic == topic) else { return };
+        outbox.lags.remove(at);
+        let is_live = outbox.lags.is_empty();
+        let is_empty = outbox.is_empty();
+        self.lease.give(self.latest.end_lag(topic));
+        if is_live {
+            self.lagging.remove(&mut self.table, slot);
+            if is_empty {
+                self.release_outbox(slot);
+            }
+        }
+    }
+
+    /// The connection ends: it gets nothing more of what it has not met the beginning of.
+    pub(super) fn end_lags(&mut self, slot: Slot) {
+        let Some(outbox) = &mut self.table[slot].outbox else { return };
+        let lags = std::mem::take(&mut outbox.lags);
+        if lags.is_empty() {
+            return;
+        }
+        if self.table[slot].reason == CloseReason::Stalled && !self.is_stalled(slot) {
+            let since = self.table[slot].outbox.as_ref().map_or(self.now, |outbox| outbox.taken_at);
+            self.stats.stall_closed.record(self.now.since(since), 1);
+        }
+        for lag in lags {
+            self.lease.give(self.latest.end_lag(lag.topic));
+        }
+        self.lagging.remove(&mut self.table, slot);
+        self.account(slot);
+    }
+}
