@@ -2,7 +2,7 @@
 
 use weir_wire::{CloseReason, ProstMessage, frame, v1};
 
-use super::fanout::Behind;
+use super::fanouts::Behind;
 use super::{Shard, key_of};
 use crate::command::{Adoption, Command, CreditKind, Front, Report, Urgent};
 use crate::id::{ConnId, TopicId};

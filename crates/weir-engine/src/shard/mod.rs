@@ -1,12 +1,20 @@
-//! One shard: a loop over readiness, commands, fan-outs and deadlines, and what it owns.
+//! One shard: the loop of its thread, and everything that the thread owns.
 //!
-//! Each turn goes through the same stations in the same order; see [`Shard::turn`]. The parts are in files of their
-//! own: `read` (bytes from devices), `rate` (how fast they send), `write` (bytes to devices and flow control),
-//! `close` (ends of connections), `deadlines` (what is due when), `commands` (what the front asks), `fanout` (one
-//! message to many), `latest` (conflation), `resume` (what was missed), `relief` (who gives way when
-//! room is short), `inspect` (looking), `secure` and `tls_table`
-//! (TLS), `websocket` and `forms` (what is not a stream of frames), `seeded_bugs`
-//! (bugs for the simulator to find).
+//! Each turn goes through the same stations in the same order: see [`Shard::turn`].
+//!
+//! Machines own a part of the state. They do no I/O and read no clock; they say what to do next:
+//! - `fanouts`: which messages go to many connections, and whose turn it is;
+//! - `latest`: the newest messages of topics that conflate;
+//! - `resumes`: which parts of what was missed have come;
+//! - `list`, `tls_table`: lists of connections, and their keys.
+//!
+//! The other files are parts of [`Shard`], which does what the machines say:
+//! - from devices: `read`, `rate` (how fast they may send), `secure` (TLS), `websocket`;
+//! - to devices: `write` (sends and flow control), `walk` (fan-outs), `catch_up` (conflation), `resume`, `forms` (formats
+//!   other than a stream of frames);
+//! - from the front: `commands`, `inspect`;
+//! - ends: `close`, `deadlines`, `relief` (who gives way when room is short);
+//! - for tests alone: `check` (invariants), `seeded_bugs`.
 
 mod catch_up;
 #[cfg(any(test, feature = "sim"))]
@@ -14,7 +22,7 @@ mod check;
 mod close;
 mod commands;
 mod deadlines;
-mod fanout;
+mod fanouts;
 mod forms;
 mod inspect;
 mod latest;
@@ -27,6 +35,7 @@ mod resumes;
 mod secure;
 mod seeded_bugs;
 mod tls_table;
+mod walk;
 mod websocket;
 mod write;
 
@@ -50,7 +59,7 @@ use crate::time::{Nanos, TICK, Tick, ticks};
 use crate::topics::Topics;
 use crate::wheel::Wheel;
 use close::Draining;
-use fanout::Fanouts;
+use fanouts::Fanouts;
 use forms::Positions;
 use latest::Latest;
 use list::SlotList;

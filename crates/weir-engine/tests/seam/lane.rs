@@ -11,7 +11,7 @@ const FIRST: ConnId = ConnId::from_u64(1 << 24);
 
 /// Nothing overtakes a connection's welcome: neither the answer to what it has sent ahead, nor a broadcast.
 ///
-/// Fails when a connection is read from before it (`read_open`), or a broadcast reaches it then (`at` in fanout.rs).
+/// Fails when a connection is read from before it (`read_open`), or a broadcast reaches it then (`at` in walk.rs).
 #[test]
 fn nothing_passes_the_welcome() {
     let mut stage = Stage::new();

@@ -120,7 +120,7 @@ fn gathered_messages_are_not_conflated_for_who_keeps_up() {
 
 /// A gathering that sends in between, to see who keeps up, sends no more in a turn than any other fan-out.
 ///
-/// Fails when those sends are not taken from the turn's share (`walk_gathering` in fanout.rs).
+/// Fails when those sends are not taken from the turn's share (`walk_gathering` in walk.rs).
 #[test]
 fn what_a_gathering_sends_in_between_counts() {
     let mut stage = Stage::with_settings(low_marks());

@@ -1,0 +1,328 @@
+//! The fan-outs of a shard: which walks there are, whose turn it is, and what waits behind them.
+//!
+//! [`Fanouts`] sends nothing and knows no connections but by their slots. It says what to do next, and the shard does
+//! it (`walk`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_wire::CloseReason;
+
+use crate::id::{ConnId, Priority, TopicId};
+use crate::message::Message;
+use crate::outbox::GATHER_MAX;
+use crate::slot::Slot;
+use crate::time::Nanos;
+
+/// The fan-outs of a shard.
+///
+/// The fan-out of a message is a walk for each priority of connections that it is for. Walks are ranked, by the
+/// priority of the connections first and then by that of the message; a lower rank goes on only while no higher one has
+/// anything to do, and within a rank walks go on in order of arrival. All messages of a topic are of one priority, so
+/// that each of its members gets them in order.
+///
+/// A walk that is alone in its rank sends as it goes. When several wait, what they owe one connection leaves in one
+/// gathered send: they walk first, each putting its message into the outboxes, and then every connection touched is
+/// flushed once.
+///
+/// ```text
+/// waiting ──walk (direct: send as it goes)─────────────────────► ended
+///         └─walk (gather: into outboxes)──► walked ──flushed──► ended
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Fanouts {
+    ranks: [Rank; RANKS],
+    /// Messages of which a walk has not ended, and the places among them that are free.
+    running: Vec<Running>,
+    free: Vec<u32>,
+    /// Messages whose fan-out has begun.
+    begun: u64,
+    /// What stood in the lane behind so many messages, and waits until these have been walked.
+    behind: VecDeque<(u64, Behind)>,
+}
+
+/// A rank for each priority of connections and of messages.
+const RANKS: usize = Priority::COUNT * Priority::COUNT;
+
+/// What the fan-outs need next, in the rank with this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To walk its first walk, and send as it goes.
+    Send(usize),
+    /// To walk, and gather.
+    Gather(usize),
+    /// To flush what was gathered.
+    Flush(usize),
+}
+
+/// What is sent in one go without much copying: some microseconds.
+pub(super) const LITTLE_BYTES: usize = 16 * 1024;
+
+/// The walks of one rank.
+#[derive(Debug, Default)]
+pub(super) struct Rank {
+    /// In order of arrival; the first is being walked.
+    waiting: VecDeque<Walk>,
+    /// Walked, not yet flushed.
+    walked: Vec<Walk>,
+    /// Connections that the gathering has touched, and how many of them are flushed. Whom a higher rank has flushed
+    /// meanwhile stays in the list.
+    touched: Vec<Slot>,
+    flushed: usize,
+}
+
+/// A message of which a walk has not ended.
+#[derive(Debug)]
+struct Running {
+    walks: u8,
+    began: Option<Nanos>,
+}
+
+/// One message on its way to the connections of one priority.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pub(super) message: Arc<Message>,
+    pub(super) over: Over,
+    pub(super) priority: Priority,
+    /// Its message, by place among the running ones and by number in order of arrival.
+    running: u32,
+    number: u64,
+    pub(super) cursor: u32,
+    /// Where the walk ends: it reaches whom it found when it was taken from the lane.
+    pub(super) end: u32,
+}
+
+/// An end that leaves what stood before it in the lane to those who are ended.
+#[derive(Debug)]
+pub(super) enum Behind {
+    Evict(ConnId, CloseReason),
+    Drain { over: Duration, retry_after_ms: (u32, u32), seed: u64 },
+}
+
+/// What a walk goes over.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Over {
+    Topic(TopicId),
+    /// All slots whose connection was welcomed before this number.
+    All {
+        before: u32,
+    },
+}
+
+impl Over {
+    /// The topic; `TopicId::NONE` of a broadcast.
+    pub(super) fn topic(self) -> TopicId {
+        match self {
+            Over::Topic(topic) => topic,
+            Over::All { .. } => TopicId::NONE,
+        }
+    }
+}
+
+impl Fanouts {
+    pub(super) fn is_busy(&self) -> bool {
+        self.ranks.iter().any(Rank::is_busy)
+    }
+
+    /// Messages whose fan-out has begun and not ended.
+    pub(super) fn len(&self) -> usize {
+        self.running.len() - self.free.len()
+    }
+
+    /// Begins a walk for each priority of connections for which there is one; `ends`: how far each goes. `false`: there
+    /// is none.
+    pub(super) fn begin(
+        &mut self,
+        message: &Arc<Message>,
+        over: Over,
+        ends: [u32; Priority::COUNT],
+    ) -> bool {
+        let walks = ends.map(|end| u8::from(end > 0)).iter().sum();
+        if walks == 0 {
+            return false;
+        }
+        let number = self.begun;
+        let running = self.add(Running { walks, began: None });
+        for (priority, end) in Priority::ALL.into_iter().zip(ends).filter(|(_, end)| *end > 0) {
+            let message = Arc::clone(message);
+            let rank = priority.index() * Priority::COUNT + message.priority().index();
+            let walk = Walk { message, over, priority, running, number, cursor: 0, end };
+            self.ranks[rank].waiting.push_back(walk);
+        }
+        true
+    }
+
+    /// What to do next; `None`: nothing. `is_tight`: little is left of the byte budget, and an outbox each is some 200
+    /// bytes. `touched_max`: a gathering ends with so many connections.
+    pub(super) fn poll_step(
+        &self,
+        is_tight: impl FnOnce() -> bool,
+        touched_max: usize,
+    ) -> Option<Step> {
+        let number = self.ranks.iter().position(Rank::is_busy)?;
+        let (rank, is_tight) = (&self.ranks[number], is_tight());
+        let is_alone = rank.waiting.len() == 1 || is_tight;
+        Some(if rank.touched.is_empty() && is_alone {
+            Step::Send(number)
+        } else if !rank.touched.is_empty() && (is_tight || rank.is_gathered(touched_max)) {
+            Step::Flush(number)
+        } else {
+            Step::Gather(number)
+        })
+    }
+
+    /// The rank with this number.
+    pub(super) fn rank(&mut self, rank: usize) -> &mut Rank {
+        &mut self.ranks[rank]
+    }
+
+    /// Takes the first walk of a rank, which goes on, or begins, at `now`.
+    pub(super) fn take_walk(&mut self, rank: usize, now: Nanos) -> Option<Walk> {
+        let walk = self.ranks[rank].waiting.pop_front()?;
+        self.running[walk.running as usize].began.get_or_insert(now);
+        Some(walk)
+    }
+
+    /// A walk has ended and what it sent is sent. With the last one of a message its fan-out has ended: returns when
+    /// that began.
+    pub(super) fn end_walk(&mut self, walk: &Walk, now: Nanos) -> Option<Nanos> {
+        let running = &mut self.running[walk.running as usize];
+        running.walks -= 1;
+        if running.walks > 0 {
+            return None;
+        }
+        self.free.push(walk.running);
+        Some(running.began.unwrap_or(now))
+    }
+
+    /// Puts an end behind the messages that have begun.
+    pub(super) fn put_behind(&mut self, behind: Behind) {
+        self.behind.push_back((self.begun, behind));
+    }
+
+    /// The next end whose messages have all been walked.
+    pub(super) fn poll_behind(&mut self) -> Option<Behind> {
+        let (messages, _) = self.behind.front()?;
+        if *messages > self.walked_before() {
+            return None;
+        }
+        self.behind.pop_front().map(|(_, behind)| behind)
+    }
+
+    fn add(&mut self, running: Running) -> u32 {
+        self.begun += 1;
+        if let Some(place) = self.free.pop() {
+            self.running[place as usize] = running;
+            return place;
+        }
+        self.running.push(running);
+        u32::try_from(self.running.len() - 1).expect("no more messages than the lane has credits")
+    }
+
+    /// All messages before this number have been walked.
+    fn walked_before(&self) -> u64 {
+        let first = |rank: &Rank| rank.waiting.front().map(|walk| walk.number);
+        self.ranks.iter().filter_map(first).min().unwrap_or(self.begun)
+    }
+}
+
+impl Rank {
+    fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.touched.is_empty()
+    }
+
+    /// A gathering is over when all have walked, when as many have as one send can gather, when it has touched very
+    /// many, or once flushing has begun.
+    fn is_gathered(&self, touched_max: usize) -> bool {
+        self.waiting.is_empty()
+            || self.is_full()
+            || self.flushed > 0
+            || self.touched.len() >= touched_max
+    }
+
+    /// As many have walked as one send can gather.
+    pub(super) fn is_full(&self) -> bool {
+        self.walked.len() >= GATHER_MAX
+    }
+
+    /// Puts a walk back that has not come to its end.
+    pub(super) fn put_back(&mut self, walk: Walk) {
+        self.waiting.push_front(walk);
+    }
+
+    /// A walk has come to its end, and what it gathered is to be flushed.
+    pub(super) fn put_walked(&mut self, walk: Walk) {
+        self.walked.push(walk);
+    }
+
+    /// The walks that have come to their end, once all that they gathered is flushed. [`Rank::keep`] takes the vector
+    /// back.
+    pub(super) fn take_flushed(&mut self) -> Vec<Walk> {
+        if self.flushed < self.touched.len() {
+            return Vec::new();
+        }
+        self.touched.clear();
+        self.flushed = 0;
+        std::mem::take(&mut self.walked)
+    }
+
+    /// Keeps the room of a vector that [`Rank::take_flushed`] has given, and that is empty now.
+    pub(super) fn keep(&mut self, emptied: Vec<Walk>) {
+        if self.walked.capacity() == 0 {
+            self.walked = emptied;
+        }
+    }
+
+    /// Lists a connection that was gathered for.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        self.touched.push(slot);
+    }
+
+    /// How many connections are listed.
+    pub(super) fn touched(&self) -> usize {
+        self.touched.len()
+    }
+
+    /// Before flushing begins: puts the connections in front that have little to be sent, where large messages were
+    /// gathered. Otherwise a topic with large messages and many members would delay all others of its rank.
+    pub(super) fn put_small_first(&mut self, is_small: impl Fn(Slot) -> bool) {
+        if self.flushed > 0 {
+            return;
+        }
+        let gathered: usize = self.walked.iter().map(|walk| walk.message.occupied_bytes()).sum();
+        if gathered <= LITTLE_BYTES {
+            return;
+        }
+        let mut small = 0;
+        for index in 0..self.touched.len() {
+            if is_small(self.touched[index]) {
+                self.touched.swap(small, index);
+                small += 1;
+            }
+        }
+    }
+
+    /// The next connection to flush; `None` when all are.
+    pub(super) fn poll_flush(&mut self) -> Option<Slot> {
+        let slot = self.touched.get(self.flushed).copied()?;
+        self.flushed += 1;
+        Some(slot)
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Fanouts {
+    /// Commands that wait for walks to end.
+    pub(super) fn commands_waiting(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// Walks over the members of a topic that are of one priority, begun and not ended.
+    pub(super) fn walks_over(&self, priority: Priority, id: TopicId) -> usize {
+        let is_over = |walk: &&Walk| {
+            walk.priority == priority && matches!(walk.over, Over::Topic(topic) if topic == id)
+        };
+        self.ranks.iter().flat_map(|rank| &rank.waiting).filter(is_over).count()
+    }
+}
