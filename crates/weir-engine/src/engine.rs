@@ -13,7 +13,7 @@ use crate::mailbox::{Full, Mailbox};
 use crate::settings::ShardSettings;
 use crate::shard::Shard;
 use crate::stats::ShardStats;
-use crate::sys::{Epoll, bell};
+use crate::sys::{Epoll, waker};
 
 /// The shards of a process.
 pub struct Engine {
@@ -108,15 +108,15 @@ fn start_shard(
     settings: &ShardSettings,
     budget: &Arc<Budget>,
 ) -> io::Result<Handle> {
-    let (bell, ring) = bell()?;
+    let (wakes, waker) = waker()?;
     let capacities = [settings.lane_capacity, settings.control_capacity];
-    let (mailbox, inbox) = Mailbox::new(capacities, settings.reserved_capacity, ring);
+    let (mailbox, inbox) = Mailbox::new(capacities, settings.reserved_capacity, waker);
     let stats = Arc::new(ShardStats::default());
     let (settings, budget, shard_stats) =
         (settings.clone(), Arc::clone(budget), Arc::clone(&stats));
     let (answer, started) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
-        let net = cpu.map_or(Ok(()), pin).and_then(|()| Epoll::new(bell));
+        let net = cpu.map_or(Ok(()), pin).and_then(|()| Epoll::new(wakes));
         match net {
             Ok(net) => {
                 let mut shard = Shard::new(index, net, front, inbox, settings, budget, shard_stats);

@@ -8,7 +8,6 @@ mod atomics;
 mod budget;
 mod chunks;
 mod command;
-mod doze;
 mod engine;
 mod id;
 mod mailbox;
@@ -22,6 +21,7 @@ mod settings;
 mod shard;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+mod sleep_flag;
 mod slot;
 mod stats;
 mod sys;
@@ -42,7 +42,7 @@ pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport
 pub use mailbox::Detached;
 pub use mailbox::{Credit, Full, Mailbox};
 pub use message::{Item, Message, TopicMessage};
-pub use net::{Bell, Net, Ready};
+pub use net::{Net, Ready, Waker};
 pub use settings::ShardSettings;
 pub use stats::{Cell, ConnectionLevel, DropRule, Durations, ShardStats};
 pub use sys::{ThreadShare, datagrams};

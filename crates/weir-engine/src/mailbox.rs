@@ -1,12 +1,12 @@
-//! Mailboxes: how the front reaches a shard. Two bounded lanes and a bell.
+//! Mailboxes: how the front reaches a shard. Two bounded lanes and a waker.
 
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::command::{Command, CreditKind, Urgent};
-use crate::doze::{Credits, Doze};
-use crate::net::Bell;
+use crate::net::Waker;
+use crate::sleep_flag::{Credits, SleepFlag};
 
 /// The front's end of one shard's mailbox.
 ///
@@ -31,8 +31,8 @@ struct Shared<S> {
     /// commands in the lane + commands being carried out = capacity. So a push after a taken credit always finds room.
     credits: [Credits; CreditKind::COUNT],
     capacities: [usize; CreditKind::COUNT],
-    doze: Doze,
-    bell: Bell,
+    sleep_flag: SleepFlag,
+    waker: Waker,
 }
 
 /// The right to push one command; returned unused when dropped.
@@ -50,15 +50,15 @@ impl<S> Mailbox<S> {
     pub(crate) fn new(
         capacities: [usize; CreditKind::COUNT],
         reserved_capacity: usize,
-        bell: Bell,
+        waker: Waker,
     ) -> (Mailbox<S>, Inbox<S>) {
         let shared = Arc::new(Shared {
             lane: ArrayQueue::new(capacities.iter().sum()),
             reserved: ArrayQueue::new(reserved_capacity),
             credits: capacities.map(Credits::new),
             capacities,
-            doze: Doze::new(),
-            bell,
+            sleep_flag: SleepFlag::new(),
+            waker,
         });
         (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
     }
@@ -87,13 +87,13 @@ impl<S> Mailbox<S> {
     /// Pushes to the reserved lane, or gives the request back when it is full.
     pub fn try_urgent(&self, urgent: Urgent) -> Result<(), Full> {
         self.shared.reserved.push(urgent).map_err(Full)?;
-        self.shared.ring();
+        self.shared.wake();
         Ok(())
     }
 
-    /// Rings the bell if the shard sleeps: for the front, when it has made room on the way back, or has pushed quietly.
-    pub fn nudge(&self) {
-        self.shared.ring();
+    /// Wakes the shard if it sleeps. The front calls it when it has made room on the way back, or has pushed quietly.
+    pub fn wake(&self) {
+        self.shared.wake();
     }
 
     /// Commands in the lane or being carried out.
@@ -128,10 +128,10 @@ impl<S> Credit<'_, S> {
     pub fn push(self, command: Command<S>) {
         let mailbox = self.mailbox;
         self.push_quietly(command);
-        mailbox.shared.ring();
+        mailbox.shared.wake();
     }
 
-    /// Likewise, but lets a shard that sleeps sleep on: [`Mailbox::nudge`] is to follow soon, for this command and for
+    /// Likewise, but lets a shard that sleeps sleep on: [`Mailbox::wake`] is to follow soon, for this command and for
     /// others.
     pub fn push_quietly(self, command: Command<S>) {
         debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
@@ -170,12 +170,12 @@ impl<S> Inbox<S> {
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self) -> bool {
         let shared = &self.shared;
-        shared.doze.try_sleep(|| shared.lane.is_empty() && shared.reserved.is_empty())
+        shared.sleep_flag.try_sleep(|| shared.lane.is_empty() && shared.reserved.is_empty())
     }
 
     /// The shard has stopped waiting.
-    pub(crate) fn wake(&self) {
-        self.shared.doze.wake();
+    pub(crate) fn note_awake(&self) {
+        self.shared.sleep_flag.note_awake();
     }
 }
 
@@ -188,10 +188,10 @@ impl<S> Shared<S> {
         self.capacities[kind as usize].saturating_sub(self.credits(kind).free())
     }
 
-    /// After a push: rings once per sleep, and not at all while the shard is up.
-    fn ring(&self) {
-        if self.doze.must_ring() {
-            (self.bell)();
+    /// After a push: wakes the shard once per sleep, and does nothing while the shard is awake.
+    fn wake(&self) {
+        if self.sleep_flag.must_wake() {
+            (self.waker)();
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::id::Priority;
 use crate::time::Nanos;
 
-/// Rings a thread out of its wait; called only while it sleeps.
-pub type Bell = Box<dyn Fn() + Send + Sync>;
+/// Wakes a thread out of its wait. Called only while the thread sleeps.
+pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The network under a shard.
 ///
@@ -32,7 +32,7 @@ pub trait Net {
     ) -> io::Result<Self::Socket>;
 
     /// Waits for readiness and appends it to `ready`: that of high priority, then that of at most `count_max` others.
-    /// Returns early when the bell rings. `None`: for as long as it takes.
+    /// Returns early when the waker is used. `None`: for as long as it takes.
     fn wait(
         &mut self,
         ready: &mut Vec<Ready>,

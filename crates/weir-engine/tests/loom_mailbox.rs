@@ -1,72 +1,72 @@
-//! The protocols under the mailbox in every interleaving: no push is slept through, no ring is wasted, and a credit is
+//! The protocols under the mailbox in every interleaving: no push is slept through, no wake is wasted, and a credit is
 //! room in the lane.
 //!
-//! The code under test is `src/doze.rs` itself, compiled once more with loom's atomics, so this runs with the plain
+//! The code under test is `src/sleep_flag.rs` itself, compiled once more with loom's atomics, so this runs with the plain
 //! tests and needs no build of its own. The queue is only two counters, weaker in their ordering than the real lane:
 //! whatever holds here does not lean on the queue. Each rule is also broken on purpose, and loom finds it.
 
 mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 }
-#[path = "../src/doze.rs"]
-mod doze;
+#[path = "../src/sleep_flag.rs"]
+mod sleep_flag;
 
 use std::sync::Arc;
 
 use atomics::{AtomicBool, AtomicUsize, Ordering, fence};
-use doze::{Credits, Doze};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use sleep_flag::{Credits, SleepFlag};
 
 /// What producers and the consumer agree by: the real thing, or one that is broken.
 trait Protocol: Send + Sync + 'static {
     fn new() -> Self;
     fn try_sleep(&self, is_idle: impl FnOnce() -> bool) -> bool;
-    fn wake(&self);
-    fn must_ring(&self) -> bool;
+    fn note_awake(&self);
+    fn must_wake(&self) -> bool;
 }
 
-impl Protocol for Doze {
+impl Protocol for SleepFlag {
     fn new() -> Self {
-        Doze::new()
+        SleepFlag::new()
     }
 
     fn try_sleep(&self, is_idle: impl FnOnce() -> bool) -> bool {
-        Doze::try_sleep(self, is_idle)
+        SleepFlag::try_sleep(self, is_idle)
+    }
+
+    fn note_awake(&self) {
+        SleepFlag::note_awake(self);
+    }
+
+    fn must_wake(&self) -> bool {
+        SleepFlag::must_wake(self)
+    }
+}
+
+/// Stands for the eventfd: a wake stays until it is seen.
+struct Waker {
+    pending: Mutex<usize>,
+    woken: Condvar,
+    wakes: AtomicUsize,
+}
+
+impl Waker {
+    fn new() -> Self {
+        Self { pending: Mutex::new(0), woken: Condvar::new(), wakes: AtomicUsize::new(0) }
     }
 
     fn wake(&self) {
-        Doze::wake(self);
-    }
-
-    fn must_ring(&self) -> bool {
-        Doze::must_ring(self)
-    }
-}
-
-/// Stands for the eventfd: a ring stays until it is heard.
-struct Bell {
-    pending: Mutex<usize>,
-    rung: Condvar,
-    rings: AtomicUsize,
-}
-
-impl Bell {
-    fn new() -> Self {
-        Self { pending: Mutex::new(0), rung: Condvar::new(), rings: AtomicUsize::new(0) }
-    }
-
-    fn ring(&self) {
-        self.rings.fetch_add(1, Ordering::Relaxed);
+        self.wakes.fetch_add(1, Ordering::Relaxed);
         *self.pending.lock().expect("nobody panics under the lock") += 1;
-        self.rung.notify_one();
+        self.woken.notify_one();
     }
 
-    /// Hears what has been rung; waits for it if it `may_wait`.
+    /// Takes the wakes that have come; waits for one if it `may_wait`.
     fn wait(&self, may_wait: bool) {
         let mut pending = self.pending.lock().expect("nobody panics under the lock");
         while may_wait && *pending == 0 {
-            pending = self.rung.wait(pending).expect("nobody panics under the lock");
+            pending = self.woken.wait(pending).expect("nobody panics under the lock");
         }
         *pending = 0;
     }
@@ -75,14 +75,14 @@ impl Bell {
 struct Mailbox<P> {
     pushed: AtomicUsize,
     protocol: P,
-    bell: Bell,
+    waker: Waker,
 }
 
 impl<P: Protocol> Mailbox<P> {
     fn push(&self) {
         self.pushed.fetch_add(1, Ordering::Release);
-        if self.protocol.must_ring() {
-            self.bell.ring();
+        if self.protocol.must_wake() {
+            self.waker.wake();
         }
     }
 
@@ -97,8 +97,8 @@ impl<P: Protocol> Mailbox<P> {
             }
             announced += 1;
             let may_wait = self.protocol.try_sleep(|| self.pushed.load(Ordering::Acquire) == taken);
-            self.bell.wait(may_wait);
-            self.protocol.wake();
+            self.waker.wait(may_wait);
+            self.protocol.note_awake();
         }
     }
 }
@@ -111,7 +111,7 @@ fn run_mailbox<P: Protocol>(producers: usize, preemptions_max: Option<usize>) {
         let mailbox = Arc::new(Mailbox {
             pushed: AtomicUsize::new(0),
             protocol: P::new(),
-            bell: Bell::new(),
+            waker: Waker::new(),
         });
         let producers: Vec<_> = (0..producers)
             .map(|_| {
@@ -123,19 +123,19 @@ fn run_mailbox<P: Protocol>(producers: usize, preemptions_max: Option<usize>) {
         for producer in producers {
             producer.join().expect("a producer does not panic");
         }
-        let rings = mailbox.bell.rings.load(Ordering::Relaxed);
-        assert!(rings <= announced, "at most one ring a sleep");
+        let wakes = mailbox.waker.wakes.load(Ordering::Relaxed);
+        assert!(wakes <= announced, "at most one wake a sleep");
     });
 }
 
 #[test]
-fn no_push_is_slept_through_and_a_sleep_is_rung_out_of_once() {
-    run_mailbox::<Doze>(1, None);
+fn no_push_is_slept_through_and_a_sleep_ends_by_one_wake() {
+    run_mailbox::<SleepFlag>(1, None);
 }
 
 #[test]
 fn the_same_holds_for_two_producers() {
-    run_mailbox::<Doze>(2, Some(PREEMPTIONS_MAX));
+    run_mailbox::<SleepFlag>(2, Some(PREEMPTIONS_MAX));
 }
 
 /// Three threads in every interleaving take many minutes; what is broken here on purpose shows with two.
@@ -156,11 +156,11 @@ impl Protocol for LooksFirst {
         is_idle
     }
 
-    fn wake(&self) {
+    fn note_awake(&self) {
         self.0.swap(false, Ordering::SeqCst);
     }
 
-    fn must_ring(&self) -> bool {
+    fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.swap(false, Ordering::SeqCst)
     }
@@ -185,11 +185,11 @@ impl Protocol for NoFence {
         is_idle()
     }
 
-    fn wake(&self) {
+    fn note_awake(&self) {
         self.0.swap(false, Ordering::AcqRel);
     }
 
-    fn must_ring(&self) -> bool {
+    fn must_wake(&self) -> bool {
         self.0.load(Ordering::Acquire) && self.0.swap(false, Ordering::AcqRel)
     }
 }
@@ -200,7 +200,7 @@ fn without_fences_a_push_is_lost() {
     run_mailbox::<NoFence>(1, None);
 }
 
-/// Rings without taking the announcement down.
+/// Wakes without taking the announcement down.
 struct StaysUp(AtomicBool);
 
 impl Protocol for StaysUp {
@@ -214,19 +214,19 @@ impl Protocol for StaysUp {
         is_idle()
     }
 
-    fn wake(&self) {
+    fn note_awake(&self) {
         self.0.swap(false, Ordering::SeqCst);
     }
 
-    fn must_ring(&self) -> bool {
+    fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::SeqCst)
     }
 }
 
 #[test]
-#[should_panic(expected = "at most one ring a sleep")]
-fn an_announcement_that_stays_up_is_rung_twice() {
+#[should_panic(expected = "at most one wake a sleep")]
+fn an_announcement_that_stays_up_wakes_twice() {
     run_mailbox::<StaysUp>(2, Some(PREEMPTIONS_MAX));
 }
 

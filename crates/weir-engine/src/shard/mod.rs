@@ -294,7 +294,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             // Only a fault of ours can end here (a bad descriptor, bad memory); going on would spin.
             panic!("waiting for readiness failed: {error}");
         }
-        self.inbox.wake();
+        self.inbox.note_awake();
         self.now = self.net.now().max(self.now);
     }
 

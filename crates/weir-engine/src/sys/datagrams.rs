@@ -20,7 +20,7 @@ use rustix::net::{
 pub use batch::{Inbox, Outbox, Received, Sent};
 pub use peer::Peer;
 
-use crate::net::Bell;
+use crate::net::Waker;
 
 /// Sockets on one address, among which the kernel shares out what comes: all of one sender's port to the same one.
 ///
@@ -28,7 +28,7 @@ use crate::net::Bell;
 #[derive(Debug)]
 pub struct DatagramSocket {
     fd: OwnedFd,
-    bell: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
 }
 
 /// How a [`DatagramSocket`] is to be.
@@ -96,8 +96,8 @@ impl DatagramSocket {
             }
         }
         bind(&fd, &addr)?;
-        let (bell, _) = super::bell()?;
-        Ok(DatagramSocket { fd, bell })
+        let (waker, _) = super::waker()?;
+        Ok(DatagramSocket { fd, waker })
     }
 
     /// Where it is bound.
@@ -133,21 +133,21 @@ impl DatagramSocket {
     }
 
     /// What ends a [`DatagramSocket::wait`] from any thread.
-    pub fn bell(&self) -> Bell {
-        let bell = Arc::clone(&self.bell);
+    pub fn waker(&self) -> Waker {
+        let waker = Arc::clone(&self.waker);
         Box::new(move || {
             // A counter that is full has been ringing all along.
-            let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&*waker, &1_u64.to_ne_bytes());
         })
     }
 
-    /// Waits for a datagram, for the bell, or for so long.
+    /// Waits for a datagram, for the waker, or for so long.
     ///
-    /// Cost: a syscall, and one more if the bell has rung.
+    /// Cost: a syscall, and one more if it was used.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut fds, timeout.as_ref()) {
@@ -156,7 +156,7 @@ impl DatagramSocket {
         }
         if !fds[1].revents().is_empty() {
             let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.bell, &mut count);
+            let _ = rustix::io::read(&*self.waker, &mut count);
         }
         Ok(())
     }

@@ -16,11 +16,11 @@ use rustix::net::{
 };
 
 use crate::id::Priority;
-use crate::net::Bell;
+use crate::net::Waker;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
 
-/// A shard's epoll and its bell.
+/// A shard's epoll and the descriptor of its waker.
 ///
 /// Sockets are registered once, edge-triggered for reading and writing, and never touched again until they close:
 /// a stall costs no syscall beyond the send that was refused.
@@ -30,7 +30,7 @@ use crate::time::Nanos;
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     high: OwnedFd,
-    bell: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
     events_high: Vec<epoll::Event>,
 }
@@ -44,22 +44,22 @@ pub(crate) struct Socket {
 
 /// Events taken from one look at the sockets of high priority.
 const HIGH_EVENTS_MAX: usize = 256;
-/// The keys of the bell and of the epoll for high priority; no slot has them.
-const BELL_KEY: u64 = u64::MAX;
+/// The keys of the waker and of the epoll for high priority; no slot has them.
+const WAKER_KEY: u64 = u64::MAX;
 const HIGH_KEY: u64 = u64::MAX - 1;
 /// What sockets are registered for.
 const SOCKET_FLAGS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 impl Epoll {
-    /// An epoll for the calling thread that listens to `bell`.
-    pub(crate) fn new(bell: Arc<OwnedFd>) -> io::Result<Epoll> {
+    /// An epoll for the calling thread that listens to `waker`.
+    pub(crate) fn new(waker: Arc<OwnedFd>) -> io::Result<Epoll> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let high = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(BELL_KEY), edge)?;
+        epoll::add(&epoll, &*waker, epoll::EventData::new_u64(WAKER_KEY), edge)?;
         epoll::add(&epoll, &high, epoll::EventData::new_u64(HIGH_KEY), EventFlags::IN)?;
-        Ok(Epoll { epoll, high, bell, events: Vec::new(), events_high: Vec::new() })
+        Ok(Epoll { epoll, high, waker, events: Vec::new(), events_high: Vec::new() })
     }
 }
 
@@ -88,15 +88,15 @@ fn ready_of(event: epoll::Event) -> Ready {
     }
 }
 
-/// A bell, and what rings it from any thread.
-pub(crate) fn bell() -> io::Result<(Arc<OwnedFd>, Bell)> {
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let ringer = Arc::clone(&bell);
-    let ring = move || {
+/// The descriptor that a waker writes to, and the waker, which any thread may use.
+pub(crate) fn waker() -> io::Result<(Arc<OwnedFd>, Waker)> {
+    let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let written = Arc::clone(&waker);
+    let wake = move || {
         // A counter that is full has been ringing all along.
-        let _ = rustix::io::write(&*ringer, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*written, &1_u64.to_ne_bytes());
     };
-    Ok((bell, Box::new(ring)))
+    Ok((waker, Box::new(wake)))
 }
 
 impl Net for Epoll {
@@ -130,9 +130,9 @@ impl Net for Epoll {
         }
         for event in events.drain(..) {
             match event.data.u64() {
-                BELL_KEY => {
+                WAKER_KEY => {
                     let mut count = [0; 8];
-                    let _ = rustix::io::read(&*self.bell, &mut count);
+                    let _ = rustix::io::read(&*self.waker, &mut count);
                 }
                 HIGH_KEY => {}
                 _ => ready.push(ready_of(event)),

@@ -57,7 +57,7 @@ pub(crate) struct Pending {
 struct Inner {
     pending: HashMap<u64, Box<Pending>, foldhash::fast::RandomState>,
     next: u64,
-    /// Somebody is to ring the shard's bell.
+    /// The caller must wake the shard.
     is_ringer_there: bool,
     closed: bool,
 }
@@ -104,7 +104,7 @@ impl PendingAdoptions {
     /// Wakes the shard for what it has been offered.
     pub(crate) fn ring(&self, mailbox: &Mailbox<OwnedFd>) {
         self.lock().is_ringer_there = false;
-        mailbox.nudge();
+        mailbox.wake();
     }
 
     /// The shard has answered.

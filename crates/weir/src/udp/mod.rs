@@ -40,7 +40,7 @@ pub(crate) struct Bound {
 /// The threads that answer datagrams; dropped, they end without waiting for anything.
 pub(crate) struct Running {
     stop: Arc<AtomicBool>,
-    bells: Vec<weir_engine::Bell>,
+    wakers: Vec<weir_engine::Waker>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -135,9 +135,9 @@ impl Running {
             ),
             own,
         });
-        let mut running = Running { stop, bells: Vec::new(), threads: Vec::new() };
+        let mut running = Running { stop, wakers: Vec::new(), threads: Vec::new() };
         for socket in sockets {
-            running.bells.push(socket.bell());
+            running.wakers.push(socket.waker());
             let (stop, shared) = (Arc::clone(&running.stop), Arc::clone(&shared));
             let watch = Watch { stop: Arc::clone(&stop), counters: Arc::clone(&shared.counters) };
             let builder = std::thread::Builder::new().name("weir-udp".to_owned());
@@ -162,7 +162,7 @@ impl Running {
 
     fn tell(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.bells.iter().for_each(|bell| bell());
+        self.wakers.iter().for_each(|waker| waker());
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
     let mut outbox = Outbox::default();
     let mut losses = Losses::default();
     let mut ended: Option<Nanos> = None;
-    let mut handler = Handler::new(shared, socket.bell());
+    let mut handler = Handler::new(shared, socket.waker());
     loop {
         let now = Nanos::now();
         if ended.is_none() && stop.load(Ordering::Relaxed) {

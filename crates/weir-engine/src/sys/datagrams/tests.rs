@@ -170,11 +170,11 @@ fn an_address_that_cannot_be_reached_holds_up_no_other() {
 }
 
 #[test]
-fn the_bell_ends_a_wait() {
+fn the_waker_ends_a_wait() {
     let sockets = DatagramSocket::bind("127.0.0.1:0".parse().unwrap(), 1, &OPTIONS).unwrap();
-    let bell = sockets[0].bell();
+    let waker = sockets[0].waker();
     std::thread::scope(|scope| {
-        scope.spawn(bell);
+        scope.spawn(waker);
         sockets[0].wait(Duration::from_secs(60)).unwrap();
     });
     sockets[0].wait(Duration::ZERO).unwrap();

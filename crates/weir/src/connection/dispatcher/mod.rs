@@ -208,7 +208,7 @@ impl Dispatcher {
                 self.handle_frame(Asker { conn, device, origin }, &body);
                 self.room.give(cost(&Report::Received { conn, device, origin, body }));
                 if self.room.take_awaited() {
-                    self.shared.mailbox(self.shard).nudge();
+                    self.shared.mailbox(self.shard).wake();
                 }
                 Ok(())
             }

@@ -43,7 +43,7 @@ pub(crate) struct Room {
     /// The shard was refused something and wants to be woken when there is room.
     is_awaited: AtomicBool,
     /// Wakes the front: the queue itself would do so for every report, and a switch of threads costs more than many.
-    bell: Notify,
+    waker: Notify,
 }
 
 /// A way back for one shard, with room for `capacity` reports.
@@ -67,7 +67,7 @@ impl Front for Reporter {
 
     fn flush(&mut self) {
         if std::mem::take(&mut self.is_silent) {
-            self.room.bell.notify_one();
+            self.room.waker.notify_one();
         }
     }
 }
@@ -76,7 +76,7 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         // The front learns of the end when it looks.
         self.queue = mpsc::channel(1).0;
-        self.room.bell.notify_one();
+        self.room.waker.notify_one();
     }
 }
 
@@ -114,7 +114,7 @@ impl Reports {
             if !batch.is_empty() {
                 return true;
             }
-            self.room.bell.notified().await;
+            self.room.waker.notified().await;
         }
     }
 }
@@ -195,7 +195,7 @@ pub(crate) async fn run(shared: Arc<SharedState>, shard: usize, mut reports: Rep
             dispatcher.take_found(found);
         }
         if room.take_awaited() {
-            shared.mailbox(shard).nudge();
+            shared.mailbox(shard).wake();
         }
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct Shared {
     clock: Clock,
     stripes: Box<[Stripe]>,
     chunks: Mutex<Chunks>,
-    /// Rung when the writer has something to do, and by it when it has ended.
-    bell: Condvar,
+    /// Notified when the writer has something to do, and by the writer when it has ended.
+    waker: Condvar,
     lines: AtomicU64,
     dropped: AtomicU64,
     errors: AtomicU64,
@@ -129,9 +129,11 @@ impl Queue {
     pub(super) fn finish(&self) {
         let mut chunks = self.shared.lock();
         chunks.must_end = true;
-        self.shared.bell.notify_all();
-        let ended =
-            self.shared.bell.wait_timeout_while(chunks, FINISH_TIMEOUT, |chunks| !chunks.has_ended);
+        self.shared.waker.notify_all();
+        let ended = self
+            .shared
+            .waker
+            .wait_timeout_while(chunks, FINISH_TIMEOUT, |chunks| !chunks.has_ended);
         if !ended.expect(NO_PANIC).0.has_ended {
             warn!("the access log could not be written in time; its last lines are lost");
         }
@@ -161,7 +163,7 @@ impl Shared {
                 must_end: false,
                 has_ended: false,
             }),
-            bell: Condvar::new(),
+            waker: Condvar::new(),
             lines: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -174,13 +176,13 @@ impl Shared {
     /// Has the writer open the file anew.
     pub(super) fn reopen(&self) {
         self.lock().must_reopen = true;
-        self.bell.notify_all();
+        self.waker.notify_all();
     }
 
     /// Has the writer write what there is, and end. No chunk is given out any more.
     pub(super) fn end(&self) {
         self.lock().must_end = true;
-        self.bell.notify_all();
+        self.waker.notify_all();
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -197,11 +199,11 @@ impl Shared {
         let Some(empty) = chunks.take_empty() else { return false };
         let full = std::mem::replace(chunk, Chunk { bytes: empty, lines: 0 });
         chunks.give(full);
-        let must_ring = chunks.is_writer_asleep && chunks.full.len() >= RING_CHUNKS;
-        chunks.is_writer_asleep &= !must_ring;
+        let must_wake = chunks.is_writer_asleep && chunks.full.len() >= WAKE_CHUNKS;
+        chunks.is_writer_asleep &= !must_wake;
         drop(chunks);
-        if must_ring {
-            self.bell.notify_all();
+        if must_wake {
+            self.waker.notify_all();
         }
         true
     }
@@ -230,13 +232,13 @@ impl Shared {
     pub(super) fn sleep(&self, until: Instant) -> Orders {
         let mut chunks = self.lock();
         let time = until.saturating_duration_since(writer::now());
-        if chunks.full.len() < RING_CHUNKS
+        if chunks.full.len() < WAKE_CHUNKS
             && !chunks.must_end
             && !chunks.must_reopen
             && !time.is_zero()
         {
             chunks.is_writer_asleep = true;
-            chunks = self.bell.wait_timeout(chunks, time).expect(NO_PANIC).0;
+            chunks = self.waker.wait_timeout(chunks, time).expect(NO_PANIC).0;
             chunks.is_writer_asleep = false;
         }
         chunks.orders()
@@ -245,14 +247,14 @@ impl Shared {
     /// Waits before another attempt to write, unless the end is near or the file is to be opened anew.
     pub(super) fn sleep_on_error(&self, time: Duration) -> Orders {
         let is_idle = |chunks: &mut Chunks| !chunks.must_end && !chunks.must_reopen;
-        let waited = self.bell.wait_timeout_while(self.lock(), time, is_idle);
+        let waited = self.waker.wait_timeout_while(self.lock(), time, is_idle);
         waited.expect(NO_PANIC).0.orders()
     }
 
     /// The last thing that the writer does.
     pub(super) fn set_ended(&self) {
         self.lock().has_ended = true;
-        self.bell.notify_all();
+        self.waker.notify_all();
     }
 
     pub(super) fn count_lines(&self, lines: u64) {
@@ -374,7 +376,7 @@ fn stripe_index(stripes: usize) -> usize {
 /// Some 100 lines: what is done once a chunk costs little a line, and it is still in the cache when it is written.
 pub(super) const CHUNK_BYTES: usize = 32 * 1024;
 /// So many full chunks wake the writer; fewer wait for its next look, so that it is not woken for each.
-const RING_CHUNKS: usize = 4;
+const WAKE_CHUNKS: usize = 4;
 /// More threads than this share stripes: each holds a chunk.
 const STRIPES_MAX: usize = 16;
 /// A disk that takes longer is stuck.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weir_engine::Bell;
+use weir_engine::Waker;
 use weir_wire::v1;
 
 use super::Reply;
@@ -18,9 +18,9 @@ use crate::udp::duplicates::Key;
 /// Limits: as many as the thread has given out.
 pub(super) struct Jobs {
     done: Mutex<Vec<(Done, Outcome)>>,
-    /// Whether the bell has rung since the last look.
-    has_rung: AtomicBool,
-    bell: Bell,
+    /// Whether the waker was used since the last look.
+    is_woken: AtomicBool,
+    waker: Waker,
 }
 
 /// What is to be done once the front has answered.
@@ -51,14 +51,14 @@ pub(super) struct Ticket {
 }
 
 impl Jobs {
-    pub(super) fn new(bell: Bell) -> Arc<Jobs> {
-        Arc::new(Jobs { done: Mutex::default(), has_rung: AtomicBool::new(false), bell })
+    pub(super) fn new(waker: Waker) -> Arc<Jobs> {
+        Arc::new(Jobs { done: Mutex::default(), is_woken: AtomicBool::new(false), waker })
     }
 
     /// Takes what is done.
     pub(super) fn take(&self) -> Vec<(Done, Outcome)> {
-        // Before the look: what is put behind it rings again.
-        if !self.has_rung.swap(false, Ordering::AcqRel) {
+        // Before the look: what is put behind it wakes again.
+        if !self.is_woken.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         mem::take(&mut *self.done.lock().expect("no panic happens under this lock"))
@@ -66,8 +66,8 @@ impl Jobs {
 
     fn put(&self, done: Done, outcome: Outcome) {
         self.done.lock().expect("no panic happens under this lock").push((done, outcome));
-        if !self.has_rung.swap(true, Ordering::AcqRel) {
-            (self.bell)();
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            (self.waker)();
         }
     }
 }

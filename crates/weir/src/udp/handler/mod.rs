@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::time::timeout;
 use weir_engine::datagrams::{Outbox, Peer, Received};
-use weir_engine::{Bell, Nanos};
+use weir_engine::{Nanos, Waker};
 use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
 use weir_wire::v1;
 
@@ -67,14 +67,14 @@ struct Waiter {
 }
 
 impl Handler {
-    pub(super) fn new(shared: Arc<Shared>, bell: Bell) -> Handler {
+    pub(super) fn new(shared: Arc<Shared>, waker: Waker) -> Handler {
         let config = &shared.config;
         Handler {
             tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
             duplicates: Duplicates::new(config.duplicates_max, config.duplicate_window),
             checks: HashMap::new(),
             waiting: 0,
-            jobs: Jobs::new(bell),
+            jobs: Jobs::new(waker),
             tally: Tally::default(),
             shared,
         }

@@ -1,6 +1,6 @@
 //! The two small protocols under a mailbox: falling asleep without missing a push, and credits.
 //!
-//! Nothing here knows queues or bells, so that `tests/loom_mailbox.rs` can run this very file through every
+//! Nothing here knows queues or wakers, so that `tests/loom_mailbox.rs` can run this very file through every
 //! interleaving, with loom's atomics in the place of the standard ones.
 
 use super::atomics::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -9,10 +9,10 @@ use super::atomics::{AtomicBool, AtomicUsize, Ordering, fence};
 ///
 /// The consumer announces its sleep and then looks at the queue once more; a producer pushes and then looks whether
 /// sleep is announced. With a fence between the two steps on either side, at least one of them sees the other: a push
-/// is found, or it rings. Either fence left out loses a wake-up, as does looking before announcing.
+/// is found, or it wakes the consumer. Either fence left out loses a wake-up, as does looking before announcing.
 #[derive(Debug)]
-pub(crate) struct Doze {
-    /// The consumer is about to wait, or waits: whoever pushes must ring.
+pub(crate) struct SleepFlag {
+    /// The consumer is about to wait, or waits: a producer that pushes must wake it.
     asleep: AtomicBool,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Credits {
     free: AtomicUsize,
 }
 
-impl Doze {
+impl SleepFlag {
     pub(crate) fn new() -> Self {
         Self { asleep: AtomicBool::new(false) }
     }
@@ -37,17 +37,17 @@ impl Doze {
         if is_idle() {
             return true;
         }
-        self.wake();
+        self.note_awake();
         false
     }
 
     /// The consumer has stopped waiting.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn note_awake(&self) {
         self.asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// After a push: whether the caller must ring. One of many callers must, once a sleep.
-    pub(crate) fn must_ring(&self) -> bool {
+    /// After a push: whether the caller must wake the consumer. One of many callers must, once a sleep.
+    pub(crate) fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)
     }
