@@ -43,7 +43,7 @@ pub enum Command<S> {
         reply: Box<[u8]>,
     },
     /// Queue a part of what a connection has missed of a topic, and enter it with the last part.
-    Resume(Box<Stretch>),
+    Resume(Box<ReplayChunk>),
     /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
     Publish(TopicId, Arc<Message>),
     /// Deliver to every connection welcomed before this is dequeued. The credit returns when the fan-out has ended.
@@ -116,7 +116,7 @@ impl CreditKind {
 /// ends with its last part, with [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are
 /// let go of. [`Report::ResumeRefused`] tells of one that does not begin.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct ReplayChunk {
     /// The connection.
     pub conn: ConnId,
     /// The topic.
@@ -124,7 +124,7 @@ pub struct Stretch {
     /// Number of the resume, from the front: tells it from another one of the same connection and topic.
     pub resume: u32,
     /// What the first part begins with.
-    pub begin: Option<StretchBegin>,
+    pub begin: Option<ReplayBegin>,
     /// In order, at most the low watermark's bytes (or one message).
     pub messages: Box<[Arc<Message>]>,
     /// Offset of the last of them: the shard only gives it back.
@@ -136,7 +136,7 @@ pub struct Stretch {
 
 /// The answer that a resume begins with.
 #[derive(Debug)]
-pub struct StretchBegin {
+pub struct ReplayBegin {
     /// `Subscribed`, which names the position that the resume goes on from.
     pub reply: Box<[u8]>,
     /// The answer if the connection is in the topic already: nothing is resumed then.
@@ -303,9 +303,9 @@ pub enum Report {
         conn: ConnId,
         /// The topic.
         topic: TopicId,
-        /// From the [`Stretch`].
+        /// From the [`ReplayChunk`].
         resume: u32,
-        /// From the [`Stretch`].
+        /// From the [`ReplayChunk`].
         after: u64,
     },
     /// A resume has not begun, of whose beginning more parts were to come: the connection is in the topic already or in
@@ -316,7 +316,7 @@ pub enum Report {
         conn: ConnId,
         /// The topic.
         topic: TopicId,
-        /// From the [`Stretch`].
+        /// From the [`ReplayChunk`].
         resume: u32,
     },
     /// A connection has ended; nothing more will be said of it.

@@ -34,7 +34,7 @@ mod wheel;
 pub use budget::{Budget, Share};
 pub use command::{
     Adoption, Command, ConnectionInfo, CreditKind, Front, Inspect, InspectPage, InspectWhat,
-    Report, Stretch, StretchBegin, TlsAdoption, Urgent,
+    ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport};

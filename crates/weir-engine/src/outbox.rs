@@ -31,7 +31,7 @@ pub(crate) struct Outbox {
     sent: usize,
     bytes: usize,
     own_bytes: usize,
-    /// What the last ticks and stretches added, when the first of them did, and what has been added behind them.
+    /// What the last ticks and replay chunks added, when the first of them did, and what has been added behind them.
     grace_bytes: usize,
     grace_at: Nanos,
     bytes_behind: usize,
@@ -138,7 +138,7 @@ impl Outbox {
         self.bytes
     }
 
-    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or stretch (or of several
+    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or chunk (or of several
     /// at once), so that no single one stalls a connection that took all before it.
     pub(crate) fn bytes_counted(&self) -> usize {
         let grace = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
@@ -194,7 +194,7 @@ impl Outbox {
         self.items.push_back(item);
     }
 
-    /// The last `bytes` that were added are those of one tick or one stretch; those of the one before count from now,
+    /// The last `bytes` that were added are those of one tick or one chunk; those of the one before count from now,
     /// unless both belong together.
     pub(crate) fn grant_grace(&mut self, bytes: usize, now: Nanos) {
         let mut before = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);

@@ -65,7 +65,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Command::Unsubscribe { conn, topic, reply } => {
                 return self.unsubscribe(conn, topic, reply);
             }
-            Command::Resume(stretch) => return self.resume(*stretch),
+            Command::Resume(chunk) => return self.resume(*chunk),
             Command::Publish(topic, message) => return self.begin_topic_fanout(topic, message),
             Command::Broadcast(message) => return self.begin_broadcast(message),
             Command::Retire(topic) => {
@@ -189,9 +189,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 /// How much work a command is, in commands that queue one frame: a part of a resume is as many sends as it fills.
 fn weight_of<S>(command: &Command<S>) -> usize {
     match command {
-        Command::Resume(stretch) => {
-            let bytes: usize = stretch.messages.iter().map(|message| message.frame().len()).sum();
-            1 + (bytes / BYTES_AS_COMMAND).max(stretch.messages.len() / GATHER_MAX)
+        Command::Resume(chunk) => {
+            let bytes: usize = chunk.messages.iter().map(|message| message.frame().len()).sum();
+            1 + (bytes / BYTES_AS_COMMAND).max(chunk.messages.len() / GATHER_MAX)
         }
         Command::Adopt(_)
         | Command::Welcome(..)

@@ -8,7 +8,7 @@ use super::Shard;
 use super::commands::topic_of;
 use super::read::error_item;
 use super::resumes::{Ask, RESUME_BYTES};
-use crate::command::{CreditKind, Front, Report, Stretch, StretchBegin};
+use crate::command::{CreditKind, Front, ReplayBegin, ReplayChunk, Report};
 use crate::id::TopicId;
 use crate::message::{Item, Message};
 use crate::net::Net;
@@ -17,8 +17,8 @@ use crate::table::State;
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Queues a part of what a connection has missed; the last part enters it.
-    pub(super) fn resume(&mut self, stretch: Stretch) {
-        let Stretch { conn, topic, resume, begin, messages, after, is_last } = stretch;
+    pub(super) fn resume(&mut self, chunk: ReplayChunk) {
+        let ReplayChunk { conn, topic, resume, begin, messages, after, is_last } = chunk;
         let mut is_refused = false;
         let slot = self.find(conn).filter(|slot| match begin {
             Some(begin) => {
@@ -30,7 +30,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             None => self.resumes.is_current(*slot, topic, resume),
         });
         let is_entered = slot.is_some_and(|slot| {
-            self.queue_stretch(slot, &messages);
+            self.queue_chunk(slot, &messages);
             if is_last {
                 self.end_resume(slot, topic);
             }
@@ -53,7 +53,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Answers the beginning of a resume; whether it may go on.
-    fn begin_resume(&mut self, slot: Slot, topic: TopicId, begin: StretchBegin) -> bool {
+    fn begin_resume(&mut self, slot: Slot, topic: TopicId, begin: ReplayBegin) -> bool {
         if self.table[slot].memberships.find(topic).is_some() {
             self.send_item(slot, &Item::Frame(begin.reply_if_member));
             return false;
@@ -86,7 +86,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Queues the messages of a part, and sends them together unless something waits already. Together, and with those
     /// of the parts and ticks at about the same time, they count towards the high watermark from the next one on.
-    fn queue_stretch(&mut self, slot: Slot, messages: &[Arc<Message>]) {
+    fn queue_chunk(&mut self, slot: Slot, messages: &[Arc<Message>]) {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
             messages.len() - usize::from(self.is_seeded_short_resume() && messages.len() > 1);

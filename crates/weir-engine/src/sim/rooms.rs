@@ -11,7 +11,7 @@ use super::conn::{Phase, Resuming};
 use super::driver::Run;
 use super::owed::{Direct, DirectWhat};
 use super::topic::{Kept, TopicModel, topic_of};
-use crate::command::{Command, Stretch, StretchBegin};
+use crate::command::{Command, ReplayBegin, ReplayChunk};
 use crate::id::{ConnId, SlowPolicy, TopicId};
 use crate::message::{Message, TopicMessage};
 
@@ -264,10 +264,10 @@ impl Run {
         let (reply_if_member, number_if_member) = self.reply(Says::Subscribed(topic, head));
         self.resumes_begun += 1;
         let resume = self.resumes_begun;
-        let begin = Some(StretchBegin { reply, reply_if_member });
-        let (stretch, numbers) = self.stretch(conn, topic, resume, after, begin);
-        let (after, is_last) = (stretch.after, stretch.is_last);
-        if !self.push(Command::Resume(Box::new(stretch))) {
+        let begin = Some(ReplayBegin { reply, reply_if_member });
+        let (chunk, numbers) = self.chunk(conn, topic, resume, after, begin);
+        let (after, is_last) = (chunk.after, chunk.is_last);
+        if !self.push(Command::Resume(Box::new(chunk))) {
             return;
         }
         self.topics[topic].count += i64::from(is_last);
@@ -288,14 +288,14 @@ impl Run {
     }
 
     /// The messages of a topic behind `after`, as many as go into a part.
-    fn stretch(
+    fn chunk(
         &self,
         conn: ConnId,
         topic: usize,
         resume: u32,
         after: u64,
-        begin: Option<StretchBegin>,
-    ) -> (Stretch, Vec<u32>) {
+        begin: Option<ReplayBegin>,
+    ) -> (ReplayChunk, Vec<u32>) {
         let model = &self.topics[topic];
         let mut bytes = 0;
         let mut kept = Vec::new();
@@ -311,7 +311,7 @@ impl Run {
         let numbers = kept.iter().map(|one| one.number).collect();
         let is_last = after >= model.head;
         let topic = topic_of(topic);
-        (Stretch { conn, topic, resume, begin, messages, after, is_last }, numbers)
+        (ReplayChunk { conn, topic, resume, begin, messages, after, is_last }, numbers)
     }
 
     /// A part has been pushed to a connection that resumes the topic.
@@ -384,9 +384,9 @@ impl Run {
     }
 
     fn push_part(&mut self, index: usize, topic: usize, conn: ConnId, running: Resuming) -> bool {
-        let (stretch, numbers) = self.stretch(conn, topic, running.number, running.after, None);
-        let (after, is_last) = (stretch.after, stretch.is_last);
-        if !self.push(Command::Resume(Box::new(stretch))) {
+        let (chunk, numbers) = self.chunk(conn, topic, running.number, running.after, None);
+        let (after, is_last) = (chunk.after, chunk.is_last);
+        if !self.push(Command::Resume(Box::new(chunk))) {
             return false;
         }
         self.topics[topic].count += i64::from(is_last);
@@ -411,10 +411,10 @@ impl Run {
 
     /// A part that nobody gets; its count comes back.
     pub(super) fn push_lost_part(&mut self, conn: ConnId, topic: usize, resume: u32) {
-        let (mut stretch, _) = self.stretch(conn, topic, resume, 0, None);
-        stretch.is_last = self.dice.chance(1 << 15);
-        let is_last = stretch.is_last;
-        if self.push(Command::Resume(Box::new(stretch))) {
+        let (mut chunk, _) = self.chunk(conn, topic, resume, 0, None);
+        chunk.is_last = self.dice.chance(1 << 15);
+        let is_last = chunk.is_last;
+        if self.push(Command::Resume(Box::new(chunk))) {
             self.topics[topic].count += i64::from(is_last);
         }
     }

@@ -153,7 +153,7 @@ fn a_high_message_does_not_wait_for_a_gathering() {
 /// nothing meanwhile is found to be stalled.
 ///
 /// Fails when what is queued behind gathered messages is left to the gathering's flush (`send_bytes`, `send_item` in
-/// write.rs, `queue_stretch` in resume.rs).
+/// write.rs, `queue_chunk` in resume.rs).
 #[test]
 fn what_is_for_one_connection_does_not_wait_for_a_gathering() {
     let settings = ShardSettings {

@@ -194,7 +194,7 @@ fn questions_wait_for_room_on_the_way_back() {
 
 /// A part is no reason to call a connection stalled, whatever waits before it.
 ///
-/// Fails when a part's messages are queued as any others (`grant_grace` in `queue_stretch`).
+/// Fails when a part's messages are queued as any others (`grant_grace` in `queue_chunk`).
 #[test]
 fn a_part_larger_than_the_high_watermark_stalls_nobody() {
     let settings = ShardSettings {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_engine::sim::{PeerId, Reports, SimShard};
 use weir_engine::{
     Adoption, Budget, Command, ConnId, DeviceRef, Inspect, InspectPage, InspectWhat, Item, Message,
-    Nanos, Net, Origin, Priority, Report, ShardSettings, SlowPolicy, Stretch, StretchBegin,
+    Nanos, Net, Origin, Priority, ReplayBegin, ReplayChunk, Report, ShardSettings, SlowPolicy,
     TopicId, TopicMessage, Urgent,
 };
 use weir_wire::format::Format;
@@ -169,12 +169,12 @@ impl Stage {
 
     /// Resumes a topic: the part `texts`, which begins with `begin` if it is not empty.
     pub(crate) fn resume(&mut self, device: Device, topic: u32, part: Part<'_>) {
-        let begin = (!part.begin.is_empty()).then(|| StretchBegin {
+        let begin = (!part.begin.is_empty()).then(|| ReplayBegin {
             reply: said(part.begin).into(),
             reply_if_member: said("is member").into(),
         });
         let messages = part.texts.iter().map(|text| self.message(text)).collect();
-        self.shard.push(Command::Resume(Box::new(Stretch {
+        self.shard.push(Command::Resume(Box::new(ReplayChunk {
             conn: device.conn,
             topic: TopicId(topic),
             resume: part.number,

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weir_engine::{Command, ConnId, Credit, Item, Stretch, StretchBegin, TopicId};
+use weir_engine::{Command, ConnId, Credit, Item, ReplayBegin, ReplayChunk, TopicId};
 use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
@@ -157,7 +157,7 @@ impl Router {
         state: &mut State,
         offset: u64,
     ) {
-        let begin = StretchBegin {
+        let begin = ReplayBegin {
             reply: topic.subscribed(offset, true),
             reply_if_member: topic.subscribed(state.sent(&topic.class), false),
         };
@@ -213,12 +213,12 @@ impl Router {
         topic: &Topic,
         state: &State,
         (resume, after): (u32, u64),
-    ) -> Stretch {
+    ) -> ReplayChunk {
         let ring = state.extra.as_ref().map(|extra| &extra.ring);
         let behind = ring.map(|ring| ring.behind(after, self.chunk_bytes_max));
         let (messages, is_last) = behind.unwrap_or_else(|| (Box::default(), true));
         let after = messages.last().map_or(after, |message| message.offset());
-        Stretch { conn, topic: topic.id, resume, begin: None, messages, after, is_last }
+        ReplayChunk { conn, topic: topic.id, resume, begin: None, messages, after, is_last }
     }
 
     /// Takes a connection out of a topic and answers it; whether it was in it, only its shard knows.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use weir_engine::{Budget, ConnId, CreditKind, Detached, Mailbox, Nanos, Stretch};
+use weir_engine::{Budget, ConnId, CreditKind, Detached, Mailbox, Nanos, ReplayChunk};
 use weir_wire::v1::{Position, ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame, hot};
 

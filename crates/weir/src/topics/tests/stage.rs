@@ -251,7 +251,7 @@ impl Shard {
     }
 
     /// As the engine does it; every part asks for the next at once.
-    fn resume(&mut self, router: &Router, chunk: Stretch, mut left: impl FnMut(&str)) {
+    fn resume(&mut self, router: &Router, chunk: ReplayChunk, mut left: impl FnMut(&str)) {
         let key = (chunk.conn, chunk.topic);
         let is_open = !self.closed.contains(&chunk.conn);
         if is_open && chunk.begin.is_some() && !chunk.is_last && self.members.contains_key(&key) {
