@@ -10,7 +10,7 @@ use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
 use crate::message::{Item, Message};
 use crate::tls::Session;
 
-/// A request to a shard, in the order of its lane.
+/// A request to a shard, in the order of its queue.
 ///
 /// `S` is what a connection is offered as: an `OwnedFd`, or a socket of the simulated network.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub enum Command<S> {
     Publish(TopicId, Arc<Message>),
     /// Deliver to every connection welcomed before this is dequeued. The credit returns when the fan-out has ended.
     Broadcast(Arc<Message>),
-    /// Close one connection, behind what is queued for it in this lane.
+    /// Close one connection, behind what is queued for it in this queue.
     Evict(ConnId, CloseReason),
     /// Forget a topic that has no member left; resumes of it are over without a word. Answered with [`Report::Retired`].
     Retire(TopicId),

@@ -1,4 +1,4 @@
-//! Mailboxes: how the front reaches a shard. Two bounded lanes and a waker.
+//! Mailboxes: how the front reaches a shard. Two bounded queues and a waker.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::sleep_flag::{Credits, SleepFlag};
 
 /// The front's end of one shard's mailbox.
 ///
-/// Shape: the *lane* carries commands in order and is bounded by credits; the *reserved lane* carries closing and
+/// Shape: the *queue* carries commands in order and is bounded by credits; the *reserved queue* carries closing and
 /// inspecting and never waits behind messages.
 /// Limits: no credit, no command: the caller refuses or tries again later. Nobody blocks. Messages and all other
 /// commands have credits of their own, so neither kind can use up those of the other one.
-/// Cost: both lanes are allocated at the start.
+/// Cost: both queues are allocated at the start.
 pub struct Mailbox<S> {
     shared: Arc<Shared<S>>,
 }
@@ -25,10 +25,10 @@ pub(crate) struct Inbox<S> {
 }
 
 struct Shared<S> {
-    lane: ArrayQueue<Command<S>>,
+    queue: ArrayQueue<Command<S>>,
     reserved: ArrayQueue<Urgent>,
     /// Commands of each kind that may still be pushed, and the most there are. Invariant of each kind: credits +
-    /// commands in the lane + commands being carried out = capacity. So a push after a taken credit always finds room.
+    /// commands in the queue + commands being carried out = capacity. So a push after a taken credit always finds room.
     credits: [Credits; CreditKind::COUNT],
     capacities: [usize; CreditKind::COUNT],
     sleep_flag: SleepFlag,
@@ -42,18 +42,18 @@ pub struct Credit<'a, S> {
     kind: CreditKind,
 }
 
-/// The reserved lane is full; the request is given back.
+/// The reserved queue is full; the request is given back.
 pub struct Full(pub Urgent);
 
 impl<S> Mailbox<S> {
-    /// A mailbox whose lane holds so many commands of each kind, and its shard's end.
+    /// A mailbox whose queue holds so many commands of each kind, and its shard's end.
     pub(crate) fn new(
         capacities: [usize; CreditKind::COUNT],
         reserved_capacity: usize,
         waker: Waker,
     ) -> (Mailbox<S>, Inbox<S>) {
         let shared = Arc::new(Shared {
-            lane: ArrayQueue::new(capacities.iter().sum()),
+            queue: ArrayQueue::new(capacities.iter().sum()),
             reserved: ArrayQueue::new(reserved_capacity),
             credits: capacities.map(Credits::new),
             capacities,
@@ -84,7 +84,7 @@ impl<S> Mailbox<S> {
         }
     }
 
-    /// Pushes to the reserved lane, or gives the request back when it is full.
+    /// Pushes to the reserved queue, or gives the request back when it is full.
     pub fn try_urgent(&self, urgent: Urgent) -> Result<(), Full> {
         self.shared.reserved.push(urgent).map_err(Full)?;
         self.shared.wake();
@@ -96,7 +96,7 @@ impl<S> Mailbox<S> {
         self.shared.wake();
     }
 
-    /// Commands in the lane or being carried out.
+    /// Commands in the queue or being carried out.
     pub fn depth(&self) -> usize {
         CreditKind::ALL.into_iter().map(|kind| self.depth_of(kind)).sum()
     }
@@ -106,12 +106,12 @@ impl<S> Mailbox<S> {
         self.shared.credits_out(kind)
     }
 
-    /// Requests in the reserved lane.
+    /// Requests in the reserved queue.
     pub fn reserved_depth(&self) -> usize {
         self.shared.reserved.len()
     }
 
-    /// Commands of a kind that the lane holds at the most.
+    /// Commands of a kind that the queue holds at the most.
     pub fn capacity(&self, kind: CreditKind) -> usize {
         self.shared.capacities[kind as usize]
     }
@@ -135,8 +135,8 @@ impl<S> Credit<'_, S> {
     /// others.
     pub fn push_quietly(self, command: Command<S>) {
         debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
-        let pushed = self.mailbox.shared.lane.push(command).is_ok();
-        debug_assert!(pushed, "a credit is room in the lane");
+        let pushed = self.mailbox.shared.queue.push(command).is_ok();
+        debug_assert!(pushed, "a credit is room in the queue");
         std::mem::forget(self);
     }
 }
@@ -150,7 +150,7 @@ impl<S> Drop for Credit<'_, S> {
 impl<S> Inbox<S> {
     /// The next command; its credit, which is of its kind, returns by [`Inbox::return_credit`] once it is carried out.
     pub(crate) fn pop(&self) -> Option<Command<S>> {
-        self.shared.lane.pop()
+        self.shared.queue.pop()
     }
 
     pub(crate) fn pop_urgent(&self) -> Option<Urgent> {
@@ -161,16 +161,16 @@ impl<S> Inbox<S> {
         self.shared.credits(kind).give();
     }
 
-    /// Credits of each kind that are out, and how many commands wait in the lane.
+    /// Credits of each kind that are out, and how many commands wait in the queue.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn credits_out(&self) -> ([usize; CreditKind::COUNT], usize) {
-        (CreditKind::ALL.map(|kind| self.shared.credits_out(kind)), self.shared.lane.len())
+        (CreditKind::ALL.map(|kind| self.shared.credits_out(kind)), self.shared.queue.len())
     }
 
     /// Announces that the shard is about to wait; `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self) -> bool {
         let shared = &self.shared;
-        shared.sleep_flag.try_sleep(|| shared.lane.is_empty() && shared.reserved.is_empty())
+        shared.sleep_flag.try_sleep(|| shared.queue.is_empty() && shared.reserved.is_empty())
     }
 
     /// The shard has stopped waiting.
@@ -202,7 +202,7 @@ pub struct Detached<S>(Inbox<S>);
 
 #[cfg(feature = "sim")]
 impl<S> Detached<S> {
-    /// A mailbox whose lane holds `capacity` commands of each kind, and its end; nobody is woken.
+    /// A mailbox whose queue holds `capacity` commands of each kind, and its end; nobody is woken.
     pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
         let capacities = [capacity; CreditKind::COUNT];
         let (mailbox, inbox) = Mailbox::new(capacities, reserved_capacity, Box::new(|| ()));

@@ -35,11 +35,11 @@ pub struct ShardSettings {
     pub linger_timeout: Duration,
     /// `retry_after_ms` in a `Goodbye` that asks to come back later, smallest and largest.
     pub retry_after_ms: (u32, u32),
-    /// Messages that the lane holds.
+    /// Messages that the queue holds.
     pub lane_capacity: usize,
     /// Other commands that it holds besides: a few turns' worth, so that a storm of connections does not wait.
     pub control_capacity: usize,
-    /// Requests that the reserved lane holds.
+    /// Requests that the reserved queue holds.
     pub reserved_capacity: usize,
 }
 

@@ -1,8 +1,8 @@
 //! The protocols under the mailbox in every interleaving: no push is slept through, no wake is wasted, and a credit is
-//! room in the lane.
+//! room in the queue.
 //!
 //! The code under test is `src/sleep_flag.rs` itself, compiled once more with loom's atomics, so this runs with the plain
-//! tests and needs no build of its own. The queue is only two counters, weaker in their ordering than the real lane:
+//! tests and needs no build of its own. Two counters stand for the queue, weaker in their ordering than the real one:
 //! whatever holds here does not lean on the queue. Each rule is also broken on purpose, and loom finds it.
 
 mod atomics {
@@ -230,24 +230,24 @@ fn an_announcement_that_stays_up_wakes_twice() {
     run_mailbox::<StaysUp>(2, Some(PREEMPTIONS_MAX));
 }
 
-/// A lane of one place behind credits, as two counters.
-fn run_lane<C: Send + Sync + 'static>(new: fn() -> C, try_take: fn(&C) -> bool, give: fn(&C)) {
+/// A queue of one place behind credits, as two counters.
+fn run_queue<C: Send + Sync + 'static>(new: fn() -> C, try_take: fn(&C) -> bool, give: fn(&C)) {
     loom::model(move || {
-        let lane = Arc::new((new(), AtomicUsize::new(0), AtomicUsize::new(0)));
+        let queue = Arc::new((new(), AtomicUsize::new(0), AtomicUsize::new(0)));
         let producers: Vec<_> = (0..2)
             .map(|_| {
-                let lane = Arc::clone(&lane);
+                let queue = Arc::clone(&queue);
                 thread::spawn(move || {
-                    let (credits, pushed, popped) = &*lane;
+                    let (credits, pushed, popped) = &*queue;
                     if try_take(credits) {
                         let before = pushed.fetch_add(1, Ordering::Release);
                         let has_room = before <= popped.load(Ordering::Relaxed);
-                        assert!(has_room, "a credit is room in the lane");
+                        assert!(has_room, "a credit is room in the queue");
                     }
                 })
             })
             .collect();
-        let (credits, pushed, popped) = &*lane;
+        let (credits, pushed, popped) = &*queue;
         let came = pushed.load(Ordering::Acquire);
         if came > 0 {
             popped.store(came, Ordering::Relaxed);
@@ -260,15 +260,15 @@ fn run_lane<C: Send + Sync + 'static>(new: fn() -> C, try_take: fn(&C) -> bool, 
 }
 
 #[test]
-fn a_credit_is_room_in_the_lane() {
-    run_lane(|| Credits::new(1), |credits| credits.try_take(0), Credits::give);
+fn a_credit_is_room_in_the_queue() {
+    run_queue(|| Credits::new(1), |credits| credits.try_take(0), Credits::give);
     loom::model(|| assert_eq!(Credits::new(3).free(), 3));
 }
 
 #[test]
-#[should_panic(expected = "a credit is room in the lane")]
+#[should_panic(expected = "a credit is room in the queue")]
 fn a_credit_that_returns_relaxed_is_no_room() {
-    run_lane(
+    run_queue(
         || AtomicUsize::new(1),
         |free| {
             let take = |free: usize| free.checked_sub(1);

@@ -99,7 +99,7 @@ impl Scene {
         });
         let what = InspectWhat::All { cursor: 0, limit: 0 };
         let sent = self.rig.engine.mailbox(0).try_urgent(Urgent::Inspect(Inspect { what, reply }));
-        assert!(sent.is_ok(), "the reserved lane has room");
+        assert!(sent.is_ok(), "the reserved queue has room");
         is_held_up
     }
 

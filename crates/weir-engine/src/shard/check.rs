@@ -375,13 +375,13 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn check_credits(&self) -> Result<(), String> {
-        let (out, in_lane) = self.inbox.credits_out();
+        let (out, in_queue) = self.inbox.credits_out();
         let (walking, waiting) = (self.fanouts.len(), self.fanouts.commands_waiting());
         let reports = self.backlog.iter().filter(|(_, credit)| *credit).count();
         let [messages, control] = out;
         ensure!(
-            messages + control == in_lane + walking + waiting + reports,
-            "{out:?} credits are out: {in_lane} in the lane, {walking} walking, {waiting} behind them, {reports} in reports"
+            messages + control == in_queue + walking + waiting + reports,
+            "{out:?} credits are out: {in_queue} in the queue, {walking} walking, {waiting} behind them, {reports} in reports"
         );
         ensure!(messages >= walking, "{messages} credits for messages are out, {walking} walk");
         ensure!(

@@ -38,7 +38,7 @@ pub(super) struct Fanouts {
     free: Vec<u32>,
     /// Messages whose fan-out has begun.
     begun: u64,
-    /// What stood in the lane behind so many messages, and waits until these have been walked.
+    /// What stood in the queue behind so many messages, and waits until these have been walked.
     behind: VecDeque<(u64, Behind)>,
 }
 
@@ -89,11 +89,11 @@ pub(super) struct Walk {
     running: u32,
     number: u64,
     pub(super) cursor: u32,
-    /// Where the walk ends: it reaches whom it found when it was taken from the lane.
+    /// Where the walk ends: it reaches whom it found when it was taken from the queue.
     pub(super) end: u32,
 }
 
-/// An end that leaves what stood before it in the lane to those who are ended.
+/// An end that leaves what stood before it in the queue to those who are ended.
 #[derive(Debug)]
 pub(super) enum Behind {
     Evict(ConnId, CloseReason),
@@ -217,7 +217,7 @@ impl Fanouts {
             return place;
         }
         self.running.push(running);
-        u32::try_from(self.running.len() - 1).expect("no more messages than the lane has credits")
+        u32::try_from(self.running.len() - 1).expect("no more messages than the queue has credits")
     }
 
     /// All messages before this number have been walked.

@@ -109,7 +109,7 @@ pub(crate) struct Shard<N: Net, F> {
     draining: Option<Draining>,
 
     /// Reports that the front had no room for, oldest first, and whether a command's credit returns with it.
-    /// Bounded: one for each command in the lane, one for each entry and one for each running resume.
+    /// Bounded: one for each command in the queue, one for each entry and one for each running resume.
     backlog: VecDeque<(Report, bool)>,
     /// Connections to read from again though no edge will announce it.
     to_read: Vec<Slot>,
@@ -152,7 +152,7 @@ struct Limits {
 /// How much of each kind of work a turn does before readiness is looked at again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slices {
-    /// Commands taken, parts of resumes by their size: a full lane takes a few turns.
+    /// Commands taken, parts of resumes by their size: a full queue takes a few turns.
     pub(crate) commands: usize,
     /// Sockets that are looked at because they are ready, those of high priority not counted.
     pub(crate) events: usize,

@@ -139,7 +139,7 @@ impl Run {
         }
     }
 
-    /// A frame for one connection alone; `None` if the lane has no room.
+    /// A frame for one connection alone; `None` if the queue has no room.
     pub(super) fn reply(&mut self, says: Says) -> (Box<[u8]>, u32) {
         let bytes = self.dice.below(60) as usize;
         let frame = self.book.answer(bytes, says);
@@ -318,7 +318,7 @@ impl Run {
         Ok(())
     }
 
-    /// Greets those who have been adopted, as far as the lane has room.
+    /// Greets those who have been adopted, as far as the queue has room.
     fn welcome(&mut self) {
         for index in std::mem::take(&mut self.to_welcome) {
             let (Some(id), Phase::Open) = (self.conns[index].id, self.conns[index].phase) else {

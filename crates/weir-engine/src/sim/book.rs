@@ -12,7 +12,7 @@ use crate::time::Nanos;
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(crate) sent: Vec<Sent>,
-    /// Commands that the lane has taken.
+    /// Commands that the queue has taken.
     pub(crate) position: u64,
     pub(crate) turn: u64,
     /// Messages that a store keeps of a topic.

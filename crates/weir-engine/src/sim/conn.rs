@@ -69,7 +69,7 @@ pub(crate) struct Conn {
     pub(crate) is_silent: bool,
     /// Reasons that were brought about from outside.
     pub(crate) asked: Vec<CloseReason>,
-    /// Lane position of what closes it behind all that was queued.
+    /// Queue position of what closes it behind all that was queued.
     pub(crate) closed_behind: Option<u64>,
     /// When it was last not read from: stalled, or held back.
     pub(crate) paused_at: Nanos,

@@ -37,7 +37,7 @@ pub struct Run {
     pub(super) conns: Vec<Conn>,
     /// Those that are not over.
     pub(super) live: Vec<usize>,
-    /// Adopted, and not greeted yet because the lane had no room.
+    /// Adopted, and not greeted yet because the queue had no room.
     pub(super) to_welcome: Vec<usize>,
     pub(super) topics: Vec<TopicModel>,
     /// Resumes begun so far; and those that have asked for their next part.
@@ -326,7 +326,7 @@ impl Run {
         summary.faults.add(&self.shard.net().faults);
     }
 
-    /// Pushes a command into the lane, if it has room.
+    /// Pushes a command into the queue, if it has room.
     pub(super) fn push(&mut self, command: Command<SimOffer>) -> bool {
         match self.shard.mailbox().try_push(command) {
             Ok(()) => {

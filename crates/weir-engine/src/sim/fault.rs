@@ -34,9 +34,9 @@ pub enum Fault {
     FrontFull,
     /// Somebody else holds nearly all of the byte budget.
     BudgetHeld,
-    /// The lane has no credit.
+    /// The queue has no credit.
     LaneFull,
-    /// The reserved lane is full.
+    /// The reserved queue is full.
     ReservedFull,
     /// Readiness is announced for nothing.
     SpuriousEdge,

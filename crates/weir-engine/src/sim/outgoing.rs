@@ -461,7 +461,7 @@ impl Outgoing {
         self.partial.is_empty() && self.gathered.is_empty()
     }
 
-    /// Whether all that stood in the lane before `position` has come: for an end that leaves behind it.
+    /// Whether all that stood in the queue before `position` has come: for an end that leaves behind it.
     pub(crate) fn check_all_before(
         &self,
         position: u64,

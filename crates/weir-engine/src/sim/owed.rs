@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::book::Book;
 use crate::time::Nanos;
 
-/// Something for one connection alone, in the order of the lane.
+/// Something for one connection alone, in the order of the queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Direct {
     pub(crate) what: DirectWhat,

@@ -361,7 +361,7 @@ impl Run {
         Ok(())
     }
 
-    /// Answers those who have asked for more, as far as the lane has room.
+    /// Answers those who have asked for more, as far as the queue has room.
     pub(super) fn go_on_with_resumes(&mut self) {
         for (index, topic, resume) in std::mem::take(&mut self.to_resume) {
             let conn = &self.conns[index];
@@ -370,8 +370,9 @@ impl Run {
                 continue;
             };
             let (Some(id), Phase::Open) = (conn.id, conn.phase) else { continue };
-            let floor = self.topics[topic].ring.front().map_or(u64::MAX, |one| one.offset);
-            let is_overtaken = running.after < self.topics[topic].head && floor > running.after + 1;
+            let log_start = self.topics[topic].ring.front().map_or(u64::MAX, |one| one.offset);
+            let is_overtaken =
+                running.after < self.topics[topic].head && log_start > running.after + 1;
             let is_pushed = if is_overtaken {
                 self.unsubscribe_from(index, topic, Some(running.after))
             } else {

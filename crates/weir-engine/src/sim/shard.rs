@@ -83,14 +83,14 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.net().now()
     }
 
-    /// Pushes a command into the lane, which must have room.
+    /// Pushes a command into the queue, which must have room.
     pub fn push(&self, command: Command<O>) {
-        assert!(self.mailbox.try_push(command).is_ok(), "the lane is full");
+        assert!(self.mailbox.try_push(command).is_ok(), "the queue is full");
     }
 
-    /// Pushes a request into the reserved lane, which must have room.
+    /// Pushes a request into the reserved queue, which must have room.
     pub fn push_urgent(&self, urgent: Urgent) {
-        assert!(self.mailbox.try_urgent(urgent).is_ok(), "the reserved lane is full");
+        assert!(self.mailbox.try_urgent(urgent).is_ok(), "the reserved queue is full");
     }
 
     /// Puts a bug into it.

@@ -125,7 +125,7 @@ fn an_urgent_close_waits_behind_nothing() {
         send(&rig, conn, &message);
     }
     let is_full = rig.engine.mailbox(0).try_push(Command::Send(conn, Item::Message(message)));
-    assert!(is_full.is_err(), "the lane is full");
+    assert!(is_full.is_err(), "the queue is full");
     drop(is_full);
     let mailbox = rig.engine.mailbox(0);
     assert!(mailbox.try_urgent(Urgent::Close(conn, CloseReason::ClosedByOperator)).is_ok());

@@ -70,7 +70,7 @@ impl Rig {
 
     pub(crate) fn push(&self, shard: usize, command: Command<OwnedFd>) {
         let pushed = self.engine.mailbox(shard).try_push(command);
-        assert!(pushed.is_ok(), "the lane has room");
+        assert!(pushed.is_ok(), "the queue has room");
     }
 
     pub(crate) fn push_all(&self, mut command: impl FnMut() -> Command<OwnedFd>) {
@@ -257,7 +257,7 @@ impl Rig {
         let (sender, page) = sync_channel(1);
         let reply = Box::new(move |page| sender.send(page).expect("somebody waits for the page"));
         let sent = self.engine.mailbox(shard).try_urgent(Urgent::Inspect(Inspect { what, reply }));
-        assert!(sent.is_ok(), "the reserved lane has room");
+        assert!(sent.is_ok(), "the reserved queue has room");
         page.recv_timeout(PATIENCE).expect("a page comes")
     }
 
@@ -278,7 +278,7 @@ impl Rig {
         });
         let what = InspectWhat::All { cursor: 0, limit: 0 };
         let sent = self.engine.mailbox(shard).try_urgent(Urgent::Inspect(Inspect { what, reply }));
-        assert!(sent.is_ok(), "the reserved lane has room");
+        assert!(sent.is_ok(), "the reserved queue has room");
         (release, entered)
     }
 }

@@ -179,7 +179,7 @@ fn operators_close_and_stop_as_without_tls() {
     let mut rig = Rig::start(1, &ShardSettings::default());
     let (mut peer, conn) = rig.secure_device(0, &TLS13);
     let urgent = Urgent::Close(conn, CloseReason::ClosedByOperator);
-    assert!(rig.engine.mailbox(0).try_urgent(urgent).is_ok(), "the lane has room");
+    assert!(rig.engine.mailbox(0).try_urgent(urgent).is_ok(), "the queue has room");
     peer.hear_goodbye(CloseReason::ClosedByOperator);
     let (mut other, _) = rig.secure_device(0, &TLS12);
     rig.engine.stop();

@@ -24,7 +24,7 @@ fn publish(rig: &mut Rig, slow: SlowPolicy, text: &str, offset: u64) {
     let message = rig.message_to_topic(text, &format!("key-{}", offset % 8), offset, slow);
     rig.push(0, Command::Publish(TOPIC, message));
     let mailbox = rig.engine.mailbox(0).clone();
-    rig.wait_until("the lane to be empty", |_| mailbox.depth() == 0);
+    rig.wait_until("the queue to be empty", |_| mailbox.depth() == 0);
 }
 
 fn patient() -> ShardSettings {

@@ -27,7 +27,7 @@ fn stall(rig: &mut Rig, conn: ConnId, text: &str) -> u64 {
         count += 1;
         drop(message);
         let mailbox = rig.engine.mailbox(conn.shard()).clone();
-        rig.wait_until("the lane to be empty", |_| mailbox.depth() == 0);
+        rig.wait_until("the queue to be empty", |_| mailbox.depth() == 0);
     }
     count
 }

@@ -1,4 +1,4 @@
-//! Ends: eviction and draining behind the lane, and what a closed connection still gets.
+//! Ends: eviction and draining behind the queue, and what a closed connection still gets.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use weir_engine::{Command, DropRule};
 
 use crate::stage::Stage;
 
-/// Who is evicted gets `Goodbye` behind all that stood before it in the lane, messages that still walk included.
+/// Who is evicted gets `Goodbye` behind all that stood before it in the queue, messages that still walk included.
 ///
 /// Fails when an eviction is carried out as it is dequeued (`end_behind`).
 #[test]
@@ -53,7 +53,7 @@ fn who_is_evicted_still_gets_what_waited_for_its_socket() {
 ///
 /// Fails when a drain begins as it is dequeued (`end_behind`), or adoptions go on (`adopt`).
 #[test]
-fn a_drain_ends_everybody_behind_the_lane() {
+fn a_drain_ends_everybody_behind_the_queue() {
     let mut stage = Stage::new();
     let devices = stage.members(1, 600);
     stage.publish(1, "last");

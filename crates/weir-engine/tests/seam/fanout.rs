@@ -62,7 +62,7 @@ fn a_broadcast_passes_over_whoever_is_adopted_later() {
     assert_eq!(reuses.conn.to_u64() & 0xff_ffff, last.conn.to_u64() & 0xff_ffff);
 }
 
-/// What several fan-outs owe a connection leaves in one send, in the order of the lane.
+/// What several fan-outs owe a connection leaves in one send, in the order of the queue.
 ///
 /// Fails when each walk sends as it goes (`go_on_with_rank`).
 #[test]

@@ -5,8 +5,8 @@
 mod ends;
 mod fanout;
 mod formats;
-mod lane;
 mod priority;
+mod queue;
 mod rate;
 mod resume;
 mod slow;

@@ -189,7 +189,7 @@ fn what_is_for_one_connection_does_not_wait_for_a_gathering() {
     }
 }
 
-/// Who is evicted gets what stood before it in the lane, of every rank; the credits return when all walks have ended.
+/// Who is evicted gets what stood before it in the queue, of every rank; the credits return when all walks have ended.
 ///
 /// Fails when an end waits for as many walks as had begun, whichever they are (`walked_before`).
 #[test]
@@ -250,7 +250,7 @@ fn a_high_connection_is_read_from_first() {
     assert_eq!(answered, 144);
 }
 
-/// Nor does it wait until a lane full of resumes is served, of which a turn takes as many as their bytes allow.
+/// Nor does it wait until a queue full of resumes is served, of which a turn takes as many as their bytes allow.
 ///
 /// Fails when a part of a resume weighs as much as any command (`weight_of` in commands.rs), or nobody looks in between
 /// (`take_commands`).

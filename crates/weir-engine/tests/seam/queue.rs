@@ -1,4 +1,4 @@
-//! Mailboxes: the order of the lane, credits, the reserved lane, and the way back.
+//! Mailboxes: the order of the queue, credits, the reserved queue, and the way back.
 
 use weir_engine::sim::SeededBug;
 use weir_engine::{Command, ConnId, CreditKind, ShardSettings, TopicId};
@@ -31,11 +31,11 @@ fn nothing_passes_the_welcome() {
     assert_eq!(stage.shard.stats().queued_bytes.get(), 0);
 }
 
-/// Publish against subscribe: the place in the lane alone decides who gets what.
+/// Publish against subscribe: the place in the queue alone decides who gets what.
 ///
 /// Fails when a walk takes its end as it begins instead of when it is dequeued (`end` in `begin_topic_fanout`).
 #[test]
-fn whoever_subscribes_gets_what_stands_behind_in_the_lane_and_nothing_before() {
+fn whoever_subscribes_gets_what_stands_behind_in_the_queue_and_nothing_before() {
     let mut stage = Stage::new();
     let old = stage.members(1, 3);
     let new = stage.join();
@@ -94,7 +94,7 @@ fn a_credit_is_out_until_its_fan_out_has_ended() {
     }
 }
 
-/// The reserved lane waits neither for messages nor for the commands before it.
+/// The reserved queue waits neither for messages nor for the commands before it.
 ///
 /// Fails when urgent requests are taken only while no fan-out runs (`take_urgent`).
 #[test]
@@ -106,7 +106,7 @@ fn closing_by_an_operator_overtakes_messages() {
     }
     stage.shard.turn();
     let last = devices[599];
-    stage.send(last, "in the lane");
+    stage.send(last, "in the queue");
     stage.close(last);
     stage.shard.turn();
     assert_eq!(stage.reported().len(), 1, "it is closed though fan-outs run");
