@@ -1,6 +1,19 @@
 //! The wire format of Weir: frames, messages and close codes.
 //!
-//! Bytes in, values out: no I/O, no clock, no unsafe code.
+//! Bytes in, values out. There is no I/O here, no clock, and no unsafe code.
+//!
+//! Begin with `proto/weir/v1.proto` (what devices and Weir say), then read [`frame`].
+//!
+//! | part | does | does not |
+//! |---|---|---|
+//! | [`frame`] | finds where a message ends in a stream | read the message |
+//! | [`v1`] | all messages, generated | avoid allocations: see [`hot`] |
+//! | [`hot`] | reads and writes the frequent messages in place | know the rare ones |
+//! | [`json`] | the same messages as JSON | add anything to them |
+//! | [`ws`] | frames of WebSocket | open a WebSocket |
+//! | [`format`](mod@format) | turns frames into what a connection speaks | choose the format |
+//! | [`datagram`] | requests and answers over UDP | send them |
+//! | `close`, `error_code` | why a connection ends, why a request fails | act on it |
 #![forbid(unsafe_code)]
 
 mod close;
