@@ -1,7 +1,19 @@
 //! Devices and their tokens: the contract of Weir's stores, the stores, and what stands before them.
 //!
-//! A [`Store`] keeps [`Device`]s, and the tokens that they have been given. Every method takes a batch, as round trips
-//! and commits are what cost; what stands before a store gathers what concurrent requests ask for.
+//! Every method of a [`Store`] takes a batch, because round trips and commits are what costs.
+//!
+//! Begin with `contract` (what every store promises), then read `embedded` (the store in a file).
+//!
+//! | part | does | does not |
+//! |---|---|---|
+//! | `contract`, `records` | the trait [`Store`], and the records that it keeps | keep anything |
+//! | `secrets` | makes tokens, hashes keys and tokens | pass a secret to a store |
+//! | `embedded` | keeps devices in a file, for one process | share it between nodes |
+//! | `mongodb` | keeps devices in MongoDB, for several nodes | cache |
+//! | `batches` | gathers concurrent requests into batches | try a failed batch again |
+//! | `cached` | answers checks of tokens from Redis | decide: the store does |
+//! | `breaker` | stops asking a store that fails | repair it |
+//! | `conformance` | the tests that every store passes | belong to the product |
 
 mod batches;
 mod breaker;
