@@ -1,3 +1,3 @@
-//! The atomics of [`sleep_flag`](crate::sleep_flag): the standard ones, which `tests/loom_mailbox.rs` exchanges for loom's.
+//! The atomic types of `sleep_flag`. `tests/loom_mailbox.rs` replaces them with loom's.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};

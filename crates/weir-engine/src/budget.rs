@@ -1,4 +1,5 @@
-//! The byte budget of the process: what waits for sockets, counted as what it occupies.
+//! The byte budget of the process. It counts what waits for sockets, by the memory that it
+//! occupies.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

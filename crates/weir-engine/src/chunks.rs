@@ -1,4 +1,4 @@
-//! A table that grows in chunks: no element ever moves, and growing costs one chunk.
+//! A table that grows in chunks. No element ever moves, and growing costs one chunk.
 
 /// A growing array of fixed chunks.
 ///

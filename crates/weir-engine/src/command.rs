@@ -1,4 +1,4 @@
-//! What the front asks of a shard, and what a shard tells the front.
+//! The commands that the gateway sends to a shard, and the reports that a shard sends back.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The shards as threads: starting, reaching and stopping them.
+//! The shards as threads: starts them, reaches them, stops them.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Names that router and shards use for each other's things: small numbers with generations.
+//! The small numbers by which gateway and shards name each other's things.
 
 use std::fmt;
 use std::num::ParseIntError;

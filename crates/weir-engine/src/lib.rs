@@ -1,8 +1,23 @@
 //! The shards of Weir: threads that hold settled connections and push to them.
 //!
-//! A shard owns its connections for good. It knows bytes and deadlines; what topics mean, who may do what, and where
-//! messages come from is the gateway's business, which reaches it through a [`Mailbox`] and hears from it through
-//! [`Front`]. There is no async runtime here, and nothing here waits for anything but readiness and time.
+//! A shard owns its connections for good. It knows bytes and deadlines. It does not know what a topic means or who may
+//! use it; that is the gateway's business. There is no async runtime here. A shard waits for readiness and time only.
+//!
+//! Begin with `command` (what the gateway and a shard say to each other), then read `shard` (the loop).
+//!
+//! | part | does | does not |
+//! |---|---|---|
+//! | `engine`, `settings` | starts and stops the threads | serve connections |
+//! | `command`, `id` | the language between gateway and shard | carry anything |
+//! | `mailbox`, `sleep_flag` | carry commands to a shard, wake it | block a caller |
+//! | `shard` | serves connections, turn by turn | call the kernel itself: see `net` |
+//! | `table`, `slot`, `topics`, `wheel` | connections, memberships, timers | any I/O |
+//! | `message`, `outbox`, `pool` | messages, what waits for a socket, begun frames | decide what is sent |
+//! | `budget` | counts the bytes that wait, for all shards | free them |
+//! | `tls` | seals and opens records | make handshakes |
+//! | `net`, `sys` | the kernel as a trait, and the real one: the only `unsafe` code | know connections |
+//! | `stats`, `time` | counts, clock values | read a clock |
+//! | `sim` | the kernel simulated, for tests | belong to the product |
 
 mod atomics;
 mod budget;

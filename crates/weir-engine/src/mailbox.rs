@@ -1,4 +1,4 @@
-//! Mailboxes: how the front reaches a shard. Two bounded queues and a waker.
+//! The mailbox of a shard: two bounded queues, credits for the first one, and a waker.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A message on its way to many connections: encoded once, shared by reference.
+//! A message on its way to many connections. It is encoded once and shared by reference.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

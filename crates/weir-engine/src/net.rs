@@ -1,4 +1,5 @@
-//! The syscalls that a shard uses, as a trait: the kernel, or a simulated network.
+//! The system calls that a shard uses, as a trait. The kernel implements it, and so does the
+//! simulator.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

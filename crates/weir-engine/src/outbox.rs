@@ -1,4 +1,4 @@
-//! What waits for one socket: at most one partly sent remainder, and references behind it.
+//! The queue of one connection: what its socket has not taken yet.
 
 use std::collections::VecDeque;
 use std::fmt;

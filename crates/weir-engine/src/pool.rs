@@ -1,4 +1,4 @@
-//! Blocks for frames that arrive in pieces: size classes, kept for the next one.
+//! Blocks for frames that arrive in pieces. A pool keeps used blocks, by size class.
 
 use crate::time::Tick;
 

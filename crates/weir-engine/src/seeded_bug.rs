@@ -1,4 +1,4 @@
-//! The bugs that tests put into a shard, so that the simulator proves that it finds them.
+//! The bugs that tests put into a shard, to prove that the simulator finds them.
 
 /// A bug that a test puts into the shard; the simulator must find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

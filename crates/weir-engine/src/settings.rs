@@ -1,4 +1,4 @@
-//! What a shard is told at the start.
+//! The settings of a shard. They never change while it runs.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The two small protocols under a mailbox: falling asleep without missing a push, and credits.
+//! Two small protocols under a mailbox: how its consumer falls asleep without missing a push, and
+//! credits.
 //!
-//! Nothing here knows queues or wakers, so that `tests/loom_mailbox.rs` can run this very file through every
-//! interleaving, with loom's atomics in the place of the standard ones.
+//! This file knows neither queues nor wakers. So `tests/loom_mailbox.rs` can run it through every
+//! interleaving, with loom's atomic types instead of the standard ones.
 
 use super::atomics::{AtomicBool, AtomicUsize, Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! The places of a connection in the tables of its shard. A shard indexes everything by them.
+//! Where a connection stands in the tables of its shard.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What a shard counts: plain cells that it alone writes and anybody may read.
+//! The counters of a shard. Only the shard writes them; every thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The connections of one shard: all that is remembered of each while nothing happens on it.
+//! The connections of one shard: everything that it remembers of a connection at rest.
 
 use weir_wire::CloseReason;
 use weir_wire::format::Format;

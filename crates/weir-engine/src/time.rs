@@ -1,4 +1,4 @@
-//! Time as the shards count it: nanoseconds of a monotonic clock for measuring, coarse ticks for deadlines.
+//! The clocks of a shard: nanoseconds to measure with, and coarse ticks for deadlines.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who is in which topic, on one shard: dense vectors to walk, positions kept on both sides.
+//! The members of each topic on one shard. Topic and connection each know their place in the other.
 
 use crate::chunks::Chunks;
 use crate::id::{Priority, TopicId};

@@ -1,4 +1,4 @@
-//! The timer wheel: one deadline an entry, kept as links inside the entry.
+//! The timer wheel. Each connection has one deadline, linked through its table entry.
 
 use crate::slot::Slot;
 use crate::time::Tick;

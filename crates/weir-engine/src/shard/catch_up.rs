@@ -1,16 +1,18 @@
 //! Conflation: connections that lag behind a topic, and how they catch up with it.
 //!
-//! As soon as anything waits for a connection, what a conflating topic sends is not queued for it: the connection *lags*.
-//! Its outbox notes which offsets it has still to get, and the shard keeps the newest message of each key for all who
-//! lag behind the topic. When the socket takes bytes and the queue is empty, they leave in the order of their offsets.
+//! A connection for which something waits does not get the messages of a conflating topic queued.
+//! It *lags*: its outbox notes the offsets that it still needs, and the shard keeps the newest
+//! message of each key for all connections that lag behind the topic (`latest`). When the socket
+//! takes bytes and the queue is empty, those messages leave in the order of their offsets.
 //!
-//! A connection gets no message from the store that no walk has brought it yet: what it may get ends with the last
-//! message that it met, and what a walk brings it later lies behind that. So a message reaches it either from the store
-//! or from its walk, however far the walks of the topic's messages are for others.
+//! The store gives a connection messages only up to the last one that a walk has brought it
+//! (`Lag::seen`). What a walk brings later has a higher offset. So each message reaches the
+//! connection on one way only, however far the walks of the topic are for others.
 //!
-//! Who never catches up gets the least recently changed keys. When all keys change between two sends, and always in the
-//! same order, those are the same each time: the last ones come only when there is a pause. A message cannot be passed
-//! over for the sake of others, as offsets must rise: it would be lost if it were its key's last.
+//! A connection that never catches up gets the keys that changed longest ago. If all keys change
+//! between two sends, always in the same order, those are the same keys each time; the last keys
+//! come only in a pause. The shard cannot skip a message in favour of a later one, because offsets
+//! must rise: if it is the last message of its key, it would be lost.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What must hold of a shard between two turns, recomputed from its tables; and looks into it for the simulator.
+//! The invariants of a shard, recomputed from its tables between turns. The simulator also looks
+//! into a shard here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

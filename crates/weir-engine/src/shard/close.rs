@@ -1,4 +1,4 @@
-//! Ends of connections: one reason each, told where it can still be told, reported exactly once.
+//! Ends of connections. Each has one reason, which the device is told if possible, and one report.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the front asks of a shard.
+//! Carries out the commands of the gateway.
 
 use weir_wire::{CloseReason, ProstMessage, frame, v1};
 

@@ -1,4 +1,4 @@
-//! What is due on a connection, and when: signs of life, whole frames, sockets that take what is sent.
+//! The deadlines of a connection: signs of life, whole frames, and sockets that must take bytes.
 
 use weir_wire::CloseReason;
 use weir_wire::format::Format;

@@ -1,7 +1,7 @@
 //! The fan-outs of a shard: which walks there are, whose turn it is, and what waits behind them.
 //!
-//! [`Fanouts`] sends nothing and knows no connections but by their slots. It says what to do next, and the shard does
-//! it (`walk`).
+//! [`Fanouts`] does no I/O and knows connections only by their slots. It names the next step, and
+//! the shard takes it (`walk`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! What leaves on a connection that does not take frames of a stream: WebSocket messages and server-sent events.
+//! Formats other than a stream of frames: WebSocket messages and server-sent events.
 //!
-//! The front and the rest of the shard speak frames; they become what the connection speaks here, before they wait or
-//! leave. A message to many is made once for all connections of a format ([`Message::encode`]).
+//! The gateway and the rest of the shard use frames. This file turns them into the format of a
+//! connection before they wait or leave. A message to many is encoded once per format
+//! ([`Message::encode`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;

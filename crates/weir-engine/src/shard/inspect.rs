@@ -1,4 +1,4 @@
-//! Looking at connections, for the operator.
+//! Shows connections to the operator.
 
 use super::Shard;
 use crate::command::{ConnectionInfo, Front, Inspect, InspectPage, InspectWhat};

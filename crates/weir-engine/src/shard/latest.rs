@@ -1,7 +1,8 @@
-//! What conflation keeps: the newest message of each key, of every topic that a connection lags behind.
+//! The stores of conflation: the newest message of each key, for every topic behind which a
+//! connection lags.
 //!
-//! [`Latest`] owns the stores. It sends nothing and charges nothing: it says what a store occupies, and the shard does
-//! the rest (`catch_up`).
+//! [`Latest`] does no I/O and charges nothing. It says which bytes a store occupies, and the shard
+//! does the rest (`catch_up`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,5 @@
-//! Connections in the order in which something began for them: lists through their outboxes.
+//! Lists of connections in the order in which something began for them, linked through their
+//! outboxes.
 
 use crate::outbox::{Links, Outbox};
 use crate::slot::Slot;

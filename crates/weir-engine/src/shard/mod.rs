@@ -5,7 +5,7 @@
 //! Machines own a part of the state. They do no I/O and read no clock; they say what to do next:
 //! - `fanouts`: which messages go to many connections, and whose turn it is;
 //! - `latest`: the newest messages of topics that conflate;
-//! - `resumes`: which parts of what was missed have come;
+//! - `resumes`: which chunks of what was missed have come;
 //! - `list`, `tls_table`: lists of connections, and their keys.
 //!
 //! The other files are parts of [`Shard`], which does what the machines say:

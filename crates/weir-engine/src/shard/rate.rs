@@ -1,9 +1,10 @@
-//! How fast a connection may send: two token buckets, each kept as one point in time.
+//! How fast a connection may send. It has two token buckets, and each is kept as one point in time.
 //!
-//! `Publish` has a bucket of its own: what is beyond its rate is answered with an error. Everything else that a device can
-//! make the shard or the front work for costs the other bucket: any other frame, a refused `Publish`, a control frame of
-//! a WebSocket, a change of TLS keys, records and segments with next to nothing in them. A connection that owes more than
-//! its burst is not read from until it owes less: its peer is slowed down and loses nothing.
+//! `Publish` has its own bucket. A `Publish` beyond its rate is answered with an error. All other
+//! work that a device can cause costs the other bucket: any other frame, a refused `Publish`, a
+//! control frame of a WebSocket, a change of TLS keys, records and segments that are almost empty.
+//! A connection that owes more than its burst is not read until it owes less. Its peer slows down
+//! and loses nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Bytes from devices: frames cut out of the shared receive buffer, pings answered, the rest passed to the front.
+//! Bytes from devices. Frames are cut out of the shared receive buffer. The shard answers pings
+//! itself and reports the rest.
 
 use std::io;
 

@@ -1,12 +1,13 @@
-//! Room for what waits: messages in queues are counted, and who holds the most gives way when room is short.
+//! Which connections end when memory is short.
 //!
-//! What waits for slow connections has a share of the budget of its own, so it never takes the room of new messages.
-//! When little is left of this share, connections end whose queues hold messages of the largest holder: the topic, the
-//! device or the sender that most of the waiting bytes belong to. They end even below the high watermark: a message is
-//! in memory once, and leaves it only with the last queue that holds it.
+//! Messages in the queues of slow connections have a share of the byte budget of their own, so they
+//! never take the room of new messages. When little of it is left, the shard ends connections whose
+//! queues hold messages of the largest holder: the topic, the device or the sender to which most of
+//! the waiting bytes belong. They end even below the high watermark, because a message is in memory
+//! once and leaves it only with the last queue that holds it.
 //!
-//! Beginnings of frames and records have a share of their own. There, connections end whose beginnings have had much
-//! room for a long time.
+//! Begun frames and records have a share of their own. When it is short, connections end whose
+//! begun frames have held much room for a long time.
 
 use std::sync::Arc;
 

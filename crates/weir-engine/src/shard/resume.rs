@@ -1,4 +1,5 @@
-//! Resuming, as a connection meets it: parts of what it has missed, and its membership with the last part.
+//! Resuming: sends a connection what it has missed, chunk by chunk, and makes it a member with the
+//! last one.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! The resumes of a shard: how far each has come, and which part is to be asked for next.
+//! The resumes of a shard: how far each has come, and which chunk to ask for next.
 //!
 //! ```text
-//! ──first part──► running ──part──► running ──last part──► over
-//!                    │ the next part is asked for once, of one topic of a connection at a time
+//! ──first chunk──► running ──chunk──► running ──last chunk──► over
+//!                    │ the next chunk is asked for once, of one topic of a connection at a time
 //!                    └──unsubscribe, end of the connection, topic retired──► over
 //! ```
 //!
-//! What a resume occupies is charged by the caller: [`RESUME_BYTES`] each, from its first part to its end.
+//! The caller charges [`RESUME_BYTES`] for each resume, from its first chunk to its end.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

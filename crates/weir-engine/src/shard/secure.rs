@@ -1,13 +1,15 @@
-//! TLS on the shard: what waits is sealed when the socket accepts it, what comes is opened where it lies.
+//! TLS on the shard. Records are sealed when a socket can take them, and opened in the receive
+//! buffer.
 //!
 //! ```text
-//!  outbox ──gather──▶ seal, one record ──▶ scratch ──send──▶ left whole: its items are done with
+//!  outbox ──gather──▶ seal, one record ──▶ scratch ──send──▶ left whole: its items are done
 //!                                                      └───▶ refused: the rest into the outbox, its items committed
 //!  socket ──▶ receive buffer ──open in place──▶ plaintext ──▶ frames, as without TLS
 //!                     └── the beginning of a record ──▶ block
 //! ```
 //!
-//! A record that is sealed has spent its number: it leaves as it is, or the connection ends. So there is at most one.
+//! A sealed record has used its sequence number. It leaves unchanged, or the connection ends. So
+//! there is at most one.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The bugs that the simulator must find, and its ways into a shard. Without it there is nothing of this.
+//! The seeded bugs in a shard, and other access for the simulator. The product contains none of it.
 
 use super::Shard;
 #[cfg(any(test, feature = "sim"))]

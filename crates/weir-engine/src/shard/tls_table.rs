@@ -1,4 +1,4 @@
-//! The TLS side of connections: a table of its own, so that those without it pay nothing but four bytes of their entry.
+//! The TLS state of connections. It has its own table, so a connection without TLS pays four bytes.
 
 use std::io::IoSlice;
 

@@ -1,5 +1,5 @@
-//! Fan-outs, as connections meet them: a walk over the members of a topic, or over all connections, sends as it goes or
-//! gathers, within each turn's share of work.
+//! Fan-outs to connections. A walk goes over the members of a topic, or over all connections. It
+//! sends as it goes, or gathers, within the share of work of each turn.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! Bytes from WebSockets: messages put together in place, control frames answered, all else handled like frames of a
-//! stream (RFC 6455).
+//! Bytes from WebSockets (RFC 6455). Messages are put together in place, control frames are
+//! answered, and everything else is handled like frames of a stream.
 //!
 //! ```text
-//!  receive buffer ──whole message──▶ unmasked where it lies ──▶ handled
-//!        └── less than one, or what the front has no room for ──▶ block: head │ put together │ as received
+//!  receive buffer ──whole message──▶ unmasked in place ──▶ handled
+//!        └── a part, or what the front has no room for ──▶ block: head │ put together │ as received
 //! ```
 //!
-//! While no message is begun a connection has nothing of this.
+//! A connection without a begun message has nothing of this.
 
 use std::ops::Range;
 

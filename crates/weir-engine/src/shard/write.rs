@@ -1,4 +1,4 @@
-//! Bytes to devices: sends, what the kernel refuses, watermarks, and the byte budget.
+//! Bytes to devices: sends, bytes that the kernel refuses, watermarks, and the byte budget.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The front's part: what it asks of the shard, and what it makes of the reports.
+//! The front in a run: what it asks of the shard, and what it does with reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

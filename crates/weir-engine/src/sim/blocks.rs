@@ -1,4 +1,4 @@
-//! A shard's pool of blocks by itself, to be measured.
+//! The pool of blocks alone, for its benchmark.
 
 use crate::pool::{Block, Pool};
 use crate::time::Tick;

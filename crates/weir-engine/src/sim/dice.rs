@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats.
+//! Random choices, reproducible from a seed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -1,4 +1,4 @@
-//! A run: devices and a front that do at random what they may do, and the reference model that the shard is held against.
+//! A run: devices and a front act at random, and the shard is compared with the reference model.
 
 use std::fmt;
 use std::time::Duration;

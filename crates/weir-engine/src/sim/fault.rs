@@ -1,4 +1,4 @@
-//! What can go wrong, how often it is made to, and how often it did.
+//! The faults of a run: which there are, how often they are injected, and how often they came.
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

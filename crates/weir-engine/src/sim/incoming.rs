@@ -1,4 +1,4 @@
-//! The reference model of what one device says: what it has written, and what must be heard of it.
+//! The reference model of what a device says: what it wrote, and what the front must hear.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! One simulated connection: two byte streams and what the kernel knows of them.
+//! One simulated connection: two byte streams, and what the kernel knows of them.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -1,4 +1,5 @@
-//! [`Net`] without a kernel: virtual time, sockets as pairs of byte streams, edges as epoll announces them.
+//! [`Net`] without a kernel: virtual time, sockets as pairs of byte streams, and edges like those
+//! of epoll.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

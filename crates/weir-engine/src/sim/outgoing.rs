@@ -1,4 +1,5 @@
-//! The reference model of what leaves for a device: what must come, in which order, and what may be missing.
+//! The reference model of what leaves for a device: what must come, in which order, and what may be
+//! missing.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What a device is owed: frames for it alone, answers, and how a look at them is taken.
+//! Types of what a device is owed: frames for it alone, answers, and the time of a look.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The devices' part: what peers do to their connections.
+//! The devices in a run: what they do to their connections.
 
 use std::io;
 

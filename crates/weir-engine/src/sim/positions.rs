@@ -1,4 +1,4 @@
-//! What the ids of events tell a reader, held against what has come to it and what is still to come.
+//! The reference model of event ids: what they tell a reader must agree with what has come.
 
 use std::collections::BTreeMap;
 

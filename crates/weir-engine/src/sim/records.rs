@@ -1,4 +1,4 @@
-//! What devices with TLS do with their records, and what is held against the seals of a run.
+//! Devices with TLS in a run: what they do with records, and the check that no nonce is used twice.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,4 @@
-//! The front's part for topics: messages by their policies, ticks, and the rings that resumes are served from.
+//! The front in a run, as to topics: messages by policy, ticks, and the rings that resumes read.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The device's end of TLS: a session that mirrors the server's, and what it does with it.
+//! The device's end of TLS: a session that mirrors the server's.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! Signs of life, asked for and given, and what is said last.
+//! Signs of life in a run: which were asked for, given, and due; and what is said last.
 
 use weir_wire::CloseReason;
 use weir_wire::format::Format;

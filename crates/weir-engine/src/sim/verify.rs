@@ -1,4 +1,4 @@
-//! What is looked at behind every turn, and at the end.
+//! The checks after every turn and at the end of a run.
 
 use std::time::Duration;
 

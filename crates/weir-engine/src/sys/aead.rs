@@ -1,4 +1,5 @@
-//! Ciphers and key derivation of AWS-LC, without a byte from the heap: key schedules live on the caller's stack.
+//! Ciphers and key derivation of AWS-LC. They use no heap: key schedules live on the caller's
+//! stack.
 
 #![expect(unsafe_code, reason = "a library of C")]
 

@@ -1,4 +1,4 @@
-//! UDP sockets, many datagrams a syscall: `recvmmsg` and `sendmmsg`.
+//! UDP sockets that take and send many datagrams by one system call (`recvmmsg`, `sendmmsg`).
 
 #![expect(unsafe_code, reason = "syscalls that no safe wrapper covers")]
 

@@ -1,4 +1,4 @@
-//! What is under a shard: epoll, sockets and wakers of the kernel, ciphers in C. The only place for unsafe code.
+//! The kernel and C below a shard: epoll, sockets, wakers, ciphers. All unsafe code is here.
 
 pub(crate) mod aead;
 pub mod datagrams;

@@ -1,4 +1,4 @@
-//! How the kernel shares a processor among the threads of the process.
+//! The scheduling of a thread: its niceness and its time slice.
 
 #![expect(unsafe_code, reason = "a syscall that no safe wrapper covers")]
 

@@ -1,4 +1,4 @@
-//! Alerts: what ends a connection, or would like to.
+//! Alerts: the messages by which one side ends a TLS connection, or asks for something.
 
 use super::protocol::Version;
 

@@ -1,4 +1,4 @@
-//! Keys of TLS 1.3: derived from a traffic secret, and the secret that follows it (RFC 8446 section 7).
+//! Keys of TLS 1.3, derived from a traffic secret, and the next secret (RFC 8446 section 7).
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 

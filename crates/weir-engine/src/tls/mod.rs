@@ -1,12 +1,13 @@
-//! TLS records of an established connection: sealed and opened here, whatever the handshake was made with.
+//! TLS records of an established connection. They are sealed and opened here; the handshake is made
+//! elsewhere.
 //!
 //! ```text
 //!  handshake (rustls, on the front) ──secrets, sequence numbers──▶ Session ──open──▶ plaintext, in place
 //!                                                                     └────seal──▶ one record at a time
 //! ```
 //!
-//! TLS 1.3 (RFC 8446) and the AEAD suites of TLS 1.2 (RFC 5246, 5288, 7905). A [`Session`] is plain bytes: no heap, no
-//! key schedule; those are built on the stack for as long as one call lasts.
+//! This is TLS 1.3 (RFC 8446) and the AEAD suites of TLS 1.2 (RFC 5246, 5288, 7905). A [`Session`]
+//! is plain bytes without heap memory. It holds no key schedule: each call builds one on its stack.
 
 mod alert;
 mod keys;

@@ -1,4 +1,4 @@
-//! What the parts of TLS have in common: versions, ciphers, and what sealing and opening can say.
+//! Types that the parts of TLS share: versions, ciphers, and the results of sealing and opening.
 
 /// Protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub struct Keys12<'a> {
     pub iv: &'a [u8],
 }
 
-/// What [`Session::open`] found.
+/// What [`Session::open`](super::Session::open) found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// Bytes at the beginning of the input that are plaintext now.

@@ -1,4 +1,4 @@
-//! One record: its header, its limits, its nonce, and how its content is sealed.
+//! The layout of one record: header, limits, nonce, and how its content is sealed and opened.
 
 use std::iter;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! What was sealed under which nonce, for tests that hold a whole run against "never twice"; and shorter records, so that
-//! what is short takes several of them.
+//! Notes which nonce sealed which record, so that tests can prove that none is used twice. Tests
+//! can also make records shorter here, so that a short message takes several.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};

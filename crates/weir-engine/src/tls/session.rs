@@ -1,4 +1,4 @@
-//! [`Session`]: both directions of one connection, and what the peer may and must not do in them.
+//! [`Session`]: the records of one connection in both directions, and the rules for its peer.
 
 #[cfg(any(test, feature = "sim"))]
 mod forge;

@@ -1,7 +1,7 @@
-//! What is received and sent at once.
+//! The datagrams of one system call.
 //!
-//! The kernel's headers point into buffers; they are made anew on the stack for each syscall, so that nothing that lives
-//! on points anywhere. That is some 100 ns for a full batch.
+//! The kernel's headers point into buffers. Each call builds them anew on its stack, so no pointer
+//! outlives the call. A full batch costs some 100 ns for that.
 
 use std::io;
 use std::mem::MaybeUninit;

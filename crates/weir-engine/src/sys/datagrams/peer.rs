@@ -1,4 +1,4 @@
-//! Who sent a datagram, and to which of our addresses.
+//! The sender of a datagram, and the local address that it reached.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! What tests need beyond what a connection needs: short-lived keys, and records that no honest peer would seal.
+//! What only tests need: keys that expire soon, and records that no honest peer seals.
 
 use super::super::protocol::Version;
 use super::super::record::{ContentType, RECORD_BYTES_MAX, nonce};
