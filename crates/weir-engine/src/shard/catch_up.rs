@@ -21,7 +21,7 @@ use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
 use super::Shard;
-use super::latest::{Due, Held};
+use super::latest::{Balance, Held};
 use super::secure::Offered;
 use crate::command::Front;
 use crate::id::TopicId;
@@ -103,9 +103,9 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Brings what the lease holds for a store in line with what it occupies; `false` if the budget has no room.
     fn account_store(&mut self, topic: TopicId) -> bool {
         match self.latest.account(topic) {
-            Due::Give(bytes) => self.lease.give(bytes),
-            Due::Take(bytes) if !self.charge(bytes) => return false,
-            Due::Take(bytes) => {
+            Balance::Give(bytes) => self.lease.give(bytes),
+            Balance::Take(bytes) if !self.charge(bytes) => return false,
+            Balance::Take(bytes) => {
                 if !self.latest.note_charged(topic, bytes) {
                     // Making room ended all who lagged behind it.
                     self.lease.give(bytes);

@@ -326,3 +326,84 @@ impl Fanouts {
         self.ranks.iter().flat_map(|rank| &rank.waiting).filter(is_over).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::message::TopicMessage;
+
+    const NOW: Nanos = Nanos(7);
+    const TOUCHED_MAX: usize = 100;
+
+    fn message(priority: Priority) -> Arc<Message> {
+        let topic = TopicMessage { priority, ..TopicMessage::default() };
+        Message::of_topic(&Budget::new(1 << 20), vec![0; 10], NOW, None, topic).expect("room")
+    }
+
+    fn begin(fanouts: &mut Fanouts, priority: Priority, ends: [u32; Priority::COUNT]) {
+        assert!(fanouts.begin(&message(priority), Over::Topic(TopicId(1)), ends));
+    }
+
+    fn step(fanouts: &Fanouts) -> Option<Step> {
+        fanouts.poll_step(|| false, TOUCHED_MAX)
+    }
+
+    /// Walks to the end without flushing; when the fan-out began, if it has ended.
+    fn send(fanouts: &mut Fanouts, rank: usize) -> Option<Nanos> {
+        let walk = fanouts.take_walk(rank, NOW).expect("a walk waits");
+        fanouts.end_walk(&walk, NOW)
+    }
+
+    #[test]
+    fn connections_and_then_messages_of_high_priority_go_first() {
+        let mut fanouts = Fanouts::default();
+        begin(&mut fanouts, Priority::Low, [0, 5, 0]);
+        begin(&mut fanouts, Priority::High, [0, 5, 0]);
+        begin(&mut fanouts, Priority::Low, [5, 0, 0]);
+        for (rank, left) in [(2, 2), (3, 1), (5, 0)] {
+            assert_eq!(step(&fanouts), Some(Step::Send(rank)));
+            assert_eq!(send(&mut fanouts, rank), Some(NOW));
+            assert_eq!(fanouts.len(), left);
+        }
+        assert_eq!(step(&fanouts), None);
+        assert!(!fanouts.begin(&message(Priority::High), Over::Topic(TopicId(1)), [0; 3]));
+    }
+
+    #[test]
+    fn several_of_a_rank_gather_and_are_flushed_once() {
+        let mut fanouts = Fanouts::default();
+        begin(&mut fanouts, Priority::High, [5, 0, 0]);
+        begin(&mut fanouts, Priority::High, [5, 0, 0]);
+        assert_eq!(fanouts.poll_step(|| true, TOUCHED_MAX), Some(Step::Send(0)), "no room");
+        for touched in 1..=2 {
+            assert_eq!(step(&fanouts), Some(Step::Gather(0)));
+            let walk = fanouts.take_walk(0, NOW).expect("a walk waits");
+            fanouts.rank(0).touch(Slot::at(touched));
+            fanouts.rank(0).put_walked(walk);
+        }
+        assert_eq!(step(&fanouts), Some(Step::Flush(0)));
+        assert_eq!(fanouts.rank(0).poll_flush(), Some(Slot::at(1)));
+        assert!(fanouts.rank(0).take_flushed().is_empty(), "one is left to flush");
+        assert_eq!(fanouts.rank(0).poll_flush(), Some(Slot::at(2)));
+        assert_eq!(fanouts.rank(0).poll_flush(), None);
+        assert_eq!(fanouts.rank(0).take_flushed().len(), 2);
+        assert_eq!(step(&fanouts), None);
+    }
+
+    #[test]
+    fn a_fan_out_ends_with_its_last_walk_and_what_stands_behind_it_follows() {
+        let mut fanouts = Fanouts::default();
+        begin(&mut fanouts, Priority::High, [5, 5, 0]);
+        let conn = ConnId::from_u64(1);
+        fanouts.put_behind(Behind::Evict(conn, CloseReason::Draining));
+        assert!(fanouts.poll_behind().is_none());
+        assert_eq!(send(&mut fanouts, 0), None, "the other walk is left");
+        assert!(fanouts.poll_behind().is_none());
+        assert_eq!(send(&mut fanouts, 3), Some(NOW));
+        assert!(
+            matches!(fanouts.poll_behind(), Some(Behind::Evict(evicted, _)) if evicted == conn)
+        );
+        assert!(fanouts.poll_behind().is_none());
+    }
+}

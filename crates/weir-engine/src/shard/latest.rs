@@ -43,7 +43,7 @@ pub(super) struct Held(Arc<Message>);
 
 /// What is to be done so that the lease holds what a store occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum Balance {
     /// So many bytes are given back.
     Give(usize),
     /// So many bytes are taken, and then told by [`Latest::note_charged`].
@@ -194,14 +194,14 @@ impl Latest {
     }
 
     /// What the lease must give or take for a store.
-    pub(super) fn account(&mut self, topic: TopicId) -> Due {
-        let Some(store) = self.topics.get_mut(&topic) else { return Due::Give(0) };
+    pub(super) fn account(&mut self, topic: TopicId) -> Balance {
+        let Some(store) = self.topics.get_mut(&topic) else { return Balance::Give(0) };
         let (occupied, charged) = (store.footprint(), store.charged);
         if occupied > charged {
-            return Due::Take(occupied - charged);
+            return Balance::Take(occupied - charged);
         }
         store.charged = occupied;
-        Due::Give(charged - occupied)
+        Balance::Give(charged - occupied)
     }
 
     /// The lease has taken so much for a store; `false` if the store has gone meanwhile.
@@ -269,5 +269,68 @@ impl Store {
             return Err(format!("keys and messages disagree: {self:?}"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::TopicMessage;
+
+    const TOPIC: TopicId = TopicId(3);
+    const NOW: Nanos = Nanos(7);
+
+    /// A message whose key is this byte; 0: it has none.
+    fn held(budget: &Arc<Budget>, offset: u64, key: u8, expires_at: Option<Nanos>) -> Held {
+        let key_range = if key == 0 { 0..0 } else { 0..1 };
+        let topic = TopicMessage { offset, key: key_range, ..TopicMessage::default() };
+        let message = Message::of_topic(budget, vec![key; 10], NOW, expires_at, topic);
+        let message = message.expect("the budget has room");
+        assert!(message.hold(), "what waits has room");
+        Held::new(message)
+    }
+
+    /// Offsets that come next, or the one that is passed over.
+    fn gather(latest: &Latest, next: u64, seen: u64) -> Result<Vec<u64>, u64> {
+        let mut batch = Vec::new();
+        let expired = latest.gather(&Lag { topic: TOPIC, next, seen }, NOW, &mut batch);
+        match expired {
+            Some(offset) => Err(offset),
+            None => Ok(batch.iter().map(|message| message.offset()).collect()),
+        }
+    }
+
+    #[test]
+    fn of_each_key_the_newest_is_kept_and_of_all_the_last_few() {
+        let budget = Budget::new(1 << 20);
+        let mut latest = Latest::default();
+        assert!(!latest.meet(TOPIC, 1), "nobody lags");
+        latest.begin_lag(TOPIC);
+        assert!(latest.meet(TOPIC, 1) && !latest.meet(TOPIC, 1));
+        let mut enter = |offset, key| {
+            latest.enter(TOPIC, held(&budget, offset, key, None), 3, false).expect("one lags")
+        };
+        let replaced = [(1, b'a'), (2, b'b'), (3, b'a'), (2, b'b'), (4, 0), (5, 0)];
+        let replaced = replaced.map(|(offset, key)| enter(offset, key));
+        assert_eq!(replaced, [0, 0, 1, 0, 0, 1]);
+        assert_eq!(gather(&latest, 1, 9), Ok(vec![3, 4, 5]));
+        assert_eq!(gather(&latest, 4, 4), Ok(vec![4]), "nothing behind what a walk has brought");
+        assert_eq!(gather(&latest, 5, 4), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_store_is_charged_and_goes_with_the_last_who_lags() {
+        let budget = Budget::new(1 << 20);
+        let mut latest = Latest::default();
+        latest.begin_lag(TOPIC);
+        latest.begin_lag(TOPIC);
+        assert_eq!(latest.enter(TOPIC, held(&budget, 1, 0, Some(NOW)), 3, false), Some(0));
+        assert_eq!(gather(&latest, 1, 1), Err(1), "its time has passed");
+        let Balance::Take(bytes) = latest.account(TOPIC) else { panic!("nothing is charged yet") };
+        assert!(latest.note_charged(TOPIC, bytes));
+        assert_eq!(latest.account(TOPIC), Balance::Give(0));
+        assert_eq!((latest.end_lag(TOPIC), latest.end_lag(TOPIC)), (0, bytes));
+        assert!(!latest.note_charged(TOPIC, bytes), "it has gone");
+        assert_eq!(budget.used(), 0, "its message is let go of");
     }
 }
