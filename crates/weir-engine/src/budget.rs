@@ -5,18 +5,18 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a part of the byte budget is for.
+/// A share of the byte budget.
 ///
-/// Each kind has a limit of its own, and all limits together are the budget: so no kind can take the room of another.
+/// Each share has a limit of its own, and the limits add up to the budget. So no share can take the room of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// Messages on their way, in running ticks and in rings.
     Messages,
     /// What waits for slow connections: messages in their queues, the queues, and frames for one of them alone.
     Waiting,
-    /// Beginnings of frames and of records from settled connections.
+    /// Begun frames and records of settled connections.
     Incoming,
-    /// What peers have sent that are not settled: beginnings of a PROXY header, a handshake or a `Hello`.
+    /// Bytes of connections that are not settled: a begun PROXY header, handshake or `Hello`.
     Unsettled,
     /// Requests, answers and relays of HTTP.
     Http,
@@ -53,13 +53,13 @@ impl Share {
     }
 }
 
-/// All bytes that may wait in this process: messages on their way, remainders, partial frames, queue nodes, and the
-/// positions that events name.
+/// All bytes that may wait in this process: messages, what sockets have refused, begun frames, queue nodes, and the
+/// positions of events.
 ///
 /// Shape: a counter for each [`Share`], common to all shards, which lease pieces of 64 KiB so that it stays out of their
 /// way. Messages have what may be retained and a quarter of the budget; the other shares divide the rest.
-/// Limits: `take` refuses beyond the share's limit; what happens then is the caller's: a shard closes the connections
-/// that hold the most, the router refuses the message. Only what replaces or completes bytes that were taken before may
+/// Limits: `take` refuses beyond the share's limit. Then a shard closes the connections that hold the most, and the
+/// router refuses the message. Only what replaces or completes bytes that were taken before may
 /// pass a limit: the batch of a tick ([`crate::Message::of_tick`]), encodings that shards make, and a retained message
 /// that has left the last queue.
 /// Cost: one atomic operation a message, and one a piece.
@@ -67,9 +67,9 @@ impl Share {
 pub struct Budget {
     bytes_max: usize,
     parts: [Part; Share::COUNT],
-    /// Bytes of waiting messages by [`Holder`]; who meets in a place is counted together.
+    /// Bytes of waiting messages by [`Holder`]. Holders that fall into the same place are counted together.
     held: Box<[AtomicUsize]>,
-    /// Drawn at the start, so that nobody can choose whom to meet.
+    /// Drawn at the start, so that a peer cannot choose with whom it shares a place.
     seed: u64,
     peak: AtomicUsize,
     #[cfg(any(test, feature = "sim"))]
@@ -149,18 +149,18 @@ impl Budget {
         self.part(share).refused.load(Ordering::Relaxed)
     }
 
-    /// Whether so little is left of a share that those should give way who hold the most of it: seven eighths are used.
+    /// Whether little is left of a share: seven eighths are used. Then its largest holders should give way.
     pub fn is_tight(&self, share: Share) -> bool {
         let part = self.part(share);
         part.used.load(Ordering::Relaxed) > part.bytes_max / 8 * 7
     }
 
-    /// Takes `bytes` of a share, or nothing, which is counted.
+    /// Takes `bytes` of a share. Otherwise it takes nothing and counts a refusal.
     pub fn take(&self, share: Share, bytes: usize) -> bool {
         self.take_within(share, bytes, usize::MAX)
     }
 
-    /// Likewise, as long as no more than `bytes_max` of the share are taken then. Takers that ask for less find the rest.
+    /// Likewise, with a lower limit: `bytes_max` of the share. The rest is left to other callers.
     pub fn take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
         let taken = self.try_take(share, bytes, bytes_max);
         if !taken {
@@ -270,9 +270,9 @@ impl Budget {
     }
 }
 
-/// What a message occupies of the budget, in the share that it belongs to at the moment.
+/// The bytes of a message, in the share to which it belongs at the moment.
 ///
-/// On its way and in rings it belongs to [`Share::Messages`]; while it is in the queue of a slow connection it belongs to
+/// On its way and in rings it belongs to [`Share::Messages`]. In the queue of a slow connection it belongs to
 /// [`Share::Waiting`].
 /// Shape: how many queues hold it and how many bytes it has, in one word, so that both change together.
 /// Invariant: its bytes are taken from `Waiting` while the count is above zero, and from `Messages` otherwise.
@@ -285,7 +285,7 @@ pub(crate) struct Charge {
     overdrawn: AtomicUsize,
 }
 
-/// Whom the bytes of a message are counted for while they wait.
+/// The holders for whom the bytes of a message are counted while they wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holders {
     /// The topic or the device that the message is for.
@@ -420,14 +420,14 @@ impl Charge {
 
     /// One queue less holds it.
     ///
-    /// With the last one its bytes go back to the messages, beyond their limit if need be: it may be in a ring, which is
-    /// bounded by itself.
+    /// With the last queue its bytes return to the share for messages, beyond its limit if necessary: the message may be
+    /// in a ring, which has a bound of its own.
     pub(crate) fn release(&self) {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             debug_assert!(queues_of(word) > 0, "no queue holds it");
             let (bytes, is_last) = (bytes_of(word), queues_of(word) == 1);
-            // Whoever holds it next may give them back at once.
+            // The next queue that holds it may give them back at once.
             if is_last {
                 self.budget.move_to_messages(bytes);
             }

@@ -32,8 +32,8 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
-    /// Take a connection out of a topic, or call off that it resumes it, and queue `reply` (`Unsubscribed`).
-    /// [`Report::Left`] follows if it was in it.
+    /// Take a connection out of a topic, or end its resume, and queue `reply` (`Unsubscribed`). [`Report::Left`] follows
+    /// if the connection was in the topic.
     Unsubscribe {
         /// The connection.
         conn: ConnId,
@@ -42,7 +42,7 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
-    /// Queue a part of what a connection has missed of a topic, and enter it with the last part.
+    /// Queue a chunk of what a connection has missed of a topic. The last chunk makes it a member.
     Resume(Box<ReplayChunk>),
     /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
     Publish(TopicId, Arc<Message>),
@@ -50,7 +50,7 @@ pub enum Command<S> {
     Broadcast(Arc<Message>),
     /// Close one connection, behind what is queued for it in this queue.
     Evict(ConnId, CloseReason),
-    /// Forget a topic that has no member left; resumes of it are over without a word. Answered with [`Report::Retired`].
+    /// Forget a topic that has no members. Its resumes end, and clients are not told. Answered with [`Report::Retired`].
     Retire(TopicId),
     /// Close all connections with `Goodbye`, spread evenly over `over`, each told to come back after a delay drawn
     /// from `retry_after_ms`. Answered with [`Report::Drained`] when the last socket is closed.
@@ -109,12 +109,12 @@ impl CreditKind {
     }
 }
 
-/// A part of what a connection has missed of a topic.
+/// Some of the messages that a connection has missed of a topic.
 ///
-/// The shard queues the messages, whatever the topic's policy for slow connections, and asks for the next part with
-/// [`Report::ResumeNext`] once no more than the low watermark waits, of one topic of a connection at a time. A resume
-/// ends with its last part, with [`Command::Unsubscribe`], or with the connection; parts of a resume that has ended are
-/// let go of. [`Report::ResumeRefused`] tells of one that does not begin.
+/// The shard queues the messages whatever the topic's policy for slow connections is. When no more than the low
+/// watermark waits it asks for the next chunk by [`Report::ResumeNext`], for one topic of a connection at a time. A
+/// resume ends with its last chunk, with [`Command::Unsubscribe`], or with the connection. Chunks of a resume that has
+/// ended are dropped. [`Report::ResumeRefused`] tells of a resume that does not begin.
 #[derive(Debug)]
 pub struct ReplayChunk {
     /// The connection.
@@ -123,14 +123,14 @@ pub struct ReplayChunk {
     pub topic: TopicId,
     /// Number of the resume, from the front: tells it from another one of the same connection and topic.
     pub resume: u32,
-    /// What the first part begins with.
+    /// The first chunk begins with this.
     pub begin: Option<ReplayBegin>,
     /// In order, at most the low watermark's bytes (or one message).
     pub messages: Box<[Arc<Message>]>,
     /// Offset of the last of them: the shard only gives it back.
     pub after: u64,
-    /// Whether this reaches the topic's head: it enters the connection, which the front has counted.
-    /// [`Report::NotEntered`] gives the count back if it does not come to that.
+    /// Whether this chunk reaches the topic's head. It then makes the connection a member, which the front has counted.
+    /// [`Report::NotEntered`] gives the count back if that fails.
     pub is_last: bool,
 }
 
@@ -139,7 +139,7 @@ pub struct ReplayChunk {
 pub struct ReplayBegin {
     /// `Subscribed`, which names the position that the resume goes on from.
     pub reply: Box<[u8]>,
-    /// The answer if the connection is in the topic already: nothing is resumed then.
+    /// The answer if the connection is in the topic already. Then nothing is resumed.
     pub reply_if_member: Box<[u8]>,
 }
 
@@ -154,14 +154,14 @@ pub struct Adoption<S> {
     pub device: DeviceRef,
     /// Interval of the signs of life; two missed ones end the connection.
     pub heartbeat: Duration,
-    /// When it is its turn among the connections.
+    /// Its priority among the connections of the shard.
     pub priority: Priority,
     /// Given back with what it sends and with its end.
     pub origin: Origin,
     /// Whether `publishes_per_second` holds for it.
     pub publish_limited: bool,
-    /// For a reader of events with more than one topic, whose events name the positions of all of them: those that it
-    /// resumes from, each by epoch and offset.
+    /// For a reader of events of several topics: the positions from which it resumes, as epoch and offset. Its events
+    /// name the positions of all its topics.
     pub positions: Option<Vec<(u64, u64)>>,
     /// Bytes already read behind `Hello`; they count as read once the connection is welcomed. With TLS: plaintext.
     pub read_ahead: Vec<u8>,
@@ -169,12 +169,12 @@ pub struct Adoption<S> {
     pub tls: Option<Box<TlsAdoption>>,
 }
 
-/// What a connection with TLS brings besides.
+/// The TLS state that a connection brings.
 #[derive(Debug)]
 pub struct TlsAdoption {
     /// Keys and sequence numbers.
     pub session: Session,
-    /// Bytes already read that are not opened yet: they come behind the plaintext that was read ahead.
+    /// Bytes already read and not opened yet. They follow the plaintext that was read ahead.
     pub sealed_ahead: Vec<u8>,
 }
 
@@ -184,7 +184,7 @@ pub enum Urgent {
     Close(ConnId, CloseReason),
     /// Look at connections.
     Inspect(Inspect),
-    /// End the thread; connections that are left are closed without a word.
+    /// End the thread. Connections that are left are closed, and not told why.
     Stop,
 }
 
@@ -235,7 +235,7 @@ pub struct ConnectionInfo {
     pub id: ConnId,
     /// Its device.
     pub device: DeviceRef,
-    /// Where it comes from, if the kernel still knows.
+    /// The address of its peer, if the kernel still knows it.
     pub peer: Option<SocketAddr>,
     /// How long ago it was adopted, to a tick.
     pub age: Duration,
@@ -243,16 +243,16 @@ pub struct ConnectionInfo {
     pub idle: Duration,
     /// Interval of the signs of life.
     pub heartbeat: Duration,
-    /// What it speaks below the frames.
+    /// What carries its frames.
     pub transport: Transport,
-    /// When it is its turn.
+    /// Its priority.
     pub priority: Priority,
     /// From its [`Adoption`].
     pub origin: Origin,
     /// Bytes that wait for the socket.
     pub queued_bytes: usize,
-    /// How long it has been above the high watermark, if it is; else, while it lags behind a conflating topic, how long
-    /// its socket has taken nothing.
+    /// How long it has been above the high watermark, if it is. Otherwise, while it lags behind a conflating topic: how
+    /// long its socket has taken nothing.
     pub stalled: Option<Duration>,
     /// Topics it is in.
     pub topics: Vec<TopicId>,
@@ -277,7 +277,7 @@ pub enum Report {
     },
     /// A whole frame that the shard does not answer itself.
     Received {
-        /// Who sent it.
+        /// The connection that sent it.
         conn: ConnId,
         /// Its device.
         device: DeviceRef,
@@ -286,8 +286,8 @@ pub enum Report {
         /// The frame's body.
         body: Box<[u8]>,
     },
-    /// A membership asked for was not made: the connection had gone, was in the topic already, resumes it, is in
-    /// `topics_per_connection_max` (it has been told so), or the resume that ends with it had ended before.
+    /// A requested membership was not made. The connection has gone, or is in the topic already, or resumes it; or it is in
+    /// `topics_per_connection_max` topics (and has been told so); or its resume had ended before.
     NotEntered {
         /// The topic whose count goes down.
         topic: TopicId,
@@ -308,9 +308,9 @@ pub enum Report {
         /// From the [`ReplayChunk`].
         after: u64,
     },
-    /// A resume has not begun, of whose beginning more parts were to come: the connection is in the topic already or in
-    /// `topics_per_connection_max` (it has been told so). Not said of one that it resumes already, nor of one that has
-    /// gone.
+    /// A resume of several chunks has not begun: the connection is in the topic already, or in
+    /// `topics_per_connection_max` topics (and has been told so). There is no such report if it resumes the topic
+    /// already, or has gone.
     ResumeRefused {
         /// The connection.
         conn: ConnId,
@@ -319,7 +319,7 @@ pub enum Report {
         /// From the [`ReplayChunk`].
         resume: u32,
     },
-    /// A connection has ended; nothing more will be said of it.
+    /// A connection has ended. No other report of it follows.
     Closed {
         /// Its id.
         conn: ConnId,
@@ -345,12 +345,12 @@ pub enum Report {
 pub trait Front: Send {
     /// Passes a report on, or gives it back when there is no room. Must not block.
     ///
-    /// While there is no room the shard stops reading from connections whose frames would need it; what must not be
-    /// lost (ends of connections, counts) it keeps and offers again.
+    /// While there is no room, the shard does not read from connections whose frames would need it. It keeps what must
+    /// not be lost (ends of connections, counts) and offers that again.
     fn try_report(&mut self, report: Report) -> Result<(), Report>;
 
-    /// What has been reported so far should be looked at: called between the parts of a turn, so that the front is
-    /// woken once for many reports. A front that looks at each at once need not care.
+    /// Asks the front to look at the reports so far. The shard calls it between the stations of a turn, so that one wake
+    /// serves many reports. A front that looks at each report at once can ignore it.
     fn flush(&mut self) {}
 }
 

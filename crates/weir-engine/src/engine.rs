@@ -64,12 +64,12 @@ impl Engine {
         self.shards.len()
     }
 
-    /// The way to a shard.
+    /// The mailbox of a shard.
     pub fn mailbox(&self, shard: usize) -> &Mailbox<OwnedFd> {
         &self.shards[shard].mailbox
     }
 
-    /// What a shard counts.
+    /// The counters of a shard.
     pub fn stats(&self, shard: usize) -> &Arc<ShardStats> {
         &self.shards[shard].stats
     }
@@ -79,7 +79,7 @@ impl Engine {
         &self.budget
     }
 
-    /// Ends all shards and waits for them; connections that are left are closed without a word.
+    /// Ends all shards and waits for them. Connections that are left are closed, and not told why.
     pub fn stop(&mut self) {
         for shard in &mut self.shards {
             let Some(thread) = shard.thread.take() else { continue };

@@ -11,7 +11,7 @@ use crate::slot::Slot;
 /// A connection of one process, never used twice.
 ///
 /// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
-/// An id whose generation has passed is *stale*: whatever names it is dropped and counted, or reported back.
+/// An id whose generation has passed is *stale*. A command that names it is dropped and counted, or reported back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);
 
@@ -38,7 +38,7 @@ impl ConnId {
         (self.0 >> 24) as u32
     }
 
-    /// The id as the number that stands in `Welcome` and `Push`.
+    /// The id as a number, as in `Welcome` and `Push`.
     pub const fn to_u64(self) -> u64 {
         self.0
     }
@@ -69,12 +69,12 @@ impl FromStr for ConnId {
     }
 }
 
-/// A topic, as the router numbers it: dense, reused once every shard has let go of it.
+/// A topic by number. Numbers are dense, and used again once every shard has forgotten the topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub u32);
 
 impl TopicId {
-    /// Stands where no topic is.
+    /// No topic.
     pub(crate) const NONE: TopicId = TopicId(u32::MAX);
 }
 
@@ -82,10 +82,10 @@ impl TopicId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceRef(pub u32);
 
-/// The front's note of who a connection is and what it speaks; the shard gives it back.
+/// The front's note of a connection's identity and format. The shard gives it back unchanged, and uses the format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Where it comes from, as the front counts its addresses.
+    /// The front's number for its source address.
     pub source: u32,
     /// What its token permits.
     pub grant: u16,
@@ -93,16 +93,16 @@ pub struct Origin {
     pub format: Format,
 }
 
-/// How soon it is its turn: of a connection, and of a topic's messages. Strict: what is higher goes first.
+/// The priority of a connection, or of a topic's messages. It is strict: the higher one always goes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Priority {
-    /// Before all others; meant for few.
+    /// Before all others. It is meant for few.
     High,
-    /// What nothing else was said of.
+    /// The default.
     #[default]
     Normal,
-    /// When nothing else is to be done.
+    /// After all others.
     Low,
 }
 
@@ -128,11 +128,11 @@ impl Priority {
     }
 }
 
-/// What a connection speaks below the frames.
+/// What carries the frames of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Transport {
-    /// Nothing: the frames are the stream.
+    /// TCP alone: the frames are the stream.
     Tcp,
     /// TLS records.
     Tls,
@@ -159,17 +159,17 @@ impl Transport {
     }
 }
 
-/// What becomes of a topic's message for a connection that does not keep up.
+/// What a shard does with a topic's messages for a connection that is too slow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum SlowPolicy {
-    /// It is queued; who stays above the high watermark for `stall_timeout` is closed.
+    /// Queue them. A connection that stays above the high watermark for `stall_timeout` is closed.
     #[default]
     Close,
-    /// Above the high watermark it is skipped and counted: the offsets show a gap. So it is while the connection lags
-    /// behind a conflating topic and anything but a message that has begun waits: the two have their turns.
+    /// Skip and count them while the connection is above the high watermark: the offsets show a gap. They are skipped too
+    /// while it lags behind a conflating topic and more waits than a begun message, so that both topics have turns.
     Drop,
-    /// While anything waits for the connection, only its position is kept; it gets the newest message of each key as
-    /// soon as its socket takes bytes, and is closed when that takes nothing at all for `stall_timeout`.
+    /// Keep only a position while anything waits for the connection. It gets the newest message of each key as soon as its
+    /// socket takes bytes. It is closed when the socket takes nothing for `stall_timeout`.
     Conflate,
 }
 

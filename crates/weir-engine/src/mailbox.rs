@@ -12,8 +12,8 @@ use crate::sleep_flag::{Credits, SleepFlag};
 ///
 /// Shape: the *queue* carries commands in order and is bounded by credits; the *reserved queue* carries closing and
 /// inspecting and never waits behind messages.
-/// Limits: no credit, no command: the caller refuses or tries again later. Nobody blocks. Messages and all other
-/// commands have credits of their own, so neither kind can use up those of the other one.
+/// Limits: a command needs a credit. Without one the caller refuses or tries again later; no call blocks. Messages
+/// have credits of their own, so messages and other commands cannot use up each other's.
 /// Cost: both queues are allocated at the start.
 pub struct Mailbox<S> {
     shared: Arc<Shared<S>>,
@@ -131,8 +131,7 @@ impl<S> Credit<'_, S> {
         mailbox.shared.wake();
     }
 
-    /// Likewise, but lets a shard that sleeps sleep on: [`Mailbox::wake`] is to follow soon, for this command and for
-    /// others.
+    /// Likewise, but does not wake the shard. The caller must call [`Mailbox::wake`] soon, for this command and others.
     pub fn push_quietly(self, command: Command<S>) {
         debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
         let pushed = self.mailbox.shared.queue.push(command).is_ok();

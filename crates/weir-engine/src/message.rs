@@ -9,11 +9,11 @@ use crate::budget::{Budget, Charge, Holders, Share};
 use crate::id::{Priority, SlowPolicy};
 use crate::time::Nanos;
 
-/// A message as the sockets take it, shared by all who wait for it.
+/// A message as sockets take it, shared by all connections that wait for it.
 ///
 /// Shape: one frame, or the frames of one tick one behind the other, encoded before they enter a mailbox; the same in
 /// each other format that a connection needs, made once; and what the shard must know to deliver them.
-/// Limits: its bytes count against the byte budget once, from making to the last reference's end.
+/// Limits: its bytes count against the byte budget once, until the last reference is dropped.
 /// Cost: one allocation for the frame and one for this, and three for the first other format; a delivery adds nothing.
 #[derive(Debug)]
 pub struct Message {
@@ -51,15 +51,15 @@ impl Encoding {
     }
 }
 
-/// What a shard must know of a message to a topic, beside its bytes.
+/// What a shard must know of a message to a topic besides its bytes.
 #[derive(Debug, Default)]
 pub struct TopicMessage {
-    /// When it is its turn.
+    /// Its priority.
     pub priority: Priority,
-    /// What becomes of it for connections that do not keep up.
+    /// What to do with it for connections that are too slow.
     pub slow: SlowPolicy,
-    /// Whether this is what a tick has gathered: with those that come within 50 ms of it, it counts towards the high
-    /// watermark only from the next one on.
+    /// Whether this is the batch of a tick. Together with batches that come within 50 ms, it counts towards the high
+    /// watermark only from the next batch on.
     pub is_tick: bool,
     /// Epoch of its topic; 0: it has no position.
     pub epoch: u64,
@@ -69,19 +69,19 @@ pub struct TopicMessage {
     pub key: Range<u32>,
     /// The messages of a tick one by one, in order of their offsets, if `slow` is [`SlowPolicy::Conflate`].
     pub singles: Box<[Arc<Message>]>,
-    /// A number for the device that it is for, if it is for one. Those of topics are told apart by their epochs.
+    /// A number for its device, if it is for one device. Messages to topics are told apart by their epochs.
     pub target: u64,
     /// A number for the connection that has sent it; 0: none.
     pub sender: u64,
-    /// Whether it leaves a part of the room for messages to others, as those of devices do.
+    /// Whether it leaves a part of the room for messages to others. Messages from devices do.
     pub leaves_room: bool,
 }
 
 impl Message {
     /// A message whose whole frame is `frame`; `None` when the budget has no room for it.
     ///
-    /// `accepted_at` is when the gateway took it: delivery lag counts from there. After `expires_at` it is not begun
-    /// any more (dropped and counted under `expired`).
+    /// `accepted_at` is when the gateway took it: delivery lag counts from there. A message that has not begun to leave by
+    /// `expires_at` is dropped and counted under `expired`.
     pub fn new(
         budget: &Arc<Budget>,
         frame: Vec<u8>,
@@ -107,10 +107,10 @@ impl Message {
         Some(Self::charged(charge, frame, accepted_at, expires_at, topic))
     }
 
-    /// What a tick has gathered, as one; otherwise like [`Message::of_topic`].
+    /// The batch of a tick as one message; otherwise like [`Message::of_topic`].
     ///
-    /// Limits: charged beyond the budget's if need be. What was gathered has been charged one by one and can only give
-    /// that back once this has left.
+    /// Limits: charged even beyond the budget. The messages in it were charged one by one, and give their bytes back only
+    /// when the batch has left.
     pub fn of_tick(
         budget: &Arc<Budget>,
         frames: Vec<u8>,
@@ -176,8 +176,8 @@ impl Message {
     /// Makes the message in a format, unless it is there; whether it was made by this call.
     ///
     /// Limits: charged beyond the budget if need be: the message is accepted, and is to leave.
-    /// Cost: none if it is there. Who needs it while another shard makes it waits for that, which takes as long as
-    /// making it would.
+    /// Cost: none if it is there. A shard that needs it while another one makes it waits, no longer than making it would
+    /// take.
     pub(crate) fn encode(&self, format: Format) -> bool {
         format != self.format && self.encoding(format).1
     }
@@ -289,12 +289,12 @@ impl Message {
         self.expires_at
     }
 
-    /// When it is its turn.
+    /// Its priority.
     pub fn priority(&self) -> Priority {
         self.priority
     }
 
-    /// What becomes of it for connections that do not keep up.
+    /// What to do with it for connections that are too slow.
     pub fn slow(&self) -> SlowPolicy {
         self.slow
     }
@@ -334,7 +334,7 @@ fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {
     frame.len() + size_of::<Message>() + size_of_val(&*topic.singles)
 }
 
-/// What waits for one socket: a shared message, or a frame for this connection alone.
+/// An item in the queue of a connection: a shared message, or a frame for this connection alone.
 #[derive(Debug, Clone)]
 pub enum Item {
     /// Shared with others.

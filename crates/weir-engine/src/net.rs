@@ -16,7 +16,7 @@ pub type Waker = Box<dyn Fn() + Send + Sync>;
 /// Readiness is edge-triggered: after an edge the shard reads until a short read or `WouldBlock`, and writes until
 /// `WouldBlock`; only then is a further edge due.
 pub trait Net {
-    /// What a connection is offered as.
+    /// A socket on its way to a shard.
     type Offer;
     /// A socket that the shard owns; it cannot leave the shard's thread.
     type Socket;
@@ -33,7 +33,7 @@ pub trait Net {
     ) -> io::Result<Self::Socket>;
 
     /// Waits for readiness and appends it to `ready`: that of high priority, then that of at most `count_max` others.
-    /// Returns early when the waker is used. `None`: for as long as it takes.
+    /// Returns early when the waker is used. Without a timeout it waits until something happens.
     fn wait(
         &mut self,
         ready: &mut Vec<Ready>,
@@ -56,7 +56,7 @@ pub trait Net {
     /// The error that the socket has pending, if any.
     fn take_error(&mut self, socket: &Self::Socket) -> Option<io::Error>;
 
-    /// Where the peer is.
+    /// The address of the peer.
     fn peer_addr(&self, socket: &Self::Socket) -> Option<SocketAddr>;
 
     /// Closes the socket; what has been sent is still delivered.

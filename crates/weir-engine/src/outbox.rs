@@ -122,11 +122,11 @@ impl Default for Links {
 /// Buffers in one gathered send: more would only lengthen the turn.
 pub(crate) const GATHER_MAX: usize = 64;
 
-/// Ticks and parts of resumes that come within this count as one: topics whose ticks are of the same length end them
-/// together, and who comes back resumes all its topics at once. Several turns of a busy shard.
+/// Ticks and replay chunks that come within this time count as one: ticks of the same length end together, and a device
+/// that comes back resumes all its topics at once. It is several turns of a busy shard.
 const GRACE_WINDOW: Duration = Duration::from_millis(50);
 
-/// Items of a connection that are looked at to tell who holds much: a few large ones, or many small ones of few senders.
+/// Items of a connection that are looked at to find large holders: a few large ones, or many small ones of few senders.
 const LOOKS_MAX: usize = 32;
 
 /// An outbox that grew beyond this is not kept for reuse.

@@ -21,7 +21,7 @@ pub enum SeededBug {
     ReusedNonce,
     /// What a record holds that is being sent is dropped at the end of its connection.
     DroppedCommitted,
-    /// A dropping topic skips who is not stalled, though much waits for it.
+    /// A dropping topic skips a connection that is not stalled, though much waits for it.
     EarlySkip,
     /// An event names a position whose message has not left.
     EarlyPosition,

@@ -25,7 +25,7 @@ pub struct ShardSettings {
     pub frames_per_second: u32,
     /// Such frames that it may send at once after a silence; at least twice `topics_per_connection_max` count.
     pub frame_burst: u32,
-    /// Tells how many bytes the calling thread has allocated so far, if the allocator counts that.
+    /// Returns the bytes that the calling thread has allocated so far, if the allocator counts them.
     pub allocated_bytes: Option<fn() -> u64>,
     /// A connection that stays stalled is closed after this long.
     pub stall_timeout: Duration,

@@ -19,7 +19,7 @@ pub(crate) struct SleepFlag {
 
 /// A count of what may still be pushed.
 ///
-/// Taking acquires what giving releases, so whoever has taken a credit finds the room that its giver made.
+/// Taking acquires what giving releases. So a producer with a credit finds the room that was made for it.
 #[derive(Debug)]
 pub(crate) struct Credits {
     free: AtomicUsize,

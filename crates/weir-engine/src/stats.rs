@@ -119,8 +119,8 @@ pub enum DropRule {
     Gone,
     /// The connection was above the high watermark, and its topic's policy is to skip.
     Slow,
-    /// A newer message of the same key took its place, or those of more keys than are kept, before it was sent. Counted
-    /// once in a shard, however many connections lag: what one of them had been sent already counts too.
+    /// A newer message of its key replaced it before it was sent, or there were more keys than are kept. It counts once in
+    /// a shard, however many connections lag, even if one of them had got it already.
     Conflated,
     /// Its time to live had passed before its first byte was sent.
     Expired,
@@ -208,7 +208,7 @@ pub struct ShardStats {
     pub queued_items: Cell,
     /// Level: fan-outs begun and not ended.
     pub fanouts: Cell,
-    /// Level: connections that are not read from because the way back is full.
+    /// Level: connections that are not read from because the front has no room for reports.
     pub read_paused: Cell,
     /// Connections adopted.
     pub adopted: Cell,
@@ -224,7 +224,7 @@ pub struct ShardStats {
     pub pings: Cell,
     /// Signs of life sent: pings to silent WebSockets, comments to readers of events.
     pub beats: Cell,
-    /// Messages to many that the shard had to make in a [`Format`], as nobody had before.
+    /// Messages to many that this shard was the first to encode in a [`Format`].
     pub encoded: [Cell; Format::COUNT],
     /// Sends that the kernel took only in part or not at all.
     pub sends_refused: Cell,
@@ -234,7 +234,7 @@ pub struct ShardStats {
     pub publishes_rate_limited: Cell,
     /// Connections that were not read from for a while because they sent faster than `frames_per_second`.
     pub reads_rate_limited: Cell,
-    /// Connections ended because what waits had no room: those that held the most.
+    /// Connections that held the most, and ended because waiting bytes had no room.
     pub cut: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],

@@ -29,7 +29,7 @@ pub(crate) struct Entry<S> {
     pub(crate) device: DeviceRef,
     pub(crate) origin: Origin,
     pub(crate) priority: Priority,
-    /// Running number of the welcome: tells a walk over all slots who came later.
+    /// Running number of the welcome: tells a walk over all slots which connections came later.
     pub(crate) welcomed: u32,
     /// When all that it has published is within its rate, and when all else that it has sent is: see `shard/rate.rs`.
     /// The first is [`Entry::FREELY`] where the limits on what devices send do not hold.
@@ -169,7 +169,7 @@ pub(crate) struct Table<S> {
     welcomes: u32,
 }
 
-/// Who a connection is, as the front says.
+/// The identity of a connection, from the front.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holder {
     pub(crate) device: DeviceRef,
@@ -275,7 +275,7 @@ impl<S> Table<S> {
         self.in_use -= 1;
     }
 
-    /// The id of whoever is in `slot`.
+    /// The id of the connection in `slot`.
     pub(crate) fn id(&self, shard: u8, slot: Slot) -> ConnId {
         ConnId::new(shard, slot, self.entries[slot.index()].generation)
     }
@@ -363,7 +363,7 @@ impl<S> Members for Table<S> {
 }
 
 impl<S> Entry<S> {
-    /// Never due: whoever sends as much as it likes.
+    /// Never due: for a connection without a limit.
     pub(crate) const FREELY: u32 = u32::MAX;
 
     /// Whether the limits on what devices send hold for it.

@@ -18,7 +18,7 @@ impl Nanos {
         Nanos(self.0.saturating_add(nanos))
     }
 
-    /// Reads the clock. For what stamps messages before they enter a mailbox; a shard reads it once a turn.
+    /// Reads the clock: for code that stamps messages before they enter a mailbox. A shard reads it once a turn.
     pub fn now() -> Nanos {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

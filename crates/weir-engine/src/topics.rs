@@ -108,7 +108,7 @@ struct Topic {
     tombstones: u32,
 }
 
-/// The topics of one shard, indexed by `TopicId`: who is in them, by the priority of the connections.
+/// The members of the topics of one shard, indexed by `TopicId` and by the priority of the connections.
 ///
 /// Shape: 8 bytes a membership here, 8 in the connection's entry, 32 a topic and priority that it has had members of.
 /// Cost: join, leave O(1) (a walk turns leaving into a tombstone, swept in one pass when the last walk ends).
@@ -153,7 +153,7 @@ impl Topics {
         topic.map_or(0, |topic| index(topic.members.len()))
     }
 
-    /// Who stands at `position` of a vector of the topic.
+    /// The member at `position` of a vector of the topic.
     pub(crate) fn member(&self, priority: Priority, id: TopicId, position: u32) -> Option<Member> {
         let topic = self.by_priority[priority.index()].get(id.0)?;
         topic.members.get(position as usize).copied()
@@ -164,7 +164,7 @@ impl Topics {
         Priority::ALL.iter().map(|priority| self.end(*priority, id)).sum()
     }
 
-    /// Who stands at `position` of all vectors of the topic, as if they stood one behind the other.
+    /// The member at `position` of all vectors of the topic, as if they stood one behind the other.
     pub(crate) fn member_of_all(&self, id: TopicId, position: u32) -> Option<Member> {
         let mut position = position;
         for priority in Priority::ALL {

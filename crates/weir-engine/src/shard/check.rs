@@ -26,7 +26,7 @@ pub(crate) struct Audit {
     accepted: Cell,
     /// Items whose last byte the kernel took.
     sent: Cell,
-    /// Slots of those who began to be stalled, or (`true`) to lag.
+    /// Slots of connections that began to be stalled, or (`true`) to lag.
     slow: Vec<(Slot, bool)>,
 }
 
@@ -96,7 +96,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.audit.slow.push((slot, lags));
     }
 
-    /// Who has begun to be stalled, or (`true`) to lag, since the last call.
+    /// Connections that have begun to be stalled, or (`true`) to lag, since the last call.
     pub(crate) fn take_slow(&mut self) -> Vec<(Slot, bool)> {
         std::mem::take(&mut self.audit.slow)
     }
@@ -136,7 +136,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         !self.fanouts.is_busy() && self.fanouts.len() == 0 && self.backlog.is_empty()
     }
 
-    /// Whether nobody is to be read from without an edge.
+    /// Whether no connection is to be read from without an edge.
     pub(crate) fn has_read(&self) -> bool {
         self.to_read.is_empty()
     }

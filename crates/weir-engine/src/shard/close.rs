@@ -16,14 +16,14 @@ use crate::stats::DropRule;
 use crate::table::{Ending, State};
 use crate::time::Nanos;
 
-/// Closing everybody, spread over time.
+/// The state of a drain: all connections are closed, spread over time.
 pub(super) struct Draining {
     /// Index of the next slot to close.
     cursor: u32,
     began: Nanos,
     nanos: u64,
     retry_after_ms: (u32, u32),
-    /// The front has been told that nobody is left.
+    /// The front has been told that no connection is left.
     is_over: bool,
 }
 
@@ -156,7 +156,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         out.into_boxed_slice()
     }
 
-    /// A delay, so that those who were closed together do not come back together.
+    /// A random delay, so that devices that were closed together do not come back together.
     fn draw_retry_after(&mut self) -> u32 {
         let (least, most) = self
             .draining
@@ -212,7 +212,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Begins to close everybody within `over`; at most a thousand a second need no spreading.
+    /// Begins to close all connections within `over`. At most a thousand a second need no spreading.
     pub(super) fn begin_drain(&mut self, over: Duration, retry_after_ms: (u32, u32), seed: u64) {
         let unhurried = Duration::from_millis(self.stats.connections.get());
         let nanos = u64::try_from(over.min(unhurried).as_nanos()).unwrap_or(u64::MAX);
@@ -221,7 +221,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Some(Draining { cursor: 0, began: self.now, nanos, retry_after_ms, is_over: false });
     }
 
-    /// Closes as many as are due by now; tells the front when nobody is left.
+    /// Closes as many as are due by now, and tells the front when no connection is left.
     pub(super) fn go_on_draining(&mut self) {
         let Some(draining) = &mut self.draining else { return };
         let slots = self.table.slots();
@@ -248,7 +248,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.draining.is_some()
     }
 
-    /// Closes what is left without a word, when the thread ends.
+    /// Closes the connections that are left, when the thread ends. They are not told why.
     pub(super) fn close_everything(&mut self) {
         for slot in Slot::all(0..self.table.slots()) {
             self.end_tls(slot);

@@ -10,7 +10,7 @@ use crate::slot::Slot;
 use crate::table::{Beat, Reading, State};
 use crate::time::Tick;
 
-/// What a deadline of an open connection is for.
+/// What happens at a deadline of an open connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// The connection ends.
@@ -82,7 +82,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// The first deadline of an open connection, and what is due then.
     ///
-    /// Nobody is silent or late while the shard does not listen: what it stalls or holds back may have come.
+    /// No connection counts as silent or late while the shard does not read from it: its bytes may have come.
     pub(super) fn next_deadline(&self, slot: Slot) -> (Tick, Due) {
         let stuck = self.stuck_deadline(slot).map(|end| (end, Due::End(CloseReason::Stalled)));
         match stuck {

@@ -66,8 +66,8 @@ pub(super) struct Rank {
     waiting: VecDeque<Walk>,
     /// Walked, not yet flushed.
     walked: Vec<Walk>,
-    /// Connections that the gathering has touched, and how many of them are flushed. Whom a higher rank has flushed
-    /// meanwhile stays in the list.
+    /// Connections that the gathering has touched, and how many of them are flushed. A connection
+    /// that a higher rank has flushed meanwhile stays in the list.
     touched: Vec<Slot>,
     flushed: usize,
 }
@@ -89,11 +89,11 @@ pub(super) struct Walk {
     running: u32,
     number: u64,
     pub(super) cursor: u32,
-    /// Where the walk ends: it reaches whom it found when it was taken from the queue.
+    /// Where the walk ends: it reaches the connections that were there when it was taken from the queue.
     pub(super) end: u32,
 }
 
-/// An end that leaves what stood before it in the queue to those who are ended.
+/// An end of connections that still get what stood before it in the queue.
 #[derive(Debug)]
 pub(super) enum Behind {
     Evict(ConnId, CloseReason),

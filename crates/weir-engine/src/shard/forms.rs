@@ -50,7 +50,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.put_positions(slot, out);
     }
 
-    /// A message as the connection takes it: that of all who speak the same, or one with this connection's positions.
+    /// A message in the connection's format: the shared one, or a copy with this connection's positions.
     /// If the budget has no room for that, the connection ends.
     pub(super) fn formed(&mut self, slot: Slot, message: &Arc<Message>) -> Option<Arc<Message>> {
         let format = self.format(slot);
@@ -195,7 +195,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 ws::put_frame_head(ws::Opcode::Ping, 0, &mut ping);
                 self.send_formed(slot, &ping);
             }
-            // Whether its reader is there, the kernel tells: it gives up when nobody takes what was sent.
+            // The kernel notices when the reader has gone: it gives up when nothing that was sent is acknowledged.
             Format::Sse => {
                 entry.heard_at = now;
                 self.send_formed(slot, SSE_COMMENT);

@@ -15,9 +15,10 @@ use crate::message::Message;
 use crate::outbox::{GATHER_MAX, Lag};
 use crate::time::Nanos;
 
-/// The newest messages of the topics that somebody lags behind.
+/// The newest messages of the topics behind which connections lag.
 ///
-/// Shape: nothing for a topic that nobody lags behind; else at most `conflation_keys_max` messages, by reference.
+/// Shape: nothing for a topic behind which no connection lags; otherwise at most `conflation_keys_max` messages, by
+/// reference.
 #[derive(Debug, Default)]
 pub(super) struct Latest {
     topics: BTreeMap<TopicId, Store>,
@@ -29,7 +30,7 @@ pub(super) struct Latest {
 #[derive(Debug, Default)]
 struct Store {
     lagging: usize,
-    /// Offset of the last message that was entered: the next who meets it in the same walk need not enter it.
+    /// Offset of the last message that was entered. The next connection in the same walk need not enter it again.
     met: Option<u64>,
     by_offset: BTreeMap<u64, Held>,
     by_key: HashMap<Key, u64>,
@@ -105,7 +106,7 @@ impl Store {
     /// Enters a message, which is counted as waiting, unless it, or a newer one of its key, is there; returns how many it
     /// replaced.
     ///
-    /// Those who meet it later, in a walk that is behind, enter it once more; that changes nothing.
+    /// A connection that meets it later, in a walk that is behind, enters it once more. That changes nothing.
     fn enter(&mut self, message: Held, messages_max: usize, keeps_older: bool) -> usize {
         let offset = message.offset();
         let is_full = self.by_offset.len() >= messages_max;
@@ -182,7 +183,7 @@ impl Latest {
         store.is_some_and(|store| store.met.replace(offset) != Some(offset))
     }
 
-    /// Enters a message; returns how many it replaced. `None`: nobody lags behind the topic any more.
+    /// Enters a message; returns how many it replaced. `None`: no connection lags behind the topic any more.
     pub(super) fn enter(
         &mut self,
         topic: TopicId,

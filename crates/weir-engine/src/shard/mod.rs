@@ -67,7 +67,7 @@ use rate::Rate;
 use resumes::Resumes;
 use tls_table::TlsTable;
 
-/// A shard: connections, who is in which topic, what waits, and the loop that serves them.
+/// A shard: connections, members of topics, what waits, and the loop that serves them.
 ///
 /// Shape: everything is owned by one thread; the front is reached through `inbox` and `front` alone.
 /// Limits: those of [`ShardSettings`], and the process's byte budget.

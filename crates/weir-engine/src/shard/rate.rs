@@ -51,7 +51,7 @@ enum Verdict {
 /// With so many bursts beyond the first one a connection ends: no client sends as much by mistake.
 const BURSTS_OWED_MAX: u32 = 4;
 
-/// Nobody owes more intervals; a ring has four times as many.
+/// The most intervals that a connection owes. A ring has four times as many.
 const OWED_MAX: u32 = 1 << 30;
 const BURST_MAX: u32 = OWED_MAX / 8;
 
@@ -71,8 +71,8 @@ impl Rate {
         Self::of(settings.publishes_per_second, settings.publish_burst)
     }
 
-    /// How fast they may send everything else. Whoever comes back subscribes to all its topics at once, and may have
-    /// left as many before.
+    /// How fast they may send everything else. A device that comes back subscribes to all its topics at once, and may
+    /// have left as many before.
     pub(super) fn of_frames(settings: &ShardSettings) -> Option<Rate> {
         let topics = u32::try_from(settings.topics_per_connection_max).unwrap_or(u32::MAX);
         let burst = settings.frame_burst.max(topics.saturating_mul(2));
@@ -211,7 +211,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if bytes >= SMALL_READ_BYTES || frames > 0 {
             return;
         }
-        // Of all connections together: whoever sends most of them pays most.
+        // Counted for all connections together: a connection that sends more of them pays more often.
         self.small_reads += 1;
         if self.small_reads >= SMALL_READS_AS_FRAME {
             self.small_reads = 0;

@@ -80,7 +80,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Ends a stalled connection whose peer has ended: nobody is left to recover.
+    /// Ends a stalled connection whose peer has ended: it cannot recover.
     fn check_end(&mut self, slot: Slot) {
         if !self.table[slot].flags.ended {
             return;
@@ -172,7 +172,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
             }
         }
-        // Who was refused is listed anew.
+        // A connection that was refused is listed anew.
         let refused = self.held_back.last().copied();
         slots.retain(|slot| Some(*slot) != refused && self.table[*slot].flags.held_back);
         self.held_back.append(&mut slots);
@@ -210,7 +210,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Takes what a block has kept, which may be whole frames.
     fn consume_block(&mut self, slot: Slot, mut block: Box<Block>) {
-        // What is not whole could not go on while nobody listened: it begins now.
+        // A frame that is not whole could not go on while it was not read: it begins now.
         block.since = self.tick();
         match self.format(slot) {
             Format::Stream => {
@@ -229,7 +229,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.send_replies(slot);
     }
 
-    /// The same; answers gather. Who reads events has said all when he asked for them.
+    /// The same; answers gather. A reader of events has nothing to say after its request.
     pub(super) fn take_input(&mut self, slot: Slot, input: &mut [u8]) {
         match self.format(slot) {
             Format::Stream => self.take_stream(slot, input),

@@ -28,7 +28,7 @@ const LOOKS_MAX: usize = 256;
 const WINDOWS_MAX: usize = 16;
 /// Entries of the table that are looked at together, for the beginnings of frames that they have: some 10 µs.
 const WINDOW_SLOTS: u32 = 1024;
-/// Windows of these that are looked at before whoever asks for room ends: some 0.6 ms.
+/// Windows of these that are looked at before the connection that asks for room ends: some 0.6 ms.
 const WINDOWS_OF_SLOTS_MAX: u32 = 64;
 /// Connections that end in a turn, so that others do not wait for it.
 const ENDS_PER_TURN: usize = 32;
@@ -40,7 +40,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         while let Some(outbox) = &mut self.table[slot].outbox
             && let Some(held) = outbox.hold_next()
         {
-            // A `Goodbye` is not worth somebody else's end.
+            // A `Goodbye` is not worth the end of another connection.
             if let Err(message) = held
                 && (self.table[slot].state != State::Open
                     || !self.make_room(message.occupied_bytes()))
@@ -84,7 +84,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Looks for a connection whose beginning of a frame or a record has had the most room for the longest time: in one
     /// window after the other, until there is one.
     ///
-    /// Whoever sends whole frames has such a beginning for a moment only.
+    /// A device that sends whole frames has a begun frame only for a moment.
     fn first_begun(&mut self) -> Option<Slot> {
         let slots = self.table.slots();
         let windows = slots.div_ceil(WINDOW_SLOTS).min(WINDOWS_OF_SLOTS_MAX);

@@ -163,7 +163,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// A topic is retired: nobody resumes it any more, as the front has said to those who did.
+    /// A topic is retired, and its resumes end. The front has told the connections that resumed it.
     pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
         let slots = self.resumes.end_topic(topic);
         self.lease.give(slots.len() * RESUME_BYTES);

@@ -18,7 +18,7 @@ use crate::slot::Slot;
 ///
 /// Shape: a tree node each while it runs; a connection's entry knows nothing of them.
 /// Limits: `topics_per_connection_max` counts them with the memberships.
-/// Cost: one look at an empty tree a flush while nobody resumes.
+/// Cost: one look at an empty tree a flush while no connection resumes.
 #[derive(Debug, Default)]
 pub(super) struct Resumes {
     running: BTreeMap<(Slot, TopicId), Running>,

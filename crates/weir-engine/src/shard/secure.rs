@@ -448,7 +448,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.sealed.is_some());
         self.tls.scratch.clear();
         if !is_amid_record && self.tls.seal_farewell(self.table[slot].tls, &self.stats) {
-            // Whoever has gone already does not miss it.
+            // A peer that has gone already does not miss it.
             if let Ok(Some(rest)) = self.send_scratch(slot, 0) {
                 self.commit(slot, [], 0, rest);
             }

@@ -217,7 +217,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Who stands at `cursor` of a walk, if it is somebody that the walk is for.
+    /// The connection at `cursor` of a walk, if the walk is for it.
     fn at(&self, walk: &Walk, cursor: u32) -> Option<Slot> {
         match walk.over {
             Over::Topic(topic) => {

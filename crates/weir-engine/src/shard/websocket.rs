@@ -57,7 +57,7 @@ impl Begun {
 
 /// What is left of bytes that were looked at.
 enum Left {
-    /// Nothing, or nobody to keep it for.
+    /// Nothing, or no connection to keep it for.
     Nothing,
     /// The beginning of a message, and where what was not looked at follows.
     Part(Begun, Range<usize>, usize),

@@ -449,7 +449,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Brings what the lease holds for an outbox in line with what it occupies; `false` if the budget has no room.
     ///
-    /// Others give way to an open connection only: a `Goodbye` is not worth somebody else's end.
+    /// Others give way to an open connection only: a `Goodbye` is not worth the end of another.
     pub(super) fn account(&mut self, slot: Slot) -> bool {
         let Some(outbox) = &mut self.table[slot].outbox else { return true };
         let (occupied, charged) = (outbox.footprint(), outbox.charged);

@@ -24,7 +24,7 @@ use crate::net::Waker;
 
 /// Sockets on one address, among which the kernel shares out what comes: all of one sender's port to the same one.
 ///
-/// Limits: nobody else's socket shares the address, not even that of a process of the same user.
+/// Limits: no other socket can share the address, not even one of the same user.
 #[derive(Debug)]
 pub struct DatagramSocket {
     fd: OwnedFd,
@@ -60,7 +60,7 @@ impl DatagramSocket {
         count: usize,
         options: &DatagramOptions,
     ) -> io::Result<Vec<DatagramSocket>> {
-        // The first one is bound alone, which fails if anybody is there, and then lets the others join.
+        // The first one is bound alone, which fails if the address is in use, and then lets the others join.
         let first = DatagramSocket::open(addr, false, options)?;
         let addr = first.local_addr()?;
         if count > 1 {

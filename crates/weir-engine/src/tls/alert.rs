@@ -77,7 +77,7 @@ pub(super) enum Heard {
 /// Reads the content of an alert record.
 pub(super) fn read(version: Version, content: &[u8]) -> Result<Heard, Violation> {
     let &[level, description] = content else {
-        // RFC 8446 section 5.1: neither cut nor several in one record. What TLS 1.2 permits here, nobody does.
+        // RFC 8446 section 5.1: neither cut nor several in one record. TLS 1.2 permits it, but no implementation does it.
         return Err(Violation::new(Alert::DecodeError, "an alert that is not of two bytes"));
     };
     let fatal = Violation { alert: None, cause: "the peer has sent a fatal alert" };

@@ -53,7 +53,7 @@ struct State {
     handshake_seen: u8,
     /// What has come without bringing application data, since the last that did.
     idle: u8,
-    /// Key changes that nobody has asked for yet.
+    /// Key changes that have not been read yet.
     key_changes: u8,
     /// So many records may be sealed under one key.
     records_log2: u8,

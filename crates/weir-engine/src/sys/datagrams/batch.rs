@@ -37,7 +37,7 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// Whether it is longer than the room for it: then the rest is gone.
     pub is_cut: bool,
-    /// Who sent it.
+    /// The sender.
     pub peer: Peer,
 }
 

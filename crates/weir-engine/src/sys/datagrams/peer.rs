@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Who sent a datagram, and to which of our addresses: all that an answer needs.
+/// The sender of a datagram, and the local address that it reached: all that an answer needs.
 ///
 /// Shape: the kernel's forms, 52 bytes. Two are equal if their addresses and ports are.
 #[derive(Clone, Copy)]
