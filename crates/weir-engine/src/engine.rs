@@ -109,7 +109,7 @@ fn start_shard(
     budget: &Arc<Budget>,
 ) -> io::Result<Handle> {
     let (wakes, waker) = waker()?;
-    let capacities = [settings.lane_capacity, settings.control_capacity];
+    let capacities = [settings.message_capacity, settings.control_capacity];
     let (mailbox, inbox) = Mailbox::new(capacities, settings.reserved_capacity, waker);
     let stats = Arc::new(ShardStats::default());
     let (settings, budget, shard_stats) =

@@ -36,7 +36,7 @@ pub struct ShardSettings {
     /// `retry_after_ms` in a `Goodbye` that asks to come back later, smallest and largest.
     pub retry_after_ms: (u32, u32),
     /// Messages that the queue holds.
-    pub lane_capacity: usize,
+    pub message_capacity: usize,
     /// Other commands that it holds besides: a few turns' worth, so that a storm of connections does not wait.
     pub control_capacity: usize,
     /// Requests that the reserved queue holds.
@@ -61,7 +61,7 @@ impl Default for ShardSettings {
             frame_timeout: Duration::from_secs(10),
             linger_timeout: Duration::from_secs(1),
             retry_after_ms: (1_000, 10_000),
-            lane_capacity: 3072,
+            message_capacity: 3072,
             control_capacity: 1024,
             reserved_capacity: 1024,
         }

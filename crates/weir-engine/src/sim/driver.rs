@@ -390,7 +390,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         frame_timeout: Duration::from_millis(dice.between(300, 3000).into()),
         linger_timeout: Duration::from_millis(dice.between(100, 800).into()),
         retry_after_ms: (1, 1000),
-        lane_capacity: dice.between(4, 60) as usize,
+        message_capacity: dice.between(4, 60) as usize,
         control_capacity: dice.between(4, 60) as usize,
         reserved_capacity: dice.between(2, 6) as usize,
         ..ShardSettings::default()

@@ -42,7 +42,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         seed: u64,
     ) -> Self {
         let (mailbox, inbox) = Mailbox::new(
-            [settings.lane_capacity, settings.control_capacity],
+            [settings.message_capacity, settings.control_capacity],
             settings.reserved_capacity,
             Box::new(|| ()), // It is stepped: nobody has to be woken.
         );

@@ -77,7 +77,7 @@ fn nothing_comes_behind_unsubscribed() {
 /// Fails when the credit is returned as the message is dequeued (`begin_fanout`).
 #[test]
 fn a_credit_is_out_until_its_fan_out_has_ended() {
-    let settings = ShardSettings { lane_capacity: 2, ..ShardSettings::default() };
+    let settings = ShardSettings { message_capacity: 2, ..ShardSettings::default() };
     let mut stage = Stage::with_settings(settings);
     let devices = stage.members(1, 600);
     stage.publish(1, "one");

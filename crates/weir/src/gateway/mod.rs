@@ -449,7 +449,7 @@ fn start_shards(
         stall_timeout: connection.stall_timeout,
         frame_timeout: connection.frame_timeout,
         retry_after_ms: frames::RETRY_AFTER_MS,
-        lane_capacity: depths.messages,
+        message_capacity: depths.messages,
         control_capacity: depths.control,
         ..ShardSettings::default()
     };
