@@ -9,7 +9,7 @@ use weir_tests::program;
 /// What `weir-bench` reports; it checks every answer itself.
 fn bench(scenario: &str, args: &[&str]) -> Result<Value> {
     let mut command = Command::new(program("weir-bench")?);
-    command.args([scenario, "--json", "--spawn"]).arg(program("weir")?).args(args);
+    command.args([scenario, "--json"]).args(args);
     command.args(["--devices", "500", "--concurrency", "32", "--warm-up-ms", "50"]);
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -20,9 +20,11 @@ fn bench(scenario: &str, args: &[&str]) -> Result<Value> {
 
 #[test]
 fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()> {
+    let weir = program("weir")?;
+    let weir = weir.to_str().context("a path in UTF-8")?;
     for over in ["h1", "h2", "udp"] {
-        let args = ["--over", over, "--activations", "400", "--misses", "0.2", "--rounds", "2"];
-        let report = bench("activate", &args)?;
+        let args = ["--activations", "400", "--misses", "0.2", "--rounds", "2"];
+        let report = bench("activate", &[&["--spawn", weir, "--over", over], &args[..]].concat())?;
         let answered = report["answered"].as_u64().context("a count")?;
         let refused = report["refused"].as_u64().context("a count")?;
         assert!(answered >= 800, "{over}: {report}");
@@ -35,11 +37,11 @@ fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()
 }
 
 #[test]
-fn each_rung_of_the_ladder_answers_or_is_said_to_be_left_out() -> Result<()> {
-    let rungs = "nothing,log,log+redis,embedded,embedded-single,log+redis+mongodb";
+fn all_stages_answer_or_are_said_to_be_left_out() -> Result<()> {
+    let stages = "nothing,log,log+redis,embedded,embedded-single,log+redis+mongodb";
     let nowhere = ["--mongo-server", "/nonexistent"];
-    let args = [&["--rungs", rungs, "--rounds", "1", "--seconds", "2"][..], &nowhere].concat();
-    let report = bench("ladder", &args)?;
+    let args = [&["--stages", stages, "--rounds", "1", "--seconds", "2"][..], &nowhere].concat();
+    let report = bench("stages", &args)?;
     let rows = report["rungs"].as_array().context("rows")?;
     let names: Vec<&str> = rows.iter().filter_map(|row| row["stages"].as_str()).collect();
     assert_eq!(names, ["nothing", "log", "log+redis", "embedded", "embedded-single"]);

@@ -61,17 +61,20 @@ impl Activations {
     /// Writes all devices as a file to be imported.
     pub(crate) fn write_csv(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"devSn,devKey\n")?;
-        let mut row = Vec::new();
-        for device in 0..self.devices {
-            row.clear();
-            row.extend_from_slice(KNOWN.as_bytes());
-            digits(device, &mut row);
-            row.push(b',');
-            key(device, SEED, &mut row);
-            row.push(b'\n');
-            out.write_all(&row)?;
+        for (serial, key) in self.devices() {
+            writeln!(out, "{serial},{key}")?;
         }
         out.flush()
+    }
+
+    /// Serial numbers and keys of all devices.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (String, String)> {
+        (0..self.devices).map(|device| {
+            let (mut serial, mut secret) = (KNOWN.as_bytes().to_vec(), Vec::new());
+            digits(device, &mut serial);
+            key(device, SEED, &mut secret);
+            [serial, secret].map(|text| text.into_iter().map(char::from).collect()).into()
+        })
     }
 }
 

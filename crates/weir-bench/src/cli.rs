@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// Activations of devices over HTTP or by datagrams.
     Activate(ActivateArgs),
     /// What each stage of an activation costs: the same request with nothing, with the access log, Redis, and stores.
-    Ladder(LadderArgs),
+    Stages(StagesArgs),
     /// The bare floor alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Floor(FloorArgs),
@@ -290,8 +290,8 @@ mod tests {
             "weir-bench activate --spawn w --over h2 --stages log+redis+mongodb-single --misses 0.1",
             "weir-bench activate --spawn w --over udp --devices 1000 --activations 10000 --concurrency 64",
             "weir-bench activate --spawn w --stages redis+embedded --redis redis://127.0.0.1:1 --redis-pid 1",
-            "weir-bench ladder --spawn w --json",
-            "weir-bench ladder --spawn w --rungs nothing,log,embedded-single --seconds 2 --rounds 5",
+            "weir-bench stages --json",
+            "weir-bench stages --stages nothing,log,embedded-single --seconds 2 --rounds 5",
             "weir-bench floor http-epoll --listen 127.0.0.1:1 --pin 0",
             "weir-bench floor http-hyper --h2 --certificate c --key k",
             "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
@@ -322,7 +322,8 @@ mod tests {
             "weir-bench activate",
             "weir-bench activate --spawn w --misses 1",
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",
-            "weir-bench ladder --spawn w --rungs nothing,sql",
+            "weir-bench activate --spawn w --stages log+redis",
+            "weir-bench stages --stages nothing,sql",
             "weir-bench http --connect 127.0.0.1:1",
             "weir-bench http --spawn w --h2 --pipeline 2",
             "weir-bench http --spawn w --streams 2",

@@ -1,33 +1,49 @@
-//! A gateway in a process of the bench, through the gateway's public library: what a gateway does inside can be counted
-//! there.
+//! A gateway in a process of the bench, through the gateway's public library: the bench counts what it allocates, and
+//! hands it stores of its own.
+
+mod devices;
+mod instant;
 
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
-use weir::{Config, Gateway, Resources, Right, ServiceConfig};
+use weir::{Config, DeviceStore, Gateway, Resources, Right, ServiceConfig};
 
 use crate::peer::Peer;
 use crate::process::Cpus;
+use crate::spawn::Target;
+use crate::stages::Stage;
 use crate::sys::allocator::{Allocations, allocations, count_allocations};
+
+pub(crate) use devices::DevicesPlan;
 
 /// The gateway, seen from the process that directs it; killed when dropped.
 pub(crate) struct Embedded {
     peer: Peer,
-    /// Where devices connect.
-    pub(crate) tcp: SocketAddr,
-    /// Where HTTP is spoken.
-    pub(crate) http: SocketAddr,
+    addrs: Addrs,
 }
 
-/// What the gateway is like.
+/// What the gateway is for.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct EmbeddedPlan {
-    /// Token of a service that may publish.
-    pub(crate) service_token: String,
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EmbeddedPlan {
+    /// Allocations are counted while a service with this token publishes.
+    Publish(String),
+    /// Devices activate.
+    Activate(Box<DevicesPlan>),
+}
+
+/// Where the gateway listens.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Addrs {
+    tcp: SocketAddr,
+    http: SocketAddr,
+    admin: SocketAddr,
 }
 
 /// An order to the process.
@@ -38,14 +54,17 @@ enum EmbeddedOrder {
     Start(EmbeddedPlan),
     /// Tell what was allocated; answered with [`EmbeddedAnswer::Allocated`].
     Count,
+    /// End in good order; answered with [`EmbeddedAnswer::Stopped`].
+    Stop,
 }
 
 /// An answer of the process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EmbeddedAnswer {
-    Started { tcp: SocketAddr, http: SocketAddr },
+    Started(Addrs),
     Allocated(Allocations),
+    Stopped,
     Failed(String),
 }
 
@@ -53,69 +72,102 @@ impl Embedded {
     /// Starts one.
     pub(crate) fn start(plan: EmbeddedPlan, cpus: Option<&Cpus>) -> Result<Embedded> {
         let mut peer = Peer::start("gateway-process", &[], cpus)?;
-        peer.say(&EmbeddedOrder::Start(plan))?;
-        match peer.hear(PATIENCE)? {
-            EmbeddedAnswer::Started { tcp, http } => Ok(Embedded { peer, tcp, http }),
-            other @ (EmbeddedAnswer::Allocated(_) | EmbeddedAnswer::Failed(_)) => {
-                Err(unexpected(other))
-            }
-        }
+        let answer = ask(&mut peer, &EmbeddedOrder::Start(plan))?;
+        let EmbeddedAnswer::Started(addrs) = answer else { return Err(unexpected(answer)) };
+        Ok(Embedded { peer, addrs })
+    }
+
+    /// How it is measured.
+    pub(crate) fn target(&self) -> Target {
+        let Addrs { tcp, http, admin } = self.addrs;
+        Target::running(tcp, Some(http), admin, self.peer.pid(), None)
     }
 
     /// What it has allocated so far.
     pub(crate) fn allocations(&mut self) -> Result<Allocations> {
-        self.peer.say(&EmbeddedOrder::Count)?;
-        match self.peer.hear(PATIENCE)? {
-            EmbeddedAnswer::Allocated(allocations) => Ok(allocations),
-            other @ (EmbeddedAnswer::Started { .. } | EmbeddedAnswer::Failed(_)) => {
-                Err(unexpected(other))
-            }
-        }
+        let answer = ask(&mut self.peer, &EmbeddedOrder::Count)?;
+        let EmbeddedAnswer::Allocated(allocations) = answer else {
+            return Err(unexpected(answer));
+        };
+        Ok(allocations)
     }
+
+    /// Ends it in good order.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        let answer = ask(&mut self.peer, &EmbeddedOrder::Stop)?;
+        let EmbeddedAnswer::Stopped = answer else { return Err(unexpected(answer)) };
+        Ok(())
+    }
+}
+
+fn ask(peer: &mut Peer, order: &EmbeddedOrder) -> Result<EmbeddedAnswer> {
+    peer.say(order)?;
+    peer.hear(PATIENCE)
 }
 
 /// Runs the process until standard input ends.
 pub(crate) fn run() -> Result<()> {
-    let mut gateway = None;
+    let mut host = None;
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str(&line?)? {
-            EmbeddedOrder::Start(plan) => match Host::start(&plan) {
-                Ok(started) => {
-                    let answer = started.addrs()?;
-                    gateway = Some(started);
-                    answer
-                }
-                Err(error) => EmbeddedAnswer::Failed(format!("{error:#}")),
-            },
-            EmbeddedOrder::Count => EmbeddedAnswer::Allocated(allocations()),
+            EmbeddedOrder::Start(plan) => Host::start(&plan).map(|(started, addrs)| {
+                host = Some(started);
+                EmbeddedAnswer::Started(addrs)
+            }),
+            EmbeddedOrder::Count => Ok(EmbeddedAnswer::Allocated(allocations())),
+            EmbeddedOrder::Stop => {
+                host.take().map_or(Ok(()), Host::stop).map(|()| EmbeddedAnswer::Stopped)
+            }
         };
+        let answer = answer.unwrap_or_else(|error| EmbeddedAnswer::Failed(format!("{error:#}")));
         let mut output = io::stdout().lock();
         serde_json::to_writer(&mut output, &answer)?;
         writeln!(output)?;
     }
-    drop(gateway);
     Ok(())
 }
 
-/// A gateway and its runtime.
+/// A gateway, what it was given, and its runtime.
 struct Host {
     gateway: Gateway,
-    _runtime: Runtime,
+    devices: Option<Arc<DeviceStore>>,
+    runtime: Runtime,
 }
 
 impl Host {
-    fn start(plan: &EmbeddedPlan) -> Result<Host> {
-        count_allocations();
+    fn start(plan: &EmbeddedPlan) -> Result<(Host, Addrs)> {
         let config = config(plan);
         let runtime = runtime(&config)?;
-        let gateway = runtime.block_on(Gateway::builder().config(config).start())?;
-        Ok(Host { gateway, _runtime: runtime })
+        let mut builder = Gateway::builder().config(config);
+        let devices = match plan {
+            EmbeddedPlan::Publish(_) => {
+                count_allocations();
+                None
+            }
+            EmbeddedPlan::Activate(plan) => Some(runtime.block_on(devices::open(plan))?),
+        };
+        if let Some(devices) = &devices {
+            builder = builder.devices(Arc::clone(devices));
+        }
+        let gateway = runtime.block_on(builder.start())?;
+        let first = |addrs: &[SocketAddr]| addrs.first().copied().context("it does not listen");
+        let addrs = Addrs {
+            tcp: first(gateway.tcp_addrs())?,
+            http: first(gateway.http_addrs())?,
+            admin: gateway.admin_addr().context("it has no admin API")?,
+        };
+        Ok((Host { gateway, devices, runtime }, addrs))
     }
 
-    fn addrs(&self) -> Result<EmbeddedAnswer> {
-        let first = |addrs: &[SocketAddr]| addrs.first().copied().context("it does not listen");
-        let (tcp, http) = (first(self.gateway.tcp_addrs())?, first(self.gateway.http_addrs())?);
-        Ok(EmbeddedAnswer::Started { tcp, http })
+    fn stop(self) -> Result<()> {
+        let Host { gateway, devices, runtime } = self;
+        runtime.block_on(async move {
+            gateway.shutdown().await;
+            match devices {
+                Some(devices) => Ok(devices.close().await?),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -130,30 +182,41 @@ fn runtime(config: &Config) -> Result<Runtime> {
         .context("cannot start the front threads")
 }
 
+/// What the scratch configuration of a program says, in fields.
 fn config(plan: &EmbeddedPlan) -> Config {
     let mut config = Config::default();
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     config.listen.tcp = vec![free];
     config.listen.http = vec![free];
     config.listen.udp = Vec::new();
-    config.listen.admin = None;
+    config.listen.admin = Some(free);
     config.auth.anonymous = Some(true);
-    config.auth.services = vec![ServiceConfig {
-        token: plan.service_token.clone(),
-        name: "bench".to_owned(),
-        may: vec![Right::Publish],
-    }];
+    config.connection.drain_timeout = Duration::from_secs(1);
+    match plan {
+        EmbeddedPlan::Publish(token) => {
+            let (token, name) = (token.clone(), "bench".to_owned());
+            config.auth.services = vec![ServiceConfig { token, name, may: vec![Right::Publish] }];
+        }
+        EmbeddedPlan::Activate(plan) => {
+            config.activation.failures_per_source_per_minute = 0;
+            if plan.stages.has(Stage::Log) {
+                config.access_log.path = plan.directory.join("access.log");
+            }
+        }
+    }
     config
 }
 
 fn unexpected(answer: EmbeddedAnswer) -> anyhow::Error {
     match answer {
         EmbeddedAnswer::Failed(why) => anyhow::anyhow!("the embedded gateway: {why}"),
-        other @ (EmbeddedAnswer::Started { .. } | EmbeddedAnswer::Allocated(_)) => {
+        other @ (EmbeddedAnswer::Started(_)
+        | EmbeddedAnswer::Allocated(_)
+        | EmbeddedAnswer::Stopped) => {
             anyhow::anyhow!("the embedded gateway said {other:?}")
         }
     }
 }
 
-/// Longest time that an answer takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time that an answer takes: all devices are imported meanwhile.
+const PATIENCE: Duration = Duration::from_secs(600);

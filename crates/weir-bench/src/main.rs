@@ -18,6 +18,7 @@ mod publish;
 mod report;
 mod scenario;
 mod spawn;
+mod stages;
 mod stats;
 mod sys;
 mod tls;
@@ -99,8 +100,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Activate(args) => present(args.run.json, Report::new("activate"), |report| {
             scenario::activate::run(&args, report)
         }),
-        Command::Ladder(args) => present(args.run.json, Report::new("ladder"), |report| {
-            scenario::ladder::run(&args, report)
+        Command::Stages(args) => present(args.run.json, Report::new("stages"), |report| {
+            scenario::stages::run(&args, report)
         }),
         Command::Floor(FloorArgs { server: Some(server), .. }) => {
             answer_bare(server)?;

@@ -88,7 +88,7 @@ impl Target {
     ) -> Result<Target> {
         if let (Some(addr), Some(admin), Some(pid)) = (args.addr, args.admin, args.pid) {
             let token = args.admin_token.clone();
-            return Ok(Target { edge: args.http, ..Target::new(addr, admin, pid, token, None) });
+            return Ok(Target::running(addr, args.http, admin, pid, token));
         }
         let program = args.spawn.as_ref().context("neither --spawn nor --addr is given")?;
         let mut attempt = 1;
@@ -99,6 +99,17 @@ impl Target {
                 Ok(target) => return Ok(target),
             }
         }
+    }
+
+    /// A server that runs and is not ours to end.
+    pub(crate) fn running(
+        addr: SocketAddr,
+        edge: Option<SocketAddr>,
+        admin: SocketAddr,
+        pid: u32,
+        admin_token: Option<String>,
+    ) -> Target {
+        Target { edge, ..Target::new(addr, admin, pid, admin_token, None) }
     }
 
     fn new(

@@ -16,7 +16,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("weir", &["weir-engine", "weir-store", "weir-wire"]),
     ("weir-client", &["weir-wire"]),
     ("weir-server", &["weir", "weir-client", "weir-engine", "weir-store", "weir-wire"]),
-    ("weir-bench", &["weir", "weir-wire"]),
+    ("weir-bench", &["weir", "weir-store", "weir-wire"]),
     ("weir-tests", &["weir-client", "weir-wire"]),
     ("xtask", &[]),
 ];

@@ -1,12 +1,12 @@
 //! The options of activations, and of what their stages cost.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::{Pin, RunArgs, TargetArgs, TlsArgs, rate};
+use crate::stages::Stages;
 
 #[derive(Debug, Args)]
 pub(crate) struct ActivateArgs {
@@ -14,13 +14,19 @@ pub(crate) struct ActivateArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) stores: StoreArgs,
+    /// Start this program with a scratch configuration, measure it and stop it.
+    #[arg(long, value_name = "WEIR")]
+    pub(crate) spawn: PathBuf,
+    /// A TOML file laid over the scratch configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config_extra: Option<PathBuf>,
     /// How devices ask.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Over::H1)]
     pub(crate) over: Over,
-    /// What an activation goes through: "nothing", or some of log, redis and one of embedded and mongodb with + between
-    /// them; behind it "-single" for one operation a request.
-    #[arg(long, value_name = "STAGES", default_value = "embedded")]
-    pub(crate) stages: Rung,
+    /// What an activation goes through: embedded or mongodb, with or without log and redis, with + between them; behind
+    /// it "-single" for one operation a request.
+    #[arg(long, value_name = "STAGES", default_value = "embedded", value_parser = stages_with_a_store)]
+    pub(crate) stages: Stages,
     /// Answers in each round; over UDP requests.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) activations: u64,
@@ -30,12 +36,13 @@ pub(crate) struct ActivateArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LadderArgs {
+pub(crate) struct StagesArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) stores: StoreArgs,
-    /// The rungs, each as --stages of `activate` has it.
+    /// What is measured: "nothing", or some of log, redis and one of embedded and mongodb with + between them; behind it
+    /// "-single" for one operation a request.
     #[arg(
         long,
         value_name = "STAGES",
@@ -43,8 +50,8 @@ pub(crate) struct LadderArgs {
         default_value = "nothing,log,log+redis,log+embedded,log+embedded-single,log+redis+embedded,\
                          log+redis+embedded-single,log+redis+mongodb,log+redis+mongodb-single"
     )]
-    pub(crate) rungs: Vec<Rung>,
-    /// Seconds that count of each rung in each round.
+    pub(crate) stages: Vec<Stages>,
+    /// Seconds that count of each of them in each round.
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = rate)]
     pub(crate) seconds: f64,
 }
@@ -52,12 +59,6 @@ pub(crate) struct LadderArgs {
 /// Who asks, and what there is beside the gateway.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Start this program with a scratch configuration, measure it and stop it.
-    #[arg(long, value_name = "WEIR")]
-    pub(crate) spawn: PathBuf,
-    /// A TOML file laid over the scratch configuration.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config_extra: Option<PathBuf>,
     /// Devices that activate in turn; they are imported before.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) devices: u64,
@@ -106,65 +107,6 @@ pub(crate) enum Over {
     Udp,
 }
 
-/// What an activation goes through.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rung {
-    /// As it was asked for.
-    pub(crate) name: String,
-    pub(crate) stages: Vec<Stage>,
-    /// One operation a request.
-    pub(crate) is_single: bool,
-}
-
-/// One part of that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Log,
-    Redis,
-    Embedded,
-    Mongodb,
-}
-
-impl Rung {
-    pub(crate) fn has(&self, stage: Stage) -> bool {
-        self.stages.contains(&stage)
-    }
-
-    /// Whether there is anybody to know devices.
-    pub(crate) fn has_store(&self) -> bool {
-        self.has(Stage::Embedded) || self.has(Stage::Mongodb)
-    }
-}
-
-impl FromStr for Rung {
-    type Err = anyhow::Error;
-
-    fn from_str(name: &str) -> Result<Rung> {
-        let (words, is_single) =
-            name.strip_suffix("-single").map_or((name, false), |words| (words, true));
-        let mut rung = Rung { name: name.to_owned(), stages: Vec::new(), is_single };
-        for word in words.split('+').filter(|_| words != "nothing") {
-            let stage = match word {
-                "log" => Stage::Log,
-                "redis" => Stage::Redis,
-                "embedded" => Stage::Embedded,
-                "mongodb" => Stage::Mongodb,
-                _ => {
-                    bail!("no stage is called {word:?}: there are log, redis, embedded and mongodb")
-                }
-            };
-            if rung.has(stage) {
-                bail!("{word} is there twice");
-            }
-            rung.stages.push(stage);
-        }
-        if rung.has(Stage::Embedded) && rung.has(Stage::Mongodb) {
-            bail!("there is one store: embedded or mongodb");
-        }
-        Ok(rung)
-    }
-}
-
 impl Over {
     /// The word for it.
     pub(crate) fn name(self) -> &'static str {
@@ -186,7 +128,9 @@ impl StoreArgs {
         let connections = self.connections.unwrap_or_else(|| self.concurrency.div_ceil(each));
         (connections, self.concurrency.div_ceil(connections))
     }
+}
 
+impl ActivateArgs {
     /// What is started.
     pub(crate) fn target(&self) -> TargetArgs {
         TargetArgs {
@@ -205,27 +149,20 @@ impl StoreArgs {
     }
 }
 
+fn stages_with_a_store(text: &str) -> Result<Stages> {
+    let stages: Stages = text.parse()?;
+    if !stages.has_store() {
+        bail!(
+            "embedded or mongodb is needed: what there is without a store `weir-bench stages` measures"
+        );
+    }
+    Ok(stages)
+}
+
 fn misses(text: &str) -> Result<f64> {
     let share: f64 = text.parse()?;
     if !(0.0..1.0).contains(&share) {
         bail!("a share of misses is from 0 to below 1");
     }
     Ok(share)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rungs_are_named_by_their_stages() {
-        let rung: Rung = "log+redis+mongodb-single".parse().unwrap();
-        assert_eq!(rung.stages, [Stage::Log, Stage::Redis, Stage::Mongodb]);
-        assert!(rung.is_single && rung.has_store());
-        let nothing: Rung = "nothing".parse().unwrap();
-        assert!(nothing.stages.is_empty() && !nothing.is_single && !nothing.has_store());
-        for wrong in ["", "nothing+log", "log+log", "embedded+mongodb", "sql", "log-single+redis"] {
-            assert!(wrong.parse::<Rung>().is_err(), "{wrong}");
-        }
-    }
 }

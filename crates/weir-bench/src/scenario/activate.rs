@@ -8,7 +8,7 @@ use serde_json::json;
 
 pub(super) use self::bench::{Bench, Load, lags_of, middle, per_second, shown};
 use super::sampler::growth;
-use crate::cli::{ActivateArgs, Over, Rung, Stage};
+use crate::cli::{ActivateArgs, Over};
 use crate::metrics::Metrics;
 use crate::protocol::HttpEnd;
 use crate::report::Report;
@@ -16,17 +16,14 @@ use crate::stats::milli;
 
 /// Runs the scenario.
 pub(crate) fn run(args: &ActivateArgs, report: &mut Report) -> Result<()> {
-    let rung = &args.stages;
-    if args.misses > 0.0 && !rung.has_store() {
-        bail!("--misses needs a store: without one everybody gets a token");
-    }
     let load = Load {
         over: args.over,
         misses: args.misses,
         until: HttpEnd::Answers(args.activations),
         requests: args.activations,
     };
-    let mut bench = Bench::start(&args.run, &args.stores, std::slice::from_ref(rung), load)?;
+    let (program, stages) = (args.target(), std::slice::from_ref(&args.stages));
+    let mut bench = Bench::start(&args.run, &args.stores, Some(&program), stages, load)?;
     if let Some(reason) = bench.left_out.first() {
         bail!("{reason}");
     }
@@ -86,21 +83,6 @@ fn fill(report: &mut Report, bench: &mut Bench) -> Result<()> {
 
 /// The path that activations are posted to.
 pub(super) const PATH: &str = "/auth/gw/active";
-
-impl Rung {
-    /// What `activation.bench_stages` says.
-    fn bench_stages(&self) -> Vec<&'static str> {
-        if self.stages.is_empty() {
-            return vec!["nothing"];
-        }
-        let words = self.stages.iter().map(|stage| match stage {
-            Stage::Log => "log",
-            Stage::Redis => "redis",
-            Stage::Embedded | Stage::Mongodb => "store",
-        });
-        words.collect()
-    }
-}
 
 /// Whether datagrams ask.
 fn is_udp(over: Over) -> bool {

@@ -74,10 +74,12 @@ fn allocations(
     plan: &HttpPlan,
     message: &Message,
 ) -> Result<(f64, f64)> {
-    let service_token = message.token.clone();
-    let mut gateway = Embedded::start(EmbeddedPlan { service_token }, setup.server_cpus.as_ref())?;
-    let mut subscriber = Subscriber::start(gateway.tcp, message)?;
-    let plan = HttpPlan { addr: gateway.http, warm_up_ms: 0, ..plan.clone() };
+    let embedded = EmbeddedPlan::Publish(message.token.clone());
+    let mut gateway = Embedded::start(embedded, setup.server_cpus.as_ref())?;
+    let target = gateway.target();
+    let mut subscriber = Subscriber::start(target.addr, message)?;
+    let addr = target.edge.context("the embedded gateway has no HTTP")?;
+    let plan = HttpPlan { addr, warm_up_ms: 0, ..plan.clone() };
     let mut spent = |requests| -> Result<(Allocations, u64)> {
         let before = gateway.allocations()?;
         let plan = HttpPlan { until: HttpEnd::Answers(requests), ..plan.clone() };
@@ -90,6 +92,8 @@ fn allocations(
     spent(SHORT_RUN)?;
     let ((short, few), (long, many)) = (spent(SHORT_RUN)?, spent(LONG_RUN)?);
     let each = |long: u64, short: u64| real(long.saturating_sub(short)) / real(many - few);
+    drop(subscriber);
+    gateway.stop()?;
     Ok((each(long.count, short.count), each(long.bytes, short.bytes)))
 }
 

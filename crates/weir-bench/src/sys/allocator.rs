@@ -39,6 +39,13 @@ static COUNTS: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
+/// The options of the program `weir`, which says why; jemalloc reads them before `main`.
+// SAFETY: jemalloc declares `const char *malloc_conf`, a pointer to a text that ends in NUL. A reference to an array is
+// such a pointer, the text is constant for the life of the process, and nothing else in the program defines the symbol.
+#[unsafe(export_name = "malloc_conf")]
+static MALLOC_CONF: &[u8; 70] =
+    b"background_thread:true,dirty_decay_ms:2000,muzzy_decay_ms:0,narenas:4\0";
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 

@@ -11,14 +11,16 @@ use toml::Table;
 use super::datagrams::Activating;
 use super::{PATH, is_udp};
 use crate::activations::Activations;
-use crate::cli::{Over, Pin, RunArgs, Rung, Stage, StoreArgs};
+use crate::cli::{Over, Pin, RunArgs, StoreArgs, TargetArgs};
+use crate::embedded::{DevicesPlan, Embedded, EmbeddedPlan};
 use crate::process::Cpus;
 use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally, Posts};
 use crate::report::Report;
 use crate::scenario::Setup;
 use crate::scenario::udp::caller::Caller;
 use crate::scenario::udp::free_addr;
-use crate::spawn::{Beside, Target};
+use crate::spawn::{Beside, Scratch, Target};
+use crate::stages::{Stage, Stages};
 use crate::stats::{Lags, median, milli, real};
 use crate::sys;
 use crate::workers::Workers;
@@ -31,9 +33,9 @@ pub(in crate::scenario) struct Bench {
     redis: Option<Beside>,
     database: Option<Beside>,
     workers: Option<Workers>,
-    /// One for each rung that there is everything for.
+    /// One for each of the stages that there is everything for.
     pub(in crate::scenario) gateways: Vec<Gateway>,
-    /// Rungs that are not measured, and why.
+    /// Stages that are not measured, and why.
     pub(in crate::scenario) left_out: Vec<String>,
 }
 
@@ -48,8 +50,10 @@ pub(in crate::scenario) struct Load {
 
 /// One gateway.
 pub(in crate::scenario) struct Gateway {
-    pub(in crate::scenario) rung: Rung,
+    pub(in crate::scenario) stages: Stages,
     pub(in crate::scenario) target: Target,
+    /// If it is embedded: its process, and the directory of its files.
+    embedded: Option<(Embedded, Scratch)>,
     pub(in crate::scenario) tallies: Vec<HttpTally>,
     /// Datagrams without an answer.
     pub(in crate::scenario) lost: u64,
@@ -67,22 +71,23 @@ pub(in crate::scenario) struct Costs {
 }
 
 impl Bench {
-    /// Starts what the rungs need, with all devices imported.
+    /// Starts what the stages need, with all devices imported: this program, or else embedded gateways.
     pub(in crate::scenario) fn start(
         run: &RunArgs,
         args: &StoreArgs,
-        rungs: &[Rung],
+        program: Option<&TargetArgs>,
+        all: &[Stages],
         load: Load,
     ) -> Result<Bench> {
         let any = Cpus::allowed(None)?;
-        let setup = Setup::new(run, Some(&args.target()), true)?;
+        let setup = Setup::new(run, program, true)?;
         let cpus = match &args.pin_database {
             Pin::Auto => None,
             Pin::None => Some(any),
             Pin::Cpus(cpus) => Some(cpus.clone()),
         };
         let mut missing = BTreeMap::new();
-        let needs = |stage| rungs.iter().any(|rung| rung.has(stage));
+        let needs = |stage| all.iter().any(|stages| stages.has(stage));
         let mut keep = |name, started: Result<Beside, String>| {
             started.map_err(|reason| missing.insert(name, reason)).ok()
         };
@@ -104,66 +109,80 @@ impl Bench {
         let plan = plan(args, &setup, &load);
         let (gateways, left_out) = (Vec::new(), Vec::new());
         let mut bench = Bench { setup, plan, load, redis, database, workers, gateways, left_out };
-        for rung in rungs {
-            let lacks = |stage, name| rung.has(stage).then(|| missing.get(name)).flatten();
+        for stages in all {
+            let lacks = |stage, name| stages.has(stage).then(|| missing.get(name)).flatten();
             match lacks(Stage::Redis, "redis").or_else(|| lacks(Stage::Mongodb, "mongodb")) {
-                Some(reason) => bench.left_out.push(format!("{}: {reason}", rung.name)),
-                None => bench.start_gateway(args, rung)?,
+                Some(reason) => bench.left_out.push(format!("{}: {reason}", stages.name)),
+                None => {
+                    bench.start_gateway(program, stages).with_context(|| stages.name.clone())?
+                }
             }
         }
         Ok(bench)
     }
 
-    fn start_gateway(&mut self, args: &StoreArgs, rung: &Rung) -> Result<()> {
+    fn start_gateway(&mut self, program: Option<&TargetArgs>, stages: &Stages) -> Result<()> {
         let udp = is_udp(self.load.over).then(free_addr).transpose()?;
-        let settings = self.settings(rung, udp)?;
-        let activations = self.plan.posts.as_ref().and_then(Posts::activations);
-        let devices = activations.filter(|_| rung.has_store());
         let cpus = self.setup.server_cpus.as_ref();
-        let target = Target::start_with_devices(&args.target(), cpus, &settings, devices)
-            .with_context(|| rung.name.clone())?;
+        let activations = self.plan.posts.as_ref().and_then(Posts::activations);
+        let devices = activations.context("devices activate here")?;
+        let (target, embedded) = match program {
+            Some(program) => {
+                let settings = self.settings(stages, udp)?;
+                let devices = Some(devices);
+                (Target::start_with_devices(program, cpus, &settings, devices)?, None)
+            }
+            None => {
+                let scratch = Scratch::empty()?;
+                let plan = EmbeddedPlan::Activate(Box::new(DevicesPlan {
+                    stages: stages.clone(),
+                    directory: scratch.path().to_owned(),
+                    devices: devices.clone(),
+                    redis: self.redis.as_ref().map(|redis| redis.url.clone()),
+                    mongodb: self.database.as_ref().map(|database| database.url.clone()),
+                    name: own_name(),
+                }));
+                let embedded = Embedded::start(plan, cpus)?;
+                (embedded.target(), Some((embedded, scratch)))
+            }
+        };
         let sockets = self.plan.connections;
-        let caller = udp.zip(activations).map(|(udp, activations)| {
-            Caller::with(udp, sockets, Activating::new(activations.clone(), sockets))
-        });
+        let caller = udp
+            .map(|udp| Caller::with(udp, sockets, Activating::new(devices.clone(), sockets)))
+            .transpose()?;
         self.gateways.push(Gateway {
-            rung: rung.clone(),
+            stages: stages.clone(),
             target,
+            embedded,
             tallies: Vec::new(),
             lost: 0,
             asked: 0,
-            caller: caller.transpose()?,
+            caller,
         });
         Ok(())
     }
 
-    /// What a gateway is told.
-    fn settings(&self, rung: &Rung, udp: Option<SocketAddr>) -> Result<Table> {
-        let kind = match (rung.has(Stage::Embedded), rung.has(Stage::Mongodb)) {
-            (true, _) => "embedded",
-            (false, true) => "mongodb",
-            (false, false) => "none",
-        };
-        // Nobody else's, even in a server that runs for others too.
-        let name = format!("bench_{:08x}", rand::random::<u32>());
+    /// What the program is told.
+    fn settings(&self, stages: &Stages, udp: Option<SocketAddr>) -> Result<Table> {
+        let kind = if stages.has(Stage::Embedded) { "embedded" } else { "mongodb" };
+        let name = own_name();
         let mut text = format!(
-            "[activation]\nfailures_per_source_per_minute = 0\nbench_stages = {:?}\n\
-             [store]\nkind = \"{kind}\"\npath = \"devices.db\"\ntimeout = \"10s\"\n",
-            rung.bench_stages()
+            "[activation]\nfailures_per_source_per_minute = 0\n\
+             [store]\nkind = \"{kind}\"\npath = \"devices.db\"\ntimeout = \"10s\"\n"
         );
-        if rung.is_single {
+        if stages.is_single {
             text += "batch_max = 1\nbatch_wait = \"0ms\"\n";
         }
-        if let Some(database) = self.database.as_ref().filter(|_| rung.has(Stage::Mongodb)) {
+        if let Some(database) = self.database.as_ref().filter(|_| stages.has(Stage::Mongodb)) {
             text += &format!("[store.mongodb]\nuri = {:?}\ndatabase = \"{name}\"\n", database.url);
         }
-        if let Some(redis) = self.redis.as_ref().filter(|_| rung.has(Stage::Redis)) {
+        if let Some(redis) = self.redis.as_ref().filter(|_| stages.has(Stage::Redis)) {
             text += &format!(
                 "[cache]\nredis = {:?}\nprefix = \"{name}:\"\ntimeout = \"10s\"\n",
                 redis.url
             );
         }
-        if rung.has(Stage::Log) {
+        if stages.has(Stage::Log) {
             text += "[access_log]\npath = \"access.log\"\n";
         }
         if let Some(udp) = udp {
@@ -196,7 +215,7 @@ impl Bench {
                 let pid = Some(gateway.target.pid);
                 let helpers = helpers.clone();
                 let plan = HttpPlan { addr, pid, helpers, posts, ..self.plan.clone() };
-                workers.request(&plan).with_context(|| gateway.rung.name.clone())?
+                workers.request(&plan).with_context(|| gateway.stages.name.clone())?
             }
             (None, None) => return Ok(()),
         };
@@ -206,7 +225,7 @@ impl Bench {
         let mut cost = |beside: &Option<Beside>| beside.as_ref().and_then(|_| costs.next());
         let all = [(cost(&self.redis), Stage::Redis), (cost(&self.database), Stage::Mongodb)];
         tally.helpers_cpu_ns =
-            all.map(|(cost, stage)| cost.filter(|_| gateway.rung.has(stage)).unwrap_or(0)).into();
+            all.map(|(cost, stage)| cost.filter(|_| gateway.stages.has(stage)).unwrap_or(0)).into();
         gateway.tallies.push(tally);
         Ok(())
     }
@@ -226,6 +245,11 @@ impl Bench {
                 report.fail(format!("{error:#}"));
             }
             gateway.target.stop(report);
+            if let Some((embedded, _)) = gateway.embedded
+                && let Err(error) = embedded.stop()
+            {
+                report.fail(format!("{error:#}"));
+            }
         }
     }
 }
@@ -244,7 +268,7 @@ impl Gateway {
         let tallies = &self.tallies;
         let helper = |place: usize, stage| {
             let us = move |tally: &HttpTally| each(*tally.helpers_cpu_ns.get(place)?, tally);
-            if self.rung.has(stage) { middle(tallies, us) } else { None }
+            if self.stages.has(stage) { middle(tallies, us) } else { None }
         };
         Costs {
             gateway: middle(tallies, gateway_us),
@@ -257,13 +281,13 @@ impl Gateway {
     /// A gateway does without a cache that fails: then it was not measured.
     fn check_cache(&mut self, report: &mut Report) -> Result<()> {
         let errors = self.target.metrics()?.sum("weir_cache_errors_total", &[]).unwrap_or(0.0);
-        let name = &self.rung.name;
+        let name = &self.stages.name;
         report.check(errors == 0.0, || format!("{name}: {errors} trips to Redis failed"));
         Ok(())
     }
 
     fn check(&self, report: &mut Report) {
-        let (name, errors) = (&self.rung.name, self.errors());
+        let (name, errors) = (&self.stages.name, self.errors());
         report.check(errors.is_empty(), || format!("{name}: what went wrong: {errors:?}"));
         let repeated: u64 = self.tallies.iter().map(|tally| tally.repeated).sum();
         report.check(repeated == 0, || format!("{name}: {repeated} tokens came more than once"));
@@ -280,6 +304,11 @@ impl Costs {
         let gateway = self.gateway?;
         Some(gateway / (gateway + others.into_iter().flatten().sum::<f64>()))
     }
+}
+
+/// A name that nobody else has, even in a server that runs for others too.
+fn own_name() -> String {
+    format!("bench_{:08x}", rand::random::<u32>())
 }
 
 fn plan(args: &StoreArgs, setup: &Setup, load: &Load) -> HttpPlan {
@@ -351,7 +380,7 @@ pub(in crate::scenario) fn shown(gateway: &Gateway) -> Value {
     let (tallies, costs) = (&gateway.tallies, gateway.costs());
     let lags = lags_of(tallies);
     json!({
-        "stages": gateway.rung.name,
+        "stages": gateway.stages.name,
         "answers_per_second": middle(tallies, per_second).map(milli),
         "p50_ms": lags.quantile_ms(0.5).map(milli),
         "p99_ms": lags.quantile_ms(0.99).map(milli),

@@ -1,16 +1,17 @@
-//! `ladder`: the same activation over HTTP/1.1 through more and more stages, each beside the others in every round.
+//! `stages`: the same activation over HTTP/1.1 through more and more stages, each beside the others in every round, in
+//! gateways that the bench embeds.
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::activate::{Bench, Load, per_second, shown};
-use crate::cli::{LadderArgs, Over};
+use crate::cli::{Over, StagesArgs};
 use crate::protocol::HttpEnd;
 use crate::report::Report;
 use crate::stats::milli;
 
 /// Runs the scenario.
-pub(crate) fn run(args: &LadderArgs, report: &mut Report) -> Result<()> {
+pub(crate) fn run(args: &StagesArgs, report: &mut Report) -> Result<()> {
     let load = Load {
         over: Over::H1,
         misses: 0.0,
@@ -21,10 +22,10 @@ pub(crate) fn run(args: &LadderArgs, report: &mut Report) -> Result<()> {
     report.set("devices", args.stores.devices);
     report.set("connections", connections);
     report.set("requests_in_flight", u64::from(connections) * u64::from(each));
-    let mut bench = Bench::start(&args.run, &args.stores, &args.rungs, load)?;
+    let mut bench = Bench::start(&args.run, &args.stores, None, &args.stages, load)?;
     let count = bench.gateways.len();
     if count == 0 {
-        bail!("every rung is left out: {:?}", bench.left_out);
+        bail!("everything is left out: {:?}", bench.left_out);
     }
     for round in 0..args.stores.rounds {
         crate::workers::progress("round", round + 1, args.stores.rounds);
@@ -41,12 +42,12 @@ pub(crate) fn run(args: &LadderArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Answers a second of each rung in each round.
+/// Answers a second of each gateway in each round.
 fn rounds(bench: &Bench, rounds: u32) -> Vec<Value> {
     let row = |round: usize| {
         let figures = bench.gateways.iter().map(|gateway| {
             let figure = gateway.tallies.get(round).and_then(per_second).map(milli);
-            (gateway.rung.name.clone(), json!(figure))
+            (gateway.stages.name.clone(), json!(figure))
         });
         Value::Object(figures.collect())
     };
