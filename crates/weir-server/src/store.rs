@@ -6,17 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use tracing::{info, warn};
-use weir::{BenchStage, DeviceStore, make_private_directory, warn_if_exposed};
+use weir::{DeviceStore, make_private_directory, warn_if_exposed};
 use weir_store::{
     BatchLimits, Breaker, BreakerLimits, CacheOptions, Cached, Embedded, EmbeddedOptions,
     EmbeddedReport, Error, Guarded, Mongo, MongoOptions, OpenError, Secrets, Store,
 };
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
-
-mod unchecked;
-
-use unchecked::Unchecked;
 
 /// What keeps devices.
 pub(crate) enum Opened {
@@ -47,16 +43,7 @@ impl Begin {
 
 /// Opens the store as a gateway does.
 pub(crate) async fn open(settings: &Settings, begin: Begin) -> Result<Opened> {
-    let (activation, mut cache) = (&settings.gateway.activation, settings.cache.clone());
-    if !activation.has_stage(BenchStage::Redis) {
-        cache.redis.clear();
-    }
-    let (settings, timeout) = (&settings.store, settings.store.timeout);
-    if activation.has_stage(BenchStage::Store) {
-        return open_with(settings, &cache, begin, timeout).await;
-    }
-    let (store, secrets) = (Arc::new(Unchecked::default()), Key::read(settings, begin)?.secrets);
-    Ok(Opened::Store(Arc::new(devices(settings, &cache, (store, None), secrets, timeout)?)))
+    open_with(&settings.store, &settings.cache, begin, settings.store.timeout).await
 }
 
 /// Opens the store for a command, which can wait longer.
@@ -105,7 +92,6 @@ fn devices(
     let in_flight_max = match settings.kind {
         // It has one writer.
         StoreKind::Embedded => 1,
-        // Of none, in a measurement, the cache alone is asked.
         StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };
     let limits = BatchLimits {

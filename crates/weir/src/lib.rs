@@ -27,7 +27,7 @@ pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use base::clock::unix_millis;
 pub use base::config::{
-    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig, BenchStage,
+    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
     CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,
     DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
     MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 use weir::{
-    AccessLogFormat, Actor, AuthKind, BenchStage, ClientAuth, ClientIdentity, IpNet, JwtAlgorithm,
-    Priority, Right, SlowPolicy, TlsVersion,
+    AccessLogFormat, Actor, AuthKind, ClientAuth, ClientIdentity, IpNet, JwtAlgorithm, Priority,
+    Right, SlowPolicy, TlsVersion,
 };
 
 use super::LogFormat;
@@ -476,27 +476,6 @@ impl Value for Vec<AuthKind> {
 fn credentials(word: &str) -> Option<AuthKind> {
     let kinds = AuthKind::ALL.into_iter().filter(|kind| *kind != AuthKind::Device);
     kinds.into_iter().find(|kind| kind.name() == word)
-}
-
-impl Value for Vec<BenchStage> {
-    const KIND: &'static str = "a list of \"nothing\", \"log\", \"redis\" and \"store\"";
-    const WORDS: &'static [&'static str] = &["nothing", "log", "redis", "store"];
-
-    fn from_toml(value: &DeValue<'_>) -> Option<Vec<BenchStage>> {
-        texts(value)?.into_iter().map(stage).collect()
-    }
-
-    fn from_text(text: &str) -> Option<Vec<BenchStage>> {
-        parts(text).map(stage).collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(list(self.iter().map(|stage| stage.name().to_owned())))
-    }
-}
-
-fn stage(word: &str) -> Option<BenchStage> {
-    BenchStage::ALL.into_iter().find(|stage| stage.name() == word)
 }
 
 impl Value for Vec<Actor> {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
-use crate::base::config::{BenchStage, CertificateConfig, Config};
+use crate::base::config::{CertificateConfig, Config};
 use crate::base::model::Accepted;
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
@@ -161,11 +161,7 @@ impl GatewayBuilder {
         let auth = Authenticator::new(&config, tokens, jwt, verifier, Arc::clone(&counters));
         // Front and settling threads record.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
-        let access_log = if config.activation.has_stage(BenchStage::Log) {
-            AccessLog::start(&config.access_log, recording)?
-        } else {
-            AccessLog::off()
-        };
+        let access_log = AccessLog::start(&config.access_log, recording)?;
         let retention_bytes = config.retention_bytes(&resources);
         let budget = Budget::with_retention(budget_bytes, retention_bytes);
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;

@@ -123,12 +123,4 @@ pub(super) static KEYS: &[Key] = &[
         "Attempts that may fail from there at once after a silence. More where many devices share one address and some \
          are always wrong."
     ),
-    key!(
-        activation.bench_stages,
-        "\"nothing\" alone; only while every listener is on loopback",
-        "For measurements only: what an activation goes through of what is configured, the access log, the cache and the \
-         store; `[\"nothing\"]`: none of them. What a stage costs can be seen beside the stage before it. Without \
-         `store` everybody gets a token, which is good for nothing: nothing is kept, nor found again. Empty: everything, as \
-         it should."
-    ),
 ];

@@ -24,45 +24,6 @@ pub struct ActivationConfig {
     pub failures_per_source_per_minute: u32,
     /// Attempts that may fail from there at once after a silence.
     pub failures_per_source_burst: u32,
-    /// For measurements only: what an activation goes through; empty: everything, as it should.
-    pub bench_stages: Vec<BenchStage>,
-}
-
-/// A stage of an activation that measurements can leave out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BenchStage {
-    /// None of those below: the request is read, and a token made.
-    Nothing,
-    /// The access log, if it is configured.
-    Log,
-    /// The cache, if it is configured.
-    Redis,
-    /// The store.
-    Store,
-}
-
-impl BenchStage {
-    /// Every stage.
-    pub const ALL: [BenchStage; 4] =
-        [BenchStage::Nothing, BenchStage::Log, BenchStage::Redis, BenchStage::Store];
-
-    /// The word in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BenchStage::Nothing => "nothing",
-            BenchStage::Log => "log",
-            BenchStage::Redis => "redis",
-            BenchStage::Store => "store",
-        }
-    }
-}
-
-impl ActivationConfig {
-    /// Whether activations go through this stage, where it is configured.
-    pub fn has_stage(&self, stage: BenchStage) -> bool {
-        self.bench_stages.is_empty() || self.bench_stages.contains(&stage)
-    }
 }
 
 impl Default for ActivationConfig {
@@ -74,7 +35,6 @@ impl Default for ActivationConfig {
             gateways: Vec::new(),
             failures_per_source_per_minute: 10,
             failures_per_source_burst: 20,
-            bench_stages: Vec::new(),
         }
     }
 }

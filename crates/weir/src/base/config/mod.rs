@@ -20,7 +20,7 @@ use weir_engine::Priority;
 use crate::base::model::AuthKind;
 
 pub use access_log::{AccessLogConfig, AccessLogFormat};
-pub use activation::{ActivationConfig, BenchStage};
+pub use activation::ActivationConfig;
 pub use classes::{Actor, TopicClass};
 pub use duration::{DurationError, parse_duration};
 pub use http::HttpConfig;
@@ -326,18 +326,10 @@ impl ListenConfig {
 
     /// The first address that is reached from elsewhere, and the key that it stands under.
     pub(crate) fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
-        self.doors().into_iter().find_map(exposed)
+        self.doors().into_iter().find_map(|(key, addrs)| {
+            addrs.iter().find(|addr| !addr.ip().is_loopback()).map(|addr| (key, *addr))
+        })
     }
-
-    /// The same, of the admin API and of datagrams too.
-    pub(crate) fn exposed_anywhere(&self) -> Option<(&'static str, SocketAddr)> {
-        let others = [("listen.udp", &*self.udp), ("listen.admin", self.admin.as_slice())];
-        self.exposed().or_else(|| others.into_iter().find_map(exposed))
-    }
-}
-
-fn exposed((key, addrs): (&'static str, &[SocketAddr])) -> Option<(&'static str, SocketAddr)> {
-    addrs.iter().find(|addr| !addr.ip().is_loopback()).map(|addr| (key, *addr))
 }
 
 impl Default for ListenConfig {

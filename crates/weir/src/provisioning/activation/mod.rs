@@ -17,7 +17,7 @@ use weir_engine::Nanos;
 use weir_store::{Error, Issue, Millis, Proof, Refusal, Serial, Token};
 
 use crate::base::clock::{millis, unix_millis, unix_time};
-use crate::base::config::{ActivationConfig, BenchStage};
+use crate::base::config::ActivationConfig;
 use crate::limits::sources::{Source, Sources};
 use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
@@ -42,8 +42,6 @@ pub(crate) struct Activator {
     grace: Millis,
     /// When the log was last told that the store fails, in seconds since 1970.
     told: AtomicU64,
-    /// For measurements: nobody is asked, and everybody let in.
-    is_bare: bool,
 }
 
 /// Attempts that have failed, by source.
@@ -109,7 +107,6 @@ impl Activator {
             token_ttl: millis(config.token_ttl),
             grace: millis(config.grace),
             told: AtomicU64::new(0),
-            is_bare: is_bare(config),
         }
     }
 
@@ -177,9 +174,6 @@ impl Activator {
         let expires = now.saturating_add(self.token_ttl);
         let grace_until = now.saturating_add(self.grace);
         let issue = Issue { proof, token: hash, now, expires, grace_until };
-        if self.is_bare {
-            return Ok(self.admit_unasked(issue.proof, token, expires));
-        }
         let issued = self.devices.batches().issue(issue).await;
         let issued = issued.map_err(|error| self.unavailable(&error))?;
         Ok(issued.map(|issued| {
@@ -188,21 +182,6 @@ impl Activator {
                 Activated { serial: issued.serial, token, expires_at: expires, gateways };
             (activated, issued.is_first)
         }))
-    }
-
-    fn admit_unasked(
-        &self,
-        proof: Proof,
-        token: Token,
-        expires_at: Millis,
-    ) -> Result<(Activated, bool), Refusal> {
-        match proof {
-            Proof::Key { serial, .. } => {
-                let gateways = Arc::clone(&self.gateways);
-                Ok((Activated { serial, token, expires_at, gateways }, true))
-            }
-            Proof::Token(_) => Err(Refusal::InvalidToken),
-        }
     }
 
     fn check_origin(&self, origin: Origin) -> Result<(), Refused> {
@@ -274,19 +253,6 @@ impl Failures {
         self.of_connections.sweep(now);
         self.of_datagrams.sweep(now);
     }
-}
-
-/// Whether a measurement leaves out all that an activation asks. Told loudly, since nobody is refused.
-fn is_bare(config: &ActivationConfig) -> bool {
-    if !config.bench_stages.is_empty() {
-        let stages: Vec<&str> = config.bench_stages.iter().map(|stage| stage.name()).collect();
-        tracing::warn!(
-            ?stages,
-            "activation.bench_stages is set, for measurements only: without \"store\" every serial number is answered with \
-             a token, whatever the key, and the token is good for nothing"
-        );
-    }
-    !config.has_stage(BenchStage::Redis) && !config.has_stage(BenchStage::Store)
 }
 
 fn now() -> Duration {

@@ -152,29 +152,6 @@ async fn what_is_wrong_shows_in_the_counters_alone() {
 }
 
 #[tokio::test]
-async fn without_any_stage_nobody_is_asked() {
-    for (stages, is_asked) in [
-        (vec![BenchStage::Nothing], false),
-        (vec![BenchStage::Log], false),
-        (vec![BenchStage::Redis], true),
-        (vec![BenchStage::Log, BenchStage::Store], true),
-    ] {
-        let config = ActivationConfig { bench_stages: stages, ..Default::default() };
-        let stage = Stage::new(&config).await;
-        stage.store.is_gone.store(true, Ordering::Relaxed);
-        let activated = stage.activate(1, "nobody", "abc").await;
-        assert_eq!(activated.is_err(), is_asked, "{config:?}");
-        if let Ok(activated) = activated {
-            assert_eq!(activated.serial.as_str(), "nobody");
-            stage.activate(1, "", "abc").await.unwrap_err();
-            let refused =
-                stage.activator.refresh(Origin::Connection(None), activated.token.as_str()).await;
-            assert_eq!(refused.unwrap_err(), Refused::Unauthorized);
-        }
-    }
-}
-
-#[tokio::test]
 async fn who_guesses_is_held_up_and_nobody_else() {
     let config = ActivationConfig {
         failures_per_source_per_minute: 1,

@@ -371,7 +371,6 @@ fn a_budget_that_the_machine_decides_is_enough() {
     assert!(error.allowed.contains("connection.high_watermark_bytes"), "{error}");
 }
 
-mod activation;
 mod auth;
 mod http;
 mod jwt;
