@@ -1,6 +1,6 @@
 #!/bin/bash
-# What the access log costs: requests a second without it, with it, and with each line written by the thread that
-# answers. Three servers take turns; lines are full, none sampled, and counted.
+# What the access log costs: requests a second without it and with it. Two servers take turns; lines are full, none
+# sampled, and counted.
 #
 # Needs wrk, curl and util-linux (taskset).
 # Settings: see lib.sh; ROUNDS (5), SECONDS_EACH (10), CONNECTIONS (64), FORMAT (json), SERVER_CPUS (0), CLIENT_CPUS (1).
@@ -13,24 +13,18 @@ need taskset util-linux
 CONNECTIONS=${CONNECTIONS:-64}
 FORMAT=${FORMAT:-json}
 
-# log NAME WORD: the configuration of a log.
-log() {
-    printf 'access_log.path = "%s"\naccess_log.format = "%s"\naccess_log.synchronous = %s\n' \
-        "$SCRATCH/$1.log" "$FORMAT" "$2"
-}
 start_weir off
-start_weir on "$(log on false)"
-start_weir synchronous "$(log synchronous true)"
+start_weir on "$(printf 'access_log.path = "%s"\naccess_log.format = "%s"\n' "$SCRATCH/on.log" "$FORMAT")"
 
 # metric NAME: a counter of the server that is measured.
 metric() {
     curl -sf "http://$admin/metrics" | awk -v name="$1" '$1 == name { print $2 }'
 }
 
-modes=(off on synchronous)
+modes=(off on)
 for ((round = 0; round < ROUNDS; round++)); do
-    for ((turn = 0; turn < 3; turn++)); do
-        mode=${modes[(turn + round) % 3]}
+    for ((turn = 0; turn < 2; turn++)); do
+        mode=${modes[(turn + round) % 2]}
         address=${mode}_HTTP out=$SCRATCH/wrk-$mode
         on_client wrk -t1 -c"$CONNECTIONS" -d"${SECONDS_EACH}s" "http://${!address}/rest/hello" >"$out"
         ! grep -E 'Socket errors|Non-2xx' "$out" || fail "$mode: wrong answers"

@@ -25,10 +25,4 @@ pub(super) static KEYS: &[Key] = &[
         "Bytes of lines that may wait for the file; the default is half a second of 100,000 requests a second. More are \
          dropped rather than hold up requests, and counted in `weir_access_log_dropped_total`."
     ),
-    key!(
-        access_log.synchronous,
-        "",
-        "For measurements only: each line is written by the thread that answers the request, which waits for the file \
-         meanwhile. What the default spares can be seen beside it."
-    ),
 ];

@@ -18,8 +18,6 @@ pub struct AccessLogConfig {
     pub errors_only: bool,
     /// Bytes of lines that may wait for the file.
     pub queue_bytes: usize,
-    /// Whether each line is written by the thread that answers the request, for comparison.
-    pub synchronous: bool,
 }
 
 /// How a line of the access log looks.
@@ -62,7 +60,6 @@ impl Default for AccessLogConfig {
             errors_only: false,
             // Half a second of 100,000 requests a second: what a busy disk takes to catch up.
             queue_bytes: 16 * 1024 * 1024,
-            synchronous: false,
         }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Read `queue.rs` for how lines travel, `line.rs` for how they look, `ids.rs` for what names a request.
 
-mod direct;
 mod escape;
 pub(crate) mod ids;
 pub(crate) mod line;
@@ -19,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use http::Version;
 
-use self::direct::Direct;
 use self::ids::Ids;
 use self::output::Output;
 use self::queue::Queue;
@@ -84,14 +82,7 @@ pub struct AccessLogError {
 struct Log {
     errors_only: bool,
     sample: u32,
-    lines: Lines,
-}
-
-/// What becomes of lines.
-enum Lines {
-    Queued(Queue),
-    /// For comparison.
-    Direct(Direct),
+    queue: Queue,
 }
 
 impl AccessLog {
@@ -115,12 +106,8 @@ impl AccessLog {
         threads: usize,
         output: Output,
     ) -> io::Result<AccessLog> {
-        let lines = if config.synchronous {
-            Lines::Direct(Direct::new(config.format, output))
-        } else {
-            Lines::Queued(Queue::start(config, threads, output)?)
-        };
-        let log = Log { errors_only: config.errors_only, sample: config.sample, lines };
+        let queue = Queue::start(config, threads, output)?;
+        let log = Log { errors_only: config.errors_only, sample: config.sample, queue };
         Ok(AccessLog { log: Some(log) })
     }
 
@@ -139,37 +126,28 @@ impl AccessLog {
     pub(crate) fn record(&self, entry: &Entry<'_>) {
         let Some(log) = &self.log else { return };
         if log.wants(entry.status) {
-            match &log.lines {
-                Lines::Queued(queue) => queue.take(entry),
-                Lines::Direct(direct) => direct.take(entry),
-            }
+            log.queue.take(entry);
         }
     }
 
     /// Has the file opened anew, since the one that is open may have been renamed; `false`: there is none.
     pub(crate) fn reopen(&self) -> bool {
-        match self.log.as_ref().map(|log| &log.lines) {
-            Some(Lines::Queued(queue)) => queue.reopen(),
-            Some(Lines::Direct(direct)) => direct.reopen(),
-            None => return false,
-        }
+        let Some(log) = &self.log else { return false };
+        log.queue.reopen();
         true
     }
 
     /// What it has counted; `None`: it is off.
     pub(crate) fn counts(&self) -> Option<Counts> {
-        self.log.as_ref().map(|log| match &log.lines {
-            Lines::Queued(queue) => queue.counts(),
-            Lines::Direct(direct) => direct.counts(),
-        })
+        self.log.as_ref().map(|log| log.queue.counts())
     }
 
     /// Has all lines written and ends; later ones are dropped.
     ///
     /// Cost: blocks until all is written, for some seconds at the most.
     pub(crate) fn finish(&self) {
-        if let Some(Log { lines: Lines::Queued(queue), .. }) = &self.log {
-            queue.finish();
+        if let Some(log) = &self.log {
+            log.queue.finish();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a line costs: ours, one through the queue of tracing-appender, and one that its thread writes.
+//! What a line costs: ours, and one through the queue of tracing-appender.
 //!
 //! `cargo test --release -p weir --lib -- --ignored --nocapture access::tests::cost`
 //!
@@ -38,7 +38,7 @@ fn a_line() {
     for format in AccessLogFormat::ALL {
         for rate in [Some(100_000), None] {
             for threads in [1, 2] {
-                for way in [Way::None, Way::Queued, Way::Direct, Way::Appender] {
+                for way in [Way::None, Way::Queued, Way::Appender] {
                     measure(way, format, rate, threads);
                 }
             }
@@ -51,7 +51,6 @@ enum Way {
     /// The entry is made and thrown away.
     None,
     Queued,
-    Direct,
     Appender,
 }
 
@@ -69,14 +68,9 @@ fn measure(way: Way, format: AccessLogFormat, rate: Option<u64>, threads: u64) {
             }),
             0,
         ),
-        Way::Queued | Way::Direct => {
-            let synchronous = way == Way::Direct;
-            let config = AccessLogConfig {
-                path: path.clone(),
-                format,
-                synchronous,
-                ..AccessLogConfig::default()
-            };
+        Way::Queued => {
+            let config =
+                AccessLogConfig { path: path.clone(), format, ..AccessLogConfig::default() };
             let log = AccessLog::start(&config, 2).unwrap();
             let log = &log;
             let spent =

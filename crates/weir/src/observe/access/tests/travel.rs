@@ -49,16 +49,13 @@ fn queue_bytes_min() -> AccessLogConfig {
 #[test]
 fn lines_of_many_threads_are_whole_in_order_and_counted() {
     let directory = tempdir().unwrap();
-    for synchronous in [false, true] {
-        let path = directory.path().join(synchronous.to_string());
-        let config = AccessLogConfig { synchronous, ..config(&path) };
-        let log = AccessLog::start(&config, THREADS).unwrap();
-        record_from_threads(&log, 5_000);
-        log.finish();
-        let written = check_order(&paths(&fs::read_to_string(&path).unwrap()));
-        let expected = Counts { lines: 20_000, dropped: 0, errors: 0 };
-        assert_eq!((written, log.counts()), (20_000, Some(expected)));
-    }
+    let path = directory.path().join("log");
+    let log = AccessLog::start(&config(&path), THREADS).unwrap();
+    record_from_threads(&log, 5_000);
+    log.finish();
+    let written = check_order(&paths(&fs::read_to_string(&path).unwrap()));
+    let expected = Counts { lines: 20_000, dropped: 0, errors: 0 };
+    assert_eq!((written, log.counts()), (20_000, Some(expected)));
 }
 
 #[test]
@@ -100,25 +97,23 @@ fn a_line_comes_without_more_and_without_an_end() {
 #[test]
 fn a_renamed_file_is_left_and_nothing_is_lost() {
     let directory = tempdir().unwrap();
-    for synchronous in [false, true] {
-        let path = directory.path().join(synchronous.to_string());
-        let log = AccessLog::start(&AccessLogConfig { synchronous, ..config(&path) }, 1).unwrap();
-        let mut all = Vec::new();
-        for turn in 0..5 {
-            (0..500).for_each(|line| record(&log, &format!("/0/{}", turn * 500 + line)));
-            let renamed = path.with_extension(turn.to_string());
-            fs::rename(&path, &renamed).unwrap();
-            assert!(log.reopen());
-            until(|| path.exists());
-            all.push(renamed);
-        }
-        log.finish();
-        all.push(path);
-        let texts = all.iter().map(|path| paths(&fs::read_to_string(path).unwrap()));
-        let lines: Vec<String> = texts.flatten().collect();
-        assert_eq!(check_order(&lines), 2_500);
-        assert_eq!(log.counts(), Some(Counts { lines: 2_500, dropped: 0, errors: 0 }));
+    let path = directory.path().join("log");
+    let log = AccessLog::start(&config(&path), 1).unwrap();
+    let mut all = Vec::new();
+    for turn in 0..5 {
+        (0..500).for_each(|line| record(&log, &format!("/0/{}", turn * 500 + line)));
+        let renamed = path.with_extension(turn.to_string());
+        fs::rename(&path, &renamed).unwrap();
+        assert!(log.reopen());
+        until(|| path.exists());
+        all.push(renamed);
     }
+    log.finish();
+    all.push(path);
+    let texts = all.iter().map(|path| paths(&fs::read_to_string(path).unwrap()));
+    let lines: Vec<String> = texts.flatten().collect();
+    assert_eq!(check_order(&lines), 2_500);
+    assert_eq!(log.counts(), Some(Counts { lines: 2_500, dropped: 0, errors: 0 }));
 }
 
 #[test]
@@ -126,32 +121,25 @@ fn a_file_that_cannot_be_opened_anew_is_an_error_and_the_old_one_stays() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("gone").join("log");
     fs::create_dir(path.parent().unwrap()).unwrap();
-    for synchronous in [false, true] {
-        let log = AccessLog::start(&AccessLogConfig { synchronous, ..config(&path) }, 1).unwrap();
-        let kept = directory.path().join("kept");
-        fs::rename(path.parent().unwrap(), &kept).unwrap();
-        log.reopen();
-        until(|| log.counts().unwrap().errors == 1);
-        record(&log, "/0/0");
-        log.finish();
-        assert_eq!(log.counts(), Some(Counts { lines: 1, dropped: 0, errors: 1 }));
-        assert_eq!(paths(&fs::read_to_string(kept.join("log")).unwrap()), ["/0/0"]);
-        fs::remove_file(kept.join("log")).unwrap();
-        fs::rename(&kept, path.parent().unwrap()).unwrap();
-    }
+    let log = AccessLog::start(&config(&path), 1).unwrap();
+    let kept = directory.path().join("kept");
+    fs::rename(path.parent().unwrap(), &kept).unwrap();
+    log.reopen();
+    until(|| log.counts().unwrap().errors == 1);
+    record(&log, "/0/0");
+    log.finish();
+    assert_eq!(log.counts(), Some(Counts { lines: 1, dropped: 0, errors: 1 }));
+    assert_eq!(paths(&fs::read_to_string(kept.join("log")).unwrap()), ["/0/0"]);
 }
 
 #[test]
 fn a_full_disk_holds_nobody_up_and_is_counted() {
-    for synchronous in [false, true] {
-        let config = AccessLogConfig { synchronous, ..config(Path::new("/dev/full")) };
-        let log = AccessLog::start(&config, 1).unwrap();
-        (0..100).for_each(|line| record(&log, &format!("/0/{line}")));
-        until(|| log.counts().unwrap().errors > 0);
-        log.finish();
-        let counts = log.counts().unwrap();
-        assert_eq!((counts.lines, counts.dropped), (0, 100));
-    }
+    let log = AccessLog::start(&config(Path::new("/dev/full")), 1).unwrap();
+    (0..100).for_each(|line| record(&log, &format!("/0/{line}")));
+    until(|| log.counts().unwrap().errors > 0);
+    log.finish();
+    let counts = log.counts().unwrap();
+    assert_eq!((counts.lines, counts.dropped), (0, 100));
 }
 
 #[test]
