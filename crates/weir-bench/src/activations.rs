@@ -4,8 +4,6 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::udp::caller::ANSWER_MARK;
-
 /// Activations of devices, one after the other; a share of them by strangers.
 ///
 /// What is asked at a number follows from the number alone, and is as long as every other.
@@ -151,6 +149,9 @@ fn key(device: u64, seed: u64, out: &mut Vec<u8>) {
         }
     }
 }
+
+/// What each answer of a gateway begins with.
+pub(crate) const ANSWER_MARK: &[u8] = b"{\"answer\":true,";
 
 const KNOWN: &str = "bench-";
 const UNKNOWN: &str = "other-";

@@ -1,31 +1,24 @@
 //! The command line.
 
 mod activate;
+mod common;
 mod http;
 mod publish;
 mod scenarios;
 mod tls;
 mod udp;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand};
-
-use weir_wire::PING_BYTES_MAX;
+use clap::{Parser, Subcommand};
 
 use crate::floor::Trigger;
 use crate::floor::udp::Style;
-use crate::payload::HEADER_BYTES;
-use crate::process::Cpus;
 
 pub(crate) use activate::*;
+pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use http::*;
 pub(crate) use publish::PublishArgs;
 pub(crate) use scenarios::*;
+#[cfg(test)]
 pub(crate) use tls::TlsArgs;
 pub(crate) use udp::UdpArgs;
 
@@ -110,141 +103,13 @@ pub(crate) enum Process {
     },
 }
 
-/// What is common to all scenarios.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct RunArgs {
-    /// Ends standard output with one JSON object on one line.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// CPUs of the server and of the floor: a list such as 0,2-3, "none", or "auto" (the first half).
-    #[arg(long, value_name = "CPUS", default_value = "auto")]
-    pub(crate) pin_server: Pin,
-    /// CPUs of the load generator: a list, "none", or "auto" (the other half).
-    #[arg(long, value_name = "CPUS", default_value = "auto")]
-    pub(crate) pin_client: Pin,
-    /// Most connections on their way at a time; must fit the server's accept backlog.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) connect_window: u32,
-    /// Longest time without a new connection while connecting.
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
-    pub(crate) connect_timeout: Duration,
-}
-
-/// Which server is measured.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct TargetArgs {
-    /// Start this program with a scratch configuration, measure it and stop it.
-    #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "admin", "pid"])]
-    pub(crate) spawn: Option<PathBuf>,
-    /// Measure a running server: where devices connect.
-    #[arg(long, requires_all = ["admin", "pid"], required_unless_present = "spawn")]
-    pub(crate) addr: Option<SocketAddr>,
-    /// Where HTTP clients connect.
-    #[arg(long, requires = "addr")]
-    pub(crate) http: Option<SocketAddr>,
-    /// Its admin address.
-    #[arg(long)]
-    pub(crate) admin: Option<SocketAddr>,
-    /// Its process id.
-    #[arg(long)]
-    pub(crate) pid: Option<u32>,
-    /// Bearer token of the admin API.
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) admin_token: Option<String>,
-    /// Token that devices present; without one they are anonymous.
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
-    /// With --spawn: a TOML file laid over the scratch configuration.
-    #[arg(long, value_name = "FILE", conflicts_with = "addr")]
-    pub(crate) config_extra: Option<PathBuf>,
-    /// With --spawn: `memory.budget_bytes`.
-    #[arg(long, value_name = "BYTES", conflicts_with = "addr")]
-    pub(crate) budget_bytes: Option<u64>,
-    /// `connection.stall_timeout`; without --spawn: what the running server has [default: 10s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) stall_timeout: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) tls: TlsArgs,
-}
-
-/// CPUs to be bound to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pin {
-    /// The bench chooses.
-    Auto,
-    /// Any.
-    None,
-    /// These.
-    Cpus(Cpus),
-}
-
-impl FromStr for Pin {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Pin> {
-        Ok(match text {
-            "auto" => Pin::Auto,
-            "none" => Pin::None,
-            list => Pin::Cpus(list.parse()?),
-        })
-    }
-}
-
-/// A time such as 10s, 500ms or 15m.
-fn duration(text: &str) -> Result<Duration> {
-    let unit_at = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(unit_at);
-    let number: u64 =
-        digits.parse().with_context(|| format!("not a time such as 10s or 500ms: {text:?}"))?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => bail!("not a time such as 10s or 500ms: {text:?}"),
-    };
-    Ok(Duration::from_millis(number.checked_mul(millis).context("too long a time")?))
-}
-
-fn size(text: &str) -> Result<usize> {
-    let size: usize = text.parse()?;
-    if !(HEADER_BYTES..=SIZE_MAX).contains(&size) {
-        bail!("a payload has {HEADER_BYTES} to {SIZE_MAX} bytes");
-    }
-    Ok(size)
-}
-
-fn echo_size(text: &str) -> Result<usize> {
-    let size: usize = text.parse()?;
-    if !(1..=PING_BYTES_MAX).contains(&size) {
-        bail!("a ping carries 1 to {PING_BYTES_MAX} bytes");
-    }
-    Ok(size)
-}
-
-/// Largest payload: the admin API takes 1 MiB with everything.
-const SIZE_MAX: usize = 1_000_000;
-
-fn rate(text: &str) -> Result<f64> {
-    let rate: f64 = text.parse()?;
-    if !(rate > 0.0 && rate <= 1e6) {
-        bail!("must be above 0 and at most 1,000,000");
-    }
-    Ok(rate)
-}
-
-fn share(text: &str) -> Result<f64> {
-    let share: f64 = text.parse()?;
-    if !(share > 0.0 && share <= 1.0) {
-        bail!("a share is above 0 and at most 1");
-    }
-    Ok(share)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
+    use super::common::duration;
     use super::*;
 
     #[test]

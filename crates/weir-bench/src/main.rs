@@ -7,6 +7,7 @@ mod clock;
 mod credentials;
 mod embedded;
 mod floor;
+mod forms;
 mod http;
 mod lines;
 mod metrics;

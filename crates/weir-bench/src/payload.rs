@@ -8,7 +8,7 @@ use std::rc::Rc;
 use weir_wire::format::Format;
 use weir_wire::hot::{FromServer, Push};
 
-use crate::worker::forms::body;
+use crate::forms::body;
 
 /// Bytes before the pattern: the least size of a payload.
 pub(crate) const HEADER_BYTES: usize = 32;

@@ -50,6 +50,29 @@ impl Cpus {
     }
 }
 
+/// CPUs to be bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pin {
+    /// The bench chooses.
+    Auto,
+    /// Any.
+    None,
+    /// These.
+    Cpus(Cpus),
+}
+
+impl FromStr for Pin {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Pin> {
+        Ok(match text {
+            "auto" => Pin::Auto,
+            "none" => Pin::None,
+            list => Pin::Cpus(list.parse()?),
+        })
+    }
+}
+
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ranges: Vec<(usize, usize)> = Vec::new();

@@ -2,15 +2,11 @@
 
 mod databases;
 mod nginx;
+mod server;
 
-use std::fs::{self, DirBuilder, File};
-use std::io::BufWriter;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio, id};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,9 +24,8 @@ use crate::{clock, sys};
 
 pub(crate) use databases::Beside;
 pub(crate) use nginx::Nginx;
-
-/// A directory with certificates; removed when dropped.
-pub(crate) struct Scratch(PathBuf);
+use server::{START_TIMEOUT, Server, wait};
+pub(crate) use server::{Scratch, clean_up_on_signals, free_port};
 
 /// A server that can be measured.
 pub(crate) struct Target {
@@ -47,27 +42,10 @@ pub(crate) struct Target {
     server: Option<Server>,
 }
 
-/// A server of our own; killed, and its directory removed, when dropped.
-struct Server {
-    child: Child,
-    directory: PathBuf,
-    program: PathBuf,
-    cpus: Option<Cpus>,
-}
-
 /// Attempts to start a server: a port chosen as free may be taken before the server has it.
 const ATTEMPTS: u32 = 3;
-/// Longest time that a server takes to be ready, and to stop.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time that a server takes to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is shown of the log of a server that failed.
-const LOG_LINES: usize = 20;
-
-/// Stands for the process of a directory that has none.
-const NO_PROCESS: u32 = 0;
-
-/// What must not outlive this program, should a signal end it: processes and directories.
-static UNDERWAY: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
 impl Target {
     /// The server that the options name; started, if they say so, on `cpus` and with `settings` in its configuration.
@@ -234,34 +212,6 @@ impl Target {
     }
 }
 
-impl Scratch {
-    /// Makes one that holds nothing.
-    pub(crate) fn empty() -> Result<Scratch> {
-        let scratch = Scratch(scratch_directory()?);
-        underway(|all| all.push((NO_PROCESS, scratch.0.clone())));
-        Ok(scratch)
-    }
-
-    /// Makes one that holds these.
-    pub(crate) fn with(credentials: &Credentials) -> Result<Scratch> {
-        let scratch = Scratch::empty()?;
-        credentials.write(&scratch.0)?;
-        Ok(scratch)
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        underway(|all| all.retain(|(_, directory)| *directory != self.0));
-        remove(&self.0);
-    }
-}
-
 /// Scrapes the metrics of a server.
 pub(crate) fn metrics(http: &mut Http) -> Result<Metrics> {
     let response = http.get("/metrics")?;
@@ -269,194 +219,6 @@ pub(crate) fn metrics(http: &mut Http) -> Result<Metrics> {
         bail!("GET /metrics gave {}: {}", response.status, response.body);
     }
     Ok(Metrics::parse(&response.body))
-}
-
-impl Server {
-    fn start(
-        program: &Path,
-        config: &Table,
-        credentials: Option<&Credentials>,
-        cpus: Option<&Cpus>,
-        devices: Option<&Activations>,
-    ) -> Result<Server> {
-        let program =
-            program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
-        let directory = scratch_directory()?;
-        if let Some(credentials) = credentials {
-            credentials.write(&directory)?;
-        }
-        let file = directory.join("weir.toml");
-        fs::write(&file, config.to_string())
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        if let Some(devices) = devices {
-            import(&program, &directory, devices)?;
-        }
-        let mut command = serve(&program, &directory);
-        if !config.contains_key("store") {
-            // By default all would share a file. Versions without a store know nothing of the variable.
-            command.env("WEIR_STORE_KIND", "none");
-        }
-        Server::launch(command, program, directory, cpus)
-    }
-
-    /// Starts a command whose files are in `directory`.
-    fn launch(
-        command: Command,
-        program: PathBuf,
-        directory: PathBuf,
-        cpus: Option<&Cpus>,
-    ) -> Result<Server> {
-        let log =
-            File::create(directory.join("log")).context("cannot make the server's log file")?;
-        match launch(command, &directory, log, cpus) {
-            Ok(child) => Ok(Server { child, directory, program, cpus: cpus.cloned() }),
-            Err(error) => {
-                remove(&directory);
-                Err(error)
-            }
-        }
-    }
-
-    /// Starts the program again, with the same configuration and log; it must have ended.
-    fn start_again(&mut self) -> Result<()> {
-        let log = File::options()
-            .append(true)
-            .open(self.directory.join("log"))
-            .context("cannot open the server's log file")?;
-        let ended = self.child.id();
-        let command = serve(&self.program, &self.directory);
-        self.child = launch(command, &self.directory, log, self.cpus.as_ref())?;
-        underway(|all| all.retain(|(pid, _)| *pid != ended));
-        Ok(())
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read(self.directory.join("log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = log.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(LOG_LINES)..];
-        if tail.is_empty() {
-            String::new()
-        } else {
-            format!("; its log ends:\n{}", tail.join("\n"))
-        }
-    }
-}
-
-/// `PROGRAM serve` with the configuration in its scratch directory.
-fn serve(program: &Path, directory: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(directory.join("weir.toml"));
-    command
-}
-
-/// `PROGRAM devices import` with the same configuration.
-fn import(program: &Path, directory: &Path, devices: &Activations) -> Result<()> {
-    let path = directory.join("devices.csv");
-    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-    devices
-        .write_csv(&mut BufWriter::new(file))
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    let mut command = Command::new(program);
-    command.args(["devices", "import"]).arg(&path);
-    command.arg("--config").arg(directory.join("weir.toml"));
-    let log = File::create(directory.join("log")).context("cannot make the log of the import")?;
-    let mut child = launch(command, directory, log, None)?;
-    let status = child.wait();
-    underway(|all| all.retain(|(pid, _)| *pid != child.id()));
-    if !status.context("cannot wait for the import")?.success() {
-        let said = fs::read_to_string(directory.join("log")).unwrap_or_default();
-        remove(directory);
-        bail!("the devices could not be imported: {}", said.trim());
-    }
-    Ok(())
-}
-
-/// Starts a command in its scratch directory; killed should this program end first.
-fn launch(mut command: Command, directory: &Path, log: File, cpus: Option<&Cpus>) -> Result<Child> {
-    command.current_dir(directory);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    for (key, _) in std::env::vars_os() {
-        if key.to_string_lossy().starts_with("WEIR_") {
-            command.env_remove(key);
-        }
-    }
-    sys::die_with_parent(&mut command);
-    let child = match cpus {
-        Some(cpus) => cpus.bind(|| Ok(command.spawn()?)),
-        None => command.spawn().map_err(Into::into),
-    };
-    let child = child.with_context(|| format!("cannot start {command:?}"))?;
-    underway(|all| all.push((child.id(), directory.to_owned())));
-    Ok(child)
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        underway(|all| all.retain(|(pid, _)| *pid != self.child.id()));
-        remove(&self.directory);
-    }
-}
-
-/// Ends this program in good order when a signal asks for it: servers killed, directories removed.
-///
-/// Must be called before any other thread is started.
-pub(crate) fn clean_up_on_signals() -> Result<()> {
-    sys::block_end_signals().context("cannot block signals")?;
-    thread::Builder::new().name("signals".to_owned()).spawn(|| {
-        let signal = sys::wait_for_end_signal();
-        underway(|all| {
-            for (pid, directory) in all.drain(..) {
-                if let Ok(pid) = pid_of(pid) {
-                    // It may have ended already.
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-                remove(&directory);
-            }
-        });
-        std::process::exit(128 + signal)
-    })?;
-    Ok(())
-}
-
-fn underway(change: impl FnOnce(&mut Vec<(u32, PathBuf)>)) {
-    change(&mut UNDERWAY.lock().unwrap_or_else(PoisonError::into_inner));
-}
-
-fn remove(directory: &Path) {
-    // What cannot be removed stays in the system's directory for such things.
-    let _ = fs::remove_dir_all(directory);
-}
-
-fn wait(child: &mut Child, patience: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = clock::monotonic() + patience;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if clock::monotonic() > deadline {
-            return Ok(None);
-        }
-        clock::sleep(Duration::from_millis(20));
-    }
-}
-
-fn scratch_directory() -> Result<PathBuf> {
-    let name = format!("weir-bench-{}-{:08x}", id(), rand::random::<u32>());
-    let directory = std::env::temp_dir().join(name);
-    let made = DirBuilder::new().mode(0o700).create(&directory);
-    made.with_context(|| format!("cannot make {}", directory.display()))?;
-    Ok(directory)
-}
-
-/// A port that nobody listens on now.
-pub(crate) fn free_port() -> Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .context("no free port")
 }
 
 fn scratch_config(
@@ -516,6 +278,7 @@ fn overlay(lower: &mut Table, upper: Table) {
 
 #[cfg(test)]
 mod tests {
+    use super::server::{remove, scratch_directory};
     use super::*;
     use crate::cli::TlsArgs;
 

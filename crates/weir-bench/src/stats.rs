@@ -95,6 +95,12 @@ pub(crate) fn whole(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
 
+/// Whether number `index` is one of a share of all numbers, from 0 to 1, that is spread evenly over them.
+pub(crate) fn is_in_share(index: u32, share: f64) -> bool {
+    let before = (f64::from(index) * share).floor();
+    (f64::from(index + 1) * share).floor() > before
+}
+
 /// Rounds to three digits behind the point: more is noise.
 pub(crate) fn milli(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
@@ -103,6 +109,14 @@ pub(crate) fn milli(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_spread_evenly() {
+        let count =
+            |numbers, share| (0..numbers).filter(|index| is_in_share(*index, share)).count();
+        assert_eq!((count(2000, 0.1), count(10, 0.1)), (200, 1));
+        assert_eq!((count(2000, 1.0), count(2000, 0.0)), (2000, 0));
+    }
 
     #[test]
     fn medians() {

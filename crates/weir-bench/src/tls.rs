@@ -24,7 +24,7 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::SlowPlan;
+use crate::stats::is_in_share;
 
 /// What a worker must know to speak TLS.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -156,8 +156,8 @@ impl TlsClient {
 
     /// Whether connection `number` is to resume: spread evenly over all.
     pub(crate) fn resumes(&self, number: u64) -> bool {
-        let chosen = SlowPlan { share: self.plan.resume, recv_buffer: 0 };
-        chosen.has(u32::try_from(number % u64::from(u32::MAX)).unwrap_or(0))
+        let number = u32::try_from(number % u64::from(u32::MAX)).unwrap_or(0);
+        is_in_share(number, self.plan.resume)
     }
 
     /// For connection `number`.

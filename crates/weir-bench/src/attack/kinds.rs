@@ -11,7 +11,8 @@ use weir_wire::v1::{
     ClientMessage, Hello, Refresh, Subscribe, Unsubscribe, client_message::Kind as Message,
 };
 
-use super::{Plan, http2};
+use super::http2;
+use super::plan::Plan;
 
 /// One attack.
 pub(super) struct Attack {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::{Pin, RunArgs, TargetArgs, TlsArgs, rate};
+use super::common::{RunArgs, TargetArgs, rate};
+use super::tls::TlsArgs;
+use crate::process::Pin;
 use crate::stages::Stages;
 
 #[derive(Debug, Args)]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Pin, RunArgs, TargetArgs, TlsArgs, rate};
+use super::common::{RunArgs, TargetArgs, rate};
+use super::tls::TlsArgs;
+use crate::floor::http::HttpFloorArgs;
 use crate::protocol::HttpStyle;
 
 #[derive(Debug, Args)]
@@ -83,22 +85,6 @@ pub(crate) enum HttpFloor {
         #[arg(long)]
         h2: bool,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct HttpFloorArgs {
-    /// Where to listen.
-    #[arg(long, default_value = "127.0.0.1:0")]
-    pub(crate) listen: SocketAddr,
-    /// CPUs to be bound to: a list such as 0,2-3, or "none".
-    #[arg(long, value_name = "CPUS", default_value = "none")]
-    pub(crate) pin: Pin,
-    /// Speak TLS with this certificate, in PEM.
-    #[arg(long, value_name = "FILE", requires = "key")]
-    pub(crate) certificate: Option<PathBuf>,
-    /// Its key, in PEM.
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    pub(crate) key: Option<PathBuf>,
 }
 
 impl HttpArgs {

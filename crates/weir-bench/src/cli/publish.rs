@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{RunArgs, TargetArgs, TlsArgs, rate, size};
+use super::common::{RunArgs, TargetArgs, rate, size};
+use super::tls::TlsArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct PublishArgs {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{HttpFloor, RunArgs, TargetArgs, duration, echo_size, rate, share, size};
+use super::common::{RunArgs, TargetArgs, duration, echo_size, rate, share, size};
+use super::http::HttpFloor;
 use crate::floor::Trigger;
 use crate::protocol::Transport;
 

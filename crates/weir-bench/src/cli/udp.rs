@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::{RunArgs, TargetArgs, share};
+use super::common::{RunArgs, TargetArgs, share};
 
 #[derive(Debug, Args)]
 pub(crate) struct UdpArgs {

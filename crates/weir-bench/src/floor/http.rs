@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -15,11 +16,27 @@ use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::{EVENTS_MAX, Ear, LISTENER, PATIENCE, READ_BYTES};
-use crate::cli::{HttpFloorArgs, Pin};
 use crate::peer::Peer;
-use crate::process::Cpus;
+use crate::process::{Cpus, Pin};
 use crate::protocol::{FloorAnswer, from_hex};
 use crate::tls::chain_and_key;
+
+/// The options of a bare HTTP server.
+#[derive(Debug, Args)]
+pub(crate) struct HttpFloorArgs {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+    /// CPUs to be bound to: a list such as 0,2-3, or "none".
+    #[arg(long, value_name = "CPUS", default_value = "none")]
+    pub(crate) pin: Pin,
+    /// Speak TLS with this certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) key: Option<PathBuf>,
+}
 
 /// A bare HTTP server, seen from the process that started it.
 pub(crate) struct HttpServer {

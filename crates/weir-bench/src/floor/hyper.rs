@@ -18,8 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio_rustls::TlsAcceptor;
 
-use super::http::prepare;
-use crate::cli::HttpFloorArgs;
+use super::http::{HttpFloorArgs, prepare};
 use crate::protocol::FloorAnswer;
 
 /// Runs the server until the process is ended.

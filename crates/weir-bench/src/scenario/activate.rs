@@ -8,7 +8,7 @@ use serde_json::json;
 
 pub(super) use self::bench::{Bench, Load, lags_of, middle, per_second, shown};
 use super::sampler::growth;
-use crate::cli::{ActivateArgs, Over};
+use crate::cli::ActivateArgs;
 use crate::metrics::Metrics;
 use crate::protocol::HttpEnd;
 use crate::report::Report;
@@ -79,17 +79,6 @@ fn fill(report: &mut Report, bench: &mut Bench) -> Result<()> {
     report.set("rounds", rounds.collect::<Vec<_>>());
     report.set("beside", bench.beside());
     Ok(())
-}
-
-/// The path that activations are posted to.
-pub(super) const PATH: &str = "/auth/gw/active";
-
-/// Whether datagrams ask.
-fn is_udp(over: Over) -> bool {
-    match over {
-        Over::H1 | Over::H2 => false,
-        Over::Udp => true,
-    }
 }
 
 #[cfg(test)]

@@ -29,10 +29,10 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
-use crate::cli::{Pin, RunArgs, TargetArgs};
+use crate::cli::{RunArgs, TargetArgs};
 use crate::clock;
 use crate::floor::{Floor, Trigger};
-use crate::process::Cpus;
+use crate::process::{Cpus, Pin};
 use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams, Transport};
 use crate::publish::{Published, Schedule, Sink};
 use crate::report::Report;

@@ -10,12 +10,12 @@ use super::{Setup, arrival_of, publish_beside};
 use crate::cli::ResumeArgs;
 use crate::clock;
 use crate::process::{rss_anon, rss_peak};
-use crate::protocol::{ComeBack, SlowPlan, Streams, Tally};
+use crate::protocol::{ComeBack, Streams, Tally};
 use crate::publish::{HttpSink, Published, Schedule};
 use crate::report::Report;
 use crate::spawn::Target;
-use crate::stats::real;
 use crate::stats::whole;
+use crate::stats::{is_in_share, real};
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
@@ -174,8 +174,8 @@ fn per_message(cpu: Duration, tally: &Tally) -> Option<f64> {
 
 fn fill(report: &mut Report, args: &ResumeArgs, published: &Published, totals: &Totals) {
     let tally = &totals.tally;
-    let chosen = SlowPlan { share: args.share, recv_buffer: 0 };
-    let dropped = (0..args.connections).filter(|number| chosen.has(*number)).count() as u64;
+    let dropped =
+        (0..args.connections).filter(|number| is_in_share(*number, args.share)).count() as u64;
     report.set("messages", published.accepted);
     report.set("publish_refused", published.refused);
     report.set("delivered", tally.delivered);

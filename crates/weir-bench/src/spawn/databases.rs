@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Server, free_port, scratch_directory};
+use super::server::{Server, free_port, scratch_directory};
 use crate::clock;
 use crate::process::Cpus;
 

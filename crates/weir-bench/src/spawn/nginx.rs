@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{START_TIMEOUT, Server, free_port, scratch_directory};
+use super::server::{START_TIMEOUT, Server, free_port, scratch_directory};
 use crate::clock;
 use crate::credentials::Credentials;
 use crate::process::Cpus;

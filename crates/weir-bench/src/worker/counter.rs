@@ -6,10 +6,10 @@ use weir_wire::ws::Opcode;
 use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
-use super::forms::{self, Piece};
 use super::keys::Keys;
 use super::room::{Room, Taken};
 use crate::clock;
+use crate::forms::{self, Piece};
 use crate::payload::{Header, Verifier};
 use crate::protocol::{Check, Tally};
 use crate::stats::Lags;

@@ -1,16 +1,12 @@
-//! Publishing from connections: an open loop, by the clock, each in its turn.
+//! What is due to be published from connections: an open loop, by the clock, each in its turn.
 
-use std::io::Write;
 use std::time::Duration;
 
-use anyhow::Result;
-use rustix::io::Errno;
 use weir_wire::hot::{Payload, Publish};
 
-use super::Worker;
 use crate::clock;
 use crate::payload::Header;
-use crate::protocol::{Answer, PublishPlan, PublishTally};
+use crate::protocol::{PublishPlan, PublishTally};
 
 /// What is to be published, and how far that is.
 #[derive(Debug)]
@@ -28,40 +24,6 @@ pub(super) struct Publishing {
     tally: PublishTally,
     text: String,
     frame: Vec<u8>,
-}
-
-/// Messages sent between two looks at what has come.
-const BURST_MAX: usize = 64;
-
-impl<W: Write> Worker<W> {
-    /// Begins to publish.
-    pub(super) fn begin_publishing(&mut self, plan: &PublishPlan, now: Duration) {
-        let first = self.plan.as_ref().map_or(0, |plan| plan.first);
-        let topic = self.counter.topic(0).to_owned();
-        self.publishing = Some(Publishing::new(plan, topic, first, self.conns.len(), now));
-    }
-
-    /// Sends what connections are due to publish.
-    pub(super) fn publish(&mut self, now: Duration) -> Result<()> {
-        let Some(publishing) = &mut self.publishing else { return Ok(()) };
-        for _ in 0..BURST_MAX {
-            let Some((index, frame)) = publishing.poll_frame(now) else { break };
-            let conn = &mut self.conns[index];
-            let result = conn.fd.as_mut().map(|fd| fd.send(frame).map(|sent| sent == frame.len()));
-            publishing.handle_sent(index, result == Some(Ok(true)));
-            match result {
-                None | Some(Ok(true) | Err(Errno::AGAIN)) => {}
-                // Part of a frame is sent: nothing can follow it.
-                Some(Ok(false)) => self.counter.note("a message was sent in part".to_owned()),
-                Some(Err(error)) => self.counter.note(format!("cannot publish: {error}")),
-            }
-        }
-        if let Some(tally) = publishing.poll_tally() {
-            self.publishing = None;
-            self.answer(&Answer::Published(tally))?;
-        }
-        Ok(())
-    }
 }
 
 impl Publishing {

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::conn::{Away, Conn, Phase, reset};
 use super::{Worker, watch_new};
-use crate::protocol::{ComeBack, SlowPlan};
+use crate::protocol::ComeBack;
+use crate::stats::is_in_share;
 
 impl<W: Write> Worker<W> {
     /// Resets those connections, all at once, and says when each is to come back.
     pub(super) fn come_back(&mut self, plan: ComeBack, now: Duration) {
         let first = self.plan.as_ref().map_or(0, |plan| plan.first);
-        let chosen = SlowPlan { share: plan.share, recv_buffer: 0 };
         let chosen: Vec<usize> = (first..)
             .zip(0..self.conns.len())
-            .filter_map(|(number, index)| chosen.has(number).then_some(index))
+            .filter_map(|(number, index)| is_in_share(number, plan.share).then_some(index))
             .collect();
         for index in &chosen {
             let conn = &mut self.conns[*index];

@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use toml::Table;
 
 use super::datagrams::Activating;
-use super::{PATH, is_udp};
 use crate::activations::Activations;
-use crate::cli::{Over, Pin, RunArgs, StoreArgs, TargetArgs};
+use crate::cli::{Over, RunArgs, StoreArgs, TargetArgs};
 use crate::embedded::{DevicesPlan, Embedded, EmbeddedPlan};
-use crate::process::Cpus;
+use crate::process::{Cpus, Pin};
 use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally, Posts};
 use crate::report::Report;
 use crate::scenario::Setup;
@@ -424,4 +423,15 @@ pub(super) fn gateway_us(tally: &HttpTally) -> Option<f64> {
 /// Microseconds for each answer.
 fn each(nanos: u64, tally: &HttpTally) -> Option<f64> {
     (tally.answered > 0).then(|| real(nanos) / 1000.0 / real(tally.answered))
+}
+
+/// The path that activations are posted to.
+const PATH: &str = "/auth/gw/active";
+
+/// Whether datagrams ask.
+fn is_udp(over: Over) -> bool {
+    match over {
+        Over::H1 | Over::H2 => false,
+        Over::Udp => true,
+    }
 }

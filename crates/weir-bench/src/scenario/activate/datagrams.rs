@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::activations::{Activations, Tokens};
-use crate::scenario::udp::caller::{ANSWER_MARK, COUNT_DIGITS, Script, read_count, write_count};
+use crate::activations::{ANSWER_MARK, Activations, Tokens};
+use crate::scenario::udp::caller::{COUNT_DIGITS, Script, read_count, write_count};
 use crate::sys::datagrams::Batch;
 
 /// What devices say by datagrams to get their tokens.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::activations::ANSWER_MARK;
 use crate::clock;
 use crate::floor::udp::BUFFER_BYTES;
 use crate::stats::Lags;
@@ -316,8 +317,6 @@ pub(crate) fn read_count(answer: &[u8]) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_sub(COUNT_MIN)
 }
 
-/// What each answer of a gateway begins with.
-pub(crate) const ANSWER_MARK: &[u8] = b"{\"answer\":true,";
 /// Counts have all the same number of digits.
 pub(crate) const COUNT_DIGITS: usize = 10;
 const COUNT_MIN: u64 = 1_000_000_000;

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use super::asker::Asker;
+use super::count::Count;
+use super::fault::Fault;
 use super::http1::Answers;
 use super::http2::{Brought, Http2};
-use super::{Count, Fault};
+
 use crate::activations::Tokens;
 use crate::clock;
 use crate::protocol::{HttpPlan, HttpTally, Posts};
@@ -112,6 +114,14 @@ impl Conn {
         wire.send_from(&mut self.out)?;
         tally.sent_bytes += wire.take_sent();
         Ok(())
+    }
+
+    /// Closes the connection, if there is one, in good order.
+    pub(super) fn close(&mut self, tally: &mut HttpTally) {
+        if let Some(mut wire) = self.wire.take() {
+            wire.say_goodbye();
+            tally.sent_bytes += wire.take_sent();
+        }
     }
 
     /// Nothing is on its way.

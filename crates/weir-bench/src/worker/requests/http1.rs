@@ -1,6 +1,6 @@
 //! Answers of HTTP/1.1, taken apart as cheaply as it goes: a server says nearly the same every time.
 
-use super::Fault;
+use super::fault::Fault;
 
 /// Takes answers out of a stream of bytes.
 ///

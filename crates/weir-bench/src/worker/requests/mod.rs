@@ -2,6 +2,8 @@
 
 mod asker;
 mod conn;
+mod count;
+mod fault;
 mod http1;
 mod http2;
 #[cfg(test)]
@@ -20,14 +22,15 @@ use rustix::net::sockopt;
 
 use self::asker::Asker;
 use self::conn::{Conn, Known, Moment, Next};
+use self::count::Count;
+use self::fault::Fault;
 use self::http2::{Http2, LITERAL_BYTES_MAX};
 use super::conn::dial_unstamped;
 use super::wire::{Inbox, Wire};
 use super::{EVENTS_MAX, READ_BYTES, Worker};
-use crate::protocol::{Answer, HttpEnd, HttpPlan, HttpTally};
-use crate::stats::Lags;
+use crate::clock;
+use crate::protocol::{Answer, HttpPlan, HttpTally};
 use crate::tls::TlsClient;
-use crate::{clock, sys};
 
 /// All requests of one run.
 struct Load<'a> {
@@ -44,40 +47,6 @@ struct Load<'a> {
     known: Known,
     inbox: &'a mut Inbox,
     count: Count,
-}
-
-/// What is counted.
-struct Count {
-    tally: HttpTally,
-    lags: Lags,
-    /// When what counts began; 0: not yet.
-    from_ns: u64,
-    /// When the last answer came.
-    progressed_ns: u64,
-    /// Connections that failed since then.
-    failures: u32,
-    server_cpu: Option<Duration>,
-    helpers_cpu: Vec<Duration>,
-    client_cpu: Duration,
-}
-
-/// Why a connection is of no more use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The answer cannot be understood.
-    Malformed(&'static str),
-    /// It is understood, but not 200.
-    Status(u16),
-    /// The stream was reset with this code.
-    Reset(u32),
-    /// The connection is ended with this code.
-    GoAway(u32),
-    /// The content is not that of the first answer, or has no token.
-    Content,
-    /// An activation succeeded that must not.
-    LetIn,
-    /// The socket ended, or failed.
-    Socket(String),
 }
 
 /// Time before a connection that failed is tried again.
@@ -105,33 +74,6 @@ impl<W: Write> Worker<W> {
             Ok(tally) => self.answer(&Answer::Requested(Box::new(tally))),
             Err(error) => self.answer(&Answer::Failed { error: format!("{error:#}") }),
         }
-    }
-}
-
-impl Fault {
-    /// A word for it.
-    pub(super) fn kind(&self) -> String {
-        match self {
-            Fault::Malformed(_) => "malformed".to_owned(),
-            Fault::Status(status) => format!("status_{status}"),
-            Fault::Reset(code) => format!("reset_stream_{code}"),
-            Fault::GoAway(code) => format!("goaway_{code}"),
-            Fault::Content => "other_content".to_owned(),
-            Fault::LetIn => "stranger_let_in".to_owned(),
-            Fault::Socket(how) => how.clone(),
-        }
-    }
-}
-
-impl From<Errno> for Fault {
-    fn from(error: Errno) -> Fault {
-        Fault::Socket(format!("{:?}", error.kind()).to_lowercase())
-    }
-}
-
-impl From<std::io::Error> for Fault {
-    fn from(error: std::io::Error) -> Fault {
-        Errno::from_io_error(&error).map_or_else(|| Fault::Socket(error.to_string()), Fault::from)
     }
 }
 
@@ -208,7 +150,7 @@ impl<'a> Load<'a> {
     fn finish(mut self, now: u64) -> Result<HttpTally> {
         self.count.end(now, self.plan)?;
         for conn in &mut self.conns {
-            self.count.close(conn);
+            conn.close(&mut self.count.tally);
         }
         let mut tally = self.count.tally;
         tally.lags = self.count.lags.counts();
@@ -251,7 +193,7 @@ impl<'a> Load<'a> {
         match self.try_handle(place, flags) {
             Ok(Next::Stays) => Ok(()),
             Ok(next) => {
-                self.count.close(&mut self.conns[place]);
+                self.conns[place].close(&mut self.count.tally);
                 self.count.tally.reopened += u64::from(next == Next::Closes);
                 self.open(place)
             }
@@ -261,7 +203,7 @@ impl<'a> Load<'a> {
                 if self.count.failures > FAILURES_MAX.max(self.plan.connections) {
                     bail!("nothing is answered; what went wrong: {:?}", self.count.tally.errors);
                 }
-                self.count.close(&mut self.conns[place]);
+                self.conns[place].close(&mut self.count.tally);
                 self.failed.push_back((clock::monotonic_ns() + RETRY_NS, place));
                 Ok(())
             }
@@ -337,78 +279,6 @@ impl<'a> Load<'a> {
         }
         Ok(next)
     }
-}
-
-impl Count {
-    fn new() -> Count {
-        Count {
-            tally: HttpTally::default(),
-            lags: Lags::new(),
-            from_ns: 0,
-            progressed_ns: 0,
-            failures: 0,
-            server_cpu: None,
-            helpers_cpu: Vec::new(),
-            client_cpu: Duration::ZERO,
-        }
-    }
-
-    /// Something went wrong.
-    fn note(&mut self, kind: String) {
-        *self.tally.errors.entry(kind).or_insert(0) += 1;
-    }
-
-    /// What counts begins.
-    fn begin(&mut self, now: u64, plan: &HttpPlan) -> Result<()> {
-        self.lags.reset();
-        self.tally.answered = 0;
-        self.tally.refused = 0;
-        self.tally.received_bytes = 0;
-        self.tally.sent_bytes = 0;
-        self.from_ns = now;
-        self.server_cpu = plan.pid.map(cpu_of).transpose()?;
-        self.helpers_cpu = plan.helpers.iter().copied().map(cpu_of).collect::<Result<_>>()?;
-        self.client_cpu = own_cpu()?;
-        Ok(())
-    }
-
-    fn is_over(&self, until: HttpEnd, now: u64) -> bool {
-        match until {
-            HttpEnd::Millis(millis) => now >= self.from_ns + millis * 1_000_000,
-            HttpEnd::Answers(answers) => self.tally.answered >= answers,
-        }
-    }
-
-    fn end(&mut self, now: u64, plan: &HttpPlan) -> Result<()> {
-        let spent = |after: Duration, before: Duration| {
-            u64::try_from(after.saturating_sub(before).as_nanos()).unwrap_or(u64::MAX)
-        };
-        if let (Some(pid), Some(before)) = (plan.pid, self.server_cpu) {
-            self.tally.server_cpu_ns = Some(spent(cpu_of(pid)?, before));
-        }
-        for (pid, before) in plan.helpers.iter().zip(&self.helpers_cpu) {
-            self.tally.helpers_cpu_ns.push(spent(cpu_of(*pid)?, *before));
-        }
-        self.tally.client_cpu_ns = spent(own_cpu()?, self.client_cpu);
-        self.tally.seconds = Duration::from_nanos(now - self.from_ns).as_secs_f64();
-        Ok(())
-    }
-
-    /// Closes a connection in good order.
-    fn close(&mut self, conn: &mut Conn) {
-        if let Some(mut wire) = conn.wire.take() {
-            wire.say_goodbye();
-            self.tally.sent_bytes += wire.take_sent();
-        }
-    }
-}
-
-fn cpu_of(pid: u32) -> Result<Duration> {
-    sys::process_cpu(pid).context("cannot read the CPU time of a server")
-}
-
-fn own_cpu() -> Result<Duration> {
-    sys::process_cpu(std::process::id()).context("cannot read the generator's CPU time")
 }
 
 /// On loopback each connection comes from another address, so that ports in TIME_WAIT are not in the way.

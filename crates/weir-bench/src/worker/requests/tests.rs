@@ -1,7 +1,7 @@
 //! Requests to servers that do as they like.
 
 use super::*;
-use crate::protocol::{HttpStyle, Message, Posts};
+use crate::protocol::{HttpEnd, HttpStyle, Message, Posts};
 
 /// A server that closes the connection behind every second answer.
 fn fickle() -> SocketAddr {

@@ -9,7 +9,7 @@ use weir_wire::{ProstMessage, json};
 
 /// What stands first in what was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     /// A message, in its form.
     Message(&'a [u8]),
     /// To be answered with the same bytes.
@@ -24,7 +24,7 @@ pub(super) enum Piece<'a> {
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// The first piece of `bytes`, and how many bytes it takes; `None`: more must come. Not for [`Format::Stream`].
-pub(super) fn next(form: Format, bytes: &[u8]) -> Result<Option<(Piece<'_>, usize)>, String> {
+pub(crate) fn next(form: Format, bytes: &[u8]) -> Result<Option<(Piece<'_>, usize)>, String> {
     match form {
         Format::Stream => Err("frames are taken elsewhere".to_owned()),
         Format::WsProtobuf => next_frame(Opcode::Binary, bytes),
