@@ -1,4 +1,4 @@
-//! The load generator's activations, in small numbers, against the gateway.
+//! The load generator's activations and publishes over HTTP, in small numbers, against the gateway.
 
 use std::process::{Command, Stdio};
 
@@ -9,8 +9,7 @@ use weir_tests::program;
 /// What `weir-bench` reports; it checks every answer itself.
 fn bench(scenario: &str, args: &[&str]) -> Result<Value> {
     let mut command = Command::new(program("weir-bench")?);
-    command.args([scenario, "--json"]).args(args);
-    command.args(["--devices", "500", "--concurrency", "32", "--warm-up-ms", "50"]);
+    command.args([scenario, "--json", "--warm-up-ms", "50"]).args(args);
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let report = said.lines().next_back().context("a report")?;
@@ -24,7 +23,8 @@ fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()
     let weir = weir.to_str().context("a path in UTF-8")?;
     for over in ["h1", "h2", "udp"] {
         let args = ["--activations", "400", "--misses", "0.2", "--rounds", "2"];
-        let report = bench("activate", &[&["--spawn", weir, "--over", over], &args[..]].concat())?;
+        let args = [&["--spawn", weir, "--over", over], &args[..], &FEW].concat();
+        let report = bench("activate", &args)?;
         let answered = report["answered"].as_u64().context("a count")?;
         let refused = report["refused"].as_u64().context("a count")?;
         assert!(answered >= 800, "{over}: {report}");
@@ -37,10 +37,24 @@ fn devices_get_tokens_whichever_way_they_ask_and_strangers_do_not() -> Result<()
 }
 
 #[test]
+fn a_publish_costs_cpu_time_and_allocations_and_arrives() -> Result<()> {
+    let weir = program("weir")?;
+    let weir = weir.to_str().context("a path in UTF-8")?;
+    let args = ["--spawn", weir, "--connections", "8", "--rounds", "2", "--seconds", "0.5"];
+    let report = bench("publish", &args)?;
+    let figure = |name: &str| report[name].as_f64().context("a figure");
+    assert!(figure("cpu_us_per_publish")? > 1.0, "{report}");
+    assert!((1.0..1000.0).contains(&figure("allocations_per_publish")?), "{report}");
+    assert!(figure("delivered")? >= figure("answered")?, "{report}");
+    Ok(())
+}
+
+#[test]
 fn all_stages_answer_or_are_said_to_be_left_out() -> Result<()> {
     let stages = "nothing,log,log+redis,embedded,embedded-single,log+redis+mongodb";
     let nowhere = ["--mongo-server", "/nonexistent"];
-    let args = [&["--stages", stages, "--rounds", "1", "--seconds", "2"][..], &nowhere].concat();
+    let args =
+        [&["--stages", stages, "--rounds", "1", "--seconds", "2"][..], &nowhere, &FEW].concat();
     let report = bench("stages", &args)?;
     let rows = report["rungs"].as_array().context("rows")?;
     let names: Vec<&str> = rows.iter().filter_map(|row| row["stages"].as_str()).collect();
@@ -54,3 +68,6 @@ fn all_stages_answer_or_are_said_to_be_left_out() -> Result<()> {
     assert!(left_out.starts_with("log+redis+mongodb: no server is built in /nonexistent"));
     Ok(())
 }
+
+/// Devices, and requests on their way.
+const FEW: [&str; 4] = ["--devices", "500", "--concurrency", "32"];
