@@ -14,7 +14,7 @@ H2_CLIENT_CPUS=${CLIENT_CPUS:-1}
 SERVER_CPUS= CLIENT_CPUS=
 
 start_weir weir
-start_floor hyper http-hyper
+start_baseline hyper http-hyper
 servers=(weir hyper)
 if have "$NGINX"; then
     start_nginx nginx
@@ -48,7 +48,7 @@ done
 
 SERVER_CPUS=$H2_SERVER_CPUS CLIENT_CPUS=$H2_CLIENT_CPUS
 start_weir weir2
-start_floor hyper2 http-hyper --h2
+start_baseline hyper2 http-hyper --h2
 servers=(weir2 hyper2)
 if have "$NGINX"; then
     start_nginx nginx2 h2

@@ -102,13 +102,13 @@ start_weir() {
     declare -g "${name}_PID=$!" "${name}_HTTP=$http" "${name}_HTTPS=$https" "${name}_ADMIN=$admin"
 }
 
-# start_floor NAME ARGUMENTS…: a bare server of weir-bench. Sets NAME_PID and NAME_HTTP.
-start_floor() {
-    local name=$1 log=$SCRATCH/floor-$1
+# start_baseline NAME ARGUMENTS…: a bare server of weir-bench. Sets NAME_PID and NAME_HTTP.
+start_baseline() {
+    local name=$1 log=$SCRATCH/baseline-$1
     shift
     [ -x "$WEIR_BENCH" ] || fail "no program $WEIR_BENCH: build with cargo build --release, or set WEIR_BENCH"
     choose_port
-    (on_server "$WEIR_BENCH" floor "$@" --listen "127.0.0.1:$PORT") >"$log" 2>&1 &
+    (on_server "$WEIR_BENCH" baseline "$@" --listen "127.0.0.1:$PORT") >"$log" 2>&1 &
     STARTED+=($!)
     wait_for_port $! "$log"
     declare -g "${name}_PID=$!" "${name}_HTTP=127.0.0.1:$PORT"

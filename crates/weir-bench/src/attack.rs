@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::floor;
+use crate::baseline;
 use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::stats::whole;
@@ -97,9 +97,9 @@ pub(crate) fn run() -> Result<()> {
         end.send_replace(true);
     })?;
     let mut output = io::stdout();
-    floor::answer(&mut output, &Answer::Begun)?;
+    baseline::answer(&mut output, &Answer::Begun)?;
     let tally = LocalSet::new().block_on(&runtime, attack(&plan, attacks, &ended));
-    floor::answer(&mut output, &Answer::Ended(tally))
+    baseline::answer(&mut output, &Answer::Ended(tally))
 }
 
 /// The attacks that the plan names.

@@ -10,8 +10,8 @@ mod udp;
 
 use clap::{Parser, Subcommand};
 
-use crate::floor::Trigger;
-use crate::floor::udp::Style;
+use crate::baseline::Trigger;
+use crate::baseline::udp::Style;
 
 pub(crate) use activate::*;
 pub(crate) use common::{RunArgs, TargetArgs};
@@ -66,9 +66,9 @@ pub(crate) enum Command {
     Activate(ActivateArgs),
     /// What each stage of an activation costs: the same request with nothing, with the access log, Redis, and stores.
     Stages(StagesArgs),
-    /// The bare floor alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
+    /// The bare baseline alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
-    Floor(FloorArgs),
+    Baseline(BaselineArgs),
     #[command(flatten)]
     Process(Process),
 }
@@ -96,8 +96,8 @@ pub(crate) enum Process {
     Memory,
     #[command(name = "gateway-process", hide = true)]
     Gateway,
-    #[command(name = "floor-process", hide = true)]
-    Floor {
+    #[command(name = "baseline-process", hide = true)]
+    Baseline {
         #[arg(long, value_enum)]
         trigger: Trigger,
     },
@@ -157,9 +157,9 @@ mod tests {
             "weir-bench activate --spawn w --stages redis+embedded --redis redis://127.0.0.1:1 --redis-pid 1",
             "weir-bench stages --json",
             "weir-bench stages --stages nothing,log,embedded-single --seconds 2 --rounds 5",
-            "weir-bench floor http-epoll --listen 127.0.0.1:1 --pin 0",
-            "weir-bench floor http-hyper --h2 --certificate c --key k",
-            "weir-bench floor --trigger edge --pin-server 0 --pin-client none",
+            "weir-bench baseline http-epoll --listen 127.0.0.1:1 --pin 0",
+            "weir-bench baseline http-hyper --h2 --certificate c --key k",
+            "weir-bench baseline --trigger edge --pin-server 0 --pin-client none",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
                 panic!("{line}: {error}");

@@ -1,12 +1,12 @@
-//! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own floor beside it.
+//! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own baseline beside it.
 
 mod activations;
 mod attack;
+mod baseline;
 mod cli;
 mod clock;
 mod credentials;
 mod embedded;
-mod floor;
 mod forms;
 mod http;
 mod lines;
@@ -34,7 +34,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use cli::{Cli, Command, FloorArgs, HttpFloor, Process};
+use cli::{BaselineArgs, Cli, Command, HttpBaseline, Process};
 use report::Report;
 use worker::Worker;
 
@@ -104,12 +104,12 @@ fn run(command: Command) -> Result<bool> {
         Command::Stages(args) => present(args.run.json, Report::new("stages"), |report| {
             scenario::stages::run(&args, report)
         }),
-        Command::Floor(FloorArgs { server: Some(server), .. }) => {
+        Command::Baseline(BaselineArgs { server: Some(server), .. }) => {
             answer_bare(server)?;
             Ok(true)
         }
-        Command::Floor(args) => present(args.run.json, Report::new("floor"), |report| {
-            scenario::floor::run(&args, report)
+        Command::Baseline(args) => present(args.run.json, Report::new("baseline"), |report| {
+            scenario::baseline::run(&args, report)
         }),
         Command::Process(process) => {
             set_parent_process_death_signal(Some(Signal::KILL))
@@ -121,10 +121,12 @@ fn run(command: Command) -> Result<bool> {
 }
 
 /// Is a bare HTTP server until it is ended.
-fn answer_bare(server: HttpFloor) -> Result<()> {
+fn answer_bare(server: HttpBaseline) -> Result<()> {
     match server {
-        HttpFloor::HttpEpoll { server, answer } => floor::http::run(&server, answer.as_deref()),
-        HttpFloor::HttpHyper { server, h2 } => floor::hyper::run(&server, h2),
+        HttpBaseline::HttpEpoll { server, answer } => {
+            baseline::http::run(&server, answer.as_deref())
+        }
+        HttpBaseline::HttpHyper { server, h2 } => baseline::hyper::run(&server, h2),
     }
 }
 
@@ -139,12 +141,12 @@ fn serve(process: Process) -> Result<()> {
             Worker::new(input, std::io::stdout())?.run()
         }
         Process::Attack => attack::run(),
-        Process::Discard => floor::discard::run(),
-        Process::Udp { style } => floor::udp::run(style),
-        Process::Exchange { script } => floor::exchange::run(script),
-        Process::Memory => floor::memory::run(std::io::stdin(), std::io::stdout()),
+        Process::Discard => baseline::discard::run(),
+        Process::Udp { style } => baseline::udp::run(style),
+        Process::Exchange { script } => baseline::exchange::run(script),
+        Process::Memory => baseline::memory::run(std::io::stdin(), std::io::stdout()),
         Process::Gateway => embedded::run(),
-        Process::Floor { trigger } => floor::run(trigger),
+        Process::Baseline { trigger } => baseline::run(trigger),
     }
 }
 

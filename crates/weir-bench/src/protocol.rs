@@ -387,23 +387,23 @@ pub(crate) struct EchoTally {
     pub(crate) errors: Vec<String>,
 }
 
-/// An order to the bare floor.
+/// An order to the bare baseline.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FloorOrder {
-    /// Send these bytes (in hexadecimal) on each connection; answered with [`FloorAnswer::Sent`].
+pub(crate) enum BaselineOrder {
+    /// Send these bytes (in hexadecimal) on each connection; answered with [`BaselineAnswer::Sent`].
     Send {
         /// A whole frame.
         frame: String,
     },
-    /// Tell the number of connections; answered with [`FloorAnswer::Holds`].
+    /// Tell the number of connections; answered with [`BaselineAnswer::Holds`].
     Count,
 }
 
-/// An answer of the bare floor.
+/// An answer of the bare baseline.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FloorAnswer {
+pub(crate) enum BaselineAnswer {
     /// Said once, at the start.
     Listening(SocketAddr),
     /// The bytes were sent.

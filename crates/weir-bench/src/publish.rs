@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use weir_wire::hot::{Payload, Push};
 
+use crate::baseline::Baseline;
 use crate::clock;
-use crate::floor::Floor;
 use crate::http::Http;
 use crate::payload::Header;
 use crate::worker::keys::name as key_name;
@@ -148,25 +148,25 @@ impl Sink for HttpSink {
     }
 }
 
-/// Bare floors: each sends to all of its connections.
-pub(crate) struct FloorSink<'a> {
-    /// The floors.
-    pub(crate) floors: &'a mut [Floor],
+/// Bare baselines: each sends to all of its connections.
+pub(crate) struct BaselineSink<'a> {
+    /// The baselines.
+    pub(crate) baselines: &'a mut [Baseline],
     /// Topic in the frames.
     pub(crate) topic: String,
     /// Bytes that a frame must have, if that is known.
     pub(crate) frame_bytes: Option<u64>,
 }
 
-impl Sink for FloorSink<'_> {
+impl Sink for BaselineSink<'_> {
     fn publish(&mut self, _stream: u32, text: &str) -> Result<Outcome> {
         let frame = frame_of(&self.topic, text, self.frame_bytes);
         let mut connections = 0;
-        for floor in &mut *self.floors {
-            let (whole, short) = floor.send(&frame)?;
+        for baseline in &mut *self.baselines {
+            let (whole, short) = baseline.send(&frame)?;
             if short > 0 {
                 bail!(
-                    "{short} sockets of the floor did not take a whole message: the load is too high"
+                    "{short} sockets of the baseline did not take a whole message: the load is too high"
                 );
             }
             connections += whole;

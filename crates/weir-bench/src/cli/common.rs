@@ -18,7 +18,7 @@ pub(crate) struct RunArgs {
     /// Ends standard output with one JSON object on one line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// CPUs of the server and of the floor: a list such as 0,2-3, "none", or "auto" (the first half).
+    /// CPUs of the server and of the baseline: a list such as 0,2-3, "none", or "auto" (the first half).
     #[arg(long, value_name = "CPUS", default_value = "auto")]
     pub(crate) pin_server: Pin,
     /// CPUs of the load generator: a list, "none", or "auto" (the other half).

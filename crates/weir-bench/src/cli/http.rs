@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::common::{RunArgs, TargetArgs, rate};
 use super::tls::TlsArgs;
-use crate::floor::http::HttpFloorArgs;
+use crate::baseline::http::HttpBaselineArgs;
 use crate::protocol::HttpStyle;
 
 #[derive(Debug, Args)]
@@ -68,11 +68,11 @@ pub(crate) struct HttpArgs {
 
 /// A bare HTTP server that runs until it is ended.
 #[derive(Debug, Subcommand)]
-pub(crate) enum HttpFloor {
+pub(crate) enum HttpBaseline {
     /// Answers every request head with the same bytes; knows nothing else of HTTP/1.1.
     HttpEpoll {
         #[command(flatten)]
-        server: HttpFloorArgs,
+        server: HttpBaselineArgs,
         /// The answer, in hexadecimal.
         #[arg(long, hide = true)]
         answer: Option<String>,
@@ -80,7 +80,7 @@ pub(crate) enum HttpFloor {
     /// hyper and nothing else, on one thread.
     HttpHyper {
         #[command(flatten)]
-        server: HttpFloorArgs,
+        server: HttpBaselineArgs,
         /// Speak HTTP/2 instead of HTTP/1.1.
         #[arg(long)]
         h2: bool,

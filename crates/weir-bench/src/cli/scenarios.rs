@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::common::{RunArgs, TargetArgs, duration, echo_size, rate, share, size};
-use super::http::HttpFloor;
-use crate::floor::Trigger;
+use super::http::HttpBaseline;
+use crate::baseline::Trigger;
 use crate::protocol::Transport;
 
 #[derive(Debug, Args)]
@@ -121,7 +121,7 @@ pub(crate) struct EchoArgs {
     /// Open loop: messages a second on all connections together [default: one on its way on each].
     #[arg(long, value_name = "R", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// Seconds of load on the server, and as many on the floor, all rounds together.
+    /// Seconds of load on the server, and as many on the baseline, all rounds together.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
     pub(crate) seconds: f64,
     /// Rounds; each gives one figure, of which the median counts.
@@ -365,9 +365,9 @@ pub(crate) struct SiegeArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct FloorArgs {
+pub(crate) struct BaselineArgs {
     #[command(subcommand)]
-    pub(crate) server: Option<HttpFloor>,
+    pub(crate) server: Option<HttpBaseline>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
     #[command(flatten)]

@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use toml::Table;
 use weir_wire::format::Format;
 
-use super::{FloorSet, Round, Setup};
+use super::{BaselineSet, Round, Setup};
+use crate::baseline::Trigger;
 use crate::cli::BroadcastArgs;
-use crate::floor::Trigger;
 use crate::metrics::Metrics;
 use crate::protocol::{HelloPlan, OpenPlan, Streams};
-use crate::publish::{FloorSink, HttpSink};
+use crate::publish::{BaselineSink, HttpSink};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::whole;
@@ -24,7 +24,7 @@ struct Contest<'a> {
     sink: HttpSink,
     seqs: Vec<u32>,
     pid: u32,
-    floor: FloorSet,
+    baseline: BaselineSet,
     topic: String,
     size: usize,
     rate: f64,
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     };
     let plan = setup.plan_by(args.transport, target.edge, plan)?;
     let connect = workers.open(&plan, |_, plan| plan)?;
-    let floor = setup.floor(Trigger::Level, load.connections, load.size, prefix)?;
+    let baseline = setup.baseline(Trigger::Level, load.connections, load.size, prefix)?;
     let topics = if args.all { 0 } else { args.topics };
     let mut contest = Contest {
         sink: HttpSink::new(
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
         seqs: vec![0; args.topics as usize],
         pid: target.pid,
         workers: &mut workers,
-        floor,
+        baseline,
         topic: topic(prefix, 0),
         size: load.size,
         rate: load.rate,
@@ -74,7 +74,10 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     fill(report, load.connections, load.messages_per_round(), &rounds);
     report.set("encodings", encodings(&before, &after));
     report.figure("connect_seconds", Some(connect.as_secs_f64()));
-    report.set("worker_processes", contest.workers.processes() + contest.floor.workers.processes());
+    report.set(
+        "worker_processes",
+        contest.workers.processes() + contest.baseline.workers.processes(),
+    );
     setup.describe(report);
     drop(contest);
     workers.close()?;
@@ -100,24 +103,24 @@ impl Contest<'_> {
     fn rounds(&mut self, rounds: u32, messages: u32) -> Result<Vec<(Round, Round)>> {
         let warm = self.server(1)?;
         let frame_bytes = Some(warm.totals.tally.frame_bytes).filter(|bytes| *bytes > 0);
-        let warm_floor = self.floor(1, frame_bytes)?;
+        let warm_baseline = self.baseline(1, frame_bytes)?;
         let sound = |round: &Round| {
             let tally = &round.totals.tally;
             tally.delivered > 0 && tally.lost() == 0 && tally.wrong == 0 && tally.duplicates == 0
         };
-        if !sound(&warm) || !sound(&warm_floor) {
+        if !sound(&warm) || !sound(&warm_baseline) {
             // The report tells what is wrong; more rounds would tell it again.
-            return Ok(vec![(warm, warm_floor)]);
+            return Ok(vec![(warm, warm_baseline)]);
         }
         let mut done = Vec::new();
         for round in 0..rounds {
             crate::workers::progress("round", round + 1, rounds);
             done.push(if round % 2 == 0 {
                 let server = self.server(messages)?;
-                (server, self.floor(messages, frame_bytes)?)
+                (server, self.baseline(messages, frame_bytes)?)
             } else {
-                let floor = self.floor(messages, frame_bytes)?;
-                (self.server(messages)?, floor)
+                let baseline = self.baseline(messages, frame_bytes)?;
+                (self.server(messages)?, baseline)
             });
         }
         Ok(done)
@@ -129,21 +132,21 @@ impl Contest<'_> {
         Round::run(self.workers, &mut self.sink, &mut self.seqs, load, |_| Target::cpu(pid))
     }
 
-    fn floor(&mut self, messages: u32, frame_bytes: Option<u64>) -> Result<Round> {
-        let FloorSet { floors, workers, seqs } = &mut self.floor;
-        let mut sink = FloorSink { floors, topic: self.topic.clone(), frame_bytes };
+    fn baseline(&mut self, messages: u32, frame_bytes: Option<u64>) -> Result<Round> {
+        let BaselineSet { baselines, workers, seqs } = &mut self.baseline;
+        let mut sink = BaselineSink { baselines, topic: self.topic.clone(), frame_bytes };
         let load = (self.rate, messages, self.size);
-        Round::run(workers, &mut sink, seqs, load, |sink| FloorSet::cpu(sink.floors))
+        Round::run(workers, &mut sink, seqs, load, |sink| BaselineSet::cpu(sink.baselines))
     }
 }
 
 fn fill(report: &mut Report, connections: u32, messages: u32, rounds: &[(Round, Round)]) {
     let server = median(rounds.iter().filter_map(|(server, _)| server.cpu_us_per_message()));
-    let floor = median(rounds.iter().filter_map(|(_, floor)| floor.cpu_us_per_message()));
+    let baseline = median(rounds.iter().filter_map(|(_, baseline)| baseline.cpu_us_per_message()));
     let all: Vec<&Totals> = rounds.iter().map(|(server, _)| &server.totals).collect();
     let sum = |of: fn(&Totals) -> u64| all.iter().map(|totals| of(totals)).sum::<u64>();
-    let (lags, floor_lags) =
-        (merged(all.iter().copied()), merged(rounds.iter().map(|(_, floor)| &floor.totals)));
+    let (lags, baseline_lags) =
+        (merged(all.iter().copied()), merged(rounds.iter().map(|(_, baseline)| &baseline.totals)));
     report.set("messages", rounds.iter().map(|(server, _)| server.published.accepted).sum::<u64>());
     report.set("delivered", sum(|totals| totals.tally.delivered));
     report.set("lost", sum(|totals| totals.tally.lost()));
@@ -154,28 +157,28 @@ fn fill(report: &mut Report, connections: u32, messages: u32, rounds: &[(Round, 
         rounds.iter().map(|(server, _)| server.published.refused).sum::<u64>(),
     );
     report.figure("cpu_us_per_message", server);
-    report.figure("floor_us_per_message", floor);
-    report.figure("ratio", server.zip(floor).map(|(server, floor)| server / floor));
+    report.figure("floor_us_per_message", baseline);
+    report.figure("ratio", server.zip(baseline).map(|(server, baseline)| server / baseline));
     report.figure("lag_p50_ms", lags.quantile_ms(0.5));
     report.figure("lag_p99_ms", lags.quantile_ms(0.99));
     report.figure("lag_max_ms", lags.max_ms());
-    report.figure("floor_lag_p50_ms", floor_lags.quantile_ms(0.5));
-    report.figure("floor_lag_p99_ms", floor_lags.quantile_ms(0.99));
+    report.figure("floor_lag_p50_ms", baseline_lags.quantile_ms(0.5));
+    report.figure("floor_lag_p99_ms", baseline_lags.quantile_ms(0.99));
     let late = rounds.iter().map(|(server, _)| server.published.late_max).max().unwrap_or_default();
     report.figure("publish_late_max_ms", Some(late.as_secs_f64() * 1000.0));
     report.set("frame_bytes", all.iter().map(|totals| totals.tally.frame_bytes).max());
     report.set(
         "floor_frame_bytes",
-        rounds.iter().map(|(_, floor)| floor.totals.tally.frame_bytes).max(),
+        rounds.iter().map(|(_, baseline)| baseline.totals.tally.frame_bytes).max(),
     );
     report.set("messages_per_round", messages);
     report.set(
         "rounds",
-        rounds.iter().map(|(server, floor)| shown(server, floor)).collect::<Vec<_>>(),
+        rounds.iter().map(|(server, baseline)| shown(server, baseline)).collect::<Vec<_>>(),
     );
-    for (index, (server, floor)) in rounds.iter().enumerate() {
+    for (index, (server, baseline)) in rounds.iter().enumerate() {
         report.check_messages(&format!("round {}", index + 1), &server.totals);
-        report.check_messages(&format!("floor, round {}", index + 1), &floor.totals);
+        report.check_messages(&format!("baseline, round {}", index + 1), &baseline.totals);
     }
     let addressed: u64 = rounds.iter().map(|(server, _)| server.published.addressed).sum();
     let delivered = sum(|totals| totals.tally.delivered);
@@ -184,19 +187,19 @@ fn fill(report: &mut Report, connections: u32, messages: u32, rounds: &[(Round, 
     });
 }
 
-fn shown(server: &Round, floor: &Round) -> Value {
+fn shown(server: &Round, baseline: &Round) -> Value {
     let ratio = server
         .cpu_us_per_message()
-        .zip(floor.cpu_us_per_message())
-        .map(|(server, floor)| server / floor);
+        .zip(baseline.cpu_us_per_message())
+        .map(|(server, baseline)| server / baseline);
     json!({
         "cpu_us_per_message": server.cpu_us_per_message().map(milli),
-        "floor_us_per_message": floor.cpu_us_per_message().map(milli),
+        "floor_us_per_message": baseline.cpu_us_per_message().map(milli),
         "ratio": ratio.map(milli),
         "delivered": server.totals.tally.delivered,
-        "floor_delivered": floor.totals.tally.delivered,
+        "floor_delivered": baseline.totals.tally.delivered,
         "lag_p99_ms": server.totals.lags.quantile_ms(0.99).map(milli),
-        "floor_lag_p99_ms": floor.totals.lags.quantile_ms(0.99).map(milli),
+        "floor_lag_p99_ms": baseline.totals.lags.quantile_ms(0.99).map(milli),
     })
 }
 

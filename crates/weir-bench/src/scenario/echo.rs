@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use toml::Table;
 
 use super::sampler::growth;
-use super::{FloorSet, Setup};
+use super::{BaselineSet, Setup};
+use crate::baseline::Trigger;
 use crate::cli::EchoArgs;
-use crate::floor::Trigger;
 use crate::metrics::Metrics;
 use crate::protocol::{EchoPlan, HelloPlan, OpenPlan, Streams};
 use crate::report::Report;
@@ -25,7 +25,7 @@ const WARM_UP_MS: u64 = 500;
 struct Contest<'a> {
     workers: &'a mut Workers,
     pid: u32,
-    floor: FloorSet,
+    baseline: BaselineSet,
     plan: EchoPlan,
 }
 
@@ -59,12 +59,12 @@ pub(crate) fn run(args: &EchoArgs, report: &mut Report) -> Result<()> {
     let plan =
         OpenPlan { hello: plan.hello.map(|hello| HelloPlan { subscribe: false, ..hello }), ..plan };
     let connect = workers.open(&plan, |_, plan| plan)?;
-    let floor = setup.floor(Trigger::Level, args.connections, args.size, "")?;
+    let baseline = setup.baseline(Trigger::Level, args.connections, args.size, "")?;
     let round_seconds = args.seconds / f64::from(args.rounds);
     let mut contest = Contest {
         workers: &mut workers,
         pid: target.pid,
-        floor,
+        baseline,
         plan: EchoPlan {
             size: args.size,
             bare: false,
@@ -74,31 +74,34 @@ pub(crate) fn run(args: &EchoArgs, report: &mut Report) -> Result<()> {
         },
     };
     // What is allocated only once is, after a round of each that does not count.
-    let warm = [contest.server()?, contest.floor()?];
+    let warm = [contest.server()?, contest.baseline()?];
     let before = target.metrics()?;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         crate::workers::progress("round", round + 1, args.rounds);
         rounds.push(if round % 2 == 0 {
             let server = contest.server()?;
-            (server, contest.floor()?)
+            (server, contest.baseline()?)
         } else {
-            let floor = contest.floor()?;
-            (contest.server()?, floor)
+            let baseline = contest.baseline()?;
+            (contest.server()?, baseline)
         });
     }
     let after = target.metrics()?;
     fill(report, &rounds);
     fill_from_metrics(report, &rounds, &before, &after);
-    for (what, round) in [("warm-up", &warm[0]), ("warm-up of the floor", &warm[1])] {
+    for (what, round) in [("warm-up", &warm[0]), ("warm-up of the baseline", &warm[1])] {
         check(report, what, &round.echoed);
     }
-    for (index, (server, floor)) in rounds.iter().enumerate() {
+    for (index, (server, baseline)) in rounds.iter().enumerate() {
         check(report, &format!("round {}", index + 1), &server.echoed);
-        check(report, &format!("floor, round {}", index + 1), &floor.echoed);
+        check(report, &format!("baseline, round {}", index + 1), &baseline.echoed);
     }
     report.figure("connect_seconds", Some(connect.as_secs_f64()));
-    report.set("worker_processes", contest.workers.processes() + contest.floor.workers.processes());
+    report.set(
+        "worker_processes",
+        contest.workers.processes() + contest.baseline.workers.processes(),
+    );
     setup.describe(report);
     drop(contest);
     workers.close()?;
@@ -112,10 +115,10 @@ impl Contest<'_> {
         Round::run(self.workers, &self.plan, || Target::cpu(pid))
     }
 
-    fn floor(&mut self) -> Result<Round> {
-        let FloorSet { floors, workers, .. } = &mut self.floor;
+    fn baseline(&mut self) -> Result<Round> {
+        let BaselineSet { baselines, workers, .. } = &mut self.baseline;
         let plan = EchoPlan { bare: true, ..self.plan };
-        Round::run(workers, &plan, || FloorSet::cpu(floors))
+        Round::run(workers, &plan, || BaselineSet::cpu(baselines))
     }
 }
 
@@ -155,37 +158,37 @@ impl Round {
 
 fn fill(report: &mut Report, rounds: &[(Round, Round)]) {
     let servers = || rounds.iter().map(|(server, _)| server);
-    let floors = || rounds.iter().map(|(_, floor)| floor);
+    let baselines = || rounds.iter().map(|(_, baseline)| baseline);
     let server = median(servers().map(Round::messages_per_second));
-    let floor = median(floors().map(Round::messages_per_second));
+    let baseline = median(baselines().map(Round::messages_per_second));
     report.set("messages", servers().map(|round| round.echoed.tally.answered).sum::<u64>());
     report.set("lost", servers().map(|round| round.echoed.tally.lost).sum::<u64>());
     report.set("wrong", servers().map(|round| round.echoed.tally.wrong).sum::<u64>());
     report.figure("messages_per_second", server);
-    report.figure("floor_messages_per_second", floor);
-    report.figure("ratio", server.zip(floor).map(|(server, floor)| server / floor));
+    report.figure("floor_messages_per_second", baseline);
+    report.figure("ratio", server.zip(baseline).map(|(server, baseline)| server / baseline));
     let lags = merged(servers());
     report.figure("p50_ms", lags.quantile_ms(0.5));
     report.figure("p99_ms", lags.quantile_ms(0.99));
     report.figure("p999_ms", lags.quantile_ms(0.999));
     report.figure("max_ms", lags.max_ms());
-    let lags = merged(floors());
+    let lags = merged(baselines());
     report.figure("floor_p50_ms", lags.quantile_ms(0.5));
     report.figure("floor_p99_ms", lags.quantile_ms(0.99));
     report.figure("floor_p999_ms", lags.quantile_ms(0.999));
     report.figure("floor_max_ms", lags.max_ms());
     let cpu = median(servers().filter_map(Round::cpu_us_per_message));
-    let floor_cpu = median(floors().filter_map(Round::cpu_us_per_message));
+    let baseline_cpu = median(baselines().filter_map(Round::cpu_us_per_message));
     report.figure("cpu_us_per_message", cpu);
-    report.figure("floor_us_per_message", floor_cpu);
-    report.figure("cpu_ratio", cpu.zip(floor_cpu).map(|(cpu, floor)| cpu / floor));
+    report.figure("floor_us_per_message", baseline_cpu);
+    report.figure("cpu_ratio", cpu.zip(baseline_cpu).map(|(cpu, baseline)| cpu / baseline));
     report.figure(
         "client_us_per_message",
         median(servers().filter_map(Round::client_cpu_us_per_message)),
     );
     report.figure(
         "floor_client_us_per_message",
-        median(floors().filter_map(Round::client_cpu_us_per_message)),
+        median(baselines().filter_map(Round::client_cpu_us_per_message)),
     );
     report.set("rounds", rounds.iter().map(shown).collect::<Vec<_>>());
 }
@@ -251,16 +254,16 @@ fn merged<'a>(rounds: impl Iterator<Item = &'a Round>) -> Lags {
     lags
 }
 
-fn shown((server, floor): &(Round, Round)) -> Value {
-    let (ours, theirs) = (server.messages_per_second(), floor.messages_per_second());
+fn shown((server, baseline): &(Round, Round)) -> Value {
+    let (ours, theirs) = (server.messages_per_second(), baseline.messages_per_second());
     json!({
         "messages_per_second": milli(ours),
         "floor_messages_per_second": milli(theirs),
         "ratio": (theirs > 0.0).then(|| milli(ours / theirs)),
         "p99_ms": server.echoed.lags.quantile_ms(0.99).map(milli),
-        "floor_p99_ms": floor.echoed.lags.quantile_ms(0.99).map(milli),
+        "floor_p99_ms": baseline.echoed.lags.quantile_ms(0.99).map(milli),
         "cpu_us_per_message": server.cpu_us_per_message().map(milli),
-        "floor_us_per_message": floor.cpu_us_per_message().map(milli),
+        "floor_us_per_message": baseline.cpu_us_per_message().map(milli),
     })
 }
 

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use toml::Table;
 
 use super::{AT_ONCE, RESUMED_SLACK, Setup, resumed_share};
+use crate::baseline::exchange::Exchange;
+use crate::baseline::memory::{Made, Memory, MemoryPlan, Primitives};
 use crate::cli::HandshakeArgs;
 use crate::clock;
-use crate::floor::exchange::Exchange;
-use crate::floor::memory::{Made, Memory, MemoryPlan, Primitives};
 use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
 use crate::report::Report;
 use crate::spawn::Target;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
         exchanges: [exchange(&full)?, exchange(&resumed)?],
         scripts: [full.tally.script, resumed.tally.script],
     };
-    // A round of the floors that does not count.
+    // A round of the baselines that does not count.
     contest.memory.handshakes(WARM_UP, false)?;
     contest.memory.handshakes(WARM_UP, true)?;
     let mut rounds = Vec::new();
@@ -165,17 +165,17 @@ impl Contest {
         let share = if resumed { 1.0 } else { 0.0 };
         let count = self.count;
         let plan = ChurnPlan { count, ..resuming(&self.plan, share) };
-        let floor = &self.exchanges[usize::from(resumed)];
+        let baseline = &self.exchanges[usize::from(resumed)];
         let script = &self.scripts[usize::from(resumed)];
         let bare = ChurnPlan {
-            addr: floor.addr,
+            addr: baseline.addr,
             ways: Ways { tls: None, script: script.clone(), ..self.plan.ways.clone() },
             ..plan.clone()
         };
         let pid = self.pid;
         let Contest { guests, memory, .. } = self;
         let server = |guests: &mut Workers| Guests::run(guests, &plan, || Target::cpu(pid));
-        let exchange = |guests: &mut Workers| Guests::run(guests, &bare, || floor.cpu());
+        let exchange = |guests: &mut Workers| Guests::run(guests, &bare, || baseline.cpu());
         let made;
         let (server, exchange) = if server_first {
             let server = server(guests)?;
@@ -230,12 +230,12 @@ impl Kind {
         (self.count > 0).then(|| self.memory.cpu.as_secs_f64() * 1e6 / real(self.count))
     }
 
-    fn floor_us(&self) -> Option<f64> {
+    fn baseline_us(&self) -> Option<f64> {
         self.memory_us().zip(self.exchange.cpu_us()).map(|(memory, exchange)| memory + exchange)
     }
 
     fn ratio(&self) -> Option<f64> {
-        self.server.cpu_us().zip(self.floor_us()).map(|(server, floor)| server / floor)
+        self.server.cpu_us().zip(self.baseline_us()).map(|(server, baseline)| server / baseline)
     }
 }
 
@@ -247,10 +247,10 @@ struct Names {
     p99_ms: &'static str,
     cpu_us: &'static str,
     client_us: &'static str,
-    floor_per_cpu_second: &'static str,
-    floor_us: &'static str,
-    floor_memory_us: &'static str,
-    floor_exchange_us: &'static str,
+    baseline_per_cpu_second: &'static str,
+    baseline_us: &'static str,
+    baseline_memory_us: &'static str,
+    baseline_exchange_us: &'static str,
     ratio: &'static str,
     primitives_share: &'static str,
 }
@@ -262,10 +262,10 @@ const FULL: Names = Names {
     p99_ms: "full_p99_ms",
     cpu_us: "full_us",
     client_us: "full_client_us",
-    floor_per_cpu_second: "floor_full_per_cpu_second",
-    floor_us: "floor_full_us",
-    floor_memory_us: "floor_full_memory_us",
-    floor_exchange_us: "floor_full_exchange_us",
+    baseline_per_cpu_second: "floor_full_per_cpu_second",
+    baseline_us: "floor_full_us",
+    baseline_memory_us: "floor_full_memory_us",
+    baseline_exchange_us: "floor_full_exchange_us",
     ratio: "ratio",
     primitives_share: "primitives_share",
 };
@@ -277,10 +277,10 @@ const RESUMED: Names = Names {
     p99_ms: "resumed_p99_ms",
     cpu_us: "resumed_us",
     client_us: "resumed_client_us",
-    floor_per_cpu_second: "floor_resumed_per_cpu_second",
-    floor_us: "floor_resumed_us",
-    floor_memory_us: "floor_resumed_memory_us",
-    floor_exchange_us: "floor_resumed_exchange_us",
+    baseline_per_cpu_second: "floor_resumed_per_cpu_second",
+    baseline_us: "floor_resumed_us",
+    baseline_memory_us: "floor_resumed_memory_us",
+    baseline_exchange_us: "floor_resumed_exchange_us",
     ratio: "resumed_ratio",
     primitives_share: "resumed_primitives_share",
 };
@@ -305,15 +305,15 @@ fn fill_kind(report: &mut Report, names: &Names, kinds: &[&Kind], primitives_us:
     let middle =
         |value: fn(&Kind) -> Option<f64>| median(kinds.iter().filter_map(|kind| value(kind)));
     let server = middle(|kind| kind.server.cpu_us());
-    let floor = middle(Kind::floor_us);
+    let baseline = middle(Kind::baseline_us);
     let per_second = |us: Option<f64>| us.filter(|us| *us > 0.0).map(|us| 1e6 / us);
     report.figure(names.per_cpu_second, per_second(server));
-    report.figure(names.floor_per_cpu_second, per_second(floor));
+    report.figure(names.baseline_per_cpu_second, per_second(baseline));
     report.figure(names.ratio, middle(Kind::ratio));
     report.figure(names.cpu_us, server);
-    report.figure(names.floor_us, floor);
-    report.figure(names.floor_memory_us, middle(Kind::memory_us));
-    report.figure(names.floor_exchange_us, middle(|kind| kind.exchange.cpu_us()));
+    report.figure(names.baseline_us, baseline);
+    report.figure(names.baseline_memory_us, middle(Kind::memory_us));
+    report.figure(names.baseline_exchange_us, middle(|kind| kind.exchange.cpu_us()));
     report.figure(
         names.primitives_share,
         server.zip(primitives_us).map(|(server, primitives)| primitives / server),
@@ -330,10 +330,10 @@ fn shown(round: &Round) -> Value {
     let figure = |value: Option<f64>| value.map(milli);
     json!({
         "full_us": figure(round.full.server.cpu_us()),
-        "floor_full_us": figure(round.full.floor_us()),
+        "floor_full_us": figure(round.full.baseline_us()),
         "ratio": figure(round.full.ratio()),
         "resumed_us": figure(round.resumed.server.cpu_us()),
-        "floor_resumed_us": figure(round.resumed.floor_us()),
+        "floor_resumed_us": figure(round.resumed.baseline_us()),
         "resumed_ratio": figure(round.resumed.ratio()),
     })
 }
@@ -346,7 +346,7 @@ fn check_kind(report: &mut Report, what: &str, kind: &Kind, share: f64) {
     });
     let agreed = &kind.server.churned.tally.handshakes;
     report.check(agreed.contains_key(&kind.memory.agreed), || {
-        format!("{what}: the server agreed on {agreed:?}, its floor on {}", kind.memory.agreed)
+        format!("{what}: the server agreed on {agreed:?}, its baseline on {}", kind.memory.agreed)
     });
 }
 
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn another_suite_than_the_floor_fails_the_run() {
+    fn another_suite_than_the_baseline_fails_the_run() {
         let guests = |churned| Guests { churned, cpu: Duration::ZERO, client_cpu: Duration::ZERO };
         let mut kind = Kind {
             server: guests(churned(&[("v s g full", 5)])),

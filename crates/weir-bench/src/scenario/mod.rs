@@ -1,12 +1,12 @@
 //! The scenarios, and what they share.
 
 pub(crate) mod activate;
+pub(crate) mod baseline;
 mod beside;
 pub(crate) mod broadcast;
 pub(crate) mod churn;
 pub(crate) mod conflate;
 pub(crate) mod echo;
-pub(crate) mod floor;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod idle;
@@ -29,9 +29,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
+use crate::baseline::{Baseline, Trigger};
 use crate::cli::{RunArgs, TargetArgs};
 use crate::clock;
-use crate::floor::{Floor, Trigger};
 use crate::process::{Cpus, Pin};
 use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams, Transport};
 use crate::publish::{Published, Schedule, Sink};
@@ -67,10 +67,10 @@ pub(crate) struct Round {
     pub(crate) cpu: Duration,
 }
 
-/// Bare floors, with the workers whose connections they hold: one floor a worker.
-pub(crate) struct FloorSet {
-    /// The floors.
-    pub(crate) floors: Vec<Floor>,
+/// Bare baselines, with the workers whose connections they hold: one baseline a worker.
+pub(crate) struct BaselineSet {
+    /// The baselines.
+    pub(crate) baselines: Vec<Baseline>,
     /// The workers.
     pub(crate) workers: Workers,
     /// Next number of each stream.
@@ -90,7 +90,7 @@ impl Setup {
         let server_cpus = match (&run.pin_server, running) {
             (Pin::Cpus(cpus), _) => Some(cpus.clone()),
             (Pin::None, _) => None,
-            // The floor gets what the running server has.
+            // The baseline gets what the running server has.
             (Pin::Auto, Some(pid)) => Some(Cpus::allowed(Some(pid))?),
             (Pin::Auto, None) => halves.as_ref().map(|(server, _)| server.clone()),
         };
@@ -161,18 +161,18 @@ impl Setup {
         Workers::start(connections, self.client_cpus.as_ref(), self.handshakes.clone())
     }
 
-    /// Starts floors and workers and connects them; `topic` stands in the frames.
-    pub(crate) fn floor(
+    /// Starts baselines and workers and connects them; `topic` stands in the frames.
+    pub(crate) fn baseline(
         &self,
         trigger: Trigger,
         connections: u32,
         size: usize,
         prefix: &str,
-    ) -> Result<FloorSet> {
+    ) -> Result<BaselineSet> {
         let mut workers = self.workers(connections)?;
-        let floors =
-            (0..workers.processes()).map(|_| Floor::start(trigger, self.server_cpus.as_ref()));
-        let mut floors: Vec<Floor> = floors.collect::<Result<_>>()?;
+        let baselines =
+            (0..workers.processes()).map(|_| Baseline::start(trigger, self.server_cpus.as_ref()));
+        let mut baselines: Vec<Baseline> = baselines.collect::<Result<_>>()?;
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let plan = OpenPlan {
             hello: None,
@@ -180,11 +180,11 @@ impl Setup {
             tls: None,
             ..self.plan(nowhere, size, Streams::Count(1))
         };
-        workers.open(&plan, |index, plan| OpenPlan { addr: floors[index].addr, ..plan })?;
-        for ((_, count), floor) in workers.shares().into_iter().zip(&mut floors) {
-            floor.wait_for(count.into())?;
+        workers.open(&plan, |index, plan| OpenPlan { addr: baselines[index].addr, ..plan })?;
+        for ((_, count), baseline) in workers.shares().into_iter().zip(&mut baselines) {
+            baseline.wait_for(count.into())?;
         }
-        Ok(FloorSet { floors, workers, seqs: vec![0] })
+        Ok(BaselineSet { baselines, workers, seqs: vec![0] })
     }
 
     /// Reports the choice of CPUs, and what was agreed of TLS when connections were opened.
@@ -204,10 +204,10 @@ impl Setup {
     }
 }
 
-impl FloorSet {
-    /// CPU time of all floors.
-    pub(crate) fn cpu(floors: &[Floor]) -> Result<Duration> {
-        floors.iter().map(Floor::cpu).sum()
+impl BaselineSet {
+    /// CPU time of all baselines.
+    pub(crate) fn cpu(baselines: &[Baseline]) -> Result<Duration> {
+        baselines.iter().map(Baseline::cpu).sum()
     }
 }
 

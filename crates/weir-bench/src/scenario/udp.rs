@@ -11,8 +11,8 @@ use toml::Table;
 
 use self::caller::{Caller, Tally};
 use super::Setup;
+use crate::baseline::udp::{Baseline, Style};
 use crate::cli::UdpArgs;
-use crate::floor::udp::{Floor, Style};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &UdpArgs, report: &mut Report) -> Result<()> {
     let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
     let cpus = setup.server_cpus.as_ref();
     let (batches, single) =
-        (Floor::start(Style::Batches, cpus)?, Floor::start(Style::Single, cpus)?);
+        (Baseline::start(Style::Batches, cpus)?, Baseline::start(Style::Single, cpus)?);
     let pid = target.pid;
     let caller = |addr| Caller::new(addr, args.sockets, &tokens);
     let mut callers = [caller(addr)?, caller(batches.addr)?, caller(single.addr)?];
@@ -130,7 +130,9 @@ fn fill(report: &mut Report, all: &[Rounds; 3]) {
     report.figure("cpu_us_per_call", server.cpu_us());
     report.figure("floor_mmsg_us_per_call", batches.cpu_us());
     report.figure("floor_single_us_per_call", single.cpu_us());
-    let ratio = |floor: &Rounds| server.cpu_us().zip(floor.cpu_us()).map(|(us, floor)| us / floor);
+    let ratio = |baseline: &Rounds| {
+        server.cpu_us().zip(baseline.cpu_us()).map(|(us, baseline)| us / baseline)
+    };
     report.figure("cpu_ratio_mmsg", ratio(batches));
     report.figure("cpu_ratio_single", ratio(single));
     for (name, rounds) in [
@@ -145,7 +147,9 @@ fn fill(report: &mut Report, all: &[Rounds; 3]) {
     report.set("lost", server.0.iter().map(|round| round.tally.lost()).sum::<u64>());
     report.set("wrong", server.0.iter().map(|round| round.tally.wrong).sum::<u64>());
     report.set("rounds", all.iter().map(shown).collect::<Vec<_>>());
-    for (name, rounds) in [("server", server), ("mmsg floor", batches), ("single floor", single)] {
+    for (name, rounds) in
+        [("server", server), ("mmsg baseline", batches), ("single baseline", single)]
+    {
         for round in &rounds.0 {
             let wrong = round.tally.wrong;
             report.check(wrong == 0, || format!("{name}: {wrong} answers are wrong or came late"));
@@ -154,7 +158,7 @@ fn fill(report: &mut Report, all: &[Rounds; 3]) {
     }
 }
 
-fn fill_paced(report: &mut Report, rate: u32, paced: &Round, floor: &Round) {
+fn fill_paced(report: &mut Report, rate: u32, paced: &Round, baseline: &Round) {
     for (name, round) in [
         (["paced_lost", "paced_cpu_us_per_call", "paced_p50_ms", "paced_p99_ms"], paced),
         (
@@ -164,7 +168,7 @@ fn fill_paced(report: &mut Report, rate: u32, paced: &Round, floor: &Round) {
                 "floor_mmsg_paced_p50_ms",
                 "floor_mmsg_paced_p99_ms",
             ],
-            floor,
+            baseline,
         ),
     ] {
         report.set(name[0], round.tally.lost());

@@ -5,20 +5,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::baseline::http::HttpServer;
 use crate::cli::HttpArgs;
 use crate::credentials::Credentials;
-use crate::floor::http::HttpServer;
 use crate::process::Cpus;
 use crate::protocol::to_hex;
 use crate::spawn::{Nginx, Scratch};
 
 /// All of them; ended when dropped.
 pub(super) struct Rivals {
-    floors: Vec<(&'static str, HttpServer)>,
+    baselines: Vec<(&'static str, HttpServer)>,
     nginx: Option<Nginx>,
     /// Why some are missing.
     pub(super) skipped: Vec<String>,
-    /// What the floors speak TLS with.
+    /// What the baselines speak TLS with.
     _scratch: Option<Scratch>,
 }
 
@@ -49,22 +49,22 @@ impl Rivals {
         if let Some([certificate, key]) = &files {
             arguments.extend(["--certificate", certificate, "--key", key]);
         }
-        let (mut floors, mut skipped) = (Vec::new(), Vec::new());
+        let (mut baselines, mut skipped) = (Vec::new(), Vec::new());
         if args.h2 {
             arguments.push("--h2");
             skipped.push("epoll: the bare responder speaks HTTP/1.1 only".to_owned());
         } else {
             let answer = to_hex(answer);
             let arguments = [&arguments[..], &["--answer", &answer]].concat();
-            let floor = HttpServer::start("http-epoll", &arguments, cpus)?;
-            floors.push((EPOLL, floor));
+            let baseline = HttpServer::start("http-epoll", &arguments, cpus)?;
+            baselines.push((EPOLL, baseline));
         }
-        floors.push((HYPER, HttpServer::start("http-hyper", &arguments, cpus)?));
+        baselines.push((HYPER, HttpServer::start("http-hyper", &arguments, cpus)?));
         let nginx = Nginx::start(&args.nginx, credentials, args.h2, cpus).context(NGINX)?;
         if nginx.is_none() {
             skipped.push(format!("nginx: there is no program {}", args.nginx.display()));
         }
-        Ok(Rivals { floors, nginx, skipped, _scratch: scratch })
+        Ok(Rivals { baselines, nginx, skipped, _scratch: scratch })
     }
 
     /// Version of nginx, if there is one.
@@ -74,17 +74,17 @@ impl Rivals {
 
     /// Where they are.
     pub(super) fn all(&self) -> Vec<Rival> {
-        let floors = self.floors.iter().map(|(name, floor)| Rival {
+        let baselines = self.baselines.iter().map(|(name, baseline)| Rival {
             name,
-            addr: floor.addr,
-            pid: floor.pid(),
+            addr: baseline.addr,
+            pid: baseline.pid(),
         });
         let nginx = self.nginx.iter().map(|nginx| Rival {
             name: NGINX,
             addr: nginx.addr,
             pid: nginx.pid(),
         });
-        floors.chain(nginx).collect()
+        baselines.chain(nginx).collect()
     }
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::activations::ANSWER_MARK;
+use crate::baseline::udp::BUFFER_BYTES;
 use crate::clock;
-use crate::floor::udp::BUFFER_BYTES;
 use crate::stats::Lags;
 use crate::sys::datagrams::{self, BATCH, Batch};
 
@@ -263,7 +263,7 @@ impl Script for Calls {
             let template = template_of(&self.templates, socket, *number);
             let (start, end) = (template.count_at - 1, template.count_at - 1 + COUNT_DIGITS);
             let call = &template.bytes[1..];
-            // A gateway marks its answers; the floor sends back what it gets.
+            // A gateway marks its answers; the baseline sends back what it gets.
             let echo = answer.strip_prefix(ANSWER_MARK).or_else(|| answer.strip_prefix(b"{"));
             echo.is_some_and(|echo| {
                 echo.len() == call.len()

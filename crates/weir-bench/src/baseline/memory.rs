@@ -1,4 +1,4 @@
-//! The floor of a handshake's cryptography: a server that others wrote, fed from memory, and its primitives alone.
+//! The baseline of a handshake's cryptography: a server that others wrote, fed from memory, and its primitives alone.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::tls::{TlsClient, TlsPlan, TlsVersion, agreed, chain_and_key, provider, roots};
 
-/// The floor, seen from the process that directs it.
+/// The baseline, seen from the process that directs it.
 pub(crate) struct Memory {
     peer: Peer,
 }
@@ -40,7 +40,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) tls: TlsPlan,
 }
 
-/// An order to the floor.
+/// An order to the baseline.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum MemoryOrder {
@@ -52,7 +52,7 @@ enum MemoryOrder {
     Primitives { count: u64 },
 }
 
-/// An answer of the floor.
+/// An answer of the baseline.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum MemoryAnswer {
@@ -80,7 +80,7 @@ pub(crate) struct Primitives {
     pub(crate) key_exchange: Duration,
 }
 
-/// The floor itself.
+/// The baseline itself.
 struct Server {
     config: Arc<ServerConfig>,
     client: TlsClient,
@@ -135,14 +135,14 @@ impl Memory {
 
 fn unexpected(answer: MemoryAnswer) -> anyhow::Error {
     match answer {
-        MemoryAnswer::Failed(why) => anyhow::anyhow!("the floor in memory: {why}"),
+        MemoryAnswer::Failed(why) => anyhow::anyhow!("the baseline in memory: {why}"),
         other @ (MemoryAnswer::Done | MemoryAnswer::Made(_) | MemoryAnswer::Primitives(_)) => {
-            anyhow::anyhow!("the floor in memory said {other:?}")
+            anyhow::anyhow!("the baseline in memory said {other:?}")
         }
     }
 }
 
-/// Runs the floor: orders from standard input, answers on standard output.
+/// Runs the baseline: orders from standard input, answers on standard output.
 pub(crate) fn run(input: impl AsFd, mut output: impl Write) -> Result<()> {
     let mut lines = Lines::default();
     let mut server = None;

@@ -1,4 +1,4 @@
-//! The floor of HTTP/1.1: a responder that finds the end of each head and sends the same bytes; nothing else.
+//! The baseline of HTTP/1.1: a responder that finds the end of each head and sends the same bytes; nothing else.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,12 +18,12 @@ use rustls::{ServerConfig, ServerConnection};
 use super::{EVENTS_MAX, Ear, LISTENER, PATIENCE, READ_BYTES};
 use crate::peer::Peer;
 use crate::process::{Cpus, Pin};
-use crate::protocol::{FloorAnswer, from_hex};
+use crate::protocol::{BaselineAnswer, from_hex};
 use crate::tls::chain_and_key;
 
 /// The options of a bare HTTP server.
 #[derive(Debug, Args)]
-pub(crate) struct HttpFloorArgs {
+pub(crate) struct HttpBaselineArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) listen: SocketAddr,
@@ -75,13 +75,13 @@ const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-le
     date: Sat, 21 Nov 2026 20:00:00 GMT\r\n\r\nHello World";
 
 impl HttpServer {
-    /// Starts `floor NAME ARGUMENTS`.
+    /// Starts `baseline NAME ARGUMENTS`.
     pub(crate) fn start(name: &str, arguments: &[&str], cpus: Option<&Cpus>) -> Result<HttpServer> {
-        let mut peer = Peer::start("floor", &[&[name], arguments].concat(), cpus)?;
+        let mut peer = Peer::start("baseline", &[&[name], arguments].concat(), cpus)?;
         match peer.hear(PATIENCE)? {
-            FloorAnswer::Listening(addr) => Ok(HttpServer { peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
-                bail!("the floor said {other:?}")
+            BaselineAnswer::Listening(addr) => Ok(HttpServer { peer, addr }),
+            other @ (BaselineAnswer::Sent { .. } | BaselineAnswer::Holds(_)) => {
+                bail!("the baseline said {other:?}")
             }
         }
     }
@@ -93,7 +93,7 @@ impl HttpServer {
 }
 
 /// Binds the process, and makes what it speaks TLS with, if it does.
-pub(super) fn prepare(args: &HttpFloorArgs, alpn: &str) -> Result<Option<Arc<ServerConfig>>> {
+pub(super) fn prepare(args: &HttpBaselineArgs, alpn: &str) -> Result<Option<Arc<ServerConfig>>> {
     match &args.pin {
         Pin::Cpus(cpus) => cpus.bind_thread()?,
         Pin::Auto | Pin::None => {}
@@ -115,14 +115,14 @@ fn read(path: &Path) -> Result<String> {
 }
 
 /// Runs the responder until the process is ended.
-pub(crate) fn run(args: &HttpFloorArgs, answer: Option<&str>) -> Result<()> {
+pub(crate) fn run(args: &HttpBaselineArgs, answer: Option<&str>) -> Result<()> {
     let tls = prepare(args, "http/1.1")?;
     let answer = match answer {
         Some(digits) => from_hex(digits).context("an answer that is not hexadecimal")?,
         None => HELLO.to_vec(),
     };
     let (ear, addr) = Ear::listen(args.listen)?;
-    super::answer(&mut io::stdout(), &FloorAnswer::Listening(addr))?;
+    super::answer(&mut io::stdout(), &BaselineAnswer::Listening(addr))?;
     let mut responder = Responder {
         ear,
         tls,

@@ -1,4 +1,4 @@
-//! The floor of a handshake's sockets: accept, exchange the same numbers of bytes, close; no protocol at all.
+//! The baseline of a handshake's sockets: accept, exchange the same numbers of bytes, close; no protocol at all.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -12,17 +12,17 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::{EVENTS_MAX, Ear, INPUT, LISTENER, PATIENCE, READ_BYTES};
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::FloorAnswer;
+use crate::protocol::BaselineAnswer;
 use crate::sys;
 
-/// The floor, seen from the process that directs it.
+/// The baseline, seen from the process that directs it.
 pub(crate) struct Exchange {
     peer: Peer,
     /// Where it listens.
     pub(crate) addr: SocketAddr,
 }
 
-/// The floor itself.
+/// The baseline itself.
 struct Slab {
     ear: Ear,
     conns: Vec<Option<Conn>>,
@@ -44,24 +44,24 @@ impl Exchange {
         let script: Vec<String> = script.iter().map(u64::to_string).collect();
         let mut peer = Peer::start("exchange-process", &["--script", &script.join(",")], cpus)?;
         match peer.hear(PATIENCE)? {
-            FloorAnswer::Listening(addr) => Ok(Exchange { peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
-                bail!("the floor said {other:?}")
+            BaselineAnswer::Listening(addr) => Ok(Exchange { peer, addr }),
+            other @ (BaselineAnswer::Sent { .. } | BaselineAnswer::Holds(_)) => {
+                bail!("the baseline said {other:?}")
             }
         }
     }
 
     /// CPU time it has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        sys::process_cpu(self.peer.pid()).context("cannot read the floor's CPU time")
+        sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }
 }
 
-/// Runs the floor until standard input ends.
+/// Runs the baseline until standard input ends.
 pub(crate) fn run(script: Vec<usize>) -> Result<()> {
     let input = std::io::stdin();
     let (ear, addr) = Ear::open(&input)?;
-    super::answer(&mut std::io::stdout(), &FloorAnswer::Listening(addr))?;
+    super::answer(&mut std::io::stdout(), &BaselineAnswer::Listening(addr))?;
     let buf = vec![0; READ_BYTES];
     let mut slab = Slab { ear, conns: Vec::new(), free: Vec::new(), script, buf };
     let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);

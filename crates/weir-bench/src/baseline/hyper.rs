@@ -1,4 +1,4 @@
-//! The floor of HTTP by a library: hyper and nothing round it, on a runtime of one thread.
+//! The baseline of HTTP by a library: hyper and nothing round it, on a runtime of one thread.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,23 +18,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio_rustls::TlsAcceptor;
 
-use super::http::{HttpFloorArgs, prepare};
-use crate::protocol::FloorAnswer;
+use super::http::{HttpBaselineArgs, prepare};
+use crate::protocol::BaselineAnswer;
 
 /// Runs the server until the process is ended.
-pub(crate) fn run(args: &HttpFloorArgs, h2: bool) -> Result<()> {
+pub(crate) fn run(args: &HttpBaselineArgs, h2: bool) -> Result<()> {
     let tls = prepare(args, if h2 { "h2" } else { "http/1.1" })?;
     let runtime = Builder::new_current_thread().enable_io().build().context("no runtime")?;
     runtime.block_on(serve(args, tls, h2))
 }
 
-async fn serve(args: &HttpFloorArgs, tls: Option<Arc<ServerConfig>>, h2: bool) -> Result<()> {
+async fn serve(args: &HttpBaselineArgs, tls: Option<Arc<ServerConfig>>, h2: bool) -> Result<()> {
     let listener = TcpListener::bind(args.listen).await.context("cannot listen")?;
     let addr = listener.local_addr().context("cannot listen")?;
-    super::answer(&mut io::stdout(), &FloorAnswer::Listening(addr))?;
+    super::answer(&mut io::stdout(), &BaselineAnswer::Listening(addr))?;
     let acceptor = tls.map(TlsAcceptor::from);
     loop {
-        let (socket, _) = listener.accept().await.context("the floor cannot accept")?;
+        let (socket, _) = listener.accept().await.context("the baseline cannot accept")?;
         tokio::spawn(talk(socket, acceptor.clone(), h2));
     }
 }

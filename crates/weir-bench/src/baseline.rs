@@ -1,4 +1,4 @@
-//! The bare floor: a process that does with sockets what must be done and nothing else.
+//! The bare baseline: a process that does with sockets what must be done and nothing else.
 //!
 //! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them when told to, and
 //! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
@@ -25,7 +25,7 @@ use serde::Serialize;
 use crate::lines::Lines;
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::{FloorAnswer, FloorOrder, from_hex, to_hex};
+use crate::protocol::{BaselineAnswer, BaselineOrder, from_hex, to_hex};
 use crate::{clock, sys};
 
 /// How epoll tells of bytes to read.
@@ -37,20 +37,20 @@ pub(crate) enum Trigger {
     Edge,
 }
 
-/// The bare floor, seen from the process that directs it.
-pub(crate) struct Floor {
+/// The bare baseline, seen from the process that directs it.
+pub(crate) struct Baseline {
     peer: Peer,
     /// Where it listens.
     pub(crate) addr: SocketAddr,
 }
 
-/// What a floor listens with: for connections, and for the process that directs it.
+/// What a baseline listens with: for connections, and for the process that directs it.
 struct Ear {
     epoll: OwnedFd,
     listener: OwnedFd,
 }
 
-/// The bare floor itself.
+/// The bare baseline itself.
 struct Slab<W> {
     ear: Ear,
     conns: Vec<Option<OwnedFd>>,
@@ -65,7 +65,7 @@ const INPUT: u64 = u64::MAX - 1;
 const BACKLOG: i32 = 4096;
 const READ_BYTES: usize = 64 << 10;
 const EVENTS_MAX: usize = 512;
-/// Longest wait for an answer of the floor.
+/// Longest wait for an answer of the baseline.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Trigger {
@@ -78,25 +78,25 @@ impl Trigger {
     }
 }
 
-impl Floor {
+impl Baseline {
     /// Starts one.
-    pub(crate) fn start(trigger: Trigger, cpus: Option<&Cpus>) -> Result<Floor> {
-        let mut peer = Peer::start("floor-process", &["--trigger", trigger.name()], cpus)?;
+    pub(crate) fn start(trigger: Trigger, cpus: Option<&Cpus>) -> Result<Baseline> {
+        let mut peer = Peer::start("baseline-process", &["--trigger", trigger.name()], cpus)?;
         match peer.hear(PATIENCE)? {
-            FloorAnswer::Listening(addr) => Ok(Floor { peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
-                anyhow::bail!("the floor said {other:?}")
+            BaselineAnswer::Listening(addr) => Ok(Baseline { peer, addr }),
+            other @ (BaselineAnswer::Sent { .. } | BaselineAnswer::Holds(_)) => {
+                anyhow::bail!("the baseline said {other:?}")
             }
         }
     }
 
     /// Sends a frame on each connection; how many took it whole, how many did not.
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(u64, u64)> {
-        self.peer.say(&FloorOrder::Send { frame: to_hex(frame) })?;
+        self.peer.say(&BaselineOrder::Send { frame: to_hex(frame) })?;
         match self.peer.hear(PATIENCE)? {
-            FloorAnswer::Sent { whole, short } => Ok((whole, short)),
-            other @ (FloorAnswer::Listening(_) | FloorAnswer::Holds(_)) => {
-                anyhow::bail!("the floor said {other:?}")
+            BaselineAnswer::Sent { whole, short } => Ok((whole, short)),
+            other @ (BaselineAnswer::Listening(_) | BaselineAnswer::Holds(_)) => {
+                anyhow::bail!("the baseline said {other:?}")
             }
         }
     }
@@ -105,18 +105,18 @@ impl Floor {
     pub(crate) fn wait_for(&mut self, connections: u64) -> Result<()> {
         let deadline = clock::monotonic() + PATIENCE;
         loop {
-            self.peer.say(&FloorOrder::Count)?;
+            self.peer.say(&BaselineOrder::Count)?;
             let holds = match self.peer.hear(PATIENCE)? {
-                FloorAnswer::Holds(holds) => holds,
-                other @ (FloorAnswer::Listening(_) | FloorAnswer::Sent { .. }) => {
-                    anyhow::bail!("the floor said {other:?}")
+                BaselineAnswer::Holds(holds) => holds,
+                other @ (BaselineAnswer::Listening(_) | BaselineAnswer::Sent { .. }) => {
+                    anyhow::bail!("the baseline said {other:?}")
                 }
             };
             if holds == connections {
                 return Ok(());
             }
             if clock::monotonic() > deadline {
-                anyhow::bail!("the floor holds {holds} connections instead of {connections}");
+                anyhow::bail!("the baseline holds {holds} connections instead of {connections}");
             }
             clock::sleep(Duration::from_millis(20));
         }
@@ -124,7 +124,7 @@ impl Floor {
 
     /// CPU time it has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        sys::process_cpu(self.peer.pid()).context("cannot read the floor's CPU time")
+        sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }
 }
 
@@ -167,7 +167,7 @@ impl Ear {
                 Ok(conn) => conn,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return Err(error).context("the floor cannot accept"),
+                Err(error) => return Err(error).context("the baseline cannot accept"),
             };
             sockopt::set_tcp_nodelay(&conn, true).context("cannot set TCP_NODELAY")?;
             return Ok(Some(conn));
@@ -180,7 +180,7 @@ impl Ear {
     }
 }
 
-/// Runs the floor: orders from standard input, answers on standard output.
+/// Runs the baseline: orders from standard input, answers on standard output.
 pub(crate) fn run(trigger: Trigger) -> Result<()> {
     let input = std::io::stdin();
     let (ear, addr) = Ear::open(&input)?;
@@ -196,7 +196,7 @@ pub(crate) fn run(trigger: Trigger) -> Result<()> {
         lines: Lines::default(),
         output: std::io::stdout(),
     };
-    slab.answer(&FloorAnswer::Listening(addr))?;
+    slab.answer(&BaselineAnswer::Listening(addr))?;
     slab.run(input.as_fd())
 }
 
@@ -253,8 +253,10 @@ impl<W: Write> Slab<W> {
             let answer = match serde_json::from_str(&line)
                 .with_context(|| format!("not an order: {line:?}"))?
             {
-                FloorOrder::Count => FloorAnswer::Holds(self.conns.iter().flatten().count() as u64),
-                FloorOrder::Send { frame } => {
+                BaselineOrder::Count => {
+                    BaselineAnswer::Holds(self.conns.iter().flatten().count() as u64)
+                }
+                BaselineOrder::Send { frame } => {
                     self.send_all(&from_hex(&frame).context("not hexadecimal")?)
                 }
             };
@@ -263,7 +265,7 @@ impl<W: Write> Slab<W> {
         Ok(())
     }
 
-    fn send_all(&self, frame: &[u8]) -> FloorAnswer {
+    fn send_all(&self, frame: &[u8]) -> BaselineAnswer {
         let mut whole = 0;
         let mut short = 0;
         for conn in self.conns.iter().flatten() {
@@ -272,10 +274,10 @@ impl<W: Write> Slab<W> {
                 _ => short += 1,
             }
         }
-        FloorAnswer::Sent { whole, short }
+        BaselineAnswer::Sent { whole, short }
     }
 
-    fn answer(&mut self, answer: &FloorAnswer) -> Result<()> {
+    fn answer(&mut self, answer: &BaselineAnswer) -> Result<()> {
         self::answer(&mut self.output, answer)
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::LocalSet;
 use super::PATIENCE;
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::FloorAnswer;
+use crate::protocol::BaselineAnswer;
 
 /// Such a process, seen from the one that directs it; killed when dropped.
 pub(crate) struct Discard {
@@ -29,8 +29,8 @@ impl Discard {
     pub(crate) fn start(cpus: Option<&Cpus>) -> Result<Discard> {
         let mut peer = Peer::start("discard-process", &[], cpus)?;
         match peer.hear(PATIENCE)? {
-            FloorAnswer::Listening(addr) => Ok(Discard { _peer: peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
+            BaselineAnswer::Listening(addr) => Ok(Discard { _peer: peer, addr }),
+            other @ (BaselineAnswer::Sent { .. } | BaselineAnswer::Holds(_)) => {
                 bail!("the baseline said {other:?}")
             }
         }
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<()> {
         let listener = socket.listen(BACKLOG)?;
         let addr = listener.local_addr()?;
         let datagrams = UdpSocket::bind(addr).await?;
-        super::answer(&mut std::io::stdout(), &FloorAnswer::Listening(addr))?;
+        super::answer(&mut std::io::stdout(), &BaselineAnswer::Listening(addr))?;
         let buf: Buffer = Rc::new(RefCell::new(vec![0; READ_BYTES]));
         tokio::select! {
             () = accept(&listener, &buf) => {}

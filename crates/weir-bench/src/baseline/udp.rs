@@ -1,4 +1,4 @@
-//! The floors of datagrams: processes that send back whatever comes, and do nothing else.
+//! The baselines of datagrams: processes that send back whatever comes, and do nothing else.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -11,10 +11,10 @@ use clap::ValueEnum;
 use super::PATIENCE;
 use crate::peer::Peer;
 use crate::process::Cpus;
-use crate::protocol::FloorAnswer;
+use crate::protocol::BaselineAnswer;
 use crate::sys::{self, datagrams};
 
-/// How a floor receives and sends.
+/// How a baseline receives and sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Style {
     /// In batches: `recvmmsg` and `sendmmsg`.
@@ -23,8 +23,8 @@ pub(crate) enum Style {
     Single,
 }
 
-/// A floor, seen from the process that directs it.
-pub(crate) struct Floor {
+/// A baseline, seen from the process that directs it.
+pub(crate) struct Baseline {
     peer: Peer,
     /// Where it listens.
     pub(crate) addr: SocketAddr,
@@ -40,25 +40,25 @@ impl Style {
     }
 }
 
-impl Floor {
+impl Baseline {
     /// Starts one.
-    pub(crate) fn start(style: Style, cpus: Option<&Cpus>) -> Result<Floor> {
+    pub(crate) fn start(style: Style, cpus: Option<&Cpus>) -> Result<Baseline> {
         let mut peer = Peer::start("udp-process", &["--style", style.name()], cpus)?;
         match peer.hear(PATIENCE)? {
-            FloorAnswer::Listening(addr) => Ok(Floor { peer, addr }),
-            other @ (FloorAnswer::Sent { .. } | FloorAnswer::Holds(_)) => {
-                bail!("the floor said {other:?}")
+            BaselineAnswer::Listening(addr) => Ok(Baseline { peer, addr }),
+            other @ (BaselineAnswer::Sent { .. } | BaselineAnswer::Holds(_)) => {
+                bail!("the baseline said {other:?}")
             }
         }
     }
 
     /// CPU time it has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        sys::process_cpu(self.peer.pid()).context("cannot read the floor's CPU time")
+        sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }
 }
 
-/// Runs the floor until it is killed: a thread and a socket for each processor, as the server has.
+/// Runs the baseline until it is killed: a thread and a socket for each processor, as the server has.
 pub(crate) fn run(style: Style) -> Result<()> {
     let threads = Cpus::allowed(None)?.count();
     let first = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -67,12 +67,12 @@ pub(crate) fn run(style: Style) -> Result<()> {
     for _ in 1..threads {
         sockets.push(socket(addr)?);
     }
-    super::answer(&mut std::io::stdout(), &FloorAnswer::Listening(addr))?;
+    super::answer(&mut std::io::stdout(), &BaselineAnswer::Listening(addr))?;
     thread::scope(|scope| {
         let threads: Vec<_> =
             sockets.iter().map(|socket| scope.spawn(move || echo(style, socket))).collect();
         threads.into_iter().try_for_each(|thread| {
-            thread.join().map_err(|_| anyhow!("a thread of the floor panicked"))?
+            thread.join().map_err(|_| anyhow!("a thread of the baseline panicked"))?
         })
     })
 }

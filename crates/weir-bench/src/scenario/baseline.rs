@@ -1,21 +1,21 @@
-//! `floor`: what the machine can do at best, without any gateway.
+//! `baseline`: what the machine can do at best, without any gateway.
 
 use anyhow::{Result, bail};
 
 use super::broadcast::merged;
-use super::{FloorSet, Round, Setup, arrival_of};
-use crate::cli::FloorArgs;
+use super::{BaselineSet, Round, Setup, arrival_of};
+use crate::baseline::Trigger;
+use crate::cli::BaselineArgs;
 use crate::clock;
-use crate::floor::Trigger;
 use crate::payload::Header;
 use crate::protocol::to_hex;
-use crate::publish::{FloorSink, Published, Schedule, frame_of};
+use crate::publish::{BaselineSink, Published, Schedule, frame_of};
 use crate::report::Report;
 use crate::stats::median;
 use crate::worker::topic;
 
 /// Runs the scenario.
-pub(crate) fn run(args: &FloorArgs, report: &mut Report) -> Result<()> {
+pub(crate) fn run(args: &BaselineArgs, report: &mut Report) -> Result<()> {
     let load = &args.load;
     let setup = Setup::new(&args.run, None, true)?;
     let triggers =
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &FloorArgs, report: &mut Report) -> Result<()> {
     report.set("rate", load.rate);
     let mut sets = Vec::new();
     for trigger in &triggers {
-        sets.push(setup.floor(*trigger, load.connections, load.size, &setup.topic_prefix)?);
+        sets.push(setup.baseline(*trigger, load.connections, load.size, &setup.topic_prefix)?);
     }
     let messages = load.messages_per_round();
     let mut sends = Vec::new();
@@ -80,19 +80,33 @@ pub(crate) fn run(args: &FloorArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The floor sends to all connections.
-fn send(set: &mut FloorSet, rate: f64, messages: u32, size: usize, prefix: &str) -> Result<Round> {
-    let FloorSet { floors, workers, seqs } = set;
-    let mut sink = FloorSink { floors, topic: topic(prefix, 0), frame_bytes: None };
-    Round::run(workers, &mut sink, seqs, (rate, messages, size), |sink| FloorSet::cpu(sink.floors))
+/// The baseline sends to all connections.
+fn send(
+    set: &mut BaselineSet,
+    rate: f64,
+    messages: u32,
+    size: usize,
+    prefix: &str,
+) -> Result<Round> {
+    let BaselineSet { baselines, workers, seqs } = set;
+    let mut sink = BaselineSink { baselines, topic: topic(prefix, 0), frame_bytes: None };
+    Round::run(workers, &mut sink, seqs, (rate, messages, size), |sink| {
+        BaselineSet::cpu(sink.baselines)
+    })
 }
 
-/// Each connection sends and the floor sends back.
-fn echo(set: &mut FloorSet, rate: f64, messages: u32, size: usize, prefix: &str) -> Result<Round> {
-    let FloorSet { floors, workers, seqs } = set;
-    let [seq] = &mut seqs[..] else { bail!("a floor has one stream") };
+/// Each connection sends and the baseline sends back.
+fn echo(
+    set: &mut BaselineSet,
+    rate: f64,
+    messages: u32,
+    size: usize,
+    prefix: &str,
+) -> Result<Round> {
+    let BaselineSet { baselines, workers, seqs } = set;
+    let [seq] = &mut seqs[..] else { bail!("a baseline has one stream") };
     workers.begin()?;
-    let before = FloorSet::cpu(floors)?;
+    let before = BaselineSet::cpu(baselines)?;
     let schedule = Schedule { start: clock::monotonic(), rate, count: messages, size };
     let mut text = String::new();
     for number in 0..messages {
@@ -103,6 +117,6 @@ fn echo(set: &mut FloorSet, rate: f64, messages: u32, size: usize, prefix: &str)
     }
     clock::sleep_until(schedule.start + schedule.length());
     let totals = workers.collect(&arrival_of(&[*seq], false))?;
-    let cpu = FloorSet::cpu(floors)?.saturating_sub(before);
+    let cpu = BaselineSet::cpu(baselines)?.saturating_sub(before);
     Ok(Round { published: Published::default(), totals, cpu })
 }
