@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, listen, recv, send, sockopt};
 use serde::Serialize;
 
-use crate::lines::Lines;
 use crate::peer::Peer;
+use crate::peer::lines::Lines;
 use crate::process::Cpus;
 use crate::protocol::{BaselineAnswer, BaselineOrder, from_hex, to_hex};
 use crate::{clock, sys};

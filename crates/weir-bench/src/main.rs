@@ -1,15 +1,21 @@
-//! The program `weir-bench`: measures a gateway from outside, over the wire, and the machine's own baseline beside it.
+//! The program `weir-bench`: measures a gateway, and next to it a baseline on the same machine.
+//!
+//! Begin with `scenario/`: one file each starts the servers, directs the load and fills the report.
+//! - `run` carries out a command; `cli` and `report` are its input and output: they measure nothing.
+//! - `spawn` starts `weir` and other servers, `embedded` hosts a gateway through the public library;
+//!   neither makes load. `http` and `metrics` ask the admin API, `publish` publishes there.
+//! - `worker` holds the client sockets, `workers` directs it, `attack` attacks: they know no scenario.
+//! - `baseline` does the same work with nothing around it, and contains no code of the gateway.
+//! - `protocol` and `peer` are what the processes say to each other; `payload`, `activations` and
+//!   `stages` what is sent and checked, without I/O. `sys` has the only unsafe code.
 
 mod activations;
 mod attack;
 mod baseline;
 mod cli;
 mod clock;
-mod credentials;
 mod embedded;
-mod forms;
 mod http;
-mod lines;
 mod metrics;
 mod payload;
 mod peer;
@@ -17,6 +23,7 @@ mod process;
 mod protocol;
 mod publish;
 mod report;
+mod run;
 mod scenario;
 mod spawn;
 mod stages;
@@ -26,155 +33,6 @@ mod tls;
 mod worker;
 mod workers;
 
-use std::io::Write;
-use std::os::fd::AsFd;
-use std::process::ExitCode;
-
-use anyhow::{Context, Result};
-use clap::Parser;
-use rustix::process::{Signal, set_parent_process_death_signal};
-
-use cli::{BaselineArgs, Cli, Command, HttpBaseline, Process};
-use report::Report;
-use worker::Worker;
-
-fn main() -> ExitCode {
-    match run(Cli::parse().command) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs one subcommand; whether all was well.
-fn run(command: Command) -> Result<bool> {
-    process::raise_open_files()?;
-    match command {
-        Command::Idle(args) => {
-            present(args.run.json, Report::new("idle"), |report| scenario::idle::run(&args, report))
-        }
-        Command::Broadcast(args) => present(args.run.json, Report::new("broadcast"), |report| {
-            scenario::broadcast::run(&args, report)
-        }),
-        Command::Stall(args) => present(args.run.json, Report::new("stall"), |report| {
-            scenario::stall::run(&args, report)
-        }),
-        Command::Echo(args) => {
-            present(args.run.json, Report::new("echo"), |report| scenario::echo::run(&args, report))
-        }
-        Command::Room(args) => {
-            present(args.run.json, Report::new("room"), |report| scenario::room::run(&args, report))
-        }
-        Command::Resume(args) => present(args.run.json, Report::new("resume"), |report| {
-            scenario::resume::run(&args, report)
-        }),
-        Command::Churn(args) => present(args.run.json, Report::new("churn"), |report| {
-            scenario::churn::run(&args, report)
-        }),
-        Command::Priorities(args) => present(args.run.json, Report::new("priorities"), |report| {
-            scenario::priorities::run(&args, report)
-        }),
-        Command::Conflate(args) => present(args.run.json, Report::new("conflate"), |report| {
-            scenario::conflate::run(&args, report)
-        }),
-        Command::Handshake(args) => present(args.run.json, Report::new("handshake"), |report| {
-            scenario::handshake::run(&args, report)
-        }),
-        Command::Storm(args) => present(args.run.json, Report::new("storm"), |report| {
-            scenario::storm::run(&args, report)
-        }),
-        Command::Siege(args) => present(args.run.json, Report::new("siege"), |report| {
-            scenario::siege::run(&args, report)
-        }),
-        Command::Http(args) => {
-            present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
-        }
-        Command::Publish(args) => present(args.run.json, Report::new("publish"), |report| {
-            scenario::publish::run(&args, report)
-        }),
-        Command::Udp(args) => {
-            present(args.run.json, Report::new("udp"), |report| scenario::udp::run(&args, report))
-        }
-        Command::Activate(args) => present(args.run.json, Report::new("activate"), |report| {
-            scenario::activate::run(&args, report)
-        }),
-        Command::Stages(args) => present(args.run.json, Report::new("stages"), |report| {
-            scenario::stages::run(&args, report)
-        }),
-        Command::Baseline(BaselineArgs { server: Some(server), .. }) => {
-            answer_bare(server)?;
-            Ok(true)
-        }
-        Command::Baseline(args) => present(args.run.json, Report::new("baseline"), |report| {
-            scenario::baseline::run(&args, report)
-        }),
-        Command::Process(process) => {
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .context("cannot ask to die with the parent")?;
-            serve(process)?;
-            Ok(true)
-        }
-    }
-}
-
-/// Is a bare HTTP server until it is ended.
-fn answer_bare(server: HttpBaseline) -> Result<()> {
-    match server {
-        HttpBaseline::HttpEpoll { server, answer } => {
-            baseline::http::run(&server, answer.as_deref())
-        }
-        HttpBaseline::HttpHyper { server, h2 } => baseline::hyper::run(&server, h2),
-    }
-}
-
-/// Is one of the bench's own processes until its work is done.
-fn serve(process: Process) -> Result<()> {
-    match process {
-        Process::Worker => {
-            let input = std::io::stdin()
-                .as_fd()
-                .try_clone_to_owned()
-                .context("cannot take standard input")?;
-            Worker::new(input, std::io::stdout())?.run()
-        }
-        Process::Attack => attack::run(),
-        Process::Discard => baseline::discard::run(),
-        Process::Udp { style } => baseline::udp::run(style),
-        Process::Exchange { script } => baseline::exchange::run(script),
-        Process::Memory => baseline::memory::run(std::io::stdin(), std::io::stdout()),
-        Process::Gateway => embedded::run(),
-        Process::Baseline { trigger } => baseline::run(trigger),
-    }
-}
-
-/// Runs a scenario and writes its report, whatever became of it; whether all was well.
-fn present(
-    json: bool,
-    mut report: Report,
-    scenario: impl FnOnce(&mut Report) -> Result<()>,
-) -> Result<bool> {
-    spawn::clean_up_on_signals()?;
-    let result = scenario(&mut report);
-    workers::end_progress();
-    if let Err(error) = result {
-        report.fail(format!("{error:#}"));
-    }
-    report.close();
-    let mut out = std::io::stdout().lock();
-    report.write_table(&mut out)?;
-    if json {
-        writeln!(out, "{}", serde_json::to_string(&report)?)?;
-    }
-    for error in report.errors() {
-        complain(error);
-    }
-    Ok(report.is_ok())
-}
-
-#[expect(clippy::print_stderr, reason = "the last word of a program that failed")]
-fn complain(error: &str) {
-    eprintln!("weir-bench: {error}");
+fn main() -> std::process::ExitCode {
+    run::main()
 }

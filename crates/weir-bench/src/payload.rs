@@ -2,13 +2,13 @@
 //!
 //! A payload is ASCII: 8 hexadecimal digits of stream, 8 of sequence number, 16 of time, then letters.
 
+pub(crate) mod forms;
+
 use std::fmt::Write;
 use std::rc::Rc;
 
 use weir_wire::format::Format;
 use weir_wire::hot::{FromServer, Push};
-
-use crate::forms::body;
 
 /// Bytes before the pattern: the least size of a payload.
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -107,7 +107,7 @@ impl Verifier {
             return Ok(Some(Rc::clone(known)));
         }
         let mut headers = Vec::new();
-        let last_offset = messages_in(&body(form, message)?, |push| {
+        let last_offset = messages_in(&forms::body(form, message)?, |push| {
             headers.push(self.check_message(form, stream, topic, push)?);
             Ok(())
         })?;

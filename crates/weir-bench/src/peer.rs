@@ -1,5 +1,7 @@
 //! The bench's own processes, seen from the one that directs them.
 
+pub(crate) mod lines;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};

@@ -15,11 +15,11 @@ use toml::{Table, Value};
 
 use crate::activations::Activations;
 use crate::cli::TargetArgs;
-use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::process::{Cpus, pid_of};
 use crate::report::Report;
+use crate::tls::credentials::Credentials;
 use crate::{clock, sys};
 
 pub(crate) use databases::Beside;

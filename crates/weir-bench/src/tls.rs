@@ -1,5 +1,7 @@
 //! The client's side of TLS: what is offered, what is believed, and tickets for coming back.
 
+pub(crate) mod credentials;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PATIENCE;
 use crate::clock::duration;
-use crate::lines::Lines;
 use crate::peer::Peer;
+use crate::peer::lines::Lines;
 use crate::process::Cpus;
 use crate::tls::{TlsClient, TlsPlan, TlsVersion, agreed, chain_and_key, provider, roots};
 
@@ -315,7 +315,7 @@ const ROUND_TRIPS_MAX: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, KeyKind};
+    use crate::tls::credentials::{Credentials, KeyKind};
 
     fn server(kind: KeyKind, version: TlsVersion) -> Server {
         let made = Credentials::make(kind, "localhost").unwrap();

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::credentials::{Credentials, KeyKind};
+use crate::tls::credentials::{Credentials, KeyKind};
 use crate::tls::{ALPN, TlsPlan, TlsVersion, version_of};
 
 /// Whether and how devices speak TLS.

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 
 use super::server::{START_TIMEOUT, Server, free_port, scratch_directory};
 use crate::clock;
-use crate::credentials::Credentials;
 use crate::process::Cpus;
+use crate::tls::credentials::Credentials;
 
 /// An nginx of our own; killed, and its directory removed, when dropped.
 pub(crate) struct Nginx {

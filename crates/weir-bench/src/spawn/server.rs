@@ -15,8 +15,8 @@ use rustix::process::{Signal, kill_process};
 use toml::Table;
 
 use crate::activations::Activations;
-use crate::credentials::Credentials;
 use crate::process::{Cpus, pid_of};
+use crate::tls::credentials::Credentials;
 use crate::{clock, sys};
 
 /// A directory with certificates; removed when dropped.

@@ -9,7 +9,7 @@ use super::conn::{Conn, Phase};
 use super::keys::Keys;
 use super::room::{Room, Taken};
 use crate::clock;
-use crate::forms::{self, Piece};
+use crate::payload::forms::{self, Piece};
 use crate::payload::{Header, Verifier};
 use crate::protocol::{Check, Tally};
 use crate::stats::Lags;

@@ -38,7 +38,7 @@ use publishing::Publishing;
 use wire::{Inbox, Received, Wire};
 
 use crate::clock;
-use crate::lines::Lines;
+use crate::peer::lines::Lines;
 use crate::protocol::{Answer, Check, Collect, OpenPlan, Order, Reading, Tally, from_hex};
 use crate::tls::{TlsClient, TlsPlan};
 

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::baseline::http::HttpServer;
 use crate::cli::HttpArgs;
-use crate::credentials::Credentials;
 use crate::process::Cpus;
 use crate::protocol::to_hex;
 use crate::spawn::{Nginx, Scratch};
+use crate::tls::credentials::Credentials;
 
 /// All of them; ended when dropped.
 pub(super) struct Rivals {

@@ -9,8 +9,8 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use weir_wire::v1::Pong;
 
 use super::*;
-use crate::credentials::{Credentials, KeyKind};
 use crate::protocol::{ChurnPlan, ChurnTally, EchoPlan, Ways};
+use crate::tls::credentials::{Credentials, KeyKind};
 use crate::tls::{TlsPlan, TlsVersion, chain_and_key, roots};
 
 /// A server that welcomes, pushes one message to whoever subscribes, and answers pings.
