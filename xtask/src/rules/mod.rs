@@ -8,6 +8,7 @@ mod floors;
 mod folders;
 mod graph;
 mod history;
+mod lexicon;
 mod licences;
 mod manifests;
 mod modules;
@@ -94,6 +95,7 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(floors::check(files));
     findings.extend(folders::check(files));
     findings.extend(circles::check(files));
+    findings.extend(lexicon::check(files));
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
         findings.extend(history::check(root)?);

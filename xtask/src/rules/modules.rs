@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::File;
-use super::source::{code, is_word, product};
+use super::source::{code, is_word, product, tokens};
 
 /// Where a module is: its names below the crate.
 pub(super) type ModulePath = Vec<String>;
@@ -315,23 +315,6 @@ impl<'a> Reader<'a> {
     fn token(&self, further: usize) -> &'a str {
         self.tokens.get(self.at + further).map_or("", |(token, _)| token)
     }
-}
-
-fn tokens(code: &str) -> Vec<(&str, usize)> {
-    let mut tokens = Vec::new();
-    for (line, number) in code.lines().zip(1..) {
-        let mut rest = line.trim_start();
-        while let Some(first) = rest.chars().next() {
-            let bytes = match first {
-                _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-                _ if rest.starts_with("::") => 2,
-                _ => first.len_utf8(),
-            };
-            tokens.push((&rest[..bytes], number));
-            rest = rest[bytes..].trim_start();
-        }
-    }
-    tokens
 }
 
 fn is_name(token: &str) -> bool {

@@ -54,6 +54,24 @@ pub(super) fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
     code.lines().zip(1..).filter(|(line, _)| holds(line)).map(|(_, number)| number).collect()
 }
 
+/// Words, `::`, and single characters, each with its line.
+pub(super) fn tokens(code: &str) -> Vec<(&str, usize)> {
+    let mut tokens = Vec::new();
+    for (line, number) in code.lines().zip(1..) {
+        let mut rest = line.trim_start();
+        while let Some(first) = rest.chars().next() {
+            let bytes = match first {
+                _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+                _ if rest.starts_with("::") => 2,
+                _ => first.len_utf8(),
+            };
+            tokens.push((&rest[..bytes], number));
+            rest = rest[bytes..].trim_start();
+        }
+    }
+    tokens
+}
+
 struct Scanner<'a> {
     rest: &'a str,
     code: String,
