@@ -2,6 +2,7 @@
 
 mod changes;
 mod file;
+mod fold;
 mod identity;
 mod index;
 mod queue;

@@ -136,7 +136,7 @@ pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
     if known != *fingerprint {
         return Err(OpenError::OtherSecrets(path.into()));
     }
-    let recent = Recent::read(&writer).map_err(|error| failed(path, &error))?;
+    let recent = tables::recent(&writer).map_err(|error| failed(path, &error))?;
     let devices = tables::count(&reader).map_err(|error| failed(path, &error))?;
     let unseen = |source| OpenError::Unwritable { path: path.into(), source };
     let identity = Identity::new(path, &lock.path).map_err(unseen)?;

@@ -307,8 +307,21 @@ pub(super) fn count(conn: &Connection) -> Result<u64> {
     conn.prepare_cached("SELECT devices FROM counts")?.query_row([], |row| unsigned(row, 0))
 }
 
+/// What both threads know beside the file, read from it.
+pub(super) fn recent(conn: &Connection) -> Result<Recent> {
+    let recent = Recent::new(changes(conn)?);
+    let changes = recent.changes();
+    each_token(conn, |device, token| {
+        if !changes.contains_key(&device) {
+            recent.index.add(&token, device);
+        }
+    })?;
+    drop(changes);
+    Ok(recent)
+}
+
 /// The last change of each device whose row is not as new.
-pub(super) fn changes(conn: &Connection) -> Result<Changes> {
+fn changes(conn: &Connection) -> Result<Changes> {
     let mut select = conn.prepare(
         "SELECT c.device, c.state, c.activated, c.generation, c.token, c.token_end, c.previous,
              c.previous_end
@@ -331,7 +344,7 @@ pub(super) fn changes(conn: &Connection) -> Result<Changes> {
 }
 
 /// Each token that stands in a device's row.
-pub(super) fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> Result<()> {
+fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> Result<()> {
     let mut select =
         conn.prepare("SELECT id, token, previous FROM devices WHERE token NOT NULL")?;
     let mut rows = select.query([])?;

@@ -210,7 +210,7 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     }
     let tokens = || -> usize {
         let file = rusqlite::Connection::open(directory.path().join("devices.db")).unwrap();
-        Recent::read(&file).unwrap().index.len()
+        tables::recent(&file).unwrap().index.len()
     };
     assert_eq!((store.recent.index.len(), tokens()), (2, 2), "those that the device knows");
     // The same in one batch.

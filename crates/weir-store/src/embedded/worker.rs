@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use rusqlite::{Connection, ErrorCode};
 use tracing::warn;
 
-use super::changes::{Fold, Recent};
+use super::changes::Recent;
+use super::fold::Fold;
 use super::identity::Identity;
 use super::queue::{Job, Queue};
 use super::tables::Tables;
