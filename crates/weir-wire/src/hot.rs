@@ -12,9 +12,9 @@ mod from_server;
 use crate::fields::{self, Field, Fields};
 use crate::{PING_BYTES_MAX, WireError, frame};
 
-pub use batch::{Batch, Messages, encode_batch_frames};
+pub use batch::encode_batch_frames;
 pub use from_device::{FromDevice, Publish};
-pub use from_server::{FromServer, Push};
+pub use from_server::{Batch, FromServer, Messages, Push};
 
 /// The content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,6 @@ const FILES_MAX: &[(&str, usize)] = &[
     ("crates/weir-client/src/", 2),
     ("crates/weir-engine/src/", 14),
     ("crates/weir-server/src/", 10),
-    ("crates/weir-wire/src/", 2),
     ("tests/src/", 3),
 ];
 

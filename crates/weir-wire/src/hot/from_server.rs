@@ -41,6 +41,34 @@ pub struct Push<'a> {
     pub sender: u64,
 }
 
+/// `Batch`, borrowed.
+///
+/// Shape: the messages stay encoded until [`Batch::messages`] reads them, one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch<'a> {
+    /// Topic name, of every message in it.
+    pub topic: &'a str,
+    /// Offset of the first message.
+    pub first_offset: u64,
+    /// Offset of the last message.
+    pub last_offset: u64,
+    message_count: usize,
+    /// The whole message that holds it; more than one occurrence of the batch merges.
+    body: &'a [u8],
+}
+
+/// The messages of a [`Batch`], in order.
+///
+/// Shape: an iterator of [`Push`], each with the batch's topic; an error is the last item.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    topic: &'a str,
+    /// What stands behind `batch` in the whole message.
+    rest: Fields<'a>,
+    /// What is unread of one occurrence of the batch.
+    batch: Fields<'a>,
+}
+
 impl<'a> FromServer<'a> {
     /// Decodes the body of a frame, as far as its kind is one of those here.
     ///
@@ -138,7 +166,7 @@ impl<'a> Push<'a> {
     }
 
     /// Reads the fields of one occurrence over those of an earlier one.
-    pub(super) fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+    fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
         let mut content = self.content();
         while let Some(field) = fields.next()? {
             match u8::try_from(field.number) {
@@ -168,4 +196,90 @@ impl<'a> Push<'a> {
         offset: 0,
         sender: 0,
     };
+}
+
+impl<'a> Batch<'a> {
+    /// Decodes the body of a frame; `None` if the `ServerMessage` is of another kind.
+    ///
+    /// The messages are counted, but what they hold is not looked at: [`Batch::messages`] does that.
+    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass over the fields that are not within messages, no
+    /// allocation.
+    pub fn decode(body: &'a [u8]) -> Result<Option<Batch<'a>>, WireError> {
+        match FromServer::decode(body)? {
+            FromServer::Batch(batch) => Ok(Some(batch)),
+            FromServer::Push(_)
+            | FromServer::Pong { .. }
+            | FromServer::Other
+            | FromServer::Unknown => Ok(None),
+        }
+    }
+
+    /// How many messages it holds.
+    pub fn message_count(&self) -> usize {
+        self.message_count
+    }
+
+    /// The messages, each decoded when it is its turn; whatever topic one names itself, it is the batch's.
+    ///
+    /// Errors: [`WireError::MessageMalformed`] for a message, and nothing after it.
+    /// Cost: one pass, no allocation.
+    pub fn messages(&self) -> Messages<'a> {
+        Messages { topic: self.topic, rest: Fields::new(self.body), batch: Fields::new(&[]) }
+    }
+
+    /// A batch in `body` of which nothing has been read.
+    fn empty(body: &'a [u8]) -> Batch<'a> {
+        Batch { topic: "", first_offset: 0, last_offset: 0, message_count: 0, body }
+    }
+
+    /// Reads the fields of one occurrence over those of an earlier one.
+    fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
+        while let Some(field) = fields.next()? {
+            match u8::try_from(field.number) {
+                Ok(BATCH_TOPIC) => self.topic = field.text()?,
+                Ok(BATCH_FIRST_OFFSET) => self.first_offset = field.uint64()?,
+                Ok(BATCH_LAST_OFFSET) => self.last_offset = field.uint64()?,
+                Ok(BATCH_MESSAGES) => {
+                    field.bytes()?;
+                    self.message_count += 1;
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Messages<'a> {
+    fn next_message(&mut self) -> Result<Option<Push<'a>>, WireError> {
+        loop {
+            while let Some(field) = self.batch.next()? {
+                if field.number == u32::from(BATCH_MESSAGES) {
+                    let mut push = Push::EMPTY;
+                    push.merge(Fields::embedded(field.bytes()?, MESSAGE_DEPTH))?;
+                    return Ok(Some(Push { topic: self.topic, ..push }));
+                }
+            }
+            match self.rest.next()? {
+                None => return Ok(None),
+                Some(field) if field.number == u32::from(SERVER_BATCH) => {
+                    self.batch = Fields::embedded(field.bytes()?, KIND_DEPTH);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Push<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_message();
+        if next.is_err() {
+            self.rest = Fields::new(&[]);
+            self.batch = Fields::new(&[]);
+        }
+        next.transpose()
+    }
 }
