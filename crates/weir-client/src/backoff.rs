@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use weir_wire::Advice;
 
-use crate::{Advice, ClientError, Goodbye};
+use crate::{ClientError, Goodbye};
 
 /// Delays between attempts to connect: doubling, jittered, and never shorter than what the server asked for.
 ///
@@ -20,6 +21,41 @@ use crate::{Advice, ClientError, Goodbye};
 ///
 /// The first step is `min`; each next one is twice as long, up to `max`. Call [`Backoff::handle_lasted`] before
 /// asking for the delay after a connection: otherwise the steps only grow.
+///
+/// The loop that connects again, and goes on where the connection before ended:
+///
+/// ```no_run
+/// # use weir_client::{Backoff, Client, Event, Options};
+/// # async fn run() {
+/// let mut options = Options::device("thermometer-7").topic("weather");
+/// let mut backoff = Backoff::default();
+/// loop {
+///     let delay = match Client::connect("127.0.0.1:7070", options.clone()).await {
+///         Ok(mut client) => {
+///             let since = std::time::Instant::now();
+///             let delay = loop {
+///                 let next = client.next().await;
+///                 backoff.handle_lasted(since.elapsed());
+///                 match next {
+///                     Ok(Some(Event::Goodbye(goodbye))) => break backoff.after_goodbye(&goodbye),
+///                     Ok(Some(Event::Subscribed(told))) if told.recovered => {
+///                         println!("{}: all that was missed follows", told.topic);
+///                     }
+///                     Ok(Some(event)) => println!("{event:?}"),
+///                     Ok(None) => break Some(backoff.after_close()),
+///                     Err(error) => break backoff.after_error(&error),
+///                 }
+///             };
+///             options.topics = client.positions();
+///             delay
+///         }
+///         Err(error) => backoff.after_error(&error),
+///     };
+///     let Some(delay) = delay else { break };
+///     tokio::time::sleep(delay).await;
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,

@@ -15,53 +15,19 @@
 //! # }
 //! ```
 //!
-//! A [`Client`] is one connection and nothing else: no task of its own, no thread, no hidden reconnect. What keeps the
-//! connection alive happens inside [`Client::next`], which therefore wants to be polled. Coming back after an end is
-//! the caller's loop, with [`Backoff`] for how long to wait and [`Client::positions`] for where to go on:
+//! | part | holds |
+//! |---|---|
+//! | `client` | begin here: [`Client`], one connection |
+//! | `options` | what a connection begins with: [`Options`] |
+//! | `event` | what arrives, and what is published: [`Event`], [`Publication`] |
+//! | `positions` | how far each topic has been read |
+//! | `backoff` | how long to wait before the next connection: [`Backoff`] |
+//! | `tls` | which servers to trust: [`TlsOptions`] |
+//! | `buffer` | received bytes until they are a frame |
+//! | `error` | why an operation failed: [`ClientError`] |
 //!
-//! ```no_run
-//! # use weir_client::{Backoff, Client, Event, Options};
-//! # async fn run() {
-//! let mut options = Options::device("thermometer-7").topic("weather");
-//! let mut backoff = Backoff::default();
-//! loop {
-//!     let delay = match Client::connect("127.0.0.1:7070", options.clone()).await {
-//!         Ok(mut client) => {
-//!             let since = std::time::Instant::now();
-//!             let delay = loop {
-//!                 let next = client.next().await;
-//!                 backoff.handle_lasted(since.elapsed());
-//!                 match next {
-//!                     Ok(Some(Event::Goodbye(goodbye))) => break backoff.after_goodbye(&goodbye),
-//!                     Ok(Some(Event::Subscribed(told))) if told.recovered => {
-//!                         println!("{}: all that was missed follows", told.topic);
-//!                     }
-//!                     Ok(Some(event)) => println!("{event:?}"),
-//!                     Ok(None) => break Some(backoff.after_close()),
-//!                     Err(error) => break backoff.after_error(&error),
-//!                 }
-//!             };
-//!             options.topics = client.positions();
-//!             delay
-//!         }
-//!         Err(error) => backoff.after_error(&error),
-//!     };
-//!     let Some(delay) = delay else { break };
-//!     tokio::time::sleep(delay).await;
-//! }
-//! # }
-//! ```
-//!
-//! With TLS, [`Options::tls`] says whom to believe:
-//!
-//! ```no_run
-//! # fn options() -> Result<weir_client::Options, Box<dyn std::error::Error>> {
-//! # use weir_client::{Options, TlsOptions};
-//! let tls = TlsOptions::new("gateway.example", &std::fs::read("ca.pem")?)?;
-//! let options = Options::device("thermometer-7").tls(tls);
-//! # Ok(options)
-//! # }
-//! ```
+//! The client has no task and no thread of its own, and never reconnects by itself. [`Client::next`] keeps the
+//! connection alive, so the program must poll it. [`Backoff`] shows the loop that connects again.
 #![forbid(unsafe_code)]
 
 mod backoff;

@@ -21,6 +21,15 @@ use tokio_rustls::client::TlsStream;
 /// Shape: copies share one configuration, and with it the sessions that servers let one resume: connecting again with
 /// the same options, or copies of them, spares the server a full handshake.
 /// Limits: 256 sessions are kept.
+///
+/// ```no_run
+/// # fn options() -> Result<weir_client::Options, Box<dyn std::error::Error>> {
+/// # use weir_client::{Options, TlsOptions};
+/// let tls = TlsOptions::new("gateway.example", &std::fs::read("ca.pem")?)?;
+/// let options = Options::device("thermometer-7").tls(tls);
+/// # Ok(options)
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct TlsOptions {
     roots: Arc<RootCertStore>,

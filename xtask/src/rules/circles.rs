@@ -14,7 +14,6 @@ use super::{File, Finding};
 const FILES_MAX: &[(&str, usize)] = &[
     ("crates/weir/src/", 80),
     ("crates/weir-bench/src/", 2),
-    ("crates/weir-client/src/", 2),
     ("crates/weir-engine/src/", 14),
     ("crates/weir-server/src/", 10),
     ("tests/src/", 3),
