@@ -11,6 +11,7 @@ mod history;
 mod lexicon;
 mod licences;
 mod manifests;
+mod maps;
 mod modules;
 mod rust;
 mod sizes;
@@ -95,6 +96,7 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(floors::check(files));
     findings.extend(folders::check(files));
     findings.extend(circles::check(files));
+    findings.extend(maps::check(files));
     findings.extend(lexicon::check(files));
     findings.extend(licences::check(files, metadata)?);
     if *has_git {

@@ -42,6 +42,14 @@ enum Kind {
     Import(Option<String>),
 }
 
+/// The folders that hold a `lib.rs` or a `main.rs`.
+pub(super) fn roots(files: &[File]) -> BTreeSet<&str> {
+    let paths = files.iter().map(|file| file.path.as_str());
+    let roots =
+        paths.filter_map(|path| path.strip_suffix("lib.rs").or(path.strip_suffix("main.rs")));
+    roots.filter(|root| root.ends_with("/src/")).collect()
+}
+
 /// A path that leads to another module.
 pub(super) struct Use<'a> {
     pub(super) from: &'a File,
@@ -331,3 +339,15 @@ const DEFINING: [&str; 10] =
 
 /// Re-exports of re-exports that a path is followed through.
 const HOPS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_crate_is_looked_at() {
+        let files = ["a/src/lib.rs", "b/src/main.rs", "b/src/c/lib.rs", "d/tests/main.rs"];
+        let files: Vec<File> = files.iter().map(|path| File::new(path, "")).collect();
+        assert_eq!(roots(&files).into_iter().collect::<Vec<_>>(), ["a/src/", "b/src/"]);
+    }
+}
