@@ -13,6 +13,7 @@ mod licences;
 mod manifests;
 mod maps;
 mod modules;
+mod prose;
 mod rust;
 mod sizes;
 mod source;
@@ -98,6 +99,7 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(circles::check(files));
     findings.extend(maps::check(files));
     findings.extend(lexicon::check(files));
+    findings.extend(prose::check(files));
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
         findings.extend(history::check(root)?);

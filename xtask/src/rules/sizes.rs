@@ -17,21 +17,10 @@ const LARGE_FILES: &[(&str, usize)] = &[];
 /// only be lowered.
 const LONG_FUNCTIONS: usize = 0;
 
-/// Lines, of any kind, that a document may have.
-const DOCUMENT_LINES_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 300)];
-
 /// Applies the rules.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = large_files(files, LARGE_FILES);
     findings.extend(long_functions(files, LONG_FUNCTIONS));
-    for (path, lines_max) in DOCUMENT_LINES_MAX {
-        for file in files.iter().filter(|file| file.path == *path) {
-            let lines = file.text.lines().count();
-            if lines > *lines_max {
-                findings.push(file.finding(None, format!("{lines} lines; at most {lines_max}")));
-            }
-        }
-    }
     findings
 }
 

@@ -1,0 +1,125 @@
+//! Prose in documents is wrapped, and the map of the house is short.
+
+use super::{File, Finding};
+
+/// Characters of a line.
+const LINE_MAX: usize = 100;
+
+/// Lines that are longer. On its way to 0.
+const LONG_LINES_MAX: usize = 427;
+
+/// Written by a program.
+const GENERATED: [&str; 1] = ["docs/configuration.md"];
+
+/// Words that a document may have. On its way to 3,000.
+const WORDS_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 7_819)];
+
+/// Applies the rules.
+pub(super) fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = long_lines(files, LONG_LINES_MAX);
+    findings.extend(too_many_words(files, WORDS_MAX));
+    findings
+}
+
+/// The documents with long lines, if there are more such lines than that.
+fn long_lines(files: &[File], max: usize) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut count = 0;
+    let is_ours = |path: &str| path.ends_with(".md") && !GENERATED.contains(&path);
+    for file in files.iter().filter(|file| is_ours(&file.path)) {
+        let long = long_lines_of(file);
+        if let Some(first) = long.first() {
+            let text = format!("{} lines above {LINE_MAX} characters: wrap them", long.len());
+            findings.push(file.finding(*first, text));
+        }
+        count += long.len();
+    }
+    println!("long lines of prose: {count}, at most {max}");
+    if count > max { findings } else { Vec::new() }
+}
+
+/// Numbers of the long lines outside tables and blocks of code.
+fn long_lines_of(file: &File) -> Vec<usize> {
+    let mut is_code = false;
+    let mut long = Vec::new();
+    for (line, number) in file.text.lines().zip(1..) {
+        let begins = line.trim_start();
+        if begins.starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && !begins.starts_with('|') && width(line) > LINE_MAX {
+            long.push(number);
+        }
+    }
+    long
+}
+
+/// Characters that could be wrapped: all but the targets of links.
+fn width(line: &str) -> usize {
+    let mut width = 0;
+    for (number, part) in line.split("](").enumerate() {
+        let text =
+            if number == 0 { part } else { part.split_once(')').map_or("", |(_, text)| text) };
+        let words = text.split(' ').filter(|word| !word.contains("://"));
+        width += words.map(|word| word.chars().count() + 1).sum::<usize>().saturating_sub(1);
+    }
+    width
+}
+
+fn too_many_words(files: &[File], words_max: &[(&str, usize)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, max) in words_max {
+        for file in files.iter().filter(|file| file.path == *path) {
+            let words = file.text.split_whitespace().count();
+            if words > *max {
+                findings.push(file.finding(None, format!("{words} words; at most {max}")));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_lines(text: &str, expected: &[usize]) {
+        assert_eq!(long_lines_of(&File::new("a.md", text)), expected, "{text}");
+    }
+
+    #[test]
+    fn prose_is_wrapped() {
+        let (short, long) = ("é".repeat(100), "é".repeat(101));
+        check_lines(&short, &[]);
+        check_lines(&format!("{short}\n{long}\n- {short}\n"), &[2, 3]);
+    }
+
+    #[test]
+    fn long_lines_are_counted_in_documents() {
+        let long = "a ".repeat(51);
+        let texts = [("a.md", 2), ("b.md", 1), ("docs/configuration.md", 4), ("c.rs", 4)];
+        let file = |(path, lines)| File::new(path, &format!("{long}\n").repeat(lines));
+        let files = texts.map(file);
+        assert_eq!(long_lines(&files, 3), []);
+        let places: Vec<String> =
+            long_lines(&files, 2).into_iter().map(|found| found.place).collect();
+        assert_eq!(places, ["a.md", "b.md"]);
+    }
+
+    #[test]
+    fn tables_code_and_links_are_not() {
+        let long = "a ".repeat(51);
+        check_lines(&format!("| {long} |\n  | {long} |\n"), &[]);
+        check_lines(&format!("```sh\n{long}\n```\n{long}\n"), &[4]);
+        check_lines(&format!("see [the page](https://{}) there", "a".repeat(101)), &[]);
+        check_lines(&format!("see https://{} there", "a".repeat(101)), &[]);
+        check_lines(&format!("{long}[the page](a.md)"), &[1]);
+        check_lines(&format!("[the page](a.md) {long}"), &[1]);
+    }
+
+    #[test]
+    fn a_document_may_have_so_many_words() {
+        let files = [File::new("a.md", "one two\n\nthree")];
+        assert_eq!(too_many_words(&files, &[("a.md", 3), ("b.md", 1)]), []);
+        assert_eq!(too_many_words(&files, &[("a.md", 2)]).len(), 1);
+    }
+}
