@@ -152,6 +152,15 @@ mod tests {
     }
 
     #[test]
+    fn macros_are_followed_to_their_home() {
+        let lib = ("lib.rs", "mod a; mod b;\npub use a::A;");
+        let a = ("a.rs", "crate::make! {}\npub struct A;");
+        assert!(places(&[lib, a, ("b.rs", "#[macro_export]\nmacro_rules! make {}")]).is_empty());
+        let b = ("b.rs", "use crate::A;\n#[macro_export]\nmacro_rules! make {}");
+        assert_eq!(places(&[lib, a, b]), ["a.rs", "b.rs"]);
+    }
+
+    #[test]
     fn a_module_inside_a_file_is_that_file() {
         let lib = ("lib.rs", "mod a; mod b;");
         let a =

@@ -21,7 +21,7 @@ struct Module<'a> {
     file: &'a File,
     children: Vec<String>,
     paths: Vec<Path>,
-    /// What is defined at the file's top.
+    /// What is defined at the file's top; a macro with its `!`.
     defined: BTreeSet<String>,
 }
 
@@ -142,6 +142,12 @@ impl<'a> Modules<'a> {
         Some(way)
     }
 
+    /// Where a macro is defined that the crate's root has, as it has all that are exported.
+    fn macro_home(&self, name: &str) -> Option<&ModulePath> {
+        let name = format!("{name}!");
+        self.0.iter().find(|(_, module)| module.defined.contains(&name)).map(|(path, _)| path)
+    }
+
     /// The path by which a module has a name that it does not define.
     fn imported(&self, at: &ModulePath, name: &str, hops: usize) -> Option<Vec<String>> {
         let module = self.0.get(at)?;
@@ -150,6 +156,11 @@ impl<'a> Modules<'a> {
         }
         if let Some(path) = module.imports(name) {
             return Some(path.names.clone());
+        }
+        if at.is_empty()
+            && let Some(path) = self.macro_home(name)
+        {
+            return Some(path.clone());
         }
         module.paths.iter().filter(|path| path.is_glob()).find_map(|path| {
             let way = self.way(at, &path.names, hops - 1)?;
@@ -232,8 +243,11 @@ impl<'a> Reader<'a> {
             _ => {}
         }
         if self.depth == 0 && token != "mod" && DEFINING.contains(&token) {
-            let name = if self.token(1) == "!" { self.token(2) } else { self.token(1) };
-            self.defined.insert(name.to_owned());
+            let name = match self.token(1) {
+                "!" => format!("{}!", self.token(2)),
+                name => name.to_owned(),
+            };
+            self.defined.insert(name);
         }
         self.at += 1;
         true
