@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{File, Finding, at_most};
 
 /// Folders without one. On its way to 0.
-const FOLDERS_MAX: usize = 70;
+const FOLDERS_MAX: usize = 34;
 
 /// Applies the rule.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
