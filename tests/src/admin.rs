@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 
 use crate::device::connect_from;
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// An HTTP answer.
 #[derive(Debug)]

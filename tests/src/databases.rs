@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::program::{PATIENCE, free_port, now, rest};
+use crate::program::free_port;
+use crate::wait::{PATIENCE, now, rest};
 
 /// A running Redis, which keeps nothing on disk; killed when dropped, and with this process.
 pub struct Redis {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// A socket that sends to one address and hears from there alone.
 pub struct Datagrams(UdpSocket);

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{ProstMessage, frame};
 
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// One connection of a device.
 pub struct Device {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// A stream of events.
 pub struct Events<R> {

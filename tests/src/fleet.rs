@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::admin::Answer;
 use crate::line::Line;
-use crate::program::{PATIENCE, Server, now, program, rest};
+use crate::program::{Server, program};
+use crate::wait::{PATIENCE, now, rest};
 
 /// A topic class that tells by a publish whose token it is.
 pub const OWN_TOPICS: &str =

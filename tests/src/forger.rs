@@ -26,7 +26,7 @@ use weir_wire::v1::{self, client_message, server_message};
 use weir_wire::{ProstMessage, frame};
 
 use crate::authority::Authority;
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// One connection of such a device.
 pub struct Forger {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::program::rest;
+use crate::wait::rest;
 
 /// A running one. It waits until the client has been quiet for a while, and then sends all that has come in one write: a
 /// server cannot answer the first half before the second is there. What the server says is passed on as it comes.

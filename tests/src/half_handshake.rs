@@ -24,7 +24,7 @@ use rustls::{
 
 use crate::authority::Authority;
 use crate::forger::read_record;
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// A client that has the server's flight and owes its own.
 pub struct HalfHandshake {

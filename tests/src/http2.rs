@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Result, bail, ensure};
 
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// A connection of a client, whose frames are written by hand.
 pub struct Http2 {

@@ -18,6 +18,7 @@ mod proxy;
 mod s_client;
 mod socket;
 mod stored;
+mod wait;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
@@ -30,7 +31,8 @@ pub use forger::{Forger, Heard, framed, read_record};
 pub use gatherer::Gatherer;
 pub use half_handshake::{HalfHandshake, client_hello, edited_hello};
 pub use line::Line;
-pub use program::{PATIENCE, Server, free_port, now, program, raise_open_files};
+pub use program::{Server, free_port, program, raise_open_files};
 pub use proxy::Proxy;
 pub use s_client::SClient;
 pub use socket::{Socket, Upgrade, close, masked};
+pub use wait::{PATIENCE, now};

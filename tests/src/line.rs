@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::admin::Answer;
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// A connection that is made when it is needed.
 pub struct Line {

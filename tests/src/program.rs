@@ -4,13 +4,13 @@ use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::admin::{Answer, Metrics};
+use crate::wait::{PATIENCE, now, rest};
 
 /// A running `weir`; killed when dropped.
 pub struct Server {
@@ -41,9 +41,6 @@ struct Doors {
     udp: Option<SocketAddr>,
     udp_v6: Option<SocketAddr>,
 }
-
-/// How long anything that must happen may take on a slow machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Starts `weir` with `extra` TOML below the listen addresses.
@@ -420,16 +417,4 @@ pub fn program(name: &str) -> Result<PathBuf> {
         bail!("{} is not built: run `cargo xtask test`, or `cargo build` first", path.display());
     }
     Ok(path)
-}
-
-/// The time, for what is measured of another process.
-#[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// A short pause between two looks at another process.
-#[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
-pub(crate) fn rest() {
-    std::thread::sleep(Duration::from_millis(20));
 }

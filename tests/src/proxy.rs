@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::program::rest;
+use crate::wait::rest;
 
 /// A running proxy; when dropped it cuts off what it carries, and goes.
 pub struct Proxy {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use weir_wire::frame;
 use weir_wire::v1::{self, client_message};
 
-use crate::program::{PATIENCE, now, rest};
+use crate::wait::{PATIENCE, now, rest};
 
 /// A running `openssl s_client`; killed when dropped.
 pub struct SClient {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::program::PATIENCE;
+use crate::wait::PATIENCE;
 
 /// One connection of a device.
 pub struct Socket {
