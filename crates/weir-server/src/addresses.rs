@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::config::load;
 use crate::config::{CONFIG_VARIABLE, Settings};
-use crate::load;
 
 /// Where devices connect, with TLS or without.
 pub(crate) fn of_devices(file: Option<PathBuf>, with_tls: bool) -> Result<String> {

@@ -10,7 +10,7 @@ mod store;
 mod tables;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) use env::CONFIG_VARIABLE;
 pub(crate) use problem::Refused;
@@ -81,6 +81,15 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Loads the file of that name, or else of [`CONFIG_VARIABLE`], with the variables of the environment over it.
+pub(crate) fn load(file: Option<PathBuf>) -> Result<Settings, Refused> {
+    let file = file.or_else(|| std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
+    // A variable that is not UTF-8 cannot be one of ours.
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Settings::load(file.as_deref(), variables)
 }
 
 impl Settings {

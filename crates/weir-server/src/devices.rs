@@ -11,8 +11,8 @@ use serde_json::Value;
 use weir_store::Serial;
 
 use crate::cli::{DevicesArgs, DevicesCommand, StoreArgs};
+use crate::output::{complain, say};
 use crate::store::Begin;
-use crate::{complain, say};
 use access::Access;
 
 pub(crate) async fn run(args: DevicesArgs, file: Option<PathBuf>) -> Result<()> {

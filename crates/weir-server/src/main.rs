@@ -7,6 +7,7 @@ mod config;
 mod devices;
 mod http;
 mod log;
+mod output;
 mod publish;
 mod serve;
 mod store;
@@ -14,15 +15,13 @@ mod subscribe;
 mod sys;
 mod tls;
 
-use std::fmt::Display;
-use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use cli::{Cli, Command, ConfigCommand, ServeArgs};
-use config::Settings;
+use output::{complain, say};
 use store::Begin;
 
 fn main() -> ExitCode {
@@ -41,12 +40,12 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { command, config: file } = cli;
     match command.unwrap_or(Command::Serve(ServeArgs::default())) {
-        Command::Serve(args) => return serve::run(load(file)?, Begin::of(args.new_store)),
+        Command::Serve(args) => return serve::run(config::load(file)?, Begin::of(args.new_store)),
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Config(ConfigCommand::Check { file: named }) => {
-            let settings = load(named.or(file))?;
+            let settings = config::load(named.or(file))?;
             let config = settings.gateway;
             config.check_files().map_err(|error| config::Refused::file(&error))?;
             config.check_jwt_keys().map_err(|error| config::Refused::file(&error))?;
@@ -65,31 +64,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(file: Option<PathBuf>) -> Result<Settings, config::Refused> {
-    let file = file.or_else(|| std::env::var_os(config::CONFIG_VARIABLE).map(PathBuf::from));
-    // A variable that is not UTF-8 cannot be one of ours.
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Settings::load(file.as_deref(), variables)
-}
-
 /// For the commands that do one thing at a time.
 fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
-}
-
-/// One line on standard output, which is for what was asked for.
-fn say(line: impl Display) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}")?;
-    stdout.flush()?;
-    Ok(())
-}
-
-/// One line on standard error, which is for what happens meanwhile.
-fn complain(line: impl Display) {
-    // Nobody is left to tell that standard error is closed.
-    let _ = writeln!(io::stderr().lock(), "weir: {line}");
 }
 
 /// Whoever read our output has had enough, as `head` does.

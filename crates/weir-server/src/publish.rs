@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::PublishArgs;
-use crate::{addresses, http, load, say};
+use crate::config::load;
+use crate::output::say;
+use crate::{addresses, http};
 
 /// What `POST /v1/publish` takes.
 #[derive(Debug, Serialize)]

@@ -12,8 +12,9 @@ use weir::{DeviceStore, Gateway, Handle, Resources};
 
 use crate::config::Settings;
 use crate::log::{Log, Losses};
+use crate::output::say;
 use crate::store::{self, Begin, Opened};
-use crate::{banner, say, sys};
+use crate::{banner, sys};
 
 /// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
 pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> {

@@ -13,8 +13,9 @@ use weir_client::{
     Subscription, Unsubscribed,
 };
 
+use crate::addresses;
 use crate::cli::SubscribeArgs;
-use crate::{addresses, complain, say};
+use crate::output::{complain, say};
 
 /// One message as `--json` prints it.
 #[derive(Debug, Serialize)]

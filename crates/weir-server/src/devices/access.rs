@@ -13,10 +13,11 @@ use weir_store::{Page, Put, Revoked};
 use super::serial;
 use crate::addresses::reachable;
 use crate::cli::StoreArgs;
-use crate::config::{Settings, StoreKind};
+use crate::config::{Settings, StoreKind, load};
 use crate::http::{Admin, Body};
+use crate::output::complain;
+use crate::publish;
 use crate::store::{self, Begin, Opened};
-use crate::{complain, load, publish};
 
 /// See the module.
 pub(super) enum Access {

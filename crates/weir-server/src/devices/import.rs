@@ -12,7 +12,7 @@ use weir::{BadRow, Row, RowFormat, Rows};
 use super::access::{Access, Counts};
 use super::progress::Progress;
 use crate::cli::{ImportArgs, StoreArgs};
-use crate::say;
+use crate::output::{complain, say};
 use crate::store::Begin;
 
 /// Counts what is read of a file.
@@ -59,7 +59,7 @@ pub(super) async fn run(
         progress.elapsed().as_secs_f64()
     ))?;
     if short_keys > 0 {
-        crate::complain(format_args!(
+        complain(format_args!(
             "warning: {short_keys} keys have less than 16 characters, and may be guessed"
         ));
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::complain;
+use crate::output::complain;
 
 /// See the module.
 pub(super) struct Progress {
