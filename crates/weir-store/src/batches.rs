@@ -6,7 +6,7 @@
 //!            └── held: its device is in a batch that is on its way ◄──┘
 //! ```
 //!
-//! There is a lane each for issues, for checks and for states. Nothing runs while nothing is asked: a batch is a task that ends with
+//! Issues, checks and states have a queue each. Nothing runs while nothing is asked: a batch is a task that ends with
 //! the store's answer, and starts those that it kept waiting.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use crate::contract::{Error, Store};
 use crate::records::{Hash, Holder, Issue, Issued, Millis, Proof, Refusal, Serial, State};
 
-mod lane;
+mod queue;
 
-pub use lane::LaneCounts;
-use lane::{Lane, Sent};
+pub use queue::QueueCounts;
+use queue::{Queue, Sent};
 
 /// How a store is asked in batches.
 #[derive(Debug, Clone)]
@@ -53,11 +53,11 @@ impl Default for BatchLimits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Of [`Batches::issue`].
-    pub issues: LaneCounts,
+    pub issues: QueueCounts,
     /// Of [`Batches::check`].
-    pub checks: LaneCounts,
+    pub checks: QueueCounts,
     /// Of [`Batches::state`].
-    pub states: LaneCounts,
+    pub states: QueueCounts,
 }
 
 /// A store that is asked for one thing at a time and answers in batches.
@@ -65,19 +65,19 @@ pub struct BatchCounts {
 /// Everything else is asked of [`Batches::store`] itself.
 pub struct Batches {
     store: Arc<dyn Store>,
-    issues: Arc<Lane<Issues>>,
-    checks: Arc<Lane<Checks>>,
-    states: Arc<Lane<States>>,
+    issues: Arc<Queue<Issues>>,
+    checks: Arc<Queue<Checks>>,
+    states: Arc<Queue<States>>,
 }
 
 impl Batches {
     /// Puts batches before a store.
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits) -> Batches {
-        let issues = Lane::new(Issues(Arc::clone(&store)), limits);
-        let checks = Lane::new(Checks(Arc::clone(&store)), limits);
+        let issues = Queue::new(Issues(Arc::clone(&store)), limits);
+        let checks = Queue::new(Checks(Arc::clone(&store)), limits);
         // A connection waits for it that needed nobody before. A crowd gathers while a batch is on its way.
         let at_once = BatchLimits { batch_wait: Duration::ZERO, ..limits.clone() };
-        let states = Lane::new(States(Arc::clone(&store)), &at_once);
+        let states = Queue::new(States(Arc::clone(&store)), &at_once);
         Batches { store, issues, checks, states }
     }
 
@@ -132,7 +132,7 @@ impl Batches {
     }
 }
 
-/// What a lane carries.
+/// What a queue carries.
 trait Kind: Send + Sync + 'static {
     /// One item.
     type Ask: Clone + Send + 'static;

@@ -26,7 +26,7 @@ mod mongodb;
 mod records;
 mod secrets;
 
-pub use batches::{BatchCounts, BatchLimits, Batches, LaneCounts};
+pub use batches::{BatchCounts, BatchLimits, Batches, QueueCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
 pub use contract::{Answer, BATCH_MAX, Error, Store};

@@ -233,7 +233,7 @@ async fn while_a_batch_is_on_its_way_the_next_one_gathers() {
     }
     assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b1", "c1", "d1"]]);
     fixture.until(|counts| counts.issues.in_flight == 0).await;
-    let expected = LaneCounts { items: 4, batches: 2, queued_peak: 3, ..LaneCounts::default() };
+    let expected = QueueCounts { items: 4, batches: 2, queued_peak: 3, ..QueueCounts::default() };
     assert_eq!(fixture.batches.counts().issues, expected);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir_store::{Error, LaneCounts};
+use weir_store::{Error, QueueCounts};
 
 use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
@@ -40,8 +40,8 @@ impl Watch {
     async fn look(&mut self, shared: &SharedState, devices: &DeviceStore) {
         let now = Instant::now();
         let counts = devices.counts();
-        let lanes = [counts.issues, counts.checks];
-        let failed = lanes.map(|lane| lane.failed);
+        let queues = [counts.issues, counts.checks];
+        let failed = queues.map(|queue| queue.failed);
         let has_failed = std::mem::replace(&mut self.failed, failed) != failed;
         if has_failed && let Some(Error::Damaged(text)) = devices.last_error() {
             self.damage = Some((now, text));
@@ -58,7 +58,7 @@ impl Watch {
         };
         self.has_trouble = cache.0 != PartState::Ok;
         shared.readiness.set(Part::Cache, cache.0, cache.1);
-        if let Some((state, cause)) = self.judge(probed, &lanes, devices) {
+        if let Some((state, cause)) = self.judge(probed, &queues, devices) {
             self.has_trouble |= state != PartState::Ok;
             shared.readiness.set(Part::Store, state, cause);
         }
@@ -68,7 +68,7 @@ impl Watch {
     fn judge(
         &self,
         probed: Result<u64, Error>,
-        lanes: &[LaneCounts; 2],
+        queues: &[QueueCounts; 2],
         devices: &DeviceStore,
     ) -> Option<(PartState, Option<String>)> {
         match probed {
@@ -84,7 +84,7 @@ impl Watch {
             });
         };
         // One damaged record is no reason to send everybody away; that nothing succeeds is.
-        let is_general = lanes.iter().any(|lane| lane.failed_in_a_row >= FAILED_IN_A_ROW);
+        let is_general = queues.iter().any(|queue| queue.failed_in_a_row >= FAILED_IN_A_ROW);
         let state = if is_general && at.elapsed() < DAMAGE_COUNTS {
             PartState::Failed
         } else {

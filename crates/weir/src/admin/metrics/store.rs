@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use weir_store::{CacheCounts, Circuit, LaneCounts};
+use weir_store::{CacheCounts, Circuit, QueueCounts};
 
 use super::Gateway;
 use super::families::Families;
 use crate::observe::counters::activation::ActivationOutcome;
 use crate::provisioning::device_store::DeviceStore;
 
-/// A family's name and help, and what it shows of a lane.
-type Row<T> = (&'static str, &'static str, fn(&LaneCounts) -> T);
+/// A family's name and help, and what it shows of a queue.
+type Row<T> = (&'static str, &'static str, fn(&QueueCounts) -> T);
 
 impl Gateway {
     pub(super) fn devices(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -23,35 +23,39 @@ impl Gateway {
                 .map(|outcome| ([("outcome", outcome.name())], activation.of(outcome))),
         )?;
         let counts = devices.counts();
-        let lanes = [("issue", counts.issues), ("check", counts.checks), ("state", counts.states)];
+        let queues = [("issue", counts.issues), ("check", counts.checks), ("state", counts.states)];
         let totals: [Row<u64>; 6] = [
-            ("weir_store_requests", "What the store was to be asked.", |lane| lane.items),
-            ("weir_store_batches", "Batches that went to the store.", |lane| lane.batches),
-            ("weir_store_batches_failed", "Batches that it did not answer.", |lane| lane.failed),
+            ("weir_store_requests", "What the store was to be asked.", |queue| queue.items),
+            ("weir_store_batches", "Batches that went to the store.", |queue| queue.batches),
+            ("weir_store_batches_failed", "Batches that it did not answer.", |queue| queue.failed),
             (
                 "weir_store_requests_joined",
                 "Those that were asked together with another one as one.",
-                |lane| lane.joined,
+                |queue| queue.joined,
             ),
             (
                 "weir_store_requests_refused",
                 "Those refused as store.queue_max waited already.",
-                |lane| lane.refused,
+                |queue| queue.refused,
             ),
-            ("weir_store_requests_timed_out", "Those not answered within store.timeout.", |lane| {
-                lane.timed_out
-            }),
+            (
+                "weir_store_requests_timed_out",
+                "Those not answered within store.timeout.",
+                |queue| queue.timed_out,
+            ),
         ];
         for (name, help, count) in totals {
-            to.counters(name, help, lanes.map(|(kind, lane)| ([("kind", kind)], count(&lane))))?;
+            to.counters(name, help, queues.map(|(kind, queue)| ([("kind", kind)], count(&queue))))?;
         }
         let levels: [Row<usize>; 3] = [
-            ("weir_store_queue_depth", "Requests that wait for the store.", |lane| lane.queued),
-            ("weir_store_queue_depth_peak", "The most that have waited.", |lane| lane.queued_peak),
-            ("weir_store_batches_in_flight", "Batches on their way.", |lane| lane.in_flight),
+            ("weir_store_queue_depth", "Requests that wait for the store.", |queue| queue.queued),
+            ("weir_store_queue_depth_peak", "The most that have waited.", |queue| {
+                queue.queued_peak
+            }),
+            ("weir_store_batches_in_flight", "Batches on their way.", |queue| queue.in_flight),
         ];
         for (name, help, count) in levels {
-            let values = lanes.map(|(kind, lane)| ([("kind", kind)], count(&lane) as u64));
+            let values = queues.map(|(kind, queue)| ([("kind", kind)], count(&queue) as u64));
             to.gauges(name, help, values)?;
         }
         to.gauge(

@@ -1,4 +1,4 @@
-//! One lane of batches: a bounded queue, and the batches that leave it.
+//! A bounded queue of items, and the batches in which they leave it.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -16,9 +16,9 @@ use crate::contract::{BATCH_MAX, Error};
 /// A batch on its way.
 pub(super) type Sent<T> = Pin<Box<dyn Future<Output = Result<Vec<T>, Error>> + Send>>;
 
-/// What has been asked in a lane so far.
+/// What has been asked through a queue so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LaneCounts {
+pub struct QueueCounts {
     /// Items asked, whatever became of them.
     pub items: u64,
     /// Those that were asked together with another one as one.
@@ -42,7 +42,7 @@ pub struct LaneCounts {
 }
 
 /// See the module.
-pub(super) struct Lane<K: Kind> {
+pub(super) struct Queue<K: Kind> {
     kind: K,
     limits: BatchLimits,
     state: Mutex<State<K>>,
@@ -81,8 +81,8 @@ struct Asked<K: Kind> {
     items: Vec<Item<K>>,
 }
 
-impl<K: Kind> Lane<K> {
-    pub(super) fn new(kind: K, limits: &BatchLimits) -> Arc<Lane<K>> {
+impl<K: Kind> Queue<K> {
+    pub(super) fn new(kind: K, limits: &BatchLimits) -> Arc<Queue<K>> {
         let mut limits = limits.clone();
         limits.batch_max = limits.batch_max.clamp(1, BATCH_MAX);
         limits.in_flight_max = limits.in_flight_max.max(1);
@@ -95,7 +95,7 @@ impl<K: Kind> Lane<K> {
             is_timed: false,
         };
         let zero = AtomicU64::default;
-        Arc::new(Lane {
+        Arc::new(Queue {
             kind,
             limits,
             state: Mutex::new(state),
@@ -135,13 +135,13 @@ impl<K: Kind> Lane<K> {
         }
     }
 
-    pub(super) fn counts(&self) -> LaneCounts {
+    pub(super) fn counts(&self) -> QueueCounts {
         let (queued, queued_peak, in_flight) = {
             let state = self.lock();
             (state.queued, state.queued_peak, state.in_flight)
         };
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        LaneCounts {
+        QueueCounts {
             items: read(&self.items),
             joined: read(&self.joined),
             batches: read(&self.batches),
@@ -195,7 +195,7 @@ impl<K: Kind> Lane<K> {
         let joined: usize = batch.iter().map(|asked| asked.items.len() - 1).sum();
         self.joined.fetch_add(u64::try_from(joined).unwrap_or(0), Ordering::Relaxed);
         let keys = batch.iter().filter(|_| K::HOLDS).map(|asked| K::key(&asked.ask)).collect();
-        let _way = Way { lane: Arc::clone(&self), keys };
+        let _way = Way { queue: Arc::clone(&self), keys };
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
             // What nobody waits for any more bounds the work, too.
@@ -301,13 +301,13 @@ fn answer_all<K: Kind>(items: Vec<Item<K>>, answer: Result<K::Answer, Error>) {
 
 /// A batch on its way: when it ends, in whatever way, its keys are free and the next one may leave.
 struct Way<K: Kind> {
-    lane: Arc<Lane<K>>,
+    queue: Arc<Queue<K>>,
     keys: Vec<K::Key>,
 }
 
 impl<K: Kind> Drop for Way<K> {
     fn drop(&mut self) {
-        let mut state = self.lane.lock();
+        let mut state = self.queue.lock();
         state.in_flight -= 1;
         for key in &self.keys {
             // Before all that came later, in their order.
@@ -315,7 +315,7 @@ impl<K: Kind> Drop for Way<K> {
                 state.queue.push_front(item);
             }
         }
-        self.lane.dispatch(&mut state);
+        self.queue.dispatch(&mut state);
     }
 }
 
