@@ -10,7 +10,6 @@ use http::header::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::publish::Place;
 use super::reply::{self, Reply};
 use crate::base::clock::millis;
 use crate::limits::http_ledger;
@@ -69,6 +68,15 @@ pub(crate) enum Kind {
     ShardSilent,
     /// Not listening yet, or draining.
     NotReady,
+}
+
+/// Where a message stands in a body, for what is said of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The path of its object, with what joins a member to it.
+    pub(crate) object: &'a str,
+    /// The member that holds its content.
+    pub(crate) content: &'static str,
 }
 
 impl Kind {

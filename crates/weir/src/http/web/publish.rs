@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::json::{Object, Text, parse};
-use super::problem::{Document, Problem};
+use super::problem::{Document, Place, Problem};
 use super::reply::{self, Reply};
 use crate::{Accepted, Payload, Publication, Target};
 
@@ -95,15 +95,6 @@ pub(crate) struct Results<'a> {
 pub(crate) enum Outcome<'a> {
     Published(Published),
     Refused { error: Document<'a> },
-}
-
-/// Where a message stands in a body, for what is said of it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    /// The path of its object, with what joins a member to it.
-    pub(crate) object: &'a str,
-    /// The member that holds its content.
-    pub(crate) content: &'static str,
 }
 
 /// Has what a body asks for published: one message, or many, of which each has its own outcome.
