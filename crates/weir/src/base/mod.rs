@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deadline;
+pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod host;
 pub(crate) mod mailboxes;

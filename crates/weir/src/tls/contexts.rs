@@ -19,10 +19,10 @@ use super::config::{Parts, has_aes, provider};
 use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
-use super::reload::{self, Stamps, Watched};
 use super::signing::SigningKeys;
 use super::tickets::{self, ExpiringSessions, Ticketer};
 use crate::base::config::{Config, TlsConfig};
+use crate::base::files::{Stamps, Watched, stamps};
 use crate::base::model::Spoken;
 
 /// What handshakes are made with.
@@ -123,7 +123,7 @@ impl Contexts {
             tls.ticket_secret.clone().into_bytes()
         };
         let ticket_secret = Zeroizing::new(ticket_secret);
-        let stamps_at_start = reload::stamps(&files(&tls));
+        let stamps_at_start = stamps(&files(&tls));
         let web_alpn = if config.http.h2 { WEB_ALPN } else { &WEB_ALPN[1..] };
         let keys = signing_keys.as_deref();
         let current = Context::read(&tls, &ticket_secret, &key_log, keys, web_alpn, None)?;

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use contexts::Contexts;
 pub use development::Development;
-pub(crate) use reload::{Stamps, Watch, Watched, stamps, watch};
+pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Secured, Service};
 pub(crate) use signing::{NoKey, SigningKeys};
 

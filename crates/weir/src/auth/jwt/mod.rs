@@ -24,9 +24,9 @@ use weir_engine::Priority;
 
 use super::{ExpiringCredential, NamedLabels};
 use crate::base::config::{Config, JwtConfig, is_pattern};
+use crate::base::files::{Stamps, Watch, Watched, stamps};
 use crate::base::model::AuthKind;
 use crate::base::pattern::Pattern;
-use crate::tls::{Stamps, Watch, Watched, stamps};
 pub use keys::JwtKeyError;
 use keys::Key;
 use verified::Verified;

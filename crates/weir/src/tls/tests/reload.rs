@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::super::expiry::ExpiryKind;
-use super::super::reload::Watch;
 use super::*;
+use crate::base::files::{Watch, Watched as _};
 
 fn serial_shown(contexts: &Contexts, authority: &Authority) -> CertificateDer<'static> {
     let pair = shake(contexts, &client(authority), "gate.example").unwrap();

@@ -10,9 +10,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::sign::{Signer, SigningKey};
 
 use super::super::failure::failure_of;
-use super::super::reload::Watch;
 use super::super::signing::{NoKey, SigningKeys};
 use super::*;
+use crate::base::files::Watch;
 use crate::observe::counters::tls::HandshakeFailure;
 
 /// A key in a service that may refuse to sign, or hide its public part.
