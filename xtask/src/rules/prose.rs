@@ -6,7 +6,7 @@ use super::{File, Finding};
 const LINE_MAX: usize = 100;
 
 /// Lines that are longer. On its way to 0.
-const LONG_LINES_MAX: usize = 268;
+const LONG_LINES_MAX: usize = 267;
 
 /// Written by a program.
 const GENERATED: [&str; 1] = ["docs/configuration.md"];
