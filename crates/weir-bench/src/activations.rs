@@ -1,4 +1,4 @@
-//! What devices of a run ask for, and what is right to answer.
+//! The activation requests of a run, and the check of their answers.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The clocks of the bench: it drives by time, so it reads them itself.
+//! The clocks of the bench. The bench is driven by time, so it reads the clock itself.
 
 use std::time::Duration;
 

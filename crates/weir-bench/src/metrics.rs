@@ -1,4 +1,4 @@
-//! Reads the text form of the server's metrics.
+//! Reads the server's metrics in text format.
 
 use std::collections::BTreeMap;
 

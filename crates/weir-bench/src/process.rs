@@ -1,4 +1,4 @@
-//! What the kernel says of processes and of the machine: CPUs, memory, limits.
+//! CPUs, memory and limits of processes and of the machine, read from the kernel.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Publishing at a rate, whatever the answers take: an open loop in a thread of its own.
+//! Publishing at a rate, however long the answers take: an open loop in a thread of its own.
 
 use std::fmt::Write;
 use std::time::Duration;

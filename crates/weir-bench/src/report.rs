@@ -1,4 +1,4 @@
-//! What a run found: a table for people, one JSON object for programs.
+//! The result of a run: a table for people, one JSON object for programs.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Carries out a command: a scenario with its report, or one of the bench's own processes.
+//! Runs a command: a scenario with its report, or one of the bench's own processes.
 
 use std::io::Write;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! What an activation goes through.
+//! The stages of an activation.
 
 use std::str::FromStr;
 

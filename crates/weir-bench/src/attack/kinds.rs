@@ -1,4 +1,4 @@
-//! The attacks: what each of their connections sends, how often, and whether it reads.
+//! The attacks: what each connection sends, how often, and whether it reads.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

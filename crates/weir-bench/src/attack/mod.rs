@@ -1,7 +1,8 @@
-//! Attacks on a server: scripts that hold connections, send without asking, and come back when they are cut off.
+//! Attacks on a server: scripts that hold connections, never wait for answers, and replace connections
+//! that are closed.
 //!
-//! An attacker does not wait for answers, so the same scripts run against a process that discards everything: what then
-//! happens to others is the price of the traffic itself.
+//! Attackers need no answers, so the same scripts also run against a process that discards everything.
+//! The effect on other clients is then the cost of the traffic itself.
 
 mod http2;
 mod kinds;

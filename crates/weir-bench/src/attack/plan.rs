@@ -1,4 +1,4 @@
-//! What the attacking process is told.
+//! The order to the attacking process.
 
 use std::net::SocketAddr;
 use std::time::Duration;

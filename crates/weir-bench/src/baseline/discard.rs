@@ -1,4 +1,5 @@
-//! The baseline of attacks: a process that takes connections and datagrams and throws away whatever comes.
+//! The baseline of attacks: a process that accepts connections and datagrams and discards
+//! everything.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;

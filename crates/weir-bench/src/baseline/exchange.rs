@@ -1,4 +1,5 @@
-//! The baseline of a handshake's sockets: accept, exchange the same numbers of bytes, close; no protocol at all.
+//! The baseline of a handshake's sockets: accept, exchange the same number of bytes, close. No
+//! protocol.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The baseline of HTTP/1.1: a responder that finds the end of each head and sends the same bytes; nothing else.
+//! The baseline of HTTP/1.1: finds the end of each request head and sends a fixed answer.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! The baseline of HTTP by a library: hyper and nothing round it, on a runtime of one thread.
+//! The baseline of HTTP with a library: only hyper, on a runtime of one thread.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,5 @@
-//! The baseline of a handshake's cryptography: a server that others wrote, fed from memory, and its primitives alone.
+//! The baseline of a handshake's cryptography: a rustls server, fed from memory, and its primitives
+//! alone.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;

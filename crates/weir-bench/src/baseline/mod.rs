@@ -1,7 +1,8 @@
-//! The bare baseline: a process that does with sockets what must be done and nothing else.
+//! The baseline of messages and echoes: a process that does only the necessary work with sockets.
 //!
-//! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them when told to, and
-//! sends back whatever it receives. It knows no protocol and keeps nothing per connection but the descriptor.
+//! It accepts connections into a slab, watches them with epoll, sends the same bytes on all of them on
+//! command, and sends received bytes back. It knows no protocol and keeps only the descriptor of a
+//! connection.
 
 pub(crate) mod discard;
 pub(crate) mod exchange;

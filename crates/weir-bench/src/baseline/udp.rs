@@ -1,4 +1,4 @@
-//! The baselines of datagrams: processes that send back whatever comes, and do nothing else.
+//! The baselines of datagrams: processes that send every datagram back.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;

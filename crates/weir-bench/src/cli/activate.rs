@@ -1,4 +1,4 @@
-//! The options of activations, and of what their stages cost.
+//! The options of `activate` and `stages`.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) struct ActivateArgs {
     /// Answers in each round; over UDP requests.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) activations: u64,
-    /// Share of the requests with a wrong key, or with the serial number of nobody.
+    /// Share of the requests with a wrong key, or with an unknown serial number.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = misses)]
     pub(crate) misses: f64,
 }
@@ -58,16 +58,16 @@ pub(crate) struct StagesArgs {
     pub(crate) seconds: f64,
 }
 
-/// Who asks, and what there is beside the gateway.
+/// The devices that ask, and the servers that the gateway needs.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
     /// Devices that activate in turn; they are imported before.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) devices: u64,
-    /// Requests on their way at a time.
+    /// Requests in flight at a time.
     #[arg(long, value_name = "C", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) concurrency: u32,
-    /// Connections, or over UDP sockets, that they are spread over [default: over HTTP/1.1 one for each, otherwise one
+    /// Connections, or over UDP sockets, that share them [default: over HTTP/1.1 one for each, otherwise one
     /// for 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) connections: Option<u32>,

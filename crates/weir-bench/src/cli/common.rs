@@ -1,4 +1,4 @@
-//! Options that several scenarios have, and how values are read.
+//! Options of several scenarios, and parsers of their values.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

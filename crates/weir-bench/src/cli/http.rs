@@ -17,7 +17,7 @@ pub(crate) struct HttpArgs {
     /// Start this program with a scratch configuration, measure it and stop it.
     #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "pid"])]
     pub(crate) spawn: Option<PathBuf>,
-    /// Measure a running server, of whatever kind: where it listens.
+    /// Measure any running HTTP server: where it listens.
     #[arg(long = "connect", requires = "pid", required_unless_present = "spawn")]
     pub(crate) addr: Option<SocketAddr>,
     /// The process that answers: of nginx, the worker.
@@ -28,7 +28,7 @@ pub(crate) struct HttpArgs {
     pub(crate) config_extra: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
-    /// What is asked for.
+    /// The path of the requests.
     #[arg(long, default_value = "/rest/hello")]
     pub(crate) path: String,
     /// Speak HTTP/2, without TLS by prior knowledge.
@@ -37,10 +37,10 @@ pub(crate) struct HttpArgs {
     /// A connection for each request.
     #[arg(long)]
     pub(crate) per_connection: bool,
-    /// Requests on their way on each connection of HTTP/1.1.
+    /// Requests in flight on each connection of HTTP/1.1.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["per_connection", "h2"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pipeline: u32,
-    /// Requests on their way on each connection of HTTP/2.
+    /// Requests in flight on each connection of HTTP/2.
     #[arg(long, value_name = "N", default_value_t = 32, requires = "h2", conflicts_with = "per_connection", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) streams: u32,
     /// Connections at a time [default: 64, of HTTP/2 16].

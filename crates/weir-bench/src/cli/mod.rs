@@ -22,7 +22,7 @@ pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
 pub(crate) use udp::UdpArgs;
 
-/// Measures a Weir gateway, or what the machine can do at best.
+/// Measures a Weir gateway, or the best that the machine can do without one.
 #[derive(Debug, Parser)]
 #[command(name = "weir-bench", version)]
 pub(crate) struct Cli {
@@ -34,37 +34,38 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Memory of connections on which nothing happens.
     Idle(IdleArgs),
-    /// CPU and lag of messages to many connections, beside a bare send loop.
+    /// CPU and lag of messages to many connections, compared with a bare send loop.
     Broadcast(BroadcastArgs),
     /// Clients that stop reading, or read too slowly.
     Stall(StallArgs),
-    /// Messages sent and answered, as fast as they are answered or by the clock, beside a bare echo.
+    /// Messages and their answers, in a closed loop or by the clock, compared with a bare echo.
     Echo(EchoArgs),
-    /// Everybody publishes into one topic and receives everybody's.
+    /// All clients publish into one topic and receive all messages.
     Room(RoomArgs),
-    /// Clients that drop and come back, and get what they missed.
+    /// Clients that reconnect and get what they missed.
     Resume(ResumeArgs),
-    /// Guests that come and go at a rate, on top of connections that stay.
+    /// Guests that connect and leave at a rate, while other connections stay.
     Churn(ChurnArgs),
     /// A few connections of high priority among many that are flooded.
     Priorities(PrioritiesArgs),
-    /// The newest value of each key to clients behind a slow link.
+    /// The newest value of each key for clients behind a slow link.
     Conflate(ConflateArgs),
-    /// Full and resumed TLS handshakes, beside the cryptography and the sockets alone.
+    /// Full and resumed TLS handshakes, compared with the cryptography and the sockets alone.
     Handshake(HandshakeArgs),
-    /// Many come back at once over TLS while others are pushed to.
+    /// Many clients reconnect at once over TLS while others receive messages.
     Storm(StormArgs),
-    /// Attacks, all at once, while many are pushed to, beside the same attacks on a process that discards them.
+    /// All attacks at once while many clients receive messages, compared with the same attacks on a process that discards
+    /// them.
     Siege(SiegeArgs),
-    /// Requests over HTTP, beside bare responders and nginx.
+    /// Requests over HTTP, compared with bare responders and nginx.
     Http(HttpArgs),
     /// `POST /v1/publish` to one subscriber: CPU time and allocations of each.
     Publish(PublishArgs),
-    /// Calls by datagrams, beside a bare echo in batches and one by one.
+    /// Calls by datagrams, compared with bare echoes in batches and one by one.
     Udp(UdpArgs),
     /// Activations of devices over HTTP or by datagrams.
     Activate(ActivateArgs),
-    /// What each stage of an activation costs: the same request with nothing, with the access log, Redis, and stores.
+    /// The cost of each stage of an activation: nothing, the access log, Redis, and stores.
     Stages(StagesArgs),
     /// The bare baseline alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]

@@ -20,7 +20,7 @@ pub(crate) struct PublishArgs {
     /// Bytes of a payload, at least 32.
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = size)]
     pub(crate) size: usize,
-    /// Connections at a time, each with one request on its way.
+    /// Connections at a time, each with one request in flight.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) connections: u32,
     /// Seconds of load, all rounds together.

@@ -182,7 +182,7 @@ pub(crate) struct ResumeArgs {
     /// Seconds of load; the drop comes after a third of them.
     #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
     pub(crate) seconds: f64,
-    /// Restart the server afterwards; everybody comes back.
+    /// Restart the server afterwards; all clients reconnect.
     #[arg(long, requires = "spawn")]
     pub(crate) restart: bool,
 }
@@ -315,7 +315,7 @@ pub(crate) struct StormArgs {
     /// Clients that come back at once; the server knows them from before.
     #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
     pub(crate) returning: u32,
-    /// A client that is refused comes again after half to the whole of this time.
+    /// A client that is refused tries again after half to the whole of this time.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) retry_ms: u64,
     /// Bytes of a payload, at least 32.

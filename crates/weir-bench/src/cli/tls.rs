@@ -31,7 +31,7 @@ pub(crate) struct TlsArgs {
     /// With --spawn: the server demands a certificate of each client, and gets it.
     #[arg(long, requires = "tls", conflicts_with = "addr")]
     pub(crate) tls_client_cert: bool,
-    /// Kind of the server's key; without --spawn: of that of the baseline beside it.
+    /// Kind of the server's key; without --spawn: kind of the baseline's key.
     #[arg(long, value_enum, value_name = "KIND", default_value = "ecdsa", requires = "tls")]
     pub(crate) tls_key: KeyKind,
     /// Without --spawn: certificates that sign the running server's, in PEM.

@@ -30,7 +30,7 @@ pub(crate) struct UdpArgs {
     /// With --spawn: devices, each with a token, that call in turn.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pub(crate) devices: u32,
-    /// Afterwards: calls by the clock, so many a second [default: --share of what the server answered].
+    /// Afterwards: calls per second by the clock [default: --share of the calls that the server answered].
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) rate: Option<u32>,
     /// Share of the server's calls a second that are made by the clock afterwards.

@@ -1,4 +1,5 @@
-//! The store of devices of an embedded gateway: the stages that were asked for, opened as the program `weir` opens them.
+//! The device store of an embedded gateway: opens the requested stages as the program `weir` opens
+//! them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A store that answers at once: the stage breakdown measures with it what everything but a store costs.
+//! A store that answers at once. With it the stage breakdown measures everything except a store.
 
 use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! A gateway in a process of the bench, through the gateway's public library: the bench counts what it allocates, and
-//! hands it stores of its own.
+//! A gateway in a process of the bench, through the public library. The bench counts its
+//! allocations and hands it stores.
 
 mod devices;
 mod instant;

@@ -1,5 +1,5 @@
-//! The forms in which messages come: WebSocket frames and events are taken apart into messages, and what is in them
-//! is made into the body of a frame where it must be looked at.
+//! The formats of messages: splits WebSocket frames and events into messages, and converts a
+//! message to the body of a frame where its content is checked.
 
 use std::borrow::Cow;
 

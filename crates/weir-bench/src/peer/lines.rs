@@ -1,4 +1,4 @@
-//! Orders as they come in: lines from standard input, read when epoll says so.
+//! Orders from standard input, one per line, read when epoll reports input.
 
 use std::os::fd::AsFd;
 

@@ -1,4 +1,4 @@
-//! The bench's own processes, seen from the one that directs them.
+//! The bench's own processes, as the directing process sees them.
 
 pub(crate) mod lines;
 

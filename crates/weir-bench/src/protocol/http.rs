@@ -1,4 +1,4 @@
-//! What is said of HTTP requests: who asks for what in which way, and what came back.
+//! Orders for HTTP requests, and their results.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! What the bench and its own processes say to each other: JSON, one object a line, over standard input and output.
+//! The messages between the bench and its own processes: JSON, one object per line, over standard
+//! input and output.
 
 mod http;
 

@@ -1,4 +1,4 @@
-//! `baseline`: what the machine can do at best, without any gateway.
+//! `baseline`: the best that the machine can do without a gateway.
 
 use anyhow::{Result, bail};
 

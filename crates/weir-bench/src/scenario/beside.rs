@@ -1,4 +1,4 @@
-//! Connections that stay and are pushed to while others come and go beside them.
+//! Connections that stay and receive messages while other connections come and go.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `broadcast`: messages to many connections, a bare send loop alternating with the server.
+//! `broadcast`: messages to many connections, in turn with a bare send loop.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! `churn`: guests come and go at a rate on top of connections that stay and must not notice.
+//! `churn`: guests connect and leave at a rate. Connections that stay must not notice.
 
 use std::time::Duration;
 

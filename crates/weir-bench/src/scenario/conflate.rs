@@ -1,4 +1,4 @@
-//! `conflate`: keyed values to clients behind a slow link, once with conflation and once without.
+//! `conflate`: keyed values for clients behind a slow link, with conflation and without.
 
 use std::time::Duration;
 

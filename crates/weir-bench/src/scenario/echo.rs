@@ -1,4 +1,4 @@
-//! `echo`: messages sent and answered on many connections, a bare echo alternating with the server.
+//! `echo`: messages and their answers on many connections, in turn with a bare echo.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `idle`: what a connection on which nothing happens costs the server in memory of its own.
+//! `idle`: the server's memory for a connection on which nothing happens.
 
 use std::collections::VecDeque;
 use std::time::Duration;

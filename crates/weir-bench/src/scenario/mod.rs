@@ -1,4 +1,4 @@
-//! The scenarios, and what they share.
+//! The scenarios and their shared parts.
 
 pub(crate) mod activate;
 pub(crate) mod baseline;

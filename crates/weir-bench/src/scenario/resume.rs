@@ -1,4 +1,4 @@
-//! `resume`: a share of the clients drops and comes back, and each gets exactly what it missed.
+//! `resume`: a share of the clients reconnects. Each must get exactly what it missed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `room`: many publish into one topic with a tick, and everybody receives everybody's.
+//! `room`: many clients publish into one topic with a tick, and everybody receives everything.
 
 use std::time::Duration;
 

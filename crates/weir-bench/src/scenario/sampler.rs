@@ -1,4 +1,4 @@
-//! Samples of a server's metrics while something goes on.
+//! Samples of the server's metrics during a phase.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

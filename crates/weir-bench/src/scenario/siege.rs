@@ -1,4 +1,4 @@
-//! `siege`: all attacks at once, while many are pushed to and must not notice.
+//! `siege`: all attacks at once. Healthy connections that receive messages must not notice.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `stages`: the same activation over HTTP/1.1 through more and more stages, each beside the others in every round, in
-//! gateways that the bench embeds.
+//! `stages`: the stage breakdown of an activation over HTTP/1.1. Gateways with more and more
+//! stages, embedded in the bench, take turns in every round.
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! `stall`: clients that stop reading, or read too slowly, among others that must not suffer.
+//! `stall`: some clients stop reading or read too slowly. The others must not suffer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

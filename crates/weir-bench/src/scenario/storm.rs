@@ -1,4 +1,5 @@
-//! `storm`: many clients come back at once over TLS while others are pushed to and must not notice.
+//! `storm`: many clients reconnect at once over TLS. Connections that receive messages must not
+//! notice.
 
 use anyhow::Result;
 use serde_json::json;

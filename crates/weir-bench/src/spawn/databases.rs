@@ -1,4 +1,4 @@
-//! Redis and a server of MongoDB's protocol, of our own.
+//! Redis, and a server of MongoDB's protocol, that the bench starts.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

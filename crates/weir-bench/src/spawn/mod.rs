@@ -1,4 +1,4 @@
-//! The server that is measured: one that runs, or one of our own in a scratch directory.
+//! The server that is measured: a running one, or one that the bench starts in a scratch directory.
 
 mod databases;
 mod nginx;

@@ -1,4 +1,4 @@
-//! nginx as it would be set up for the same task: one process, no log, nothing but an answer.
+//! nginx, configured for the same task: one process, no log, a fixed answer.
 
 use std::fmt::Write;
 use std::fs;

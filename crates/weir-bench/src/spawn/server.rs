@@ -1,4 +1,4 @@
-//! A server in a scratch directory: started, bound to CPUs, and gone when the bench goes.
+//! A server in a scratch directory: starts it, binds it to CPUs, and ends it when the bench ends.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::BufWriter;

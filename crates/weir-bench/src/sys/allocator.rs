@@ -1,4 +1,4 @@
-//! The allocator of the program `weir`, and how often it was asked: an embedded gateway is measured with it.
+//! The allocator of the program `weir`, for embedded gateways, and a count of its allocations.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Datagrams in batches: what the load generator sends and hears, and the barest servers there can be.
+//! Datagrams in batches, for the load generator and for the barest servers.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,4 +1,5 @@
-//! The system calls that rustix does not offer: the only unsafe code of the bench.
+//! The system calls that rustix does not offer, and the allocator: the only unsafe code of the
+//! bench.
 #![expect(unsafe_code, reason = "calls into libc that no safe wrapper covers")]
 
 pub(crate) mod allocator;

@@ -1,4 +1,4 @@
-//! Certificates for one run: a CA of its own, and what server and clients show each other.
+//! Certificates for one run: a CA, and the certificates of server and clients.
 
 use std::fs;
 use std::path::Path;

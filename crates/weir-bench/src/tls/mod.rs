@@ -1,4 +1,4 @@
-//! The client's side of TLS: what is offered, what is believed, and tickets for coming back.
+//! The client's side of TLS: the offer, the verification of the server, and tickets for resumption.
 
 pub(crate) mod credentials;
 

@@ -1,4 +1,4 @@
-//! Guests: connections that come, are told `Welcome`, stay a moment and end with a reset.
+//! Guests: connections that wait for `Welcome`, stay a moment, and end with a reset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,4 +1,4 @@
-//! Bytes from the server, taken apart and counted.
+//! Splits bytes from the server into messages, and counts them.
 
 use weir_wire::format::Format;
 use weir_wire::v1::{ServerMessage, Subscribed, server_message};

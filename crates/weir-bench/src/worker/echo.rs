@@ -1,8 +1,8 @@
 //! The echo: every connection sends `Ping` and waits for the `Pong` with the same data.
 //!
-//! A closed loop keeps one message of each connection on its way. An open loop sends by the clock, whatever the answers
-//! take; the latency of a message then counts from the moment at which it was due, so that a server that pauses is
-//! charged with every message that the pause held up, those not sent yet included.
+//! A closed loop keeps one message of each connection in flight. An open loop sends by the clock. The
+//! latency of a message then counts from the moment at which the message was due. So a pause of the
+//! server counts for every message that it delays, even if that message was not sent yet.
 
 use std::collections::VecDeque;
 use std::io::Write;

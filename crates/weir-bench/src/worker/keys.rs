@@ -1,4 +1,4 @@
-//! Keyed messages: what counts is the newest value of each key that a client holds, and how old it is.
+//! Keyed messages: the newest value of each key that a client holds, and its age.
 
 use crate::payload::{Header, messages_in};
 use crate::stats::Lags;

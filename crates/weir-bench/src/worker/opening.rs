@@ -1,4 +1,5 @@
-//! The connect phase: a bounded number of connections on their way, the next one begun when one has arrived.
+//! The connect phase: a bounded number of connections in progress; the next begins when one is
+//! open.
 
 use std::time::Duration;
 

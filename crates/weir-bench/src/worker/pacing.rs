@@ -1,4 +1,4 @@
-//! Clients that read slowly: each takes so many bytes a second, whatever is there.
+//! Clients that read slowly: each takes a fixed number of bytes per second.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What is due to be published from connections: an open loop, by the clock, each in its turn.
+//! The schedule of publishing from connections: an open loop by the clock, in which connections
+//! take turns.
 
 use std::time::Duration;
 

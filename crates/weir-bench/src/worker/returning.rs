@@ -1,4 +1,4 @@
-//! Connections that drop and come back, to go on where they left off.
+//! Connections that drop and reconnect, and continue where they were.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! A room: many publish into one topic, and everybody receives everybody's.
+//! A room: many clients publish into one topic, and everybody receives all messages.
 //!
-//! All receivers get the same frames in the same order. So the first one to receive a frame has it verified, message by
-//! message, and entered in a log; for the others one comparison tells that they got the same. A receiver is a place in
-//! that log and a count: what was published and is not in its count was lost.
+//! All receivers get the same frames in the same order. The first receiver of a frame verifies every
+//! message in it and adds the frame to a log. The others compare their bytes with the log. A receiver
+//! has a position in that log and a count. A published message that is not in the count was lost.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! How a client of HTTP comes to its messages: a request, an answer, and for WebSocket `Hello` behind it.
+//! The way of an HTTP client to its messages: a request, an answer, and for WebSocket a `Hello`.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! A client's socket, plain or under TLS.
+//! A client's socket, plain or with TLS.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

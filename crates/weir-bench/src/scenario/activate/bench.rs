@@ -1,4 +1,5 @@
-//! Gateways whose activations go through different stages, what stands beside them, and who asks them.
+//! Gateways with different stages of an activation, the servers that they need, and the load on
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! `activate`: devices show serial number and key and get tokens, over HTTP or by datagrams; every answer is checked.
+//! `activate`: devices show serial number and key and get tokens, over HTTP or by datagrams. Every
+//! answer is checked.
 
 mod bench;
 mod datagrams;

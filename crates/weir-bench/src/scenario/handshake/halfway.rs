@@ -1,4 +1,4 @@
-//! What a handshake takes that has begun and does not go on.
+//! The memory of handshakes that have begun and do not continue.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

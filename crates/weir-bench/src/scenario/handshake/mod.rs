@@ -1,4 +1,5 @@
-//! `handshake`: what a full and a resumed TLS handshake cost, beside the cryptography in memory and the sockets alone.
+//! `handshake`: the cost of full and resumed TLS handshakes, next to their cryptography and their
+//! sockets alone.
 
 use std::time::Duration;
 

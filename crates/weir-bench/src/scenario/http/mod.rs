@@ -1,4 +1,4 @@
-//! `http`: requests as fast as they are answered, beside bare responders and nginx.
+//! `http`: requests as fast as they are answered, next to bare responders and nginx.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Those that a server is compared with: bare responders and nginx.
+//! The servers that a server is compared with: bare responders and nginx.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `publish`: `POST /v1/publish` to one subscriber, as fast as it is answered; what one costs in CPU time and allocations.
+//! `publish`: `POST /v1/publish` to one subscriber, as fast as it is answered. Measures CPU time
+//! and allocations of each.
 
 mod subscriber;
 

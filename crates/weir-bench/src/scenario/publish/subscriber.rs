@@ -1,4 +1,4 @@
-//! The one subscriber: counts the messages that come, each of which must be the one that was published.
+//! The one subscriber: counts messages, and compares each with the published message.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

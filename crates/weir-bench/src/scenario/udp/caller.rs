@@ -1,4 +1,4 @@
-//! Who calls: sockets, each with a window of calls on their way, or with calls by the clock.
+//! The sockets that send calls: a window of calls in flight on each, or calls by the clock.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;

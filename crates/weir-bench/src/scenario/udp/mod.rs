@@ -1,4 +1,4 @@
-//! `udp`: calls by datagrams, bare echoes alternating with the server; then calls by the clock.
+//! `udp`: calls by datagrams, in turn with bare echoes; then calls by the clock.
 
 pub(crate) mod caller;
 

@@ -1,4 +1,4 @@
-//! What is asked: the same of all, a device's activation each time, or the same message each time.
+//! Writes the requests: the same one each time, a device's activation, or the same message.
 
 use crate::protocol::{HttpPlan, Posts};
 

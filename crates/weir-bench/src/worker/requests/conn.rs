@@ -1,4 +1,4 @@
-//! One place for connections, one after the other: what is asked there, and what becomes of the answers.
+//! A place for connections, one after the other: its requests, and the check of their answers.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What is counted of requests, and the CPU time that they take.
+//! The counts of requests, and the CPU time that they take.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Why a connection is of no more use.
+//! The reasons to give up a connection.
 
 use rustix::io::Errno;
 

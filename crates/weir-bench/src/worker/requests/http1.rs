@@ -1,4 +1,4 @@
-//! Answers of HTTP/1.1, taken apart as cheaply as it goes: a server says nearly the same every time.
+//! Reads answers of HTTP/1.1 cheaply: a server says nearly the same every time.
 
 use super::fault::Fault;
 

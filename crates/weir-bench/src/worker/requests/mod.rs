@@ -1,4 +1,4 @@
-//! Requests over HTTP, as fast as they are answered: so many on their way on each of so many connections.
+//! Requests over HTTP as fast as they are answered: a fixed number in flight on each connection.
 
 mod asker;
 mod conn;

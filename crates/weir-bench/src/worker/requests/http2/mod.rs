@@ -1,5 +1,5 @@
-//! A client's side of HTTP/2, as small as it goes: requests of one head, and answers of which status and content
-//! count (RFC 9113, RFC 7541). No I/O and no clock.
+//! A client's side of HTTP/2, as small as possible: requests with one head, and answers of which
+//! status and content count (RFC 9113, RFC 7541). No I/O and no clock.
 
 use super::asker::Asker;
 use super::fault::Fault;
