@@ -116,6 +116,22 @@ pub enum PublishError {
     BudgetExhausted(Duration),
 }
 
+impl PublishError {
+    /// When the same message may be accepted, if it may.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            PublishError::RateLimited { after, .. }
+            | PublishError::TickFull { after, .. }
+            | PublishError::TooManyTopics { after, .. }
+            | PublishError::Busy(after)
+            | PublishError::BudgetExhausted(after) => Some(*after),
+            PublishError::TopicName(_)
+            | PublishError::TooLarge { .. }
+            | PublishError::TooLargeForTopic { .. } => None,
+        }
+    }
+}
+
 /// Why a topic name is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {

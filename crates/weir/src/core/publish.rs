@@ -6,21 +6,103 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, TopicMessage};
-use weir_wire::hot;
+use weir_wire::{ErrorCode, hot};
 
+use crate::auth::Act;
+use crate::base::config::Right;
 use crate::base::mailboxes::{self, Publisher};
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::core::events::{FromDevice, OnPublish, Refusal};
+use crate::core::handle::Handle;
+use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
+use crate::limits::rates::Sender;
 use crate::observe::counters::{PublishTarget, RefuseCause};
-use crate::topics::{Class, Offer, Place, RouteError, validate_name};
+use crate::topics::{Class, Destination, Offer, Place, RouteError, validate_name};
+
+/// Why a caller's message was not published.
+#[derive(Debug)]
+pub(crate) enum NotPublished {
+    /// The caller's requests publish faster than `limits.publishes_per_second`.
+    SenderRate { per_second: u32, after: Duration },
+    /// A field holds what it must not.
+    Field { field: &'static str, message: String },
+    /// The caller has no right to.
+    NotPermitted(String),
+    /// The message was refused.
+    Error(PublishError),
+    /// The embedding program has refused it.
+    Refused(Refusal),
+}
+
+impl Handle {
+    /// Publishes for a device or a service: checks rate, fields and rights, and asks the embedding program if there
+    /// is one that decides. `None`: that program has taken it elsewhere.
+    ///
+    /// `sender`: where the rate of a request counts. A connection has `None`: its shard limits it. Services have none.
+    /// Cost: one look-up of the topic; no allocation but the message's own.
+    pub(crate) fn publish_as(
+        &self,
+        caller: &Caller<'_>,
+        sender: Option<Sender<'_>>,
+        publication: &Publication<'_>,
+    ) -> Result<Option<Accepted>, NotPublished> {
+        let shared = self.shared();
+        let checked = shared.check_sender(sender).and_then(|()| check_fields(publication));
+        let published = checked.and_then(|()| match (publication.target, &shared.on_publish) {
+            (Target::Topic(topic), Some(on_publish)) => {
+                self.pass_on(on_publish, caller, topic, publication)
+            }
+            _ => shared.route_as(caller, publication).map(Some),
+        });
+        published.inspect_err(|error| {
+            if let Some(cause) = error.cause() {
+                shared.counters().count_refused(cause);
+            }
+        })
+    }
+
+    /// Gives a message to the embedding program, which alone decides. What it publishes is counted there.
+    fn pass_on(
+        &self,
+        on_publish: &OnPublish,
+        caller: &Caller<'_>,
+        topic: &str,
+        publication: &Publication<'_>,
+    ) -> Result<Option<Accepted>, NotPublished> {
+        let shared = self.shared();
+        validate_name(topic, shared.config().limits.topic_bytes_max).map_err(PublishError::from)?;
+        let entered;
+        let device = match caller.device {
+            CallerDevice::Named(device) => device.unwrap_or_default(),
+            CallerDevice::Connected(device, conn) => {
+                entered = shared.devices.id_of(device, conn);
+                let gone = || "the connection is about to be closed".to_owned();
+                entered.as_deref().ok_or_else(|| NotPublished::NotPermitted(gone()))?
+            }
+        };
+        let event = FromDevice {
+            conn: publication.sender,
+            device,
+            topic,
+            payload: publication.payload,
+            content_type: publication.content_type,
+            key: publication.key,
+            ttl: publication.ttl,
+            handle: self,
+        };
+        event.ask(on_publish).map_err(NotPublished::Refused)
+    }
+}
 
 impl SharedState {
+    /// Publishes for the backend, or the embedding program, which may publish anything.
     pub(crate) fn publish(
         &self,
         publication: &Publication<'_>,
         publisher: Publisher,
     ) -> Result<Accepted, PublishError> {
-        let accepted = self.route(publication, publisher);
+        let accepted = self.route(publication, publisher, |_, _| Ok(()));
         match &accepted {
             Ok(_) => self.counters().count_published(PublishTarget::of(&publication.target)),
             Err(error) => self.counters().count_refused(RefuseCause::of(error)),
@@ -28,23 +110,60 @@ impl SharedState {
         accepted
     }
 
-    fn route(
+    fn check_sender(&self, sender: Option<Sender<'_>>) -> Result<(), NotPublished> {
+        let Some(sender) = sender else { return Ok(()) };
+        self.publish_rates.take(sender, Nanos::now()).map_err(|after| {
+            let per_second = self.config().limits.publishes_per_second;
+            NotPublished::SenderRate { per_second, after }
+        })
+    }
+
+    fn route_as(
+        &self,
+        caller: &Caller<'_>,
+        publication: &Publication<'_>,
+    ) -> Result<Accepted, NotPublished> {
+        let may_publish_to_all = caller.grant.has(Right::Publish);
+        if !may_publish_to_all && !matches!(publication.target, Target::Topic(_)) {
+            return Err(NotPublished::NotPermitted(NOT_TO_DEVICES.to_owned()));
+        }
+        let accepted = self.route(publication, caller.grant.publisher(), |topic, class| {
+            self.permit_class(caller, Act::Publish, topic, class)
+                .map_err(NotPublished::NotPermitted)
+        })?;
+        self.counters().count_published(PublishTarget::of(&publication.target));
+        Ok(accepted)
+    }
+
+    /// `permit` looks at the topic and its class before anything else happens.
+    fn route<E: From<PublishError>>(
         &self,
         publication: &Publication<'_>,
         publisher: Publisher,
-    ) -> Result<Accepted, PublishError> {
-        let draft = Draft::new(self, publication, publisher)?;
-        match publication.target {
-            Target::Topic(topic) => self.publish_to_topic(topic, &draft),
-            Target::Device(device) => self.publish_to_device(device, &draft),
-            Target::All => self.publish_to_all(&draft),
-        }
+        permit: impl FnOnce(&str, &Class) -> Result<(), E>,
+    ) -> Result<Accepted, E> {
+        let draft = || Draft::new(self, publication, publisher);
+        Ok(match publication.target {
+            Target::Topic(topic) => {
+                let limit = self.config().limits.topic_bytes_max;
+                validate_name(topic, limit).map_err(PublishError::from)?;
+                let destination = self.router.destination(topic);
+                permit(topic, destination.class())?;
+                self.publish_to_topic(topic, destination, &draft()?)?
+            }
+            Target::Device(device) => self.publish_to_device(device, &draft()?)?,
+            Target::All => self.publish_to_all(&draft()?)?,
+        })
     }
 
-    fn publish_to_topic(&self, topic: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
-        validate_name(topic, self.config().limits.topic_bytes_max)?;
+    fn publish_to_topic(
+        &self,
+        topic: &str,
+        destination: Destination,
+        draft: &Draft<'_>,
+    ) -> Result<Accepted, PublishError> {
         let message = |class: &Class, place| draft.topic_message(class, place);
-        let routed = self.router.publish(topic, draft.offer(), message);
+        let routed = self.router.publish(topic, destination, draft.offer(), message);
         let routed = routed.map_err(|error| draft.error(error))?;
         let connections = routed.map_or(0, |routed| routed.connections);
         Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
@@ -193,22 +312,95 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Checks what a device says of its message; the admin API has the same rule.
-///
-/// Errors: a sentence with the field, its length and the limit.
-pub(crate) fn check_fields(content_type: &str, key: &str) -> Result<(), String> {
-    for (field, value) in [("content_type", content_type), ("key", key)] {
-        if value.len() > FIELD_BYTES_MAX {
-            let bytes = value.len();
-            return Err(format!("{field} of {bytes} bytes is over the limit of {FIELD_BYTES_MAX}"));
+impl NotPublished {
+    /// When the same may be accepted, if it may.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            NotPublished::SenderRate { after, .. } => Some(*after),
+            NotPublished::Error(error) => error.retry_after(),
+            NotPublished::Refused(refusal) => {
+                let is_over_soon = matches!(refusal.code, ErrorCode::Busy | ErrorCode::RateLimited);
+                is_over_soon.then_some(RETRY_AFTER)
+            }
+            NotPublished::Field { .. } | NotPublished::NotPermitted(_) => None,
         }
     }
+
+    /// The cause that is counted. What the embedding program refuses it counts itself.
+    fn cause(&self) -> Option<RefuseCause> {
+        match self {
+            NotPublished::SenderRate { .. } => Some(RefuseCause::SenderRate),
+            NotPublished::Field { .. } => Some(RefuseCause::InvalidField),
+            NotPublished::NotPermitted(_) => Some(RefuseCause::NotPermitted),
+            NotPublished::Error(error) => Some(RefuseCause::of(error)),
+            NotPublished::Refused(_) => None,
+        }
+    }
+}
+
+impl From<PublishError> for NotPublished {
+    fn from(error: PublishError) -> Self {
+        NotPublished::Error(error)
+    }
+}
+
+/// What a device is told.
+impl From<NotPublished> for Refusal {
+    fn from(not_published: NotPublished) -> Self {
+        let (code, message) = match not_published {
+            NotPublished::SenderRate { per_second, .. } => (
+                ErrorCode::RateLimited,
+                format!(
+                    "a device may publish {per_second} messages a second (limits.publishes_per_second)"
+                ),
+            ),
+            NotPublished::Field { message, .. } => (ErrorCode::InvalidField, message),
+            NotPublished::NotPermitted(message) => (ErrorCode::NotPermitted, message),
+            NotPublished::Error(error) => return error.into(),
+            NotPublished::Refused(refusal) => return refusal,
+        };
+        Refusal { code, message }
+    }
+}
+
+fn check_fields(publication: &Publication<'_>) -> Result<(), NotPublished> {
+    let Publication { content_type, key, .. } = publication;
+    for (field, checked) in
+        [("content_type", check_content_type(content_type)), ("key", check_key(key))]
+    {
+        checked.map_err(|message| NotPublished::Field { field, message })?;
+    }
+    Ok(())
+}
+
+/// Checks a media type: printable ASCII of at most 255 bytes.
+///
+/// Errors: a sentence with the field, its length and the limit.
+pub(crate) fn check_content_type(content_type: &str) -> Result<(), String> {
+    check_length("content_type", content_type)?;
     if content_type.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
         return Ok(());
     }
     Err("content_type holds what is not printable ASCII".to_owned())
 }
 
+/// Checks a conflation key: at most 255 bytes.
+///
+/// Errors: as above.
+pub(crate) fn check_key(key: &str) -> Result<(), String> {
+    check_length("key", key)
+}
+
+fn check_length(field: &str, value: &str) -> Result<(), String> {
+    let bytes = value.len();
+    if bytes <= FIELD_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!("{field} of {bytes} bytes is over the limit of {FIELD_BYTES_MAX}"))
+}
+
+const NOT_TO_DEVICES: &str = "devices publish to topics; to a device or to all publishes a service with the right \
+                              \"publish\" (auth.services, may)";
 /// Longer ones are no media types and no keys: each travels with every message.
 const FIELD_BYTES_MAX: usize = 255;
 /// A mailbox empties within a few turns; a second is what the header of HTTP can say at the least.

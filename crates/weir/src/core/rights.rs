@@ -1,14 +1,31 @@
-//! Who may do what with a topic, whichever way the request came.
+//! What a caller may do with a topic, on a connection, by a request or by a datagram.
 
-use std::sync::Arc;
+use weir_engine::{ConnId, DeviceRef};
 
 use crate::auth::{Act, Grant};
 use crate::base::model::TopicNameError;
 use crate::base::pattern::Pattern;
 use crate::core::state::SharedState;
-use crate::topics::{Class, validate_name};
+use crate::topics::{Class, Destination, validate_name};
 
-/// Why an act is not to be: nothing has reached the router.
+/// The caller that asks for something.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) grant: &'a Grant,
+    pub(crate) device: CallerDevice<'a>,
+}
+
+/// The device of a caller.
+#[derive(Clone, Copy)]
+pub(crate) enum CallerDevice<'a> {
+    /// Named by the credentials of a request; `None`: they name no device.
+    Named(Option<&'a str>),
+    /// Entered for a connection. Its id is looked at only where a rule asks for it.
+    Connected(DeviceRef, ConnId),
+}
+
+/// Why an act is not permitted. Nothing has reached the router.
+#[derive(Debug)]
 pub(crate) enum Denied {
     Name(TopicNameError),
     /// The sentence that says so.
@@ -16,35 +33,58 @@ pub(crate) enum Denied {
 }
 
 impl SharedState {
-    /// The class of the topic, if it permits the act to who has this grant.
-    ///
-    /// `is_own` tells whether a pattern fits the topic with `{device}` standing for the device that asks; it is asked only
-    /// if that decides.
+    /// Checks that the caller may do this with the topic, and finds the topic.
     pub(crate) fn permit(
         &self,
-        grant: &Grant,
+        caller: &Caller<'_>,
         act: Act,
         topic: &str,
-        is_own: impl Fn(&Pattern) -> bool,
-    ) -> Result<Arc<Class>, Denied> {
+    ) -> Result<Destination, Denied> {
         validate_name(topic, self.config().limits.topic_bytes_max).map_err(Denied::Name)?;
-        let class = self.router.class_of(topic);
+        let destination = self.router.destination(topic);
+        let permitted = self.permit_class(caller, act, topic, destination.class());
+        permitted.map(|()| destination).map_err(Denied::NotPermitted)
+    }
+
+    /// Checks the same by the topic's class, which has been looked up.
+    ///
+    /// Errors: the sentence that tells the caller why.
+    pub(super) fn permit_class(
+        &self,
+        caller: &Caller<'_>,
+        act: Act,
+        topic: &str,
+        class: &Class,
+    ) -> Result<(), String> {
+        let grant = caller.grant;
         let actors = match act {
             Act::Subscribe => &class.subscribe,
             Act::Publish => &class.publish,
         };
-        // Where no device is named it is everybody's.
+        let is_own = |pattern: &Pattern| self.is_own(caller.device, pattern, topic);
+        // A pattern without `{device}` fits for every device.
         let covers = |pattern: &Pattern| match pattern.has_device() {
             true => is_own(pattern),
             false => pattern.matches(topic),
         };
         if !grant.covers(covers) {
-            return Err(Denied::NotPermitted(act.not_covered(topic)));
+            return Err(act.not_covered(topic));
         }
         let is_own = || !class.pattern.has_device() || is_own(&class.pattern);
         if grant.permits(act, actors, is_own) {
-            return Ok(class);
+            return Ok(());
         }
-        Err(Denied::NotPermitted(grant.refusal(act, topic, class.configured_pattern(), actors)))
+        Err(grant.refusal(act, topic, class.configured_pattern(), actors))
+    }
+
+    /// Whether the pattern fits the topic with `{device}` standing for this device.
+    fn is_own(&self, device: CallerDevice<'_>, pattern: &Pattern, topic: &str) -> bool {
+        let fits = |device: &str| pattern.matches_for(topic, device);
+        match device {
+            CallerDevice::Named(device) => device.is_some_and(fits),
+            CallerDevice::Connected(device, conn) => {
+                self.devices.with_id_of(device, conn, fits) == Some(true)
+            }
+        }
     }
 }

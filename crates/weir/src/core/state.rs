@@ -18,6 +18,7 @@ use crate::core::events::{Bus, OnPublish};
 use crate::core::handle::Gauges;
 use crate::limits::admission::Admission;
 use crate::limits::http_ledger::Share;
+use crate::limits::rates::Rates;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::observe::readiness::{Board, Part, PartState};
@@ -36,6 +37,8 @@ pub(crate) struct SharedState {
     pub(crate) adoptions: Box<[PendingAdoptions]>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) on_publish: Option<OnPublish>,
+    /// How fast the requests of each device publish, over HTTP and by datagram together.
+    pub(crate) publish_rates: Rates,
     /// Formats that connections have spoken.
     pub(crate) formats: SharedFormats,
     /// There if a listener speaks TLS.
@@ -104,6 +107,7 @@ impl SharedState {
                 sockets_max,
             ),
             on_publish,
+            publish_rates: Rates::new(limits.publishes_per_second, limits.publish_burst),
             formats: SharedFormats::default(),
             tls,
             access_log,

@@ -116,6 +116,12 @@ pub(crate) struct Offer<'a> {
     pub(crate) publisher: Publisher,
 }
 
+/// Where a message goes: a topic that exists, or the class of a topic that may have to begin.
+pub(crate) enum Destination {
+    Topic(Arc<Topic>),
+    Class(Arc<Class>),
+}
+
 /// The place of a message in its topic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
@@ -145,6 +151,16 @@ pub(crate) enum RouteError {
     TickFull { limit: usize, after: Duration },
     /// It would have to begin its topic, and `topics_max` topics exist, or half as many that nobody is in.
     TooManyTopics,
+}
+
+impl Destination {
+    /// The class of the topic.
+    pub(crate) fn class(&self) -> &Class {
+        match self {
+            Destination::Topic(topic) => &topic.class,
+            Destination::Class(class) => class,
+        }
+    }
 }
 
 impl Router {
@@ -185,13 +201,22 @@ impl Router {
     pub(crate) fn publish(
         &self,
         name: &str,
+        mut destination: Destination,
         offer: Offer<'_>,
         message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
         loop {
-            let Some(topic) = self.find_to_publish(name, offer)? else { return Ok(None) };
+            let topic = match destination {
+                Destination::Topic(topic) => topic,
+                Destination::Class(class) => match self.begin_to_publish(name, &class, offer)? {
+                    Some(topic) => topic,
+                    None => return Ok(None),
+                },
+            };
             let mut state = topic.lock();
             if state.ended {
+                drop(state);
+                destination = self.destination(name);
                 continue;
             }
             let routed = self.accept(&topic, &mut state, offer, message);
@@ -200,16 +225,23 @@ impl Router {
         }
     }
 
-    /// The topic of this name, which begins if it would keep the message.
-    fn find_to_publish(
+    /// Where a message to this name goes.
+    ///
+    /// Cost: one look-up; the patterns of the classes are tried only where no topic of this name exists.
+    pub(crate) fn destination(&self, name: &str) -> Destination {
+        match self.find(name) {
+            Some(topic) => Destination::Topic(topic),
+            None => Destination::Class(Arc::clone(self.classes.of(name))),
+        }
+    }
+
+    /// Begins the topic of a message, if the topic would keep it.
+    fn begin_to_publish(
         &self,
         name: &str,
+        class: &Class,
         offer: Offer<'_>,
     ) -> Result<Option<Arc<Topic>>, RouteError> {
-        if let Some(topic) = self.find(name) {
-            return Ok(Some(topic));
-        }
-        let class = self.classes.of(name);
         class.check_length(offer.frame_bytes)?;
         if class.retention.is_none() {
             return Ok(None);
@@ -297,14 +329,6 @@ impl Router {
     /// Number of topics.
     pub(crate) fn topic_count(&self) -> usize {
         self.ids.live_count()
-    }
-
-    /// The class of the topics of this name, whether there is one or not.
-    pub(crate) fn class_of(&self, name: &str) -> Arc<Class> {
-        match self.find(name) {
-            Some(topic) => Arc::clone(&topic.class),
-            None => Arc::clone(self.classes.of(name)),
-        }
     }
 
     /// The topic's number, if it exists.

@@ -6,19 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::Nanos;
 use weir_wire::{ErrorCode, v1};
 
-use crate::auth::{Act, NoBearer, Requester, TokenOrigin};
+use crate::auth::{NoBearer, Requester, TokenOrigin};
 use crate::base::clock::unix_millis;
-use crate::base::config::LimitsConfig;
-use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
-use crate::core::events::{FromDevice, Refusal};
+use crate::base::model::{Accepted, Payload, Publication, Target};
+use crate::core::events::Refusal;
 use crate::core::handle::Handle;
-use crate::core::publish::check_fields;
-use crate::core::rights::Denied;
-use crate::limits::rates::{Rates, Sender};
-use crate::observe::counters::RefuseCause;
+use crate::core::rights::{Caller, CallerDevice};
+use crate::limits::rates::Sender;
 use crate::provisioning::activation::{self, Origin};
 
 /// What the front answers.
@@ -117,13 +113,11 @@ impl Refused {
 /// The gateway: those who know tokens and devices, and its router.
 pub(crate) struct Front {
     handle: Handle,
-    rates: Rates,
 }
 
 impl Front {
     pub(crate) fn new(handle: Handle) -> Front {
-        let LimitsConfig { publishes_per_second, publish_burst, .. } = handle.config().limits;
-        Front { handle, rates: Rates::new(publishes_per_second, publish_burst) }
+        Front { handle }
     }
 
     /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
@@ -159,13 +153,6 @@ impl Front {
         source: IpAddr,
     ) -> Result<Option<Accepted>, Refused> {
         let shared = self.handle.shared();
-        if !requester.is_service {
-            self.check_rate(Sender::new(requester.device.as_deref(), Some(source)))?;
-        }
-        if let Err(message) = check_fields(&publish.content_type, &publish.key) {
-            shared.counters().count_refused(RefuseCause::InvalidField);
-            return Err(refused(Refusal { code: ErrorCode::InvalidField, message }, None));
-        }
         let publication = Publication {
             target: Target::Topic(&publish.topic),
             payload: match &publish.payload {
@@ -178,76 +165,13 @@ impl Front {
             ttl: None,
             sender: None,
         };
-        match &shared.on_publish {
-            Some(_) => self.pass_on(requester, &publication, &publish.topic),
-            None => self.to_topic(requester, &publication, &publish.topic).map(Some),
-        }
-    }
-
-    fn check_rate(&self, sender: Sender<'_>) -> Result<(), Refused> {
-        self.rates.take(sender, Nanos::now()).map_err(|after| {
-            self.handle.counters().count_refused(RefuseCause::SenderRate);
-            let limit = self.handle.config().limits.publishes_per_second;
-            let message = format!(
-                "a device may publish {limit} messages a second (limits.publishes_per_second)"
-            );
-            refused(Refusal { code: ErrorCode::RateLimited, message }, Some(after))
-        })
-    }
-
-    /// The class of the topic decides, as for what comes on a connection.
-    fn to_topic(
-        &self,
-        requester: &Requester,
-        publication: &Publication<'_>,
-        topic: &str,
-    ) -> Result<Accepted, Refused> {
-        let shared = self.handle.shared();
         let device = requester.device.as_deref();
+        let sender = (!requester.is_service).then(|| Sender::new(device, Some(source)));
         let grant = shared.auth.grant(&requester.grant);
-        let permitted = shared.permit(grant, Act::Publish, topic, |pattern| {
-            device.is_some_and(|device| pattern.matches_for(topic, device))
-        });
-        if let Err(denied) = permitted {
-            let (cause, refusal) = match denied {
-                Denied::Name(error) => {
-                    (RefuseCause::TopicName, Refusal::from(PublishError::from(error)))
-                }
-                Denied::NotPermitted(message) => {
-                    (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
-                }
-            };
-            shared.counters().count_refused(cause);
-            return Err(refused(refusal, None));
-        }
-        shared.publish(publication, grant.publisher()).map_err(not_published)
-    }
-
-    /// The embedding program decides.
-    fn pass_on(
-        &self,
-        requester: &Requester,
-        publication: &Publication<'_>,
-        topic: &str,
-    ) -> Result<Option<Accepted>, Refused> {
-        let shared = self.handle.shared();
-        let limit = shared.config().limits.topic_bytes_max;
-        crate::topics::validate_name(topic, limit)
-            .map_err(|error| refused(PublishError::from(error).into(), None))?;
-        let Some(on_publish) = &shared.on_publish else { return Ok(None) };
-        let event = FromDevice {
-            conn: None,
-            device: requester.device.as_deref().unwrap_or_default(),
-            topic,
-            payload: publication.payload,
-            content_type: publication.content_type,
-            key: publication.key,
-            ttl: None,
-            handle: &self.handle,
-        };
-        event.ask(on_publish).map_err(|refusal| {
-            let after = matches!(refusal.code, ErrorCode::Busy | ErrorCode::RateLimited);
-            refused(refusal, after.then_some(RETRY_AFTER))
+        let caller = Caller { grant, device: CallerDevice::Named(device) };
+        self.handle.publish_as(&caller, sender, &publication).map_err(|error| {
+            let after = error.retry_after();
+            refused(error.into(), after)
         })
     }
 }
@@ -337,20 +261,6 @@ impl From<activation::Refused> for Refused {
             activation::Refused::Unavailable(after) => Self::store_unavailable(after),
         }
     }
-}
-
-fn not_published(error: PublishError) -> Refused {
-    let after = match error {
-        PublishError::RateLimited { after, .. }
-        | PublishError::TickFull { after, .. }
-        | PublishError::TooManyTopics { after, .. }
-        | PublishError::Busy(after)
-        | PublishError::BudgetExhausted(after) => Some(after),
-        PublishError::TopicName(_)
-        | PublishError::TooLarge { .. }
-        | PublishError::TooLargeForTopic { .. } => None,
-    };
-    refused(error.into(), after)
 }
 
 fn refused(refusal: Refusal, retry_after: Option<Duration>) -> Refused {

@@ -22,17 +22,15 @@ use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::frames;
 use crate::base::model::SubscribeError;
-use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
-use crate::base::pattern::Pattern;
+use crate::base::model::{Payload, Publication, Target};
 use crate::connection::reports::{Room, cost};
 use crate::core::adoptions::Pending;
-use crate::core::events::{EventKind, FromDevice, OnPublish, Refusal};
+use crate::core::events::{EventKind, Refusal};
 use crate::core::handle::Handle;
-use crate::core::publish::check_fields;
-use crate::core::rights::Denied;
+use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
-use crate::observe::counters::{RefuseCause, SubscribeRefuseCause};
-use crate::topics::{left, validate_name};
+use crate::observe::counters::SubscribeRefuseCause;
+use crate::topics::left;
 pub(crate) use refresh::Found;
 use refresh::Refreshes;
 use terms::Terms;
@@ -403,13 +401,15 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the class of the topic permits the act to whoever asks.
+    /// Whether the class of the topic permits the act.
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
-        let is_own = |pattern: &Pattern| {
-            let fits = |device: &str| pattern.matches_for(topic, device);
-            self.shared.devices.with_id_of(asker.device, asker.conn, fits) == Some(true)
-        };
-        self.shared.permit(self.grant(asker), act, topic, is_own).map(|_| ())
+        self.shared.permit(&self.caller(asker), act, topic).map(|_| ())
+    }
+
+    /// The connection as a caller.
+    fn caller(&self, asker: Asker) -> Caller<'_> {
+        let device = CallerDevice::Connected(asker.device, asker.conn);
+        Caller { grant: self.grant(asker), device }
     }
 
     /// What whoever asks may do.
@@ -464,16 +464,16 @@ impl Dispatcher {
 
     fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
         let limit = self.shared.config().limits.topic_bytes_max;
-        let invalid = |message| {
-            self.shared.counters().count_refused(RefuseCause::InvalidField);
-            Refusal { code: ErrorCode::InvalidField, message }
+        let publication = Publication {
+            target: Target::Topic(publish.topic),
+            payload: payload_of(publish),
+            content_type: publish.content_type,
+            key: publish.key,
+            ttl: None,
+            sender: Some(asker.conn),
         };
-        let fields = check_fields(publish.content_type, publish.key).map_err(invalid);
-        let outcome = fields.and_then(|()| match &self.shared.on_publish {
-            Some(on_publish) => self.pass_on(on_publish, asker, publish),
-            None => self.publish(asker, publish).map(Some),
-        });
-        let frame = match outcome {
+        let published = self.handle.publish_as(&self.caller(asker), None, &publication);
+        let frame = match published.map_err(Refusal::from) {
             Ok(_) if publish.request == 0 => return,
             Ok(accepted) => frames::encode(server_message::Kind::Published(Published {
                 request: publish.request,
@@ -492,57 +492,6 @@ impl Dispatcher {
             }
         };
         self.answer(asker.conn, frame);
-    }
-
-    /// Publishes to the topic, with the connection as the sender, if its class permits it.
-    ///
-    /// Cost: no allocation but the message's own; the device's id is looked at only where the class asks for it.
-    fn publish(&self, asker: Asker, publish: &hot::Publish<'_>) -> Result<Accepted, Refusal> {
-        if let Err(denied) = self.check(asker, Act::Publish, publish.topic) {
-            let (cause, refusal) = match denied {
-                Denied::Name(error) => (RefuseCause::TopicName, PublishError::from(error).into()),
-                Denied::NotPermitted(message) => {
-                    (RefuseCause::NotPermitted, Refusal { code: ErrorCode::NotPermitted, message })
-                }
-            };
-            self.shared.counters().count_refused(cause);
-            return Err(refusal);
-        }
-        let publication = Publication {
-            target: Target::Topic(publish.topic),
-            payload: payload_of(publish),
-            content_type: publish.content_type,
-            key: publish.key,
-            ttl: None,
-            sender: Some(asker.conn),
-        };
-        Ok(self.shared.publish(&publication, self.grant(asker).publisher())?)
-    }
-
-    /// Gives what a device publishes to the embedding program, which alone decides.
-    fn pass_on(
-        &self,
-        on_publish: &OnPublish,
-        asker: Asker,
-        publish: &hot::Publish<'_>,
-    ) -> Result<Option<Accepted>, Refusal> {
-        let (conn, limit) = (asker.conn, self.shared.config().limits.topic_bytes_max);
-        validate_name(publish.topic, limit).map_err(PublishError::from)?;
-        let Some(device) = self.shared.devices.id_of(asker.device, conn) else {
-            let message = "the connection is about to be closed".to_owned();
-            return Err(Refusal { code: ErrorCode::NotPermitted, message });
-        };
-        let event = FromDevice {
-            conn: Some(conn),
-            device: &device,
-            topic: publish.topic,
-            payload: payload_of(publish),
-            content_type: publish.content_type,
-            key: publish.key,
-            ttl: None,
-            handle: &self.handle,
-        };
-        event.ask(on_publish)
     }
 
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {

@@ -11,7 +11,7 @@ use weir_wire::v1::Position;
 
 use super::Api;
 use crate::auth::{Act, Requester};
-use crate::core::rights::Denied;
+use crate::core::rights::{self, CallerDevice, Denied};
 use crate::http::Caller;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::push;
@@ -67,16 +67,13 @@ impl Api {
 
     /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
     fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
-        let device = requester.device.as_deref();
-        let is_own = |pattern: &crate::base::pattern::Pattern| {
-            device.is_some_and(|device| pattern.matches_for(topic, device))
-        };
         let shared = self.handle.shared();
-        let grant = shared.auth.grant(&requester.grant);
-        match shared.permit(grant, Act::Subscribe, topic, is_own) {
-            Ok(class) if class.history => Ok(()),
-            Ok(class) => {
-                let pattern = class.pattern.as_str();
+        let device = CallerDevice::Named(requester.device.as_deref());
+        let caller = rights::Caller { grant: shared.auth.grant(&requester.grant), device };
+        match shared.permit(&caller, Act::Subscribe, topic) {
+            Ok(destination) if destination.class().history => Ok(()),
+            Ok(destination) => {
+                let pattern = destination.class().pattern.as_str();
                 let detail =
                     format!("topics of class {pattern:?} have no history (topic_classes, history)");
                 Err(Problem::new(Kind::NotFound, detail))

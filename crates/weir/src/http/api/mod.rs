@@ -31,7 +31,6 @@ use crate::http::web::head::bearer;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{Query, segment};
 use crate::http::web::reply::{self, Reply};
-use crate::limits::rates::Rates;
 use crate::topics::Range;
 use cors::Cors;
 
@@ -44,7 +43,6 @@ pub(crate) struct Api {
     room: Room,
     /// Of activations, which strangers send.
     small_room: Room,
-    rates: Rates,
     router: matchit::Router<Route>,
 }
 
@@ -121,7 +119,6 @@ impl Api {
             hosts: config.admits_anonymous().then(|| Hosts::new(&config.http.hosts)),
             room: room(config.http.body_bytes_max),
             small_room: room(activation::BODY_BYTES_MAX),
-            rates: Rates::new(config.limits.publishes_per_second, config.limits.publish_burst),
             router,
             handle,
         }

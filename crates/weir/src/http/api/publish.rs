@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use hyper::body::Body as _;
-use weir_engine::Nanos;
 use weir_wire::ErrorCode;
 
 use super::{Api, RETRY_AFTER};
-use crate::auth::{Act, Grant, Requester};
-use crate::core::events::{FromDevice, OnPublish, Refusal};
-use crate::core::rights::Denied;
+use crate::Target;
+use crate::auth::Requester;
+use crate::core::events::Refusal;
+use crate::core::publish::NotPublished;
+use crate::core::rights::{self, CallerDevice};
 use crate::http::Caller;
 use crate::http::web::problem::{Kind, Place, Problem};
 use crate::http::web::publish;
 use crate::http::web::reply::Reply;
 use crate::limits::rates::Sender;
-use crate::observe::counters::RefuseCause;
-use crate::{Accepted, Publication, PublishError, Right, Target};
 
 impl Api {
     pub(super) async fn publish(
@@ -30,15 +29,13 @@ impl Api {
             charge = Some(caller.ledger.charge(bytes)?);
             Ok(())
         };
+        let caller_device = requester.device.as_deref();
+        let sender = (!requester.is_service).then(|| Sender::new(caller_device, caller.peer));
+        let grant = self.handle.shared().auth.grant(&requester.grant);
+        let publisher = rights::Caller { grant, device: CallerDevice::Named(caller_device) };
         let mut reply = publish::publish(body, reserve, |publication, place| {
-            if !requester.is_service {
-                self.check_rate(Sender::new(requester.device.as_deref(), caller.peer))?;
-            }
-            match publication.target {
-                Target::Topic(topic) => self.to_topic(requester, topic, publication, place),
-                Target::Device(_) => self.to_devices(requester, publication, "device", place),
-                Target::All => self.to_devices(requester, publication, "all", place),
-            }
+            let published = self.handle.publish_as(&publisher, sender, publication);
+            published.map_err(|error| refused(error, publication.target, place))
         })
         .await?;
         if let Some(mut charge) = charge {
@@ -48,106 +45,33 @@ impl Api {
         }
         Ok(reply)
     }
+}
 
-    fn check_rate(&self, sender: Sender<'_>) -> Result<(), Problem> {
-        self.rates.take(sender, Nanos::now()).map_err(|after| {
-            self.handle.counters().count_refused(RefuseCause::SenderRate);
-            let limit = self.handle.config().limits.publishes_per_second;
-            let detail = format!(
-                "a device may publish {limit} messages a second (limits.publishes_per_second); try again in {after:?}"
-            );
-            Problem::retry(Kind::RateLimited, after, detail)
-        })
-    }
-
-    /// As on a connection: the embedding program decides, if there is one that wants to, or else the topic's class.
-    fn to_topic(
-        &self,
-        requester: &Requester,
-        topic: &str,
-        publication: &Publication<'_>,
-        place: Place<'_>,
-    ) -> Result<Option<Accepted>, Problem> {
-        let shared = self.handle.shared();
-        if let Some(on_publish) = &shared.on_publish {
-            return self.pass_on(on_publish, requester, topic, publication, place);
+/// What a request is told.
+fn refused(error: NotPublished, target: Target<'_>, place: Place<'_>) -> Problem {
+    match error {
+        NotPublished::SenderRate { after, .. } => {
+            let Refusal { message, .. } = Refusal::from(error);
+            Problem::retry(Kind::RateLimited, after, format!("{message}; try again in {after:?}"))
         }
-        let device = requester.device.as_deref();
-        let grant = shared.auth.grant(&requester.grant);
-        let permitted = shared.permit(grant, Act::Publish, topic, |pattern| {
-            device.is_some_and(|device| pattern.matches_for(topic, device))
-        });
-        if let Err(denied) = permitted {
-            let (cause, problem) = match denied {
-                Denied::Name(error) => {
-                    (RefuseCause::TopicName, Problem::publish(PublishError::from(error), place))
-                }
-                Denied::NotPermitted(detail) => (
-                    RefuseCause::NotPermitted,
-                    Problem::forbidden(detail).at(format!("{}topic", place.object)),
-                ),
+        NotPublished::Field { field, message } => {
+            Problem::field(format!("{}{field}", place.object), message)
+        }
+        NotPublished::NotPermitted(detail) => {
+            let field = match target {
+                Target::Topic(_) => "topic",
+                Target::Device(_) => "device",
+                Target::All => "all",
             };
-            shared.counters().count_refused(cause);
-            return Err(problem);
+            Problem::forbidden(detail).at(format!("{}{field}", place.object))
         }
-        self.accept(grant, publication, place)
-    }
-
-    fn pass_on(
-        &self,
-        on_publish: &OnPublish,
-        requester: &Requester,
-        topic: &str,
-        publication: &Publication<'_>,
-        place: Place<'_>,
-    ) -> Result<Option<Accepted>, Problem> {
-        let limit = self.handle.config().limits.topic_bytes_max;
-        crate::topics::validate_name(topic, limit)
-            .map_err(|error| Problem::publish(PublishError::from(error), place))?;
-        let event = FromDevice {
-            conn: None,
-            device: requester.device.as_deref().unwrap_or_default(),
-            topic,
-            payload: publication.payload,
-            content_type: publication.content_type,
-            key: publication.key,
-            ttl: publication.ttl,
-            handle: &self.handle,
-        };
-        event.ask(on_publish).map_err(|refusal| refused(refusal, place))
-    }
-
-    /// To a device, or to all: a service's to do, as on the admin API.
-    fn to_devices(
-        &self,
-        requester: &Requester,
-        publication: &Publication<'_>,
-        field: &str,
-        place: Place<'_>,
-    ) -> Result<Option<Accepted>, Problem> {
-        let grant = self.handle.shared().auth.grant(&requester.grant);
-        if grant.has(Right::Publish) {
-            return self.accept(grant, publication, place);
-        }
-        self.handle.counters().count_refused(RefuseCause::NotPermitted);
-        let detail = "devices publish to topics; to a device or to all publishes a service with the right \"publish\" \
-                      (auth.services, may)";
-        Err(Problem::forbidden(detail.to_owned()).at(format!("{}{field}", place.object)))
-    }
-
-    fn accept(
-        &self,
-        grant: &Grant,
-        publication: &Publication<'_>,
-        place: Place<'_>,
-    ) -> Result<Option<Accepted>, Problem> {
-        let accepted = self.handle.shared().publish(publication, grant.publisher());
-        accepted.map(Some).map_err(|error| Problem::publish(error, place))
+        NotPublished::Error(error) => Problem::publish(error, place),
+        NotPublished::Refused(refusal) => refused_by_program(refusal, place),
     }
 }
 
 /// The embedding program's refusal, as a request is told.
-fn refused(refusal: Refusal, place: Place<'_>) -> Problem {
+fn refused_by_program(refusal: Refusal, place: Place<'_>) -> Problem {
     let Refusal { code, message } = refusal;
     match code {
         ErrorCode::TopicName => Problem::field(format!("{}topic", place.object), message),

@@ -7,13 +7,15 @@ use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use http::StatusCode;
-use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::json::{Object, Text, parse};
 use super::problem::{Document, Place, Problem};
 use super::reply::{self, Reply};
+use crate::core::publish::{check_content_type, check_key};
 use crate::{Accepted, Payload, Publication, Target};
 
 /// One message as it is asked for.
@@ -63,10 +65,61 @@ pub(crate) struct Many<'a> {
     messages: Vec<Message<'a>>,
 }
 
-/// Tells the two forms apart: the second one has this member.
-#[derive(Debug, Deserialize)]
-struct Form {
-    messages: Option<IgnoredAny>,
+/// A body: the form with `messages` as its first member, or else one message.
+enum Form<'a> {
+    One(Message<'a>),
+    Many(Many<'a>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Form<'a> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Form<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Form<'de>, A::Error> {
+                let first = members.next_key::<Text<'de>>()?;
+                let is_many = first.as_ref().is_some_and(|name| name.0 == "messages");
+                let input = MapAccessDeserializer::new(Again { first, members });
+                if is_many {
+                    Many::deserialize(input).map(Form::Many)
+                } else {
+                    Message::deserialize(input).map(Form::One)
+                }
+            }
+        }
+
+        input.deserialize_map(Members)
+    }
+}
+
+/// The members of an object whose first name has been read.
+struct Again<'de, A> {
+    first: Option<Text<'de>>,
+    members: A,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<'de, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        match self.first.take() {
+            Some(name) => seed.deserialize(CowStrDeserializer::new(name.0)).map(Some),
+            None => self.members.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.members.next_value_seed(seed)
+    }
 }
 
 /// What became of a message.
@@ -108,12 +161,13 @@ pub(crate) async fn publish(
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
     publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
 ) -> Result<Reply, Problem> {
-    let many = serde_json::from_slice::<Form>(body).is_ok_and(|form| form.messages.is_some());
-    if !many {
-        let accepted = parse::<Message<'_>>(body)?.publish("", &publish)?;
-        return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
-    }
-    let messages = parse::<Many<'_>>(body)?.messages;
+    let messages = match parse::<Form<'_>>(body)? {
+        Form::One(message) => {
+            let accepted = message.publish("", &publish)?;
+            return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
+        }
+        Form::Many(Many { messages }) => messages,
+    };
     reserve(messages.len() * OUTCOME_BYTES)?;
     let mut outcomes = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
@@ -199,15 +253,13 @@ impl Message<'_> {
     }
 
     fn content_type(&self) -> Result<&str, Refusal> {
-        let value = short("content_type", self.content_type.as_ref())?;
-        if value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
-            return Ok(value);
-        }
-        Err(("content_type", "content_type holds what is not printable ASCII".to_owned()))
+        let value = self.content_type.as_ref().map_or("", |text| &text.0);
+        check_content_type(value).map(|()| value).map_err(|detail| ("content_type", detail))
     }
 
     fn key(&self) -> Result<&str, Refusal> {
-        short("key", self.key.as_ref())
+        let value = self.key.as_ref().map_or("", |text| &text.0);
+        check_key(value).map(|()| value).map_err(|detail| ("key", detail))
     }
 
     fn ttl(&self) -> Result<Option<Duration>, Refusal> {
@@ -228,15 +280,6 @@ impl From<Option<Accepted>> for Published {
             offset: accepted.and_then(|accepted| accepted.offset),
         }
     }
-}
-
-fn short<'a>(field: &'static str, value: Option<&'a Text<'_>>) -> Result<&'a str, Refusal> {
-    let value = value.map(|text| &*text.0).unwrap_or_default();
-    if value.len() <= NAME_BYTES_MAX {
-        return Ok(value);
-    }
-    let bytes = value.len();
-    Err((field, format!("{field} of {bytes} bytes is over the limit of {NAME_BYTES_MAX}")))
 }
 
 /// Stops at the first message too many, before more memory is taken.
@@ -275,8 +318,6 @@ const MESSAGES_MAX: usize = 1000;
 const MESSAGES_AT_A_TIME: usize = 64;
 /// The outcome of a message in JSON: most refusals are shorter.
 const OUTCOME_BYTES: usize = 384;
-/// Content types and keys are names, not content.
-const NAME_BYTES_MAX: usize = 255;
 /// A day. What waits for a socket waits for seconds: a longer time to live would mean nothing.
 const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 const BASE64: GeneralPurpose = GeneralPurpose::new(

@@ -214,13 +214,17 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
     let taken: Vec<_> =
         (0..2).map(|_| router.mailboxes[1].try_credit(CreditKind::Message).unwrap()).collect();
     for _ in 0..3 {
-        let refused = router.publish("t", OFFER, |_, _| panic!("it is not even encoded"));
+        let refused = router
+            .publish("t", router.destination("t"), OFFER, |_, _| panic!("it is not even encoded"));
         assert_eq!(refused, Err(RouteError::Busy));
     }
     assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 2));
     drop(taken);
     // Nor is anything used up when the budget refuses.
-    assert_eq!(router.publish("t", OFFER, |_, _| None), Err(RouteError::Budget));
+    assert_eq!(
+        router.publish("t", router.destination("t"), OFFER, |_, _| None),
+        Err(RouteError::Budget)
+    );
     assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 0));
     assert_eq!(publish(&router, &budget, "t"), Ok(Some(Routed { offset: 1, connections: 2 })));
     end(&router, &mut shards);
@@ -241,7 +245,9 @@ fn a_class_bounds_length_and_rate() {
         let accepted_at = Nanos(at_ms * 1_000_000);
         let publisher = Publisher::Backend;
         let offer = Offer { frame_bytes, key: "", accepted_at, publisher };
-        router.publish("t", offer, |class, place| message(&budget, ("t", ""), class, place))
+        router.publish("t", router.destination("t"), offer, |class, place| {
+            message(&budget, ("t", ""), class, place)
+        })
     };
     // Whether anybody is there or not.
     let too_large = Err(RouteError::TooLarge { limit: 100 });

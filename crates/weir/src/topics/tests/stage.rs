@@ -113,7 +113,9 @@ pub(super) fn publish_key(
     key: &str,
 ) -> Result<Option<Routed>, RouteError> {
     let offer = Offer { key, ..OFFER };
-    router.publish(name, offer, |class, place| message(budget, (name, key), class, place))
+    router.publish(name, router.destination(name), offer, |class, place| {
+        message(budget, (name, key), class, place)
+    })
 }
 
 /// `false`: there was no credit.

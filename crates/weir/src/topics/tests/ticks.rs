@@ -151,15 +151,15 @@ fn a_newcomer_gets_the_whole_running_tick() {
 fn what_expires_within_its_tick_does_not_leave() {
     let budget = Budget::new(1 << 20);
     let (router, mut shard) = topic(TopicClass::default());
-    let expiring = |_: &Class, place| {
-        let frame = message(&budget, ("t", ""), &router.class_of("t"), place)?;
+    let expiring = |class: &Class, place| {
+        let frame = message(&budget, ("t", ""), class, place)?;
         Message::new(&budget, frame.frame().to_vec(), Nanos(0), Some(Nanos(1)))
     };
-    router.publish("t", OFFER, expiring).unwrap();
+    router.publish("t", router.destination("t"), OFFER, expiring).unwrap();
     publish(&router, &budget, "t").unwrap();
     assert!(router.end_ticks());
     assert_eq!(offsets(&sent(&mut shard)), [2]);
-    router.publish("t", OFFER, expiring).unwrap();
+    router.publish("t", router.destination("t"), OFFER, expiring).unwrap();
     assert!(router.end_ticks());
     assert!(shard.mailbox.pop().is_none());
     assert_eq!(router.counters.expired(), 2);
@@ -218,7 +218,7 @@ fn what_expires_leaves_a_tick_that_cannot_leave() {
             let of_topic = class.topic_message(place, 0..1);
             Message::of_topic(&budget, key.into(), Nanos(0), Some(Nanos(1)), of_topic)
         };
-        router.publish("t", Offer { key, ..OFFER }, expiring).unwrap();
+        router.publish("t", router.destination("t"), Offer { key, ..OFFER }, expiring).unwrap();
     }
     let busy: Vec<_> =
         std::iter::from_fn(|| router.mailboxes[0].try_credit(CreditKind::Message)).collect();
