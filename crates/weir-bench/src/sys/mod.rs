@@ -148,7 +148,7 @@ fn check(code: libc::c_int) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
@@ -156,14 +156,14 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    #[test]
-    fn the_kernel_stamps_what_a_tcp_socket_receives() {
+    /// Waits until the kernel stamps, which takes a moment after the first socket asks for it. As long as this socket is
+    /// open, it stamps for all.
+    pub(crate) fn stamping() -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stamp_receives(client.as_fd()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         let mut buf = [0; 64];
-        // The kernel switches stamping on a moment after the first socket asks for it.
         for _ in 0..200 {
             let before = clock::realtime_ns();
             server.write_all(b"hello").unwrap();
@@ -173,10 +173,15 @@ mod tests {
             assert_eq!(&buf[..got], b"hello");
             if let Some(stamp) = stamp {
                 assert!((before..=after).contains(&stamp), "{before} {stamp} {after}");
-                return;
+                return client;
             }
         }
         panic!("no time stamp in 200 messages");
+    }
+
+    #[test]
+    fn the_kernel_stamps_what_a_tcp_socket_receives() {
+        stamping();
     }
 
     #[test]
