@@ -26,6 +26,7 @@ pub use crate::core::handle::{
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use base::clock::unix_millis;
+pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
     CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,

@@ -2,50 +2,63 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
 use weir_engine::{Priority, SlowPolicy};
 
-use super::duration;
+use super::RATE_MAX;
+use super::keys::{DAY, Item, SECOND};
 
-/// One of `[[topic_classes]]`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TopicClass {
-    /// Names that it holds for: `*` stands for any characters, none included; `{device}` for a device id, and then only
-    /// that device counts as one of the `devices` that may publish or subscribe.
-    pub pattern: String,
-    /// Messages are gathered for this long and leave as one batch; 0: each leaves at once.
-    #[serde(with = "duration")]
-    pub tick: Duration,
-    /// Bytes that one tick may gather, what each message occupies beside its frame included; what comes then is refused until the next.
-    pub tick_bytes_max: usize,
-    /// Whether a tick keeps only the newest message of each key.
-    pub conflation: bool,
-    /// When it is the turn of its messages.
-    #[serde(with = "by_name")]
-    pub priority: Priority,
-    /// What becomes of its messages for connections that do not keep up.
-    #[serde(with = "by_name")]
-    pub slow: SlowPolicy,
-    /// Longest message, as the frame that leaves; 0: `limits.frame_bytes_max`.
-    pub message_bytes_max: usize,
-    /// Messages of one topic kept for those who come back; 0: none.
-    pub retention_messages: usize,
-    /// Bytes of one topic kept.
-    pub retention_bytes: usize,
-    /// How long a message is kept.
-    #[serde(with = "duration")]
-    pub retention_ttl: Duration,
-    /// Whether what is kept can be read over HTTP, by whoever may subscribe.
-    pub history: bool,
-    /// Who may publish; the admin API always may.
-    pub publish: Vec<Actor>,
-    /// Who may subscribe.
-    pub subscribe: Vec<Actor>,
-    /// Messages that one topic takes in a second, whoever publishes; 0: as many as come.
-    pub publishes_per_second: u32,
-    /// Messages that it takes at once after a silence.
-    pub publish_burst: u32,
+crate::config_table! {
+    /// One of `[[topic_classes]]`.
+    pub struct TopicClass in "tables [[topic_classes]], each with a pattern" {
+        /// Names that it holds for. `*` stands for any characters, none included; `{device}`, at
+        /// most once, for a device id, and `devices` below then means that device alone. The first
+        /// class that fits counts, so the general ones come last.
+        pattern: String, allowed("1 to limits.topic_bytes_max bytes"), example("\"room/*\""),
+            needed();
+        /// Messages are gathered for this long and leave as one batch: far cheaper where many
+        /// publish to many. 0: each leaves at once.
+        tick: Duration, allowed("{TICK_MIN:?} to {TICK_MAX:?}, or 0ms for none");
+        /// What one tick may gather, with about a hundred bytes a message beside its frame. More is
+        /// refused until the next one, and may be tried again then.
+        tick_bytes_max: usize = 1 << 20, unit("bytes"),
+            allowed("at least the largest message, at most {TICK_BYTES_MAX}");
+        /// Whether a tick keeps only the newest message of each key. The offsets of the others are
+        /// skipped.
+        conflation: bool, allowed("true only with a tick or with slow = \"conflate\"");
+        /// When it is the turn of its messages, behind the priority of connections.
+        priority: Priority = Priority::Normal;
+        /// What becomes of messages for a connection that does not keep up. `close`: they wait, and
+        /// who stays above the high watermark for `connection.stall_timeout` is closed. `drop`:
+        /// above the watermark they are skipped. `conflate`: the newest message of each key waits
+        /// for it, and it is closed only when its socket takes nothing at all for that long.
+        slow: SlowPolicy = SlowPolicy::Close;
+        /// Longest message, measured as the frame that leaves. 0: `limits.frame_bytes_max`.
+        message_bytes_max: usize, allowed("0 or {MESSAGE_BYTES_MIN} to limits.frame_bytes_max"), unit("bytes");
+        /// Messages of one topic kept for those who come back and name their position. 0: none, and
+        /// whoever has missed one is told so.
+        // Each costs about a hundred bytes beside its content.
+        retention_messages: usize, range(0..=1_000_000), unit("messages");
+        /// Bytes of one topic kept.
+        retention_bytes: usize = 1 << 20,
+            allowed("at least the largest message, at most memory.retention_bytes"), unit("bytes");
+        /// How long a message is kept. A topic lives until its last kept message has gone.
+        retention_ttl: Duration = Duration::from_secs(300), range(SECOND..=7 * DAY), reason(" (7 days)");
+        /// Whether `GET /v1/topics/{topic}/history` of the public API answers with what is kept, to
+        /// whoever may subscribe.
+        history: bool, allowed("true only with retention_messages");
+        /// Who may publish: every device, services with the right, devices whose token has the
+        /// label. The admin API always may.
+        publish: Vec<Actor> = vec![Actor::Services], allowed("labels that a token carries");
+        /// Who may subscribe, written likewise.
+        subscribe: Vec<Actor> = vec![Actor::Devices, Actor::Services],
+            allowed("labels that a token carries");
+        /// Messages that one topic takes in a second, on average, whoever publishes. 0: as many as
+        /// come.
+        publishes_per_second: u32, range(0..=RATE_MAX), unit("messages a second");
+        /// Messages that it takes at once after a silence.
+        // Without a burst not even the first would get through.
+        publish_burst: u32 = 100, range(1..=RATE_MAX), unit("messages");
+    }
 }
 
 /// Somebody that a topic class gives a right to.
@@ -57,28 +70,6 @@ pub enum Actor {
     Services,
     /// Devices whose token carries the label; written `label:NAME`.
     Label(String),
-}
-
-impl Default for TopicClass {
-    fn default() -> Self {
-        Self {
-            pattern: String::new(),
-            tick: Duration::ZERO,
-            tick_bytes_max: 1 << 20,
-            conflation: false,
-            priority: Priority::Normal,
-            slow: SlowPolicy::Close,
-            message_bytes_max: 0,
-            retention_messages: 0,
-            retention_bytes: 1 << 20,
-            retention_ttl: Duration::from_secs(300),
-            history: false,
-            publish: vec![Actor::Services],
-            subscribe: vec![Actor::Devices, Actor::Services],
-            publishes_per_second: 0,
-            publish_burst: 100,
-        }
-    }
 }
 
 impl Actor {
@@ -105,48 +96,31 @@ impl std::fmt::Display for Actor {
     }
 }
 
-impl<'de> Deserialize<'de> for Actor {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        let word = String::deserialize(input)?;
-        Actor::parse(&word).ok_or_else(|| {
-            serde::de::Error::custom(format_args!(
-                "{word:?}: allowed is devices, services or label:NAME"
-            ))
-        })
+crate::config_words!(SlowPolicy);
+
+impl Item for Actor {
+    fn list() -> String {
+        "a list of \"devices\", \"services\" and \"label:NAME\"".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Actor> {
+        Actor::parse(text)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn words() -> Vec<&'static str> {
+        vec!["devices", "services", "label:"]
     }
 }
 
-/// Enums of the engine by the word that names them.
-pub(super) mod by_name {
-    use serde::{Deserialize, Deserializer};
-    use weir_engine::{Priority, SlowPolicy};
-
-    /// An enum whose values have names.
-    pub(in crate::base::config) trait Named: Sized {
-        fn find(name: &str) -> Option<Self>;
-        const ALLOWED: &'static str;
-    }
-
-    impl Named for Priority {
-        fn find(name: &str) -> Option<Self> {
-            Priority::ALL.into_iter().find(|priority| priority.name() == name)
-        }
-        const ALLOWED: &'static str = "high, normal or low";
-    }
-
-    impl Named for SlowPolicy {
-        fn find(name: &str) -> Option<Self> {
-            SlowPolicy::ALL.into_iter().find(|policy| policy.name() == name)
-        }
-        const ALLOWED: &'static str = "close, drop or conflate";
-    }
-
-    pub(in crate::base::config) fn deserialize<'de, T: Named, D: Deserializer<'de>>(
-        input: D,
-    ) -> Result<T, D::Error> {
-        let word = String::deserialize(input)?;
-        T::find(&word).ok_or_else(|| {
-            serde::de::Error::custom(format_args!("{word:?}: allowed is {}", T::ALLOWED))
-        })
-    }
-}
+/// Below this a timer's own slack shows.
+pub(super) const TICK_MIN: Duration = Duration::from_millis(10);
+/// What comes only once a minute needs no gathering.
+pub(super) const TICK_MAX: Duration = Duration::from_secs(60);
+/// One tick is copied in one piece, and charged to the budget as one message.
+pub(super) const TICK_BYTES_MAX: usize = 64 << 20;
+/// A frame with a topic, an offset and some bytes.
+pub(super) const MESSAGE_BYTES_MIN: usize = 64;

@@ -1,5 +1,7 @@
 //! Tests of the configuration.
 
+use std::net::SocketAddr;
+
 use super::*;
 use crate::{MemoryLimit, Resources};
 
@@ -183,8 +185,8 @@ fn sections_are_read_and_unknown_keys_refused() {
     for (json, says) in [
         (r#"{"limits": {"topic_max": 1}}"#, "unknown field `topic_max`"),
         (r#"{"log": {}}"#, "unknown field `log`"),
-        (r#"{"connection": {"heartbeat": "60"}}"#, "such as \"10s\""),
-        (r#"{"listen": {"admin": "localhost"}}"#, "an IP address and a port"),
+        (r#"{"connection": {"heartbeat": "60"}}"#, "allowed is a duration such as"),
+        (r#"{"listen": {"admin": "localhost"}}"#, "allowed is an address such as"),
         (r#"{"auth": {"tokens": [{"device": "d"}]}}"#, "missing field `token`"),
     ] {
         let error = serde_json::from_str::<Config>(json).unwrap_err().to_string();

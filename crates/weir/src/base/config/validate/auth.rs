@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{ConfigError, TOKEN_BYTES_MAX, error, within};
+use super::{TOKEN_BYTES_MAX, error};
+use crate::base::config::auth::LABEL_BYTES_MAX;
+use crate::base::config::keys::ConfigError;
+use crate::base::config::keys::Value as _;
 use crate::base::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
 use crate::base::model::AuthKind;
 
@@ -14,17 +17,9 @@ impl Config {
         self.check_anonymous()?;
         if self.auth.unchecked_ids.contains(&AuthKind::Device) {
             let words = self.auth.unchecked_ids.iter().map(|kind| kind.name());
-            let allowed =
-                "a list of \"anonymous\", \"certificate\", \"jwt\" and \"token\"".to_owned();
             let value = format!("{:?}", words.collect::<Vec<_>>());
-            return Err(error("auth.unchecked_ids", value, allowed));
+            return Err(error("auth.unchecked_ids", value, self.auth.unchecked_ids.kind()));
         }
-        let (per_second, burst) =
-            (self.auth.failures_per_source_per_second, self.auth.failures_per_source_burst);
-        within("auth.failures_per_source_per_second", per_second, 0..=RATE_MAX)?;
-        within("auth.failures_per_source_burst", burst, 1..=RATE_MAX)?;
-        let of_datagrams = self.auth.jwt.datagram_failures_per_second;
-        within("auth.jwt.datagram_failures_per_second", of_datagrams, 0..=RATE_MAX)?;
         self.check_placeholders()?;
         let mut secrets = Secrets::new();
         if !self.admin.token.is_empty() {
@@ -232,11 +227,6 @@ fn check_secret<'a>(
 }
 
 fn check_labels(path: &str, labels: &[String]) -> Result<(), ConfigError> {
-    if labels.len() > LABELS_MAX {
-        let value = format!("({} labels)", labels.len());
-        let allowed = format!("at most {LABELS_MAX}: each is compared when rights are looked up");
-        return Err(error(&format!("{path}.labels"), value, allowed));
-    }
     for (index, label) in labels.iter().enumerate() {
         let key = format!("{path}.labels[{index}]");
         if !is_word(label, LABEL_BYTES_MAX) {
@@ -260,13 +250,7 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Said of what stands in a list a second time.
 pub(super) const ONCE: &str = "each word once, and this one stands before it";
-/// More is no limit.
-const RATE_MAX: u32 = 1_000_000;
 /// How the tokens of `weir.toml` begin.
 const PLACEHOLDER: &str = "REPLACE-";
 /// A grant is named by 16 bits; one is that of anonymous devices, and one stands for those that come at run time.
 const TOKENS_MAX: usize = 65_534;
-/// A label is a word.
-const LABEL_BYTES_MAX: usize = 64;
-/// Each is compared with those of a class.
-const LABELS_MAX: usize = 16;

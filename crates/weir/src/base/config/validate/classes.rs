@@ -1,22 +1,19 @@
 //! Rules of topic classes.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use weir_engine::{Message, SlowPolicy};
 
 use super::auth::ONCE;
-use super::{ConfigError, DAY, RATE_MAX, error, within, within_time};
+use super::{error, within_time};
+use crate::base::config::classes::{MESSAGE_BYTES_MIN, TICK_BYTES_MAX, TICK_MAX, TICK_MIN};
+use crate::base::config::keys::ConfigError;
 use crate::base::config::{Actor, Config, TopicClass};
 
 impl Config {
     /// `retention_bytes` is what all topics together may retain.
     pub(super) fn check_classes(&self, retention_bytes: usize) -> Result<(), ConfigError> {
         let count = self.topic_classes.len();
-        if count > CLASSES_MAX {
-            let allowed = format!("at most {CLASSES_MAX}: a new topic's name is compared with all");
-            return Err(error("topic_classes", format_args!("({count} classes)"), allowed));
-        }
         // Whoever issues tokens, or imports devices, may know others.
         let labels = self.auth.jwt.keys.is_empty().then(|| self.labels());
         let labels = labels.as_ref();
@@ -27,13 +24,6 @@ impl Config {
             self.check_overlap(index, &patterns)?;
             self.check_tick(&path, class)?;
             self.check_retention(&path, class, retention_bytes)?;
-            within(
-                &format!("{path}.publishes_per_second"),
-                class.publishes_per_second,
-                0..=RATE_MAX,
-            )?;
-            // Without a burst not even the first would get through.
-            within(&format!("{path}.publish_burst"), class.publish_burst, 1..=RATE_MAX)?;
             check_actors(&format!("{path}.publish"), &class.publish, labels)?;
             check_actors(&format!("{path}.subscribe"), &class.subscribe, labels)?;
         }
@@ -115,8 +105,6 @@ impl Config {
         class: &TopicClass,
         retention_bytes: usize,
     ) -> Result<(), ConfigError> {
-        let key = format!("{path}.retention_messages");
-        within(&key, class.retention_messages, 0..=RETENTION_MESSAGES_MAX)?;
         if class.retention_messages > 0 {
             let frame = self.limits.frame_bytes_max;
             let message =
@@ -134,8 +122,7 @@ impl Config {
             let allowed = "true only with retention_messages: without them nothing is kept that could be read";
             return Err(error(&format!("{path}.history"), "true", allowed));
         }
-        let key = format!("{path}.retention_ttl");
-        within_time(&key, class.retention_ttl, Duration::from_secs(1), 7 * DAY, " (7 days)")
+        Ok(())
     }
 }
 
@@ -300,18 +287,6 @@ fn covers(wide: &[Part], narrow: &[Part], id_bytes_max: usize) -> bool {
 }
 
 const DEVICE: &str = "{device}";
-/// A new topic's name is compared with each.
-const CLASSES_MAX: usize = 256;
-/// Below this a timer's own slack shows.
-const TICK_MIN: Duration = Duration::from_millis(10);
-/// What comes only once a minute needs no gathering.
-const TICK_MAX: Duration = Duration::from_secs(60);
-/// One tick is copied in one piece, and charged to the budget as one message.
-const TICK_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// A frame with a topic, an offset and some bytes.
-const MESSAGE_BYTES_MIN: usize = 64;
-/// Each costs about a hundred bytes beside its content.
-const RETENTION_MESSAGES_MAX: usize = 1_000_000;
 /// Enough to recognise a typing error.
 const LABELS_SHOWN_MAX: usize = 8;
 

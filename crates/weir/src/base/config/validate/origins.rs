@@ -1,18 +1,13 @@
 //! Rules of origins: they are compared byte for byte with what browsers send, so each must be written like that.
 
-use super::{ConfigError, error};
+use super::error;
 use crate::base::config::Config;
+use crate::base::config::keys::ConfigError;
 use crate::base::origin::Origin;
 
 impl Config {
     pub(super) fn check_origins(&self) -> Result<(), ConfigError> {
         let origins = &self.http.cors_origins;
-        if origins.len() > ORIGINS_MAX {
-            let value = format!("({} origins)", origins.len());
-            let allowed =
-                format!("at most {ORIGINS_MAX}: every request with an origin looks through them");
-            return Err(error("http.cors_origins", value, allowed));
-        }
         for (index, origin) in origins.iter().enumerate() {
             let refuse = |allowed: &str| {
                 let key = format!("http.cors_origins[{index}]");
@@ -37,5 +32,3 @@ impl Config {
         Ok(())
     }
 }
-
-const ORIGINS_MAX: usize = 256;

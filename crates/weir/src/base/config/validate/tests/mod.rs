@@ -107,7 +107,10 @@ fn patterns() {
         (r#""pattern": "*""#, ""),
         (r#""pattern": "fleet/{device}/*""#, ""),
         (r#""pattern": "{device}""#, ""),
-        ("", "topic_classes[0].pattern = \"\": allowed is 1 to 255 bytes (limits.topic_bytes_max)"),
+        (
+            r#""pattern": """#,
+            "topic_classes[0].pattern = \"\": allowed is 1 to 255 bytes (limits.topic_bytes_max)",
+        ),
         (
             &format!(r#""pattern": "{long}""#),
             &format!(

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
-
 /// A text that is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -25,9 +23,4 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
         _ => return Err(error()),
     };
     number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(error)
-}
-
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(input)?;
-    parse_duration(&text).map_err(serde::de::Error::custom)
 }

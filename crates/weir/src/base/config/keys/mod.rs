@@ -1,0 +1,179 @@
+//! What a key of the configuration is. One definition gives its type, default, range, unit and text; the reader, the
+//! checks and the reference follow from it.
+//!
+//! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the gateway can define tables
+//! of its own with it.
+
+mod duration;
+mod read;
+mod table;
+mod value;
+
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+
+pub use ::serde::{Deserialize, Deserializer};
+pub use duration::{DurationError, parse_duration};
+pub use read::deserialize;
+pub use table::debug;
+pub use value::{Item, Raw, Value, Word, time};
+pub use weir_wire::named_enum;
+
+/// A key, as its table defines it.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name within the table.
+    pub name: &'static str,
+    /// The lines of its doc comment: what it does, and why an operator would change it.
+    pub doc: &'static [&'static str],
+    /// What limits its value, and how it is shown.
+    pub rules: Rules,
+}
+
+/// What a table says of a key beside its type, its default and its text.
+#[derive(Debug)]
+pub struct Rules {
+    /// What the number counts, or what the list holds; times need none.
+    pub unit: &'static str,
+    /// The least and the most: of a number, of a time in milliseconds, of the entries of a list.
+    pub range: Option<RangeInclusive<u64>>,
+    /// Follows the range where a value outside of it is refused.
+    pub reason: &'static str,
+    /// What is allowed, where the range alone does not say it.
+    pub allowed: Option<fn() -> String>,
+    /// A value as TOML, for an example; empty: the default.
+    pub example: &'static str,
+    /// Whether the value is never shown.
+    pub secret: bool,
+    /// Whether each table of a list has to have it.
+    pub needed: bool,
+}
+
+/// A table of keys: a section of the configuration, or one entry of a list of tables.
+pub trait Table: Debug {
+    /// The keys with their values.
+    fn entries(&self) -> Vec<(&'static Key, &dyn Value)>;
+    /// The same, to be changed.
+    fn entries_mut(&mut self) -> Vec<(&'static Key, &mut dyn Value)>;
+}
+
+/// A key at its place.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// The names of its tables and its own, with dots between them.
+    pub path: String,
+    /// Its definition.
+    pub key: &'static Key,
+    /// Its value.
+    pub value: &'a dyn Value,
+}
+
+/// A value that is not allowed: the operator's to mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: allowed is {allowed}")]
+pub struct ConfigError {
+    /// The key, with its section.
+    pub key: String,
+    /// The value that stands there; never a secret.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+    /// The keys that decide what is allowed here, if others do: the value may be one that nobody has set.
+    pub depends_on: &'static [&'static str],
+}
+
+impl Key {
+    /// Its path within the table at `table`.
+    pub fn path(&self, table: &str) -> String {
+        if table.is_empty() { self.name.to_owned() } else { format!("{table}.{}", self.name) }
+    }
+
+    /// The paragraphs of its text.
+    pub fn paragraphs(&self) -> Vec<String> {
+        let lines: Vec<&str> = self.doc.iter().map(|line| line.trim()).collect();
+        lines.split(|line| line.is_empty()).map(|lines| lines.join(" ")).collect()
+    }
+
+    /// Kind and range of a value in one phrase, which follows "allowed is".
+    pub fn allowed(&self, value: &dyn Value) -> String {
+        let allowed = match (self.rules.allowed, &self.rules.range) {
+            (Some(allowed), _) => allowed(),
+            (None, Some(range)) => value.range(range),
+            (None, None) => return value.kind(),
+        };
+        format!("{}, {allowed}", value.kind())
+    }
+}
+
+impl Rules {
+    /// No limit, and nothing to say.
+    pub const NONE: Rules = Rules {
+        unit: "",
+        range: None,
+        reason: "",
+        allowed: None,
+        example: "",
+        secret: false,
+        needed: false,
+    };
+}
+
+impl Entry<'_> {
+    /// The path of the table that it stands in; empty outside the sections.
+    pub fn section(&self) -> &str {
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+}
+
+/// All keys of the table at `path`, each section before its keys; keys of lists of tables are not among them.
+pub fn all<'a>(path: &str, table: &'a dyn Table) -> Vec<Entry<'a>> {
+    let mut all = Vec::new();
+    for (key, value) in table.entries() {
+        let path = key.path(path);
+        let inner = value.as_table().map(|table| self::all(&path, table));
+        all.push(Entry { path, key, value });
+        all.extend(inner.into_iter().flatten());
+    }
+    all
+}
+
+/// Key and value at a path such as `auth.jwt.leeway`.
+pub fn find_mut<'a>(
+    table: &'a mut dyn Table,
+    path: &str,
+) -> Option<(&'static Key, &'a mut dyn Value)> {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    let (key, value) = table.entries_mut().into_iter().find(|(key, _)| key.name == name)?;
+    if rest.is_empty() { Some((key, value)) } else { find_mut(value.as_table_mut()?, rest) }
+}
+
+/// Checks all ranges of the table at `path`.
+///
+/// Errors: the first value outside its range.
+pub fn check(path: &str, table: &dyn Table) -> Result<(), ConfigError> {
+    for (key, value) in table.entries() {
+        let path = key.path(path);
+        if let Some(table) = value.as_table() {
+            check(&path, table)?;
+        }
+        if let Some(range) = &key.rules.range
+            && let Some((value, allowed)) = value.outside(range, key.rules.unit)
+        {
+            let allowed = format!("{allowed}{}", key.rules.reason);
+            return Err(ConfigError { key: path, value, allowed, depends_on: &[] });
+        }
+        for (index, table) in value.tables().into_iter().enumerate() {
+            check(&format!("{path}[{index}]"), table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Milliseconds of a second, as the range of a time counts them.
+pub const SECOND: u64 = 1_000;
+/// Those of a minute.
+pub const MINUTE: u64 = 60 * SECOND;
+/// Those of an hour.
+pub const HOUR: u64 = 60 * MINUTE;
+/// Those of a day.
+pub const DAY: u64 = 24 * HOUR;

@@ -1,0 +1,119 @@
+//! Reading a table from anything that serde reads.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::{Key, Raw, Table, Value};
+
+/// Reads a table from a format that says what its values are, such as TOML or JSON; what it does not set has its
+/// default.
+///
+/// Errors: a key that there is not, or that is set twice; a value that is not of its kind; a needed key that is absent.
+pub fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
+where
+    T: Table + Default,
+    D: Deserializer<'de>,
+{
+    let mut table = T::default();
+    Keys(&mut table).deserialize(input)?;
+    Ok(table)
+}
+
+/// Reads the keys of a table.
+struct Keys<'a>(&'a mut dyn Table);
+
+/// Reads the value of a key.
+struct OfKey<'a>(&'static Key, &'a mut dyn Value);
+
+/// Reads the entries of a list of tables.
+struct Rows<'a>(&'a mut dyn Value);
+
+/// Reads one more of them.
+struct Row<'a>(&'a mut dyn Value);
+
+impl<'de> DeserializeSeed<'de> for Keys<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        input.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Keys<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut input: A) -> Result<(), A::Error> {
+        let mut read = Vec::new();
+        while let Some(name) = input.next_key::<String>()? {
+            let mut entries = self.0.entries_mut();
+            let Some(at) = entries.iter().position(|(key, _)| key.name == name) else {
+                let names: Vec<_> = entries.iter().map(|(key, _)| key.name).collect();
+                let names = names.join("`, `");
+                let text = format_args!("unknown field `{name}`, expected one of `{names}`");
+                return Err(A::Error::custom(text));
+            };
+            let (key, value) = entries.swap_remove(at);
+            if read.contains(&key.name) {
+                return Err(A::Error::duplicate_field(key.name));
+            }
+            input.next_value_seed(OfKey(key, value))?;
+            read.push(key.name);
+        }
+        let mut keys = self.0.entries().into_iter().map(|(key, _)| key);
+        match keys.find(|key| key.rules.needed && !read.contains(&key.name)) {
+            Some(key) => Err(A::Error::missing_field(key.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for OfKey<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        let OfKey(key, value) = self;
+        if value.row().is_some() {
+            return input.deserialize_seq(Rows(value));
+        }
+        if let Some(table) = value.as_table_mut() {
+            return Keys(table).deserialize(input);
+        }
+        let raw = Raw::deserialize(input)?;
+        if value.read(&raw) {
+            return Ok(());
+        }
+        let shown = if key.rules.secret { "(hidden)".to_owned() } else { raw.to_string() };
+        let allowed = key.allowed(value);
+        Err(D::Error::custom(format_args!("{} = {shown}: allowed is {allowed}", key.name)))
+    }
+}
+
+impl<'de> Visitor<'de> for Rows<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.kind())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut input: A) -> Result<(), A::Error> {
+        while input.next_element_seed(Row(&mut *self.0))?.is_some() {}
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Row<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        match self.0.push() {
+            Some(table) => Keys(table).deserialize(input),
+            None => Err(D::Error::custom("no list of tables")),
+        }
+    }
+}
