@@ -1,16 +1,16 @@
 //! The program's configuration: a TOML file, then `WEIR_*` variables over it, then the checks.
 
 mod env;
-mod field;
 mod file;
-mod keys;
+mod names;
 mod problem;
 mod reference;
 mod store;
-mod tables;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use weir::keys::{self, Key, Rules, Table, Value};
 
 pub(crate) use env::CONFIG_VARIABLE;
 pub(crate) use problem::Refused;
@@ -61,27 +61,39 @@ impl fmt::Display for FromVariable {
     }
 }
 
-/// Section `[log]`.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LogSettings {
-    /// Directives as tracing-subscriber's `EnvFilter` reads them.
-    pub(crate) level: String,
-    /// How a line looks.
-    pub(crate) format: LogFormat,
-    /// Lines that may wait for standard error.
-    pub(crate) queue_lines: usize,
-    /// Lines of each place in the code that logs; 0: as many as come.
-    pub(crate) lines_per_second: u32,
+weir::config_table! {
+    /// Section `[log]`.
+    pub(crate) struct LogSettings {
+        /// What is logged. Directives name a target: `info,weir=debug`.
+        level: String = "info".to_owned(), allowed("{LEVEL_ALLOWED}");
+        /// Lines for people, or one JSON object a line.
+        format: LogFormat;
+        /// Lines that may wait for standard error. More are dropped rather than hold up the
+        /// gateway, and counted in `weir_log_lines_dropped_total`.
+        // Fewer would drop the lines of an ordinary start. The queue is allocated at the start: 32 bytes a
+        // line.
+        queue_lines: usize = 8_192, range(128..=1 << 20), unit("lines");
+        /// Lines a second of each place in the code that logs, libraries included: peers can cause
+        /// some. The rest is counted (`weir_log_lines_suppressed_total`), and a line every 5 s says
+        /// how many. 0: no limit, to see all of `debug`.
+        // Some hundred kilobytes a minute of what somebody repeats.
+        lines_per_second: u32 = 10, range(0..=1_000_000), unit("lines");
+    }
 }
 
-/// How a log line looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
+weir::keys::named_enum! {
+    /// How a log line looks.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) enum LogFormat {
+        /// For people.
+        #[default]
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
 }
+
+weir::config_words!(LogFormat);
 
 /// Loads the file of that name, or else of [`CONFIG_VARIABLE`], with the variables of the environment over it.
 pub(crate) fn load(file: Option<PathBuf>) -> Result<Settings, Refused> {
@@ -122,6 +134,7 @@ impl Settings {
         if self.store.kind == StoreKind::None {
             self.gateway.check_admits()?;
         }
+        keys::check("", self)?;
         self.store.validate(&self.cache)?;
         self.log.validate()
     }
@@ -129,47 +142,56 @@ impl Settings {
 
 impl LogSettings {
     fn validate(&self) -> Result<(), weir::ConfigError> {
-        let error = |key: &str, value: String, allowed: &str| {
-            let (key, allowed) = (key.to_owned(), allowed.to_owned());
-            Err(weir::ConfigError { key, value, allowed, depends_on: &[] })
-        };
         if self.level.parse::<tracing_subscriber::EnvFilter>().is_err() {
-            let value = format!("{:?}", self.level);
-            return error("log.level", value, LEVEL_ALLOWED);
-        }
-        if !(QUEUE_LINES_MIN..=QUEUE_LINES_MAX).contains(&self.queue_lines) {
-            return error("log.queue_lines", self.queue_lines.to_string(), QUEUE_LINES_ALLOWED);
-        }
-        if self.lines_per_second > LINES_PER_SECOND_MAX {
-            let value = self.lines_per_second.to_string();
-            return error("log.lines_per_second", value, LINES_PER_SECOND_ALLOWED);
+            let (value, allowed) = (format!("{:?}", self.level), LEVEL_ALLOWED.to_owned());
+            return Err(weir::ConfigError {
+                key: "log.level".to_owned(),
+                value,
+                allowed,
+                depends_on: &[],
+            });
         }
         Ok(())
     }
 }
 
-impl Default for LogSettings {
-    fn default() -> LogSettings {
-        LogSettings {
-            level: "info".to_owned(),
-            format: LogFormat::Text,
-            queue_lines: 8_192,
-            // Some hundred kilobytes a minute of what somebody repeats.
-            lines_per_second: 10,
-        }
+/// The gateway's keys, and the program's own among them.
+impl Table for Settings {
+    fn entries(&self) -> Vec<(&'static Key, &dyn Value)> {
+        let [store, cache, log] = &SECTIONS;
+        in_order(
+            self.gateway.entries(),
+            [(store, &self.store), (cache, &self.cache), (log, &self.log)],
+        )
+    }
+
+    fn entries_mut(&mut self) -> Vec<(&'static Key, &mut dyn Value)> {
+        let [store, cache, log] = &SECTIONS;
+        in_order(
+            self.gateway.entries_mut(),
+            [(store, &mut self.store), (cache, &mut self.cache), (log, &mut self.log)],
+        )
     }
 }
 
+/// Store and cache stand before what is decided by them: activation and classes.
+fn in_order<T>(mut gateway: Vec<T>, [store, cache, log]: [T; 3]) -> Vec<T> {
+    let behind = gateway.split_off(gateway.len() - 2);
+    gateway.extend([store, cache]);
+    gateway.extend(behind);
+    gateway.push(log);
+    gateway
+}
+
+/// The program's own sections.
+static SECTIONS: [Key; 3] = [
+    Key { name: "store", doc: &["Where devices and their tokens are kept."], rules: Rules::NONE },
+    Key { name: "cache", doc: &["A Redis before the store."], rules: Rules::NONE },
+    Key { name: "log", doc: &["Log lines; they go to standard error."], rules: Rules::NONE },
+];
+
 const LEVEL_ALLOWED: &str =
     "one of off, error, warn, info, debug and trace, or directives such as info,weir=debug";
-const QUEUE_LINES_ALLOWED: &str = "128 to 1048576";
-const LINES_PER_SECOND_ALLOWED: &str = "0 to 1000000";
-/// More is no limit.
-const LINES_PER_SECOND_MAX: u32 = 1_000_000;
-/// Fewer would drop the lines of an ordinary start.
-const QUEUE_LINES_MIN: usize = 128;
-/// The queue is allocated at the start: 32 bytes a line.
-const QUEUE_LINES_MAX: usize = 1_048_576;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
 //! Variables of the environment over the file: `WEIR_<SECTION>_<KEY>`.
 
+use weir::keys;
+
 use super::file::{HIDDEN, Places, meant};
-use super::keys::{self, Key};
+use super::names::{Names, variable};
 use super::{FromVariable, Place, Problem, Settings};
 
 /// Names the configuration file; it is no key.
@@ -21,55 +23,53 @@ pub(super) fn apply(
     let mut ours: Vec<(String, String)> =
         variables.into_iter().filter(|(name, _)| name.starts_with("WEIR_")).collect();
     ours.sort();
+    let names = Names::all();
     for (name, text) in ours {
         let place = Place::Variable(name.clone());
-        if let Some(key) = keys::all().find(|key| key.variable().as_ref() == Some(&name)) {
-            handle(key, &text, place, settings, places, problems);
-        } else if let Some(key) = list_of_tables(&name) {
-            let what = format!("{} is a list of tables: it can only stand in the file", key.path());
+        if let Some(path) = names.key_of(&name) {
+            handle(path, &text, place, settings, places, problems);
+        } else if let Some(path) = names.lists.iter().find(|path| is_in_tables(&name, path)) {
+            let what = format!("{path} is a list of tables: it can only stand in the file");
             problems.push(Problem::new(place, what));
-        } else if keys::sections().any(|section| begins_like(&name, &section)) {
-            let names = keys::all().filter_map(Key::variable);
-            problems.push(Problem::new(place, format_args!("no such key{}", meant(&name, names))));
+        } else if names.sections.iter().any(|section| begins_like(&name, section)) {
+            let hint = meant(&name, names.variables());
+            problems.push(Problem::new(place, format_args!("no such key{hint}")));
         }
     }
 }
 
 fn handle(
-    key: &Key,
+    path: &str,
     text: &str,
     place: Place,
     settings: &mut Settings,
     places: &mut Places,
     problems: &mut Vec<Problem>,
 ) {
-    if key.field.set_from_text(settings, text) {
-        settings.from_variables.push(FromVariable {
-            name: place.to_string(),
-            key: key.path(),
-            instead_of: places.in_file(&key.path()),
-        });
-        // Numbers, lists and the like are shown as they are understood.
-        let is_text = key.field.show(settings).is_some_and(|shown| shown.starts_with('"'));
-        let written = (is_text && !key.is_secret).then(|| format!("{text:?}"));
-        places.set(key.path(), place, written);
+    let Some((key, value)) = keys::find_mut(settings, path) else { return };
+    let is_secret = key.rules.secret;
+    if !value.read_text(text) {
+        let shown = if is_secret { HIDDEN.to_owned() } else { format!("{text:?}") };
+        problems.push(Problem::not_allowed(place, path, shown, key.allowed(value)));
         return;
     }
-    let shown = if key.is_secret { HIDDEN.to_owned() } else { format!("{text:?}") };
-    let allowed = key.allowed_in_full();
-    problems.push(Problem::not_allowed(place, &key.path(), shown, allowed));
+    // Numbers, lists and the like are shown as they are understood.
+    let is_text = value.show().is_some_and(|shown| shown.starts_with('"'));
+    let written = (is_text && !is_secret).then(|| format!("{text:?}"));
+    settings.from_variables.push(FromVariable {
+        name: place.to_string(),
+        key: path.to_owned(),
+        instead_of: places.in_file(path),
+    });
+    places.set(path.to_owned(), place, written);
 }
 
-/// The list of tables that the variable would set, or a member of one of its tables.
-fn list_of_tables(name: &str) -> Option<&'static Key> {
-    keys::all().find(|key| {
-        key.is_list_of_tables()
-            && (key.variable_name() == name || begins_like(name, &key.path().replace('.', "_")))
-    })
+/// Whether the variable would set the list of tables, or a member of one of its tables.
+fn is_in_tables(name: &str, list: &str) -> bool {
+    variable(list) == name || begins_like(name, list)
 }
 
 fn begins_like(name: &str, path: &str) -> bool {
-    let prefix = format!("WEIR_{}_", path.to_uppercase());
-    name.strip_prefix(&prefix)
-        .is_some_and(|rest| !rest.starts_with("SERVICE_") && !rest.starts_with("PORT"))
+    let rest = name.strip_prefix(&variable(path)).and_then(|rest| rest.strip_prefix('_'));
+    rest.is_some_and(|rest| !rest.starts_with("SERVICE_") && !rest.starts_with("PORT"))
 }

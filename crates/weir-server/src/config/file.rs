@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
+use weir::keys::{Deserialize as _, Key, Raw, Table, Value};
 
-use super::field::texts;
-use super::keys::{self, Key};
-use super::tables::Member;
+use super::names::{self, Names};
 use super::{Place, Problem, Settings};
 
 /// Where each key got its value, if not by default; parts of a list are keys too, such as `auth.tokens[1].token`.
@@ -59,7 +58,6 @@ impl Places {
 struct Reader<'a> {
     text: &'a str,
     path: &'a Path,
-    settings: &'a mut Settings,
     places: &'a mut Places,
     problems: &'a mut Vec<Problem>,
 }
@@ -72,9 +70,11 @@ pub(super) fn apply(
     places: &mut Places,
     problems: &mut Vec<Problem>,
 ) {
-    let mut reader = Reader { text, path, settings, places, problems };
+    let mut reader = Reader { text, path, places, problems };
     match DeTable::parse(text) {
-        Ok(table) => reader.handle_file(table.get_ref()),
+        Ok(table) => {
+            reader.handle_table("", settings, table.get_ref());
+        }
         Err(error) => {
             let place = reader.place(error.span().unwrap_or_default());
             let what = format!("not TOML: {}", error.message().trim_end());
@@ -84,142 +84,123 @@ pub(super) fn apply(
 }
 
 impl Reader<'_> {
-    fn handle_file(&mut self, file: &DeTable<'_>) {
-        for (name, value) in in_order(file) {
-            let section = name.get_ref().as_ref();
-            if let Some(key) = keys::find_outside(section) {
-                self.handle_value(key, name.span(), value);
-                continue;
+    /// Sets what a table sets, the whole file first of all; false if it has a key that there is not.
+    fn handle_table(&mut self, path: &str, table: &mut dyn Table, input: &DeTable<'_>) -> bool {
+        let mut all_known = true;
+        for (name, value) in in_order(input) {
+            let mut entries = table.entries_mut();
+            match entries.iter().position(|(key, _)| key.name == name.get_ref()) {
+                Some(at) => {
+                    let (key, target) = entries.swap_remove(at);
+                    self.handle_value(&key.path(path), key, target, name.span(), value);
+                }
+                None => {
+                    let names = entries.iter().map(|(key, _)| key.name.to_owned()).collect();
+                    self.handle_unknown(path, names, name, value);
+                    all_known = false;
+                }
             }
-            let table = value.get_ref().as_table();
-            let what = match (keys::is_section(section), table) {
-                (true, Some(table)) => {
-                    self.handle_section(section, table);
-                    continue;
-                }
-                (false, Some(_)) => {
-                    let names = keys::sections().chain(keys::outside());
-                    format!("[{section}]: no such section{}", meant(section, names))
-                }
-                (false, None) if is_list_of_tables(value.get_ref()) => {
-                    let hint = meant(section, keys::lists());
-                    format!("[[{section}]]: no such list of tables{hint}")
-                }
-                (true, None) => {
-                    let shown = self.source(section, value);
-                    format!("{section} = {shown}: it is a section: write [{section}]")
-                }
-                (false, None) => {
-                    let shown = self.source(section, value);
-                    let hint = meant(section, keys::names());
-                    format!("{section} = {shown}: no such key outside a section{hint}")
-                }
+        }
+        all_known
+    }
+
+    fn handle_value(
+        &mut self,
+        path: &str,
+        key: &Key,
+        target: &mut dyn Value,
+        name: Range<usize>,
+        input: &Spanned<DeValue<'_>>,
+    ) {
+        let value = input.get_ref();
+        if let Some(section) = target.as_table_mut() {
+            let Some(table) = value.as_table() else {
+                let shown = self.source(path, input);
+                let what = format!("{path} = {shown}: it is a section: write [{path}]");
+                return self.refuse(name, what);
             };
-            self.refuse(name.span(), what);
-        }
-    }
-
-    fn handle_section(&mut self, section: &str, table: &DeTable<'_>) {
-        for (name, value) in in_order(table) {
-            let path = format!("{section}.{}", name.get_ref());
-            if let (true, Some(table)) = (keys::is_section(&path), value.get_ref().as_table()) {
-                self.handle_section(&path, table);
-                continue;
-            }
-            if let Some(key) = keys::find(&path) {
-                self.handle_value(key, name.span(), value);
-                continue;
-            }
-            let (shown, hint) = (self.source(&path, value), meant(&path, keys::paths()));
-            self.refuse(name.span(), format!("{path} = {shown}: no such key{hint}"));
-        }
-    }
-
-    fn handle_value(&mut self, key: &Key, name: Range<usize>, value: &Spanned<DeValue<'_>>) {
-        // The span of a list of tables is that of its first table, or nothing: the name's is always there.
-        let place = if value.get_ref().is_array() { name } else { value.span() };
-        let place = self.place(place);
-        let path = key.path();
-        if key.is_list_of_tables() {
-            if value.get_ref().is_table() {
-                let what = format!("[{path}]: it is a list of tables: write [[{path}]]");
-                self.problems.push(Problem::new(place, what));
-                return;
-            }
-            if !self.handle_tables(&path, &key.field.members(), value.get_ref()) {
-                return;
-            }
-        }
-        let shown = if key.is_secret { self.source(&path, value) } else { self.written(value) };
-        if key.field.set_from_toml(self.settings, value.get_ref()) {
-            let written = value.get_ref().is_str().then_some(shown);
-            self.places.set(path, place, written.filter(|shown| shown != HIDDEN));
+            self.handle_table(path, section, table);
             return;
         }
-        let hint = word_meant(value.get_ref(), key.field.words());
-        let allowed = format!("{}{hint}", key.allowed_in_full());
-        self.problems.push(Problem::not_allowed(place, &path, shown, allowed));
-    }
-
-    /// Checks the members of a list's tables and notes their places; false if one was refused. What is no list of
-    /// tables is left to others.
-    fn handle_tables(
-        &mut self,
-        path: &str,
-        members: &[&'static dyn Member],
-        value: &DeValue<'_>,
-    ) -> bool {
-        let problems_before = self.problems.len();
-        let items = value.as_array().into_iter().flat_map(|items| items.iter());
-        for (index, item) in items.enumerate() {
-            let Some(table) = item.get_ref().as_table() else { continue };
-            let path = format!("{path}[{index}]");
-            let place = self.place(item.span());
-            self.places.set(path.clone(), place.clone(), None);
-            let mut all_known = true;
-            for (name, value) in in_order(table) {
-                all_known &= self.handle_member(&path, members, name, value);
-            }
-            // What is absent may be what the unknown one was meant to be.
-            let needed = members.iter().filter(|member| member.is_needed() && all_known);
-            for member in needed.filter(|member| !table.contains_key(member.name())) {
-                let (member, allowed) = (member.name(), member.allowed_in_full());
-                let what =
-                    format!("{path}.{member} = (absent): it is needed; allowed is {allowed}");
-                self.problems.push(Problem::new(place.clone(), what));
-            }
-        }
-        self.problems.len() == problems_before
-    }
-
-    /// Checks one member of a table; false if there is none of that name.
-    fn handle_member(
-        &mut self,
-        path: &str,
-        members: &[&'static dyn Member],
-        name: &Spanned<DeString<'_>>,
-        value: &Spanned<DeValue<'_>>,
-    ) -> bool {
-        let path = format!("{path}.{}", name.get_ref());
-        let Some(member) = members.iter().find(|member| member.name() == name.get_ref()) else {
-            let names = members.iter().map(|member| member.name().to_owned());
-            let (shown, hint) = (self.source(&path, value), meant(name.get_ref(), names));
-            self.refuse(name.span(), format!("{path} = {shown}: no such key{hint}"));
-            return false;
-        };
-        // As in `handle_value`.
-        let span = if value.get_ref().is_array() { name.span() } else { value.span() };
-        let place = self.place(span);
-        let shown = if member.is_secret() { HIDDEN.to_owned() } else { self.written(value) };
-        if member.accepts(value.get_ref()) {
-            let is_shown = value.get_ref().is_str() && !member.is_secret();
-            self.places.set(path, place, is_shown.then_some(shown));
+        // The span of a list of tables is that of its first table, or nothing: the name's is always there.
+        let place = self.place(if value.is_array() { name } else { input.span() });
+        let is_list = names::is_list_of_tables(target);
+        let mut written = None;
+        if is_list && value.is_table() {
+            let what = format!("[{path}]: it is a list of tables: write [[{path}]]");
+            return self.problems.push(Problem::new(place, what));
+        } else if let Some(tables) = tables(value).filter(|_| is_list) {
+            self.handle_rows(path, target, tables);
         } else {
-            let hint = word_meant(value.get_ref(), member.words());
-            let allowed = format!("{}{hint}", member.allowed_in_full());
-            self.problems.push(Problem::not_allowed(place, &path, shown, allowed));
+            let is_secret = key.rules.secret;
+            let shown = if is_secret { self.source(path, input) } else { self.written(input) };
+            if !target.read(&raw(input)) {
+                let hint = word_meant(value, &target.words());
+                let allowed = format!("{}{hint}", key.allowed(target));
+                let problem = Problem::not_allowed(place, path, shown, allowed);
+                return self.problems.push(problem);
+            }
+            written = (value.is_str() && shown != HIDDEN).then_some(shown);
         }
-        true
+        self.places.set(path.to_owned(), place, written);
+    }
+
+    /// Adds the tables of a list, and notes their places.
+    fn handle_rows(
+        &mut self,
+        path: &str,
+        list: &mut dyn Value,
+        tables: Vec<(Range<usize>, &DeTable<'_>)>,
+    ) {
+        for (index, (span, table)) in tables.into_iter().enumerate() {
+            let Some(row) = list.push() else { return };
+            let path = format!("{path}[{index}]");
+            let place = self.place(span);
+            self.places.set(path.clone(), place.clone(), None);
+            // What is absent may be what an unknown one was meant to be.
+            if !self.handle_table(&path, row, table) {
+                continue;
+            }
+            for (key, value) in row.entries() {
+                if key.rules.needed && !table.contains_key(key.name) {
+                    let (path, allowed) = (key.path(&path), key.allowed(value));
+                    let what = format!("{path} = (absent): it is needed; allowed is {allowed}");
+                    self.problems.push(Problem::new(place.clone(), what));
+                }
+            }
+        }
+    }
+
+    /// Refuses what stands under a name that the table at `path` does not have; its own are `names`.
+    fn handle_unknown(
+        &mut self,
+        path: &str,
+        names: Vec<String>,
+        name: &Spanned<DeString<'_>>,
+        input: &Spanned<DeValue<'_>>,
+    ) {
+        let (all, value, written) = (Names::all(), input.get_ref(), name.get_ref().as_ref());
+        let what = if path.ends_with(']') {
+            let (path, hint) = (format!("{path}.{written}"), meant(written, names.into_iter()));
+            format!("{path} = {}: no such key{hint}", self.source(&path, input))
+        } else if !path.is_empty() {
+            let path = format!("{path}.{written}");
+            let hint = meant(&path, all.keys.into_iter());
+            format!("{path} = {}: no such key{hint}", self.source(&path, input))
+        } else if value.is_table() {
+            let outside = all.keys.into_iter().filter(|key| !key.contains('.'));
+            let hint = meant(written, all.sections.into_iter().chain(outside));
+            format!("[{written}]: no such section{hint}")
+        } else if has_table(value) {
+            let hint = meant(written, all.lists.into_iter());
+            format!("[[{written}]]: no such list of tables{hint}")
+        } else {
+            let last = |key: String| key.rsplit('.').next().map(str::to_owned);
+            let hint = meant(written, all.keys.into_iter().filter_map(last));
+            let shown = self.source(written, input);
+            format!("{written} = {shown}: no such key outside a section{hint}")
+        };
+        self.refuse(name.span(), what);
     }
 
     fn refuse(&mut self, span: Range<usize>, what: String) {
@@ -236,7 +217,7 @@ impl Reader<'_> {
 
     /// The value at `path` as it is written, unless that may be a secret.
     fn source(&self, path: &str, value: &Spanned<DeValue<'_>>) -> String {
-        if keys::may_be_secret(path) && !value.get_ref().is_bool() {
+        if names::may_be_secret(path) && !value.get_ref().is_bool() {
             return HIDDEN.to_owned();
         }
         self.written(value)
@@ -260,8 +241,19 @@ fn in_order<'a, 'i>(
     entries
 }
 
-fn is_list_of_tables(value: &DeValue<'_>) -> bool {
+/// A value of the file as keys read it; nothing that they take if it is a date.
+fn raw(input: &Spanned<DeValue<'_>>) -> Raw {
+    Raw::deserialize(ValueDeserializer::from(input.clone())).unwrap_or_default()
+}
+
+fn has_table(value: &DeValue<'_>) -> bool {
     value.as_array().is_some_and(|items| items.iter().any(|item| item.get_ref().is_table()))
+}
+
+/// The tables of a list of nothing but tables, each with its place.
+fn tables<'a, 'i>(value: &'a DeValue<'i>) -> Option<Vec<(Range<usize>, &'a DeTable<'i>)>> {
+    let items = value.as_array()?.iter();
+    items.map(|item| Some((item.span(), item.get_ref().as_table()?))).collect()
 }
 
 /// "; did you mean …?" if one of the names is close to what was written.
@@ -273,7 +265,13 @@ pub(super) fn meant(written: &str, names: impl Iterator<Item = String>) -> Strin
 fn word_meant(value: &DeValue<'_>, words: &[&str]) -> String {
     let written = match value.as_str() {
         Some(word) => vec![word],
-        None => texts(value).unwrap_or_default(),
+        None => value
+            .as_array()
+            .into_iter()
+            .flat_map(|items| items.iter())
+            .map(|item| item.get_ref().as_str())
+            .collect::<Option<_>>()
+            .unwrap_or_default(),
     };
     let stranger = written.into_iter().find(|word| !words.contains(word));
     let words = words.iter().map(|word| (*word).to_owned());

@@ -1,63 +1,93 @@
 //! The keys for people: as text, as Markdown, and as an example file.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use super::field::Value as _;
-use super::keys::{self, Key, SECTIONS};
-use super::tables::Member;
+use weir::keys::{self, Entry, Key, Value};
+
+use super::Settings;
+use super::names::{is_list_of_tables, variable};
+
+/// A section with its keys; that without a path is all outside the sections.
+struct Section<'a> {
+    path: String,
+    heading: String,
+    subject: String,
+    keys: Vec<Entry<'a>>,
+}
 
 /// For a terminal.
 pub(crate) fn text() -> String {
     let mut out = String::new();
-    for (section, subject) in SECTIONS {
-        line(&mut out, format_args!("{}  {subject}\n", heading(section)));
-        for key in of_section(section) {
-            let entry = Entry::of_key(key);
-            entry.write_text(&key.path(), &mut out);
-            for member in key.field.members() {
-                Entry::of_member(member)
-                    .write_text(&format!("{}[].{}", key.path(), member.name()), &mut out);
+    for section in sections(&Settings::default()) {
+        line(&mut out, format_args!("{}  {}\n", section.heading, section.subject));
+        for Entry { path, key, value } in &section.keys {
+            let variable = (!is_list_of_tables(*value)).then(|| variable(path));
+            write_text(&mut out, path, key, *value, variable);
+            let row = value.row();
+            for (member, value) in row.iter().flat_map(|row| row.entries()) {
+                write_text(&mut out, &format!("{path}[].{}", member.name), member, value, None);
             }
         }
     }
     out
 }
 
+fn write_text(
+    out: &mut String,
+    path: &str,
+    key: &Key,
+    value: &dyn Value,
+    variable: Option<String>,
+) {
+    line(out, format_args!("{path}"));
+    if let Some(unit) = value.unit(key.rules.unit) {
+        line(out, format_args!("    unit      {unit}"));
+    }
+    line(out, format_args!("    default   {}", default(key, value).unwrap_or_else(str::to_owned)));
+    line(out, format_args!("    allowed   {}", key.allowed(value)));
+    if let Some(variable) = variable {
+        line(out, format_args!("    variable  {variable}"));
+    }
+    for part in wrapped(&meaning(key), TEXT_COLUMNS) {
+        line(out, format_args!("    {part}"));
+    }
+    out.push('\n');
+}
+
 /// `docs/configuration.md`.
 pub(crate) fn markdown() -> String {
     let mut out = PREFACE.to_owned();
-    for (section, subject) in SECTIONS {
-        line(&mut out, format_args!("\n## {}\n{subject}\n", heading(section)));
+    for Section { path, heading, subject, keys } in sections(&Settings::default()) {
+        line(&mut out, format_args!("\n## {heading}\n{subject}\n"));
         let (lists, keys): (Vec<_>, Vec<_>) =
-            of_section(section).partition(|key| key.is_list_of_tables());
-        table(&mut out, keys.iter().map(|key| Entry::of_key(key)));
+            keys.into_iter().partition(|entry| is_list_of_tables(entry.value));
+        table(&mut out, keys.iter().map(|entry| (entry.key, entry.value)).collect());
         for list in lists {
             // A list outside the sections has the heading already.
-            if section.is_empty() {
-                line(&mut out, format_args!("{}\n", list.meaning));
-            } else {
-                line(&mut out, format_args!("\n### [[{}]]\n{}\n", list.path(), list.meaning));
+            if !path.is_empty() {
+                line(&mut out, format_args!("\n### [[{}]]", list.path));
             }
-            table(&mut out, list.field.members().into_iter().map(Entry::of_member));
+            line(&mut out, format_args!("{}\n", meaning(list.key)));
+            let row = list.value.row();
+            table(&mut out, row.iter().flat_map(|row| row.entries()).collect());
         }
-        if let Some((_, guide)) = GUIDES.iter().find(|(of, _)| of == section) {
+        if let Some((_, guide)) = GUIDES.iter().find(|(of, _)| *of == path) {
             line(&mut out, format_args!("\n{}", guide.trim_end()));
         }
     }
     out
 }
 
-fn table(out: &mut String, entries: impl Iterator<Item = Entry>) {
-    let mut entries = entries.peekable();
-    if entries.peek().is_none() {
+fn table(out: &mut String, entries: Vec<(&Key, &dyn Value)>) {
+    if entries.is_empty() {
         return;
     }
     line(out, format_args!("| key | unit | default | allowed | meaning |"));
     line(out, format_args!("|---|---|---|---|---|"));
-    for Entry { name, unit, default, allowed, meaning, .. } in entries {
-        let unit = unit.unwrap_or("–");
-        let default = match default {
+    for (key, value) in entries {
+        let (name, allowed, meaning) = (key.name, key.allowed(value), meaning(key));
+        let unit = value.unit(key.rules.unit).unwrap_or("–");
+        let default = match default(key, value) {
             Ok(value) => format!("`{value}`"),
             Err(why_none) => why_none.to_owned(),
         };
@@ -68,26 +98,31 @@ fn table(out: &mut String, entries: impl Iterator<Item = Entry>) {
 /// Every key at its default, commented out.
 pub(crate) fn example() -> String {
     let mut out = EXAMPLE_PREFACE.to_owned();
-    for (section, subject) in SECTIONS {
-        line(&mut out, format_args!("\n# {subject}"));
-        if !section.is_empty() {
-            line(&mut out, format_args!("[{section}]"));
+    for section in sections(&Settings::default()) {
+        line(&mut out, format_args!("\n# {}", section.subject));
+        if !section.path.is_empty() {
+            line(&mut out, format_args!("{}", section.heading));
         }
-        for key in of_section(section) {
+        for Entry { path, key, value } in section.keys {
             out.push('\n');
-            comment(&mut out, key.meaning);
-            if key.is_list_of_tables() {
-                line(&mut out, format_args!("#[[{}]]", key.path()));
-                for member in key.field.members() {
-                    comment(&mut out, member.meaning());
-                    comment(&mut out, &format!("Allowed: {}.", member.allowed_in_full()));
-                    line(&mut out, format_args!("#{} = {}", member.name(), member.example()));
+            comment(&mut out, &meaning(key));
+            if is_list_of_tables(value) {
+                line(&mut out, format_args!("#[[{path}]]"));
+                let row = value.row();
+                for (member, value) in row.iter().flat_map(|row| row.entries()) {
+                    comment(&mut out, &meaning(member));
+                    comment(&mut out, &format!("Allowed: {}.", member.allowed(value)));
+                    let shown = match member.rules.example {
+                        "" => value.show().unwrap_or_default(),
+                        example => example.to_owned(),
+                    };
+                    line(&mut out, format_args!("#{} = {shown}", member.name));
                 }
                 continue;
             }
-            line(&mut out, format_args!("# Allowed: {}.", key.allowed_in_full()));
-            let value = key.default().unwrap_or_else(|| "true".to_owned());
-            line(&mut out, format_args!("#{} = {value}", key.name));
+            line(&mut out, format_args!("# Allowed: {}.", key.allowed(value)));
+            let shown = value.show().unwrap_or_else(|| "true".to_owned());
+            line(&mut out, format_args!("#{} = {shown}", key.name));
         }
     }
     out
@@ -99,78 +134,38 @@ fn comment(out: &mut String, text: &str) {
     }
 }
 
-fn heading(section: &str) -> String {
-    match section {
-        // There is one key outside the sections.
-        "" => keys::outside().map(|path| format!("[[{path}]]")).collect(),
-        section => format!("[{section}]"),
+fn sections(settings: &Settings) -> Vec<Section<'_>> {
+    let mut sections: Vec<Section<'_>> = Vec::new();
+    for entry in keys::all("", settings) {
+        let path = entry.path.clone();
+        let subject = entry.key.paragraphs().swap_remove(0);
+        if entry.value.as_table().is_some() {
+            sections.push(Section {
+                heading: format!("[{path}]"),
+                path,
+                subject,
+                keys: Vec::new(),
+            });
+        } else if entry.section().is_empty() {
+            let (heading, path) = (format!("[[{path}]]"), String::new());
+            sections.push(Section { path, heading, subject, keys: vec![entry] });
+        } else if let Some(section) = sections.last_mut() {
+            section.keys.push(entry);
+        }
     }
+    sections
 }
 
-/// A key, or a member of a list's tables.
-struct Entry {
-    name: &'static str,
-    unit: Option<&'static str>,
-    /// If there is none, why.
-    default: Result<String, &'static str>,
-    allowed: String,
-    variable: Option<String>,
-    meaning: &'static str,
+fn meaning(key: &Key) -> String {
+    key.paragraphs().pop().unwrap_or_default()
 }
 
-impl Entry {
-    fn of_key(key: &Key) -> Entry {
-        Entry {
-            name: key.name,
-            unit: unit(key.name, key.field.kind()),
-            default: key.default().ok_or("absent"),
-            allowed: key.allowed_in_full(),
-            variable: key.variable(),
-            meaning: key.meaning,
-        }
+/// The default as TOML; if there is none, why.
+fn default(key: &Key, value: &dyn Value) -> Result<String, &'static str> {
+    match key.rules.needed {
+        true => Err("needed"),
+        false => value.show().ok_or("absent"),
     }
-
-    fn of_member(member: &dyn Member) -> Entry {
-        Entry {
-            name: member.name(),
-            unit: unit(member.name(), member.kind()),
-            default: member.default().ok_or(if member.is_needed() { "needed" } else { "absent" }),
-            allowed: member.allowed_in_full(),
-            variable: None,
-            meaning: member.meaning(),
-        }
-    }
-
-    fn write_text(self, path: &str, out: &mut String) {
-        line(out, format_args!("{path}"));
-        if let Some(unit) = self.unit {
-            line(out, format_args!("    unit      {unit}"));
-        }
-        let default = self.default.unwrap_or_else(str::to_owned);
-        line(out, format_args!("    default   {default}"));
-        line(out, format_args!("    allowed   {}", self.allowed));
-        if let Some(variable) = self.variable {
-            line(out, format_args!("    variable  {variable}"));
-        }
-        for part in wrapped(self.meaning, TEXT_COLUMNS) {
-            line(out, format_args!("    {part}"));
-        }
-        out.push('\n');
-    }
-}
-
-/// What a number counts, or that it is a time.
-pub(super) fn unit(name: &str, kind: &str) -> Option<&'static str> {
-    if kind == Duration::KIND {
-        return Some("time");
-    }
-    let is_number = kind == usize::KIND;
-    let unit = UNITS.iter().find(|(part, _)| is_number && name.contains(part));
-    unit.map(|(_, unit)| *unit)
-}
-
-fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
-    keys::all().filter(move |key| key.section == section)
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -231,42 +226,6 @@ const GUIDES: [(&str, &str); 10] = [
     ("access_log", include_str!("guide/access_log.md")),
     ("store", include_str!("guide/store.md")),
     ("", include_str!("guide/topic_classes.md")),
-];
-
-/// A part of a number's name, and what it counts then; the first that fits.
-const UNITS: [(&str, &str); 32] = [
-    ("sample", "requests"),
-    ("bytes", "bytes"),
-    ("datagrams_per_source_per_second", "datagrams a second"),
-    ("datagrams_per_source", "datagrams"),
-    ("connects_per_source_per_second", "connects a second"),
-    ("connects_per_source", "connects"),
-    ("publishes_per_second", "messages a second"),
-    ("publish_burst", "messages"),
-    ("frames_per_second", "frames a second"),
-    ("frame_burst", "frames"),
-    ("retention_messages", "messages"),
-    ("topics_", "topics"),
-    ("requests_per_connection", "requests"),
-    ("headers_", "headers"),
-    ("h2_streams", "streams"),
-    ("connections", "connections"),
-    ("backlog", "connections"),
-    ("keys", "keys"),
-    ("lines", "lines"),
-    ("shards", "threads"),
-    ("front", "threads"),
-    ("threads", "threads"),
-    ("failures_per_source_per_minute", "failures a minute"),
-    ("failures_per_source_per_second", "failures a second"),
-    ("datagram_failures_per_second", "failures a second"),
-    ("failures_per_source_burst", "failures"),
-    ("batch_max", "requests"),
-    ("handshake_queue", "handshakes"),
-    ("session_cache", "sessions"),
-    ("token_cache", "tokens"),
-    ("queue_max", "requests"),
-    ("duplicates", "answers"),
 ];
 
 /// Fits a terminal of 100 columns.

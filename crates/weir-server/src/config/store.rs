@@ -1,62 +1,100 @@
 //! Sections `[store]`, `[store.mongodb]` and `[cache]`: where devices are kept, and what stands before it.
 
 use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir::ConfigError;
+use weir::keys::{MINUTE, SECOND};
 use weir_store::BATCH_MAX;
 
-/// Section `[store]`.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct StoreSettings {
-    pub(crate) kind: StoreKind,
-    /// The file of the embedded store; empty: [`StoreSettings::path`] says where.
-    pub(crate) path: PathBuf,
-    /// The file of the secret that keys and tokens are hashed by; empty: beside the store.
-    pub(crate) hash_key: PathBuf,
-    /// How long a request may take, waiting included.
-    pub(crate) timeout: Duration,
-    /// Requests that may wait.
-    pub(crate) queue_max: usize,
-    /// Requests of the largest batch.
-    pub(crate) batch_max: usize,
-    /// How long the first one of a batch waits for others.
-    pub(crate) batch_wait: Duration,
-    pub(crate) mongodb: MongoSettings,
+weir::config_table! {
+    /// Section `[store]`.
+    pub(crate) struct StoreSettings {
+        /// Where devices are kept: in a file of its own, in MongoDB, or nowhere. `none`: no device
+        /// activates here, and no token of an activated one is known.
+        kind: StoreKind;
+        /// The file of the embedded store; one process holds it at a time. Empty: `devices.db` in
+        /// `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or `~/.local/state/weir`, the first that is
+        /// set.
+        path: PathBuf, allowed("or \"\"");
+        /// File of the 32 random bytes by which keys and tokens are hashed; made if it is not
+        /// there. Without it nothing in the store is good for anything: keep a copy, and give it to
+        /// every node that shares the store. Empty: `store.key` beside the file of `store.path`.
+        hash_key: PathBuf, allowed("or \"\"");
+        /// How long a request to the store may take, waiting included; then it is answered with
+        /// 503. Longer than a slow disk takes, shorter than clients wait. MongoDB has three
+        /// quarters of it, and what the cache knows the rest.
+        timeout: Duration = Duration::from_secs(2), range(10..=MINUTE);
+        /// Requests that may wait for the store: activations and checks of tokens each. One more is
+        /// answered with 503 at once: a second of a fast store.
+        // Each is some 300 bytes, and the most is a second of a store that is fast.
+        queue_max: usize = 16_384, range(1..=1_000_000), unit("requests");
+        /// Requests that go to the store together at most. 1: each by itself, for comparison.
+        batch_max: usize = 512, range(1..=BATCH_MAX as u64), unit("requests");
+        /// How long the first request of a batch waits for others: a commit costs about as much for
+        /// one as for hundreds. 0ms: not at all, and together goes what came while the batch before
+        /// was on its way.
+        batch_wait: Duration = Duration::from_millis(1), range(0..=SECOND);
+        /// MongoDB, where devices are kept there.
+        mongodb: MongoSettings;
+    }
 }
 
-/// Section `[store.mongodb]`.
-#[derive(Clone, PartialEq)]
-pub(crate) struct MongoSettings {
-    /// It may hold a password.
-    pub(crate) uri: String,
-    pub(crate) database: String,
-    pub(crate) write_concern: String,
-    pub(crate) connections_max: u32,
+weir::config_table! {
+    /// Section `[store.mongodb]`.
+    pub(crate) struct MongoSettings {
+        /// Where MongoDB is: `mongodb://…` or `mongodb+srv://…`, with the credentials and the TLS
+        /// that it asks for.
+        uri: String, allowed("not empty with store.kind = \"mongodb\""), secret();
+        /// The database that holds the collections.
+        database: String = "weir".to_owned(), allowed("not empty");
+        /// When a write counts as done. With less than a majority an answered activation can be
+        /// lost with the primary.
+        write_concern: String = "majority".to_owned(), allowed("\"majority\" or a number of members");
+        /// Connections to it.
+        connections_max: u32 = 16, range(1..=1_000), unit("connections");
+    }
 }
 
-/// Section `[cache]`.
-#[derive(Clone, PartialEq)]
-pub(crate) struct CacheSettings {
-    /// Empty: none. It may hold a password.
-    pub(crate) redis: String,
-    pub(crate) prefix: String,
-    pub(crate) ttl: Duration,
-    pub(crate) timeout: Duration,
+weir::config_table! {
+    /// Section `[cache]`.
+    pub(crate) struct CacheSettings {
+        /// A Redis that tokens are looked up in before the store is asked:
+        /// `redis://[[user]:password@]host[:port][/database]`. Useful where a store is far away;
+        /// what it holds lets devices in while the store is down. Who can write to it can let
+        /// himself in. It must not evict what has not expired for want of memory (`maxmemory-policy
+        /// noeviction` or `volatile-ttl`), nor come back with less than it had (no snapshots: `save
+        /// ""`; a replica that takes over may be behind as well): a token that has ended could come
+        /// back for `cache.ttl`.
+        redis: String, allowed("or \"\" for none"), secret();
+        /// What the names of all entries begin with: several fleets can share a Redis.
+        prefix: String = "weir:".to_owned(), allowed("1 to {PREFIX_BYTES_MAX} bytes");
+        /// How long an entry lives. Longer saves trips to the store; so long may others take a
+        /// token for valid that was ended by a gateway that cannot reach Redis.
+        // So long may a revocation that Redis was not told of be unknown to another gateway.
+        ttl: Duration = Duration::from_secs(30), range(SECOND..=10 * MINUTE);
+        /// How long Redis may take for a check, connecting included: then the store is asked
+        /// instead. Telling it what the store answered may take as long again.
+        timeout: Duration = Duration::from_millis(200), range(1..=MINUTE);
+    }
 }
 
-/// Where devices are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreKind {
-    /// In a file.
-    Embedded,
-    /// In a database.
-    Mongodb,
-    /// Nowhere.
-    None,
+weir::keys::named_enum! {
+    /// Where devices are kept.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) enum StoreKind {
+        /// In a file.
+        #[default]
+        Embedded = "embedded",
+        /// In a database.
+        Mongodb = "mongodb",
+        /// Nowhere.
+        None = "none",
+    }
 }
+
+weir::config_words!(StoreKind);
 
 impl StoreSettings {
     /// The file, as configured or by default.
@@ -76,12 +114,7 @@ impl StoreSettings {
     }
 
     pub(super) fn validate(&self, cache: &CacheSettings) -> Result<(), ConfigError> {
-        time("store.timeout", self.timeout, TIMEOUT_MIN, MINUTE)?;
-        within("store.queue_max", self.queue_max, 1..=QUEUE_MAX)?;
-        within("store.batch_max", self.batch_max, 1..=BATCH_MAX)?;
-        time("store.batch_wait", self.batch_wait, Duration::ZERO, BATCH_WAIT_MAX)?;
         let mongodb = &self.mongodb;
-        within("store.mongodb.connections_max", mongodb.connections_max, 1..=CONNECTIONS_MAX)?;
         if self.kind == StoreKind::Mongodb && mongodb.uri.is_empty() {
             let allowed = "a URI such as mongodb://db.example:27017, as store.kind = \"mongodb\"";
             let depends_on = &["store.kind"];
@@ -90,70 +123,11 @@ impl StoreSettings {
         if mongodb.database.is_empty() {
             return Err(error("store.mongodb.database", "\"\"", "a name"));
         }
-        time("cache.ttl", cache.ttl, CACHE_TTL_MIN, CACHE_TTL_MAX)?;
-        time("cache.timeout", cache.timeout, CACHE_TIMEOUT_MIN, MINUTE)?;
         if cache.prefix.is_empty() || cache.prefix.len() > PREFIX_BYTES_MAX {
             let allowed = format!("1 to {PREFIX_BYTES_MAX} bytes");
             return Err(error("cache.prefix", format_args!("{:?}", cache.prefix), allowed));
         }
         Ok(())
-    }
-}
-
-impl StoreKind {
-    pub(super) const ALL: [StoreKind; 3] =
-        [StoreKind::Embedded, StoreKind::Mongodb, StoreKind::None];
-
-    /// The word in the configuration.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            StoreKind::Embedded => "embedded",
-            StoreKind::Mongodb => "mongodb",
-            StoreKind::None => "none",
-        }
-    }
-}
-
-impl Default for StoreSettings {
-    fn default() -> Self {
-        Self {
-            kind: StoreKind::Embedded,
-            path: PathBuf::new(),
-            hash_key: PathBuf::new(),
-            timeout: Duration::from_secs(2),
-            queue_max: 16_384,
-            batch_max: 512,
-            batch_wait: Duration::from_millis(1),
-            mongodb: MongoSettings {
-                uri: String::new(),
-                database: "weir".to_owned(),
-                write_concern: "majority".to_owned(),
-                connections_max: 16,
-            },
-        }
-    }
-}
-
-impl Default for CacheSettings {
-    fn default() -> Self {
-        Self {
-            redis: String::new(),
-            prefix: "weir:".to_owned(),
-            ttl: Duration::from_secs(30),
-            timeout: Duration::from_millis(200),
-        }
-    }
-}
-
-impl std::fmt::Debug for MongoSettings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MongoSettings").field("database", &self.database).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for CacheSettings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CacheSettings").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -178,32 +152,4 @@ fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
     ConfigError { key: key.to_owned(), value, allowed, depends_on: &[] }
 }
 
-fn within<T: PartialOrd + Display>(
-    key: &str,
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<(), ConfigError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    Err(error(key, value, format_args!("{} to {}", range.start(), range.end())))
-}
-
-fn time(key: &str, value: Duration, min: Duration, max: Duration) -> Result<(), ConfigError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(error(key, format_args!("{value:?}"), format_args!("{min:?} to {max:?}")))
-}
-
-const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const MINUTE: Duration = Duration::from_secs(60);
-/// Each is some 300 bytes, and a second of a store that is fast.
-const QUEUE_MAX: usize = 1_000_000;
-const BATCH_WAIT_MAX: Duration = Duration::from_secs(1);
-const CONNECTIONS_MAX: u32 = 1_000;
-const CACHE_TTL_MIN: Duration = Duration::from_secs(1);
-/// So long may a revocation that Redis was not told of be unknown to another gateway.
-const CACHE_TTL_MAX: Duration = Duration::from_secs(600);
-const CACHE_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const PREFIX_BYTES_MAX: usize = 64;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::field::Value as _;
-use super::keys::{self, Key};
+use weir::keys::Entry;
+
+use super::names::{is_list_of_tables, variable};
 use super::*;
 
 /// Loads a file with this text, and these variables over it.
@@ -321,58 +322,66 @@ fn a_file_that_is_not_there_is_refused() {
     assert!(error.to_string().contains("cannot read the configuration file /nowhere/weir.toml"));
 }
 
+/// Paths and defaults of the keys that variables can set.
+fn defaults() -> Vec<(String, String)> {
+    let settings = Settings::default();
+    let all = keys::all("", &settings).into_iter();
+    all.filter(|entry| entry.value.as_table().is_none() && !is_list_of_tables(entry.value))
+        .filter_map(|entry| Some((entry.path, entry.value.show()?)))
+        .collect()
+}
+
 #[test]
 fn every_default_is_read_back_as_it_is_shown() {
-    for key in keys::all().filter(|key| key.field.in_variables()) {
-        let Some(shown) = key.default() else { continue };
-        let text = format!("[{}]\n{} = {shown}\n", key.section, key.name);
+    for (path, shown) in defaults() {
+        let (section, name) = path.rsplit_once('.').unwrap();
+        let text = format!("[{section}]\n{name} = {shown}\n");
         assert_eq!(load(&text, &[]), Ok(Settings::default()), "{text}");
     }
 }
 
 #[test]
 fn every_key_can_be_set_by_its_variable() {
-    for key in keys::all() {
-        let Some(name) = key.variable() else { continue };
-        let Some(shown) = key.default() else { continue };
+    for (path, shown) in defaults() {
         let text = shown.trim_matches(['[', ']']).trim_matches('"').to_owned();
         let mut settings = Settings::default();
-        assert!(key.field.set_from_text(&mut settings, &text), "{name}={text}");
-        assert_eq!(settings, Settings::default(), "{name}={text}");
+        let (_, value) = keys::find_mut(&mut settings, &path).unwrap();
+        assert!(value.read_text(&text), "{}={text}", variable(&path));
+        assert_eq!(settings, Settings::default(), "{}={text}", variable(&path));
     }
 }
 
-/// The two ends of a range that is written `A to B` with numbers or durations.
-fn range(allowed: &str) -> Option<(u64, u64, &'static str)> {
-    let (from, to) = allowed.split_once(" to ")?;
-    if let (Ok(from), Ok(to)) = (from.parse(), to.parse()) {
-        return Some((from, to, ""));
-    }
-    let (from, to) = (weir::parse_duration(from).ok()?, weir::parse_duration(to).ok()?);
-    Some((from.as_millis().try_into().unwrap(), to.as_millis().try_into().unwrap(), "ms"))
+/// The ends of a range, and what lies beyond them, with the unit that a file has.
+fn ends(key: &Key, value: &dyn Value) -> Option<([String; 2], Vec<String>)> {
+    let range = key.rules.range.as_ref()?;
+    let unit = if value.unit(key.rules.unit)? == "time" { "ms" } else { "" };
+    let beyond = [range.start().checked_sub(1), Some(range.end() + 1)].into_iter().flatten();
+    let written = |number: &u64| format!("{number}{unit}");
+    let within = [range.start(), range.end()].map(written);
+    Some((within, beyond.map(|number| written(&number)).collect()))
 }
 
-/// The reference says the same as the checks: the ends of every range are allowed, and what lies beyond is refused.
+/// The ends of every range are allowed, and what lies beyond is refused.
 #[test]
-fn the_ranges_in_the_reference_are_those_that_are_checked() {
-    let refusal = |key: &Key, value: u64, unit: &str| {
+fn every_range_is_checked() {
+    let refusal = |path: &str, text: &str| {
         let mut settings = Settings::default();
-        assert!(key.field.set_from_text(&mut settings, &format!("{value}{unit}")));
+        assert!(keys::find_mut(&mut settings, path).unwrap().1.read_text(text));
         // Another key may be at fault once this one is at its end: not what is asked here.
-        settings.validate().err().filter(|error| error.key == key.path())
+        settings.validate().err().filter(|error| error.key == path)
     };
     let mut checked = 0;
-    for key in keys::all() {
-        let Some((from, to, unit)) = range(key.allowed) else { continue };
-        for allowed in [from, to] {
-            assert_eq!(refusal(key, allowed, unit), None);
+    for Entry { path, key, value } in keys::all("", &Settings::default()) {
+        let Some((within, beyond)) = ends(key, value) else { continue };
+        for allowed in within {
+            assert_eq!(refusal(&path, &allowed), None);
         }
-        for beyond in [from.checked_sub(1), Some(to + 1)].into_iter().flatten() {
-            assert!(refusal(key, beyond, unit).is_some(), "{} = {beyond}{unit}", key.path());
+        for beyond in beyond {
+            assert!(refusal(&path, &beyond).is_some(), "{path} = {beyond}");
         }
         checked += 1;
     }
-    assert!(checked > 15, "only {checked} ranges were found");
+    assert!(checked > 60, "only {checked} ranges were found");
 }
 
 #[test]
@@ -401,32 +410,34 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
 
 #[test]
 fn the_references_name_every_key() {
-    for key in keys::all() {
-        assert!(text().contains(&format!("\n{}\n", key.path())), "{}", key.path());
-        let in_markdown = match key.is_list_of_tables() {
-            true => format!("# [[{}]]\n", key.path()),
+    for Entry { path, key, value } in keys::all("", &Settings::default()) {
+        if value.as_table().is_some() {
+            assert!(markdown().contains(&format!("## [{path}]\n")), "{path}");
+            continue;
+        }
+        assert!(text().contains(&format!("\n{path}\n")), "{path}");
+        let in_markdown = match is_list_of_tables(value) {
+            true => format!("# [[{path}]]\n"),
             false => format!("| `{}` |", key.name),
         };
-        assert!(markdown().contains(&in_markdown), "{}", key.path());
-        assert!(key.section.is_empty() || keys::is_section(key.section), "{}", key.path());
-        for member in key.field.members() {
-            let (list, member) = (key.path(), member.name());
-            assert!(text().contains(&format!("\n{list}[].{member}\n")), "{list} {member}");
-            assert!(markdown().contains(&format!("| `{member}` |")), "{list} {member}");
+        assert!(markdown().contains(&in_markdown), "{path}");
+        for (member, _) in value.row().iter().flat_map(|row| row.entries()) {
+            let member = member.name;
+            assert!(text().contains(&format!("\n{path}[].{member}\n")), "{path} {member}");
+            assert!(markdown().contains(&format!("| `{member}` |")), "{path} {member}");
         }
     }
 }
 
 #[test]
-fn every_number_and_every_time_has_a_unit() {
-    let check = |name: &str, kind: &str| {
-        let is_counted = [usize::KIND, Duration::KIND].contains(&kind);
-        assert_eq!(reference::unit(name, kind).is_some(), is_counted, "{name}");
+fn every_number_has_a_unit() {
+    let check = |key: &Key, value: &dyn Value| {
+        assert_ne!(value.unit(key.rules.unit), Some(""), "{}", key.name);
     };
-    for key in keys::all() {
-        check(key.name, key.field.kind());
-        for member in key.field.members() {
-            check(member.name(), member.kind());
+    for Entry { key, value, .. } in keys::all("", &Settings::default()) {
+        check(key, value);
+        for (member, value) in value.row().iter().flat_map(|row| row.entries()) {
+            check(member, value);
         }
     }
 }
