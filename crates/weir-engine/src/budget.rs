@@ -5,41 +5,30 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A share of the byte budget.
-///
-/// Each share has a limit of its own, and the limits add up to the budget. So no share can take the room of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share {
-    /// Messages on their way, in running ticks and in rings.
-    Messages,
-    /// What waits for slow connections: messages in their queues, the queues, and frames for one of them alone.
-    Waiting,
-    /// Begun frames and records of settled connections.
-    Incoming,
-    /// Bytes of connections that are not settled: a begun PROXY header, handshake or `Hello`.
-    Unsettled,
-    /// Requests, answers and relays of HTTP.
-    Http,
+weir_wire::named_enum! {
+    /// A share of the byte budget.
+    ///
+    /// Each share has a limit of its own, and the limits add up to the budget. So no share can take
+    /// the room of another.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Share {
+        /// Messages on their way, in running ticks and in rings.
+        Messages = "messages",
+        /// What waits for slow connections: messages in their queues, the queues, and frames for
+        /// one of them alone.
+        Waiting = "waiting",
+        /// Begun frames and records of settled connections.
+        Incoming = "incoming",
+        /// Bytes of connections that are not settled: a begun PROXY header, handshake or `Hello`.
+        Unsettled = "unsettled",
+        /// Requests, answers and relays of HTTP.
+        Http = "http",
+    }
 }
 
 impl Share {
     /// How many kinds there are.
-    pub const COUNT: usize = 5;
-
-    /// Every kind.
-    pub const ALL: [Share; Share::COUNT] =
-        [Share::Messages, Share::Waiting, Share::Incoming, Share::Unsettled, Share::Http];
-
-    /// The word in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Share::Messages => "messages",
-            Share::Waiting => "waiting",
-            Share::Incoming => "incoming",
-            Share::Unsettled => "unsettled",
-            Share::Http => "http",
-        }
-    }
+    pub const COUNT: usize = Self::ALL.len();
 
     /// Its limit; `rest` is what messages leave. Half of it is for waiting: many healthy clients are slow for a moment.
     const fn bytes_max(self, budget_bytes: usize, rest: usize) -> usize {

@@ -84,29 +84,20 @@ impl<S> Command<S> {
     }
 }
 
-/// What a credit permits to push.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CreditKind {
-    /// A message: to a topic, to all connections, or to one.
-    Message,
-    /// Any other command: adoptions, subscriptions, answers, ends. Devices cause most of them.
-    Control,
+weir_wire::named_enum! {
+    /// What a credit permits to push.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum CreditKind {
+        /// A message: to a topic, to all connections, or to one.
+        Message = "messages",
+        /// Any other command: adoptions, subscriptions, answers, ends. Devices cause most of them.
+        Control = "control",
+    }
 }
 
 impl CreditKind {
     /// How many kinds there are.
-    pub const COUNT: usize = 2;
-
-    /// Every kind.
-    pub const ALL: [CreditKind; CreditKind::COUNT] = [CreditKind::Message, CreditKind::Control];
-
-    /// The word in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CreditKind::Message => "messages",
-            CreditKind::Control => "control",
-        }
-    }
+    pub const COUNT: usize = Self::ALL.len();
 }
 
 /// Some of the messages that a connection has missed of a topic.

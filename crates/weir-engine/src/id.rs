@@ -93,23 +93,23 @@ pub struct Origin {
     pub format: Format,
 }
 
-/// The priority of a connection, or of a topic's messages. It is strict: the higher one always goes first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Priority {
-    /// Before all others. It is meant for few.
-    High,
-    /// The default.
-    #[default]
-    Normal,
-    /// After all others.
-    Low,
+weir_wire::named_enum! {
+    /// The priority of a connection, or of a topic's messages. It is strict: the higher one always
+    /// goes first.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Priority {
+        /// Before all others. It is meant for few.
+        High = "high",
+        /// The default.
+        #[default]
+        Normal = "normal",
+        /// After all others.
+        Low = "low",
+    }
 }
 
 impl Priority {
-    /// Every priority, the highest first.
-    pub const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
-
     /// Number of priorities.
     pub const COUNT: usize = Self::ALL.len();
 
@@ -117,31 +117,21 @@ impl Priority {
     pub const fn index(self) -> usize {
         self as usize
     }
+}
 
-    /// The word in the configuration and in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Priority::High => "high",
-            Priority::Normal => "normal",
-            Priority::Low => "low",
-        }
+weir_wire::named_enum! {
+    /// What carries the frames of a connection.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Transport {
+        /// TCP alone: the frames are the stream.
+        Tcp = "tcp",
+        /// TLS records.
+        Tls = "tls",
     }
 }
 
-/// What carries the frames of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Transport {
-    /// TCP alone: the frames are the stream.
-    Tcp,
-    /// TLS records.
-    Tls,
-}
-
 impl Transport {
-    /// Every transport.
-    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Tls];
-
     /// Number of transports.
     pub const COUNT: usize = Self::ALL.len();
 
@@ -149,41 +139,24 @@ impl Transport {
     pub const fn index(self) -> usize {
         self as usize
     }
-
-    /// The word in metrics and in the admin API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Tls => "tls",
-        }
-    }
 }
 
-/// What a shard does with a topic's messages for a connection that is too slow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum SlowPolicy {
-    /// Queue them. A connection that stays above the high watermark for `stall_timeout` is closed.
-    #[default]
-    Close,
-    /// Skip and count them while the connection is above the high watermark: the offsets show a gap. They are skipped too
-    /// while it lags behind a conflating topic and more waits than a begun message, so that both topics have turns.
-    Drop,
-    /// Keep only a position while anything waits for the connection. It gets the newest message of each key as soon as its
-    /// socket takes bytes. It is closed when the socket takes nothing for `stall_timeout`.
-    Conflate,
-}
-
-impl SlowPolicy {
-    /// Every policy.
-    pub const ALL: [SlowPolicy; 3] = [SlowPolicy::Close, SlowPolicy::Drop, SlowPolicy::Conflate];
-
-    /// The word in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SlowPolicy::Close => "close",
-            SlowPolicy::Drop => "drop",
-            SlowPolicy::Conflate => "conflate",
-        }
+weir_wire::named_enum! {
+    /// What a shard does with a topic's messages for a connection that is too slow.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    pub enum SlowPolicy {
+        /// Queue them. A connection that stays above the high watermark for `stall_timeout` is
+        /// closed.
+        #[default]
+        Close = "close",
+        /// Skip and count them while the connection is above the high watermark: the offsets show a
+        /// gap. They are skipped too while it lags behind a conflating topic and more waits than a
+        /// begun message, so that both topics have turns.
+        Drop = "drop",
+        /// Keep only a position while anything waits for the connection. It gets the newest message
+        /// of each key as soon as its socket takes bytes. It is closed when the socket takes
+        /// nothing for `stall_timeout`.
+        Conflate = "conflate",
     }
 }
 

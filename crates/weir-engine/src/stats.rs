@@ -109,37 +109,23 @@ impl Durations {
 
 const LEAST_BITS: u32 = 14;
 
-/// Why something that was accepted for a connection was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum DropRule {
-    /// The connection was closed while it waited.
-    Closed,
-    /// It named a connection that had gone.
-    Gone,
-    /// The connection was above the high watermark, and its topic's policy is to skip.
-    Slow,
-    /// A newer message of its key replaced it before it was sent, or there were more keys than are kept. It counts once in
-    /// a shard, however many connections lag, even if one of them had got it already.
-    Conflated,
-    /// Its time to live had passed before its first byte was sent.
-    Expired,
-}
-
-impl DropRule {
-    /// Every rule, in the order of its number.
-    pub const ALL: [DropRule; 5] =
-        [DropRule::Closed, DropRule::Gone, DropRule::Slow, DropRule::Conflated, DropRule::Expired];
-
-    /// The rule as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DropRule::Closed => "closed",
-            DropRule::Gone => "gone",
-            DropRule::Slow => "slow",
-            DropRule::Conflated => "conflated",
-            DropRule::Expired => "expired",
-        }
+weir_wire::named_enum! {
+    /// Why something that was accepted for a connection was not sent.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum DropRule {
+        /// The connection was closed while it waited.
+        Closed = "closed",
+        /// It named a connection that had gone.
+        Gone = "gone",
+        /// The connection was above the high watermark, and its topic's policy is to skip.
+        Slow = "slow",
+        /// A newer message of its key replaced it before it was sent, or there were more keys than
+        /// are kept. It counts once in a shard, however many connections lag, even if one of them
+        /// had got it already.
+        Conflated = "conflated",
+        /// Its time to live had passed before its first byte was sent.
+        Expired = "expired",
     }
 }
 
