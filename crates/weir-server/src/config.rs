@@ -70,8 +70,8 @@ weir::config_table! {
         format: LogFormat;
         /// Lines that may wait for standard error. More are dropped rather than hold up the
         /// gateway, and counted in `weir_log_lines_dropped_total`.
-        // Fewer would drop the lines of an ordinary start. The queue is allocated at the start: 32 bytes a
-        // line.
+        // Fewer would drop the lines of an ordinary start. The queue is allocated at the start: 32
+        // bytes a line.
         queue_lines: usize = 8_192, range(128..=1 << 20), unit("lines");
         /// Lines a second of each place in the code that logs, libraries included: peers can cause
         /// some. The rest is counted (`weir_log_lines_suppressed_total`), and a line every 5 s says
@@ -105,7 +105,8 @@ pub(crate) fn load(file: Option<PathBuf>) -> Result<Settings, Refused> {
 }
 
 impl Settings {
-    /// The settings of a file (the defaults without one) with the variables of the environment over them.
+    /// The settings of a file (the defaults without one) with the variables of the environment over
+    /// them.
     ///
     /// Errors: every key at fault with its place; of values that do not fit together, the first.
     pub(crate) fn load(

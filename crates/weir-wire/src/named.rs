@@ -1,4 +1,5 @@
-//! Enums whose variants have names: one definition gives the variants, their names, their codes and the list of all.
+//! Enums whose variants have names: one definition gives the variants, their names, their codes and
+//! the list of all.
 
 /// Defines an enum whose variants each have a name, and a code where one is given.
 ///

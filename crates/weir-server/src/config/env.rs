@@ -11,9 +11,9 @@ pub(crate) const CONFIG_VARIABLE: &str = "WEIR_CONFIG";
 
 /// Sets what the variables set.
 ///
-/// A name that begins like a section's but names no key is refused: it would be a typing error that nobody notices.
-/// Other names that begin with `WEIR_` are somebody else's: service discovery sets `WEIR_SERVICE_HOST` and its like for
-/// a service called weir.
+/// A name that begins like a section's but names no key is refused: it would be a typing error that
+/// nobody notices. Other names that begin with `WEIR_` are somebody else's: service discovery sets
+/// `WEIR_SERVICE_HOST` and its like for a service called weir.
 pub(super) fn apply(
     variables: impl IntoIterator<Item = (String, String)>,
     settings: &mut Settings,

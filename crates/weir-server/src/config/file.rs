@@ -11,7 +11,8 @@ use weir::keys::{Deserialize as _, Key, Raw, Table, Value};
 use super::names::{self, Names};
 use super::{Place, Problem, Settings};
 
-/// Where each key got its value, if not by default; parts of a list are keys too, such as `auth.tokens[1].token`.
+/// Where each key got its value, if not by default; parts of a list are keys too, such as
+/// `auth.tokens[1].token`.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     by_key: HashMap<String, Set>,
@@ -38,13 +39,14 @@ impl Places {
         }
     }
 
-    /// What an error says, at the place of its key; if nothing has set that, of a key that it depends on, or of the
-    /// table that it is a member of.
+    /// What an error says, at the place of its key; if nothing has set that, of a key that it
+    /// depends on, or of the table that it is a member of.
     pub(super) fn problem(&self, error: weir::ConfigError) -> Problem {
         let weir::ConfigError { key, value, allowed, depends_on } = error;
         let set = self.by_key.get(&key);
         let shown = set.and_then(|set| set.written.clone()).unwrap_or(value);
-        // An element of a list that was written in one line has no place of its own, but the list has.
+        // An element of a list that was written in one line has no place of its own, but the list
+        // has.
         let list = || self.by_key.get(key.strip_suffix(']')?.rsplit_once('[')?.0);
         let cause = || depends_on.iter().find_map(|path| self.by_key.get(*path));
         let table = || self.by_key.get(key.rsplit_once('.')?.0);
@@ -84,7 +86,8 @@ pub(super) fn apply(
 }
 
 impl Reader<'_> {
-    /// Sets what a table sets, the whole file first of all; false if it has a key that there is not.
+    /// Sets what a table sets, the whole file first of all; false if it has a key that there is
+    /// not.
     fn handle_table(&mut self, path: &str, table: &mut dyn Table, input: &DeTable<'_>) -> bool {
         let mut all_known = true;
         for (name, value) in in_order(input) {
@@ -122,7 +125,8 @@ impl Reader<'_> {
             self.handle_table(path, section, table);
             return;
         }
-        // The span of a list of tables is that of its first table, or nothing: the name's is always there.
+        // The span of a list of tables is that of its first table, or nothing: the name's is always
+        // there.
         let place = self.place(if value.is_array() { name } else { input.span() });
         let is_list = names::is_list_of_tables(target);
         let mut written = None;
@@ -171,7 +175,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses what stands under a name that the table at `path` does not have; its own are `names`.
+    /// Refuses what stands under a name that the table at `path` does not have; its own are
+    /// `names`.
     fn handle_unknown(
         &mut self,
         path: &str,
@@ -261,7 +266,8 @@ pub(super) fn meant(written: &str, names: impl Iterator<Item = String>) -> Strin
     closest(written, names).unwrap_or_else(|| "; `weir config reference` lists all".to_owned())
 }
 
-/// The same for a value that is to be one of the words, or a list of them; nothing if none is close.
+/// The same for a value that is to be one of the words, or a list of them; nothing if none is
+/// close.
 fn word_meant(value: &DeValue<'_>, words: &[&str]) -> String {
     let written = match value.as_str() {
         Some(word) => vec![word],

@@ -1,4 +1,5 @@
-//! Sections `[store]`, `[store.mongodb]` and `[cache]`: where devices are kept, and what stands before it.
+//! Sections `[store]`, `[store.mongodb]` and `[cache]`: where devices are kept, and what stands
+//! before it.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,8 @@ weir::config_table! {
         database: String = "weir".to_owned(), allowed("not empty");
         /// When a write counts as done. With less than a majority an answered activation can be
         /// lost with the primary.
-        write_concern: String = "majority".to_owned(), allowed("\"majority\" or a number of members");
+        write_concern: String = "majority".to_owned(),
+            allowed("\"majority\" or a number of members");
         /// Connections to it.
         connections_max: u32 = 16, range(1..=1_000), unit("connections");
     }

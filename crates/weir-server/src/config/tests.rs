@@ -238,6 +238,22 @@ fn every_member_of_a_list_s_tables_has_its_place() {
     assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): it is needed; ")]);
 }
 
+/// What an embedding program is told has line, key and limit too.
+#[test]
+fn an_embedding_program_is_told_where_and_what() {
+    let cases = [
+        ("[limits]\ntopics_max = 1.5\n", "line 2, column 14", "whole number, 1 to 16777216"),
+        ("[limits]\ntopic_max = 1\n", "line 2, column 1", "unknown field `topic_max`"),
+        ("[[auth.tokens]]\ntoken = \"t\"\ndevice = 3\n", "line 3, column 10", "allowed is a text"),
+        ("[[auth.tokens]]\ndevice = \"d\"\n", "line 1, column 1", "missing field `token`"),
+        ("[auth]\ntokens = 3\n", "line 2, column 10", "expected tables [[auth.tokens]]"),
+    ];
+    for (text, place, what) in cases {
+        let error = toml::from_str::<weir::Config>(text).unwrap_err().to_string();
+        assert!(error.contains(place) && error.contains(what), "{error}");
+    }
+}
+
 #[test]
 fn everything_wrong_in_a_file_is_said_at_once() {
     let text = "[limits]\ntopics_max = \"many\"\n[threads]\npin = 2\n[threat]\n";

@@ -19,7 +19,8 @@ crate::config_table! {
         /// requests a second. More are dropped rather than hold up requests, and counted in
         /// `weir_access_log_dropped_total`.
         // What waits longer than a minute is no log.
-        queue_bytes: usize = 16 * 1024 * 1024, range(AccessLogConfig::QUEUE_BYTES_MIN as u64..=1 << 30), unit("bytes");
+        queue_bytes: usize = 16 * 1024 * 1024,
+            range(AccessLogConfig::QUEUE_BYTES_MIN as u64..=1 << 30), unit("bytes");
     }
 }
 
@@ -38,6 +39,7 @@ weir_wire::named_enum! {
 crate::config_words!(AccessLogFormat);
 
 impl AccessLogConfig {
-    /// The least that `queue_bytes` may be: every thread has a chunk of 32 KiB, and as many can wait.
+    /// The least that `queue_bytes` may be: every thread has a chunk of 32 KiB, and as many can
+    /// wait.
     pub(crate) const QUEUE_BYTES_MIN: usize = 1024 * 1024;
 }

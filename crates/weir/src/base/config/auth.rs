@@ -49,8 +49,8 @@ crate::config_table! {
     /// One of `[[auth.tokens]]`.
     pub struct TokenConfig in "tables [[auth.tokens]], each with a token" {
         /// The secret that a device shows in `Hello`.
-        token: String, allowed("1 to {TOKEN_BYTES_MAX} bytes, no two alike"), example("\"a long random text\""),
-            secret(), needed();
+        token: String, secret(), needed(), example("\"a long random text\""),
+            allowed("1 to {TOKEN_BYTES_MAX} bytes, no two alike");
         /// The only device id that it admits, and the id of a device that names none. Absent: it
         /// admits any id, but those of the store (`auth.unchecked_ids`).
         device: Option<String>, allowed("1 to limits.device_id_bytes_max bytes, not a service's"),
@@ -66,7 +66,8 @@ crate::config_table! {
 }
 
 crate::config_table! {
-    /// One of `[[auth.services]]`: a backend program that connects like a device, or calls the admin API.
+    /// One of `[[auth.services]]`: a backend program that connects like a device, or calls the
+    /// admin API.
     pub struct ServiceConfig
         in "tables [[auth.services]], each with a token, a name and what it may do"
     {
@@ -101,7 +102,8 @@ weir_wire::named_enum! {
 
 crate::config_words!(Priority, Right);
 
-/// The kinds of credentials whose ids need not be looked up: all but those of the store's own devices.
+/// The kinds of credentials whose ids need not be looked up: all but those of the store's own
+/// devices.
 impl Word for AuthKind {
     fn all() -> Vec<Self> {
         vec![AuthKind::Anonymous, AuthKind::Certificate, AuthKind::Jwt, AuthKind::Token]

@@ -33,7 +33,8 @@ crate::config_table! {
         /// for it, and it is closed only when its socket takes nothing at all for that long.
         slow: SlowPolicy = SlowPolicy::Close;
         /// Longest message, measured as the frame that leaves. 0: `limits.frame_bytes_max`.
-        message_bytes_max: usize, allowed("0 or {MESSAGE_BYTES_MIN} to limits.frame_bytes_max"), unit("bytes");
+        message_bytes_max: usize, unit("bytes"),
+            allowed("0 or {MESSAGE_BYTES_MIN} to limits.frame_bytes_max");
         /// Messages of one topic kept for those who come back and name their position. 0: none, and
         /// whoever has missed one is told so.
         // Each costs about a hundred bytes beside its content.
@@ -42,7 +43,8 @@ crate::config_table! {
         retention_bytes: usize = 1 << 20,
             allowed("at least the largest message, at most memory.retention_bytes"), unit("bytes");
         /// How long a message is kept. A topic lives until its last kept message has gone.
-        retention_ttl: Duration = Duration::from_secs(300), range(SECOND..=7 * DAY), reason(" (7 days)");
+        retention_ttl: Duration = Duration::from_secs(300), range(SECOND..=7 * DAY),
+            reason(" (7 days)");
         /// Whether `GET /v1/topics/{topic}/history` of the public API answers with what is kept, to
         /// whoever may subscribe.
         history: bool, allowed("true only with retention_messages");

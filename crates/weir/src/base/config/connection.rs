@@ -25,9 +25,11 @@ crate::config_table! {
         /// The shortest heartbeat that a device may ask for: radios sleep between them.
         heartbeat_min: Duration = Duration::from_secs(15), range(2 * TICK..=HOUR);
         /// The longest heartbeat that a device may ask for: the dead are noticed after two of them.
-        heartbeat_max: Duration = Duration::from_secs(15 * 60), allowed("heartbeat_min to {}", time(DAY));
+        heartbeat_max: Duration = Duration::from_secs(15 * 60),
+            allowed("heartbeat_min to {}", time(DAY));
         /// A stalled connection has recovered when no more than this waits for it.
-        low_watermark_bytes: usize = 32 * 1024, range(1_024..=WATERMARK_BYTES_MAX as u64), unit("bytes");
+        low_watermark_bytes: usize = 32 * 1024, range(1_024..=WATERMARK_BYTES_MAX as u64),
+            unit("bytes");
         /// A connection is stalled when more than this waits for it. The distance to the low
         /// watermark is at least one frame, so that no single message stalls a healthy device.
         high_watermark_bytes: usize = 128 * 1024,

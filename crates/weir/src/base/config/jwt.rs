@@ -60,7 +60,8 @@ crate::config_table! {
         /// P-256 for ES256, Ed25519 for EdDSA. For HS256 the secret itself, 32 bytes at least.
         file: PathBuf, allowed("not empty"), example("\"/etc/weir/issuer.pem\""), needed();
         /// The name that tokens call it by (`kid`). Absent: any token may be signed with it.
-        kid: Option<String>, allowed("1 to {WORD_BYTES_MAX} bytes, no two alike"), example("\"2026-11\"");
+        kid: Option<String>, example("\"2026-11\""),
+            allowed("1 to {WORD_BYTES_MAX} bytes, no two alike");
     }
 }
 

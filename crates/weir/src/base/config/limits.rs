@@ -31,9 +31,10 @@ crate::config_table! {
         /// of 100 bytes and positions; a client with more subscribes to the others behind
         /// `Welcome`.
         hello_bytes_max: usize = 16 * 1024,
-            range(FRAME_BYTES_MIN..=FRAME_BYTES_MAX),
-            unit("bytes"), allowed(
-                "{FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}; more than limits.frame_bytes_max has no effect"
+            range(FRAME_BYTES_MIN..=FRAME_BYTES_MAX), unit("bytes"),
+            allowed(
+                "{FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}; \
+                 more than limits.frame_bytes_max has no effect"
             );
         /// Connections from one address (of IPv6, from one /64), settled or not. One more is told
         /// to come back later. 0: as many as come. Leave room for networks that share one address.
@@ -61,7 +62,8 @@ crate::config_table! {
         frame_burst: u32 = 1000, range(1..=RATE_MAX), unit("frames");
         /// Keys of one topic that each shard keeps the newest message of, for slow connections
         /// (`slow = "conflate"`). Beyond it the message that has waited longest is dropped.
-        // Each key that a shard keeps holds a message; a topic with more of them wants to be several.
+        // Each key that a shard keeps holds a message; a topic with more of them wants to be
+        // several.
         conflation_keys_max: usize = 4096, range(1..=1_048_576), unit("keys");
     }
 }
@@ -73,7 +75,8 @@ impl LimitsConfig {
     }
 }
 
-/// A shard numbers its connections, and the router its topics, in 24 bits; all of them may meet on one.
+/// A shard numbers its connections, and the router its topics, in 24 bits; all of them may meet on
+/// one.
 const CONNECTIONS_MAX: u64 = 1 << 24;
 /// No shorter frame holds a `Hello` with a signed token.
 const FRAME_BYTES_MIN: u64 = 1_024;

@@ -1,4 +1,5 @@
-//! What can be configured: tables of keys with their defaults and ranges. `validate` checks how they fit together.
+//! What can be configured: tables of keys with their defaults and ranges. `validate` checks how
+//! they fit together.
 
 mod access_log;
 mod activation;
@@ -34,8 +35,8 @@ pub(crate) use validate::is_pattern;
 crate::config_table! {
     /// All that can be configured of a gateway.
     ///
-    /// Shape: one table for each section of the configuration file; the defaults listen on loopback and admit anyone
-    /// there.
+    /// Shape: one table for each section of the configuration file; the defaults listen on loopback
+    /// and admit anyone there.
     /// Limits: [`Config::validate`] names the key, the value and what is allowed.
     pub struct Config {
         /// Where the gateway listens.
@@ -66,8 +67,8 @@ crate::config_table! {
         activation: ActivationConfig;
         /// What holds for the topics whose names fit a pattern.
         ///
-        /// The first pattern that fits a topic's name counts. Where none fits, messages leave at once, are not kept,
-        /// and come from services and the admin API only. Only in the file.
+        /// The first pattern that fits a topic's name counts. Where none fits, messages leave at
+        /// once, are not kept, and come from services and the admin API only. Only in the file.
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with all"),
             allowed("at most {CLASSES_MAX}, each with names of its own");
@@ -79,7 +80,9 @@ crate::config_table! {
     pub struct AdminConfig {
         /// Bearer token that requests to the admin API must carry. Empty: none.
         token: String, secret(),
-            allowed("at most {TOKEN_BYTES_MAX} bytes; not empty if listen.admin is not on loopback");
+            allowed(
+                "at most {TOKEN_BYTES_MAX} bytes; not empty if listen.admin is not on loopback"
+            );
         /// Names that requests to the admin API may carry as `Host`, beside the listen address and
         /// the names of loopback: a guard against web pages that reach it through a name of their
         /// own.
@@ -92,11 +95,11 @@ crate::config_table! {
     pub struct ThreadsConfig {
         /// Threads that hold connections. 0: one for each processor that affinity mask and cgroup
         /// quota allow.
-        shards: usize, allowed("up to four for each processor and {SHARDS_MAX} at most"),
-            unit("threads");
+        shards: usize, unit("threads"),
+            allowed("up to four for each processor and {SHARDS_MAX} at most");
         /// Threads for handshakes, the router and the admin API. 0: from the number of processors.
-        front: usize, allowed("up to four for each processor and {SHARDS_MAX} at most"),
-            unit("threads");
+        front: usize, unit("threads"),
+            allowed("up to four for each processor and {SHARDS_MAX} at most");
         /// Whether each shard stays on one processor of the inherited affinity mask. Turn it off
         /// where other programs compete for the same processors.
         pin: bool = true;
@@ -112,12 +115,14 @@ crate::config_table! {
         /// smallest limit counts: the machine's memory, `memory.max` and `memory.high` of the
         /// cgroup and those above it, `RLIMIT_AS`, `RLIMIT_DATA`, and the commit limit where
         /// nothing is overcommitted. The line `listening` in the log says which.
-        budget_bytes: usize,
-            allowed("0 or at least {BUDGET_BYTES_MIN} and eight times connection.high_watermark_bytes"),
-            unit("bytes");
+        budget_bytes: usize, unit("bytes"),
+            allowed(
+                "0 or at least {BUDGET_BYTES_MIN} and eight times connection.high_watermark_bytes"
+            );
         /// Part of the budget that the topics of all classes may keep together for those who come
         /// back; each topic lets go of its own oldest. 0: a quarter of the budget.
-        retention_bytes: usize, allowed("0 or at most half of memory.budget_bytes"), unit("bytes");
+        retention_bytes: usize, unit("bytes"),
+            allowed("0 or at most half of memory.budget_bytes");
     }
 }
 

@@ -36,8 +36,8 @@ crate::config_table! {
             allowed("{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, or \"\" for a random one");
         /// How long a ticket key is used, by the clock. Tickets of the running period, the one
         /// before and the one after it are accepted.
-        // The clock of tickets counts seconds. A ticket is good for two periods at the most, and for seven
-        // days by RFC 8446.
+        // The clock of tickets counts seconds. A ticket is good for two periods at the most, and
+        // for seven days by RFC 8446.
         ticket_rotation: Duration = Duration::from_secs(6 * 3_600), range(SECOND..=84 * HOUR);
         /// Sessions of TLS 1.2 that are kept for clients without tickets; the oldest goes. 0: none.
         // A session takes some hundred bytes, and the table of all is made at the start.

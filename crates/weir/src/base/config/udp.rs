@@ -16,7 +16,8 @@ crate::config_table! {
         threads: usize, range(0..=256), unit("threads");
         /// Length of a datagram. What is longer than the default is cut into fragments on most
         /// ways, and lost with any of them.
-        // Room for a token, a serial and a key; what machines of one house send each other unfragmented.
+        // Room for a token, a serial and a key; what machines of one house send each other
+        // unfragmented.
         datagram_bytes_max: usize = 1_200, range(256..=8_192), unit("bytes");
         /// `SO_RCVBUF` of each socket: what may wait while its thread is busy. The kernel caps it
         /// with `net.core.rmem_max`; what it granted is printed at the start.

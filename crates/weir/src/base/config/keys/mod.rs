@@ -1,8 +1,8 @@
-//! What a key of the configuration is. One definition gives its type, default, range, unit and text; the reader, the
-//! checks and the reference follow from it.
+//! What a key of the configuration is. One definition gives its type, default, range, unit and
+//! text; the reader, the checks and the reference follow from it.
 //!
-//! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the gateway can define tables
-//! of its own with it.
+//! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the
+//! gateway can define tables of its own with it.
 
 mod duration;
 mod read;
@@ -78,7 +78,8 @@ pub struct ConfigError {
     pub value: String,
     /// What is allowed.
     pub allowed: String,
-    /// The keys that decide what is allowed here, if others do: the value may be one that nobody has set.
+    /// The keys that decide what is allowed here, if others do: the value may be one that nobody
+    /// has set.
     pub depends_on: &'static [&'static str],
 }
 
@@ -125,7 +126,8 @@ impl Entry<'_> {
     }
 }
 
-/// All keys of the table at `path`, each section before its keys; keys of lists of tables are not among them.
+/// All keys of the table at `path`, each section before its keys; keys of lists of tables are not
+/// among them.
 pub fn all<'a>(path: &str, table: &'a dyn Table) -> Vec<Entry<'a>> {
     let mut all = Vec::new();
     for (key, value) in table.entries() {

@@ -7,10 +7,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::{Key, Raw, Table, Value};
 
-/// Reads a table from a format that says what its values are, such as TOML or JSON; what it does not set has its
-/// default.
+/// Reads a table from a format that says what its values are, such as TOML or JSON; what it does
+/// not set has its default.
 ///
-/// Errors: a key that there is not, or that is set twice; a value that is not of its kind; a needed key that is absent.
+/// Errors: a key that there is not, or that is set twice; a value that is not of its kind; a needed
+/// key that is absent.
 pub fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
 where
     T: Table + Default,
@@ -23,6 +24,9 @@ where
 
 /// Reads the keys of a table.
 struct Keys<'a>(&'a mut dyn Table);
+
+/// Reads the name of a key: which of the table's it is.
+struct Name<'a>(&'a dyn Table);
 
 /// Reads the value of a key.
 struct OfKey<'a>(&'static Key, &'a mut dyn Value);
@@ -50,15 +54,8 @@ impl<'de> Visitor<'de> for Keys<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut input: A) -> Result<(), A::Error> {
         let mut read = Vec::new();
-        while let Some(name) = input.next_key::<String>()? {
-            let mut entries = self.0.entries_mut();
-            let Some(at) = entries.iter().position(|(key, _)| key.name == name) else {
-                let names: Vec<_> = entries.iter().map(|(key, _)| key.name).collect();
-                let names = names.join("`, `");
-                let text = format_args!("unknown field `{name}`, expected one of `{names}`");
-                return Err(A::Error::custom(text));
-            };
-            let (key, value) = entries.swap_remove(at);
+        while let Some(at) = input.next_key_seed(Name(&*self.0))? {
+            let (key, value) = self.0.entries_mut().swap_remove(at);
             if read.contains(&key.name) {
                 return Err(A::Error::duplicate_field(key.name));
             }
@@ -70,6 +67,19 @@ impl<'de> Visitor<'de> for Keys<'_> {
             Some(key) => Err(A::Error::missing_field(key.name)),
             None => Ok(()),
         }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<usize, D::Error> {
+        let name = String::deserialize(input)?;
+        let names: Vec<_> = self.0.entries().into_iter().map(|(key, _)| key.name).collect();
+        names.iter().position(|known| *known == name).ok_or_else(|| {
+            let names = names.join("`, `");
+            D::Error::custom(format_args!("unknown field `{name}`, expected one of `{names}`"))
+        })
     }
 }
 

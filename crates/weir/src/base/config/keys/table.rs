@@ -6,9 +6,11 @@ use super::Table;
 
 /// Defines a table of keys: a struct with a default, whose fields are the keys.
 ///
-/// A key is `name: Type = default, rule(…), …;` with its text as doc comment. Without a default it has that of its
-/// type. `in "…"` behind the name says what a list of such tables is. The rules are those of [`Rules`](crate::keys::Rules); `allowed` takes what `format!` takes. Times count in
-/// milliseconds in a range. The table reads itself from anything that serde reads, and hides its secrets in `Debug`.
+/// A key is `name: Type = default, rule(…), …;` with its text as doc comment. Without a default it
+/// has that of its type. `in "…"` behind the name says what a list of such tables is. The rules are
+/// those of [`Rules`](crate::keys::Rules); `allowed` takes what `format!` takes. Times count in
+/// milliseconds in a range. The table reads itself from anything that serde reads, and hides its
+/// secrets in `Debug`.
 ///
 /// ```
 /// weir::config_table! {

@@ -105,7 +105,8 @@ pub trait Item: Debug + Sized + 'static {
     }
 }
 
-/// A value that is one of a few words; [`config_words!`](crate::config_words) makes one of a named enum.
+/// A value that is one of a few words; [`config_words!`](crate::config_words) makes one of a named
+/// enum.
 pub trait Word: Copy + Debug + 'static {
     /// All that it can be.
     fn all() -> Vec<Self>;
@@ -113,7 +114,8 @@ pub trait Word: Copy + Debug + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Makes values of the configuration of enums that [`named_enum!`](crate::keys::named_enum) has defined.
+/// Makes values of the configuration of enums that [`named_enum!`](crate::keys::named_enum) has
+/// defined.
 #[macro_export]
 macro_rules! config_words {
     ($($enum:ty),+ $(,)?) => {$(
