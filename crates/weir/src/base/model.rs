@@ -173,41 +173,21 @@ pub struct TopicInfo {
     pub retained_messages: usize,
 }
 
-/// What somebody shows to say who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuthKind {
-    /// Nothing.
-    Anonymous,
-    /// A client certificate, and no token.
-    Certificate,
-    /// A token of the configuration, or one that could be nothing else.
-    Token,
-    /// A token of an activated device.
-    Device,
-    /// A signed token.
-    Jwt,
-}
-
-impl AuthKind {
-    /// Every kind.
-    pub const ALL: [AuthKind; 5] = [
-        AuthKind::Anonymous,
-        AuthKind::Certificate,
-        AuthKind::Token,
-        AuthKind::Device,
-        AuthKind::Jwt,
-    ];
-
-    /// The kind as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AuthKind::Anonymous => "anonymous",
-            AuthKind::Certificate => "certificate",
-            AuthKind::Token => "token",
-            AuthKind::Device => "device",
-            AuthKind::Jwt => "jwt",
-        }
+weir_wire::named_enum! {
+    /// What somebody shows to say who it is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AuthKind {
+        /// Nothing.
+        Anonymous = "anonymous",
+        /// A client certificate, and no token.
+        Certificate = "certificate",
+        /// A token of the configuration, or one that could be nothing else.
+        Token = "token",
+        /// A token of an activated device.
+        Device = "device",
+        /// A signed token.
+        Jwt = "jwt",
     }
 }
 

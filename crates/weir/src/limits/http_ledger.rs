@@ -63,27 +63,16 @@ pub(crate) enum Stage {
     Handed(u8),
 }
 
-/// Which limit refused a request or an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The answers of the connection are at `http.answer_bytes_max`.
-    Connection,
-    /// The share of HTTP is in use, or this connection would hold too much of it.
-    Share,
-    /// The byte budget is used up.
-    Budget,
-}
-
-impl Refused {
-    pub(crate) const ALL: [Refused; 3] = [Refused::Connection, Refused::Share, Refused::Budget];
-
-    /// The cause as a metric label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Refused::Connection => "connection",
-            Refused::Share => "share",
-            Refused::Budget => "budget",
-        }
+weir_wire::named_enum! {
+    /// Which limit refused a request or an answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Refused {
+        /// The answers of the connection are at `http.answer_bytes_max`.
+        Connection = "connection",
+        /// The share of HTTP is in use, or this connection would hold too much of it.
+        Share = "share",
+        /// The byte budget is used up.
+        Budget = "budget",
     }
 }
 

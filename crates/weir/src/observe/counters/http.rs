@@ -22,63 +22,69 @@ pub(crate) struct HttpCounts {
 #[repr(align(128))]
 struct Stripe([[AtomicU64; CLASSES]; Dialect::ALL.len()]);
 
-/// A version of HTTP that is spoken on a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// HTTP/1.0 or HTTP/1.1.
-    Http1,
-    /// HTTP/2.
-    Http2,
+weir_wire::named_enum! {
+    /// A version of HTTP that is spoken on a connection.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Dialect {
+        /// HTTP/1.0 or HTTP/1.1.
+        Http1 = "1.1",
+        /// HTTP/2.
+        Http2 = "2",
+    }
 }
 
-/// How a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The peer ended it, between requests or within one.
-    Peer,
-    /// The answer was the last one, as the request or the answer said.
-    Finished,
-    /// A head was not whole within `http.head_timeout`.
-    HeadTimeout,
-    /// No request came for `http.idle_timeout`.
-    IdleTimeout,
-    /// Nothing came of a body for `http.body_timeout`.
-    BodyTimeout,
-    /// It took nothing of an answer for `connection.stall_timeout`.
-    Stalled,
-    /// It was silent, and another one needed its place.
-    Crowded,
-    /// It held more of HTTP's share of the byte budget than others, which needed room.
-    Memory,
-    /// It made as many requests as one may.
-    RequestsMax,
-    /// What it said is no HTTP, or none that is understood.
-    Malformed,
-    /// It began with HTTP/2, which is not spoken there.
-    Version,
-    /// A head was over `http.head_bytes_max` or `http.headers_max`.
-    HeadTooLarge,
-    /// It broke the rules of HTTP/2, or used them for a flood.
-    Protocol,
-    /// The socket, or TLS on it, failed.
-    Broken,
-    /// It went to a shard.
-    Moved,
-    /// The gateway shuts down.
-    Draining,
+weir_wire::named_enum! {
+    /// How a connection ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum End {
+        /// The peer ended it, between requests or within one.
+        Peer = "peer",
+        /// The answer was the last one, as the request or the answer said.
+        Finished = "finished",
+        /// A head was not whole within `http.head_timeout`.
+        HeadTimeout = "head_timeout",
+        /// No request came for `http.idle_timeout`.
+        IdleTimeout = "idle_timeout",
+        /// Nothing came of a body for `http.body_timeout`.
+        BodyTimeout = "body_timeout",
+        /// It took nothing of an answer for `connection.stall_timeout`.
+        Stalled = "stalled",
+        /// It was silent, and another one needed its place.
+        Crowded = "crowded",
+        /// It held more of HTTP's share of the byte budget than others, which needed room.
+        Memory = "memory",
+        /// It made as many requests as one may.
+        RequestsMax = "requests_max",
+        /// What it said is no HTTP, or none that is understood.
+        Malformed = "malformed",
+        /// It began with HTTP/2, which is not spoken there.
+        Version = "version",
+        /// A head was over `http.head_bytes_max` or `http.headers_max`.
+        HeadTooLarge = "head_too_large",
+        /// It broke the rules of HTTP/2, or used them for a flood.
+        Protocol = "protocol",
+        /// The socket, or TLS on it, failed.
+        Broken = "broken",
+        /// It went to a shard.
+        Moved = "moved",
+        /// The gateway shuts down.
+        Draining = "draining",
+    }
 }
 
-/// How it ended that what a peer sent without being wanted was thrown away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Discarded {
-    /// By the peer.
-    Ended,
-    /// The peer said nothing more.
-    Silent,
-    /// There was more than `http.discard_bytes_max`.
-    TooLong,
-    /// It took longer than `http.body_timeout`.
-    TooLate,
+weir_wire::named_enum! {
+    /// How it ended that what a peer sent without being wanted was thrown away.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Discarded {
+        /// By the peer.
+        Ended = "ended",
+        /// The peer said nothing more.
+        Silent = "silent",
+        /// There was more than `http.discard_bytes_max`.
+        TooLong = "too_long",
+        /// It took longer than `http.body_timeout`.
+        TooLate = "too_late",
+    }
 }
 
 impl HttpCounts {
@@ -128,79 +134,8 @@ impl HttpCounts {
 }
 
 impl Dialect {
-    /// Every version.
-    pub(crate) const ALL: [Dialect; 2] = [Dialect::Http1, Dialect::Http2];
-
-    /// The version as a metric label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Dialect::Http1 => "1.1",
-            Dialect::Http2 => "2",
-        }
-    }
-
     pub(crate) fn of(version: Version) -> Dialect {
         if version == Version::HTTP_2 { Dialect::Http2 } else { Dialect::Http1 }
-    }
-}
-
-impl End {
-    /// Every end.
-    pub(crate) const ALL: [End; 16] = [
-        End::Peer,
-        End::Finished,
-        End::HeadTimeout,
-        End::IdleTimeout,
-        End::BodyTimeout,
-        End::Stalled,
-        End::Crowded,
-        End::Memory,
-        End::RequestsMax,
-        End::Malformed,
-        End::Version,
-        End::HeadTooLarge,
-        End::Protocol,
-        End::Broken,
-        End::Moved,
-        End::Draining,
-    ];
-
-    /// The end as a metric label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            End::Peer => "peer",
-            End::Finished => "finished",
-            End::HeadTimeout => "head_timeout",
-            End::IdleTimeout => "idle_timeout",
-            End::BodyTimeout => "body_timeout",
-            End::Stalled => "stalled",
-            End::Crowded => "crowded",
-            End::Memory => "memory",
-            End::RequestsMax => "requests_max",
-            End::Malformed => "malformed",
-            End::Version => "version",
-            End::HeadTooLarge => "head_too_large",
-            End::Protocol => "protocol",
-            End::Broken => "broken",
-            End::Moved => "moved",
-            End::Draining => "draining",
-        }
-    }
-}
-
-impl Discarded {
-    /// Every outcome.
-    pub(crate) const ALL: [Discarded; 4] =
-        [Discarded::Ended, Discarded::Silent, Discarded::TooLong, Discarded::TooLate];
-
-    /// The outcome as a metric label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Discarded::Ended => "ended",
-            Discarded::Silent => "silent",
-            Discarded::TooLong => "too_long",
-            Discarded::TooLate => "too_late",
-        }
     }
 }
 

@@ -60,107 +60,120 @@ pub struct Counters {
     pub(crate) activation: ActivationCounts,
 }
 
-/// Why a connection could not be accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AcceptError {
-    /// The process has no descriptor left (`EMFILE`).
-    Emfile,
-    /// The machine has no descriptor left (`ENFILE`).
-    Enfile,
-    /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`).
-    Memory,
-    /// The peer was gone before it was accepted (`ECONNABORTED` and its like).
-    Aborted,
-    /// Anything else.
-    Other,
+weir_wire::named_enum! {
+    /// Why a connection could not be accepted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AcceptError {
+        /// The process has no descriptor left (`EMFILE`).
+        Emfile = "emfile",
+        /// The machine has no descriptor left (`ENFILE`).
+        Enfile = "enfile",
+        /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`).
+        Memory = "memory",
+        /// The peer was gone before it was accepted (`ECONNABORTED` and its like).
+        Aborted = "aborted",
+        /// Anything else.
+        Other = "other",
+    }
 }
 
-/// What a message was published to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PublishTarget {
-    /// A topic.
-    Topic,
-    /// A device.
-    Device,
-    /// All connections.
-    All,
+weir_wire::named_enum! {
+    /// What a message was published to.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PublishTarget {
+        /// A topic.
+        Topic = "topic",
+        /// A device.
+        Device = "device",
+        /// All connections.
+        All = "all",
+    }
 }
 
-/// Why a message was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefuseCause {
-    /// A shard's mailbox was full.
-    Mailbox,
-    /// The byte budget was used up.
-    Budget,
-    /// The message would not fit a frame, or is longer than its topic takes.
-    TooLarge,
-    /// The topic's name cannot be.
-    TopicName,
-    /// The topic had as many as its class allows in a second.
-    RateLimited,
-    /// The topic's tick had gathered as much as it may.
-    TickFull,
-    /// The device, or the service, has no right to.
-    NotPermitted,
-    /// Its topic would have to begin, and as many exist as may.
-    TopicsMax,
-    /// Its sender publishes faster by requests than one may.
-    SenderRate,
-    /// Its key or its media type is too long, or holds what it must not.
-    InvalidField,
+weir_wire::named_enum! {
+    /// Why a message was refused.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RefuseCause {
+        /// A shard's mailbox was full.
+        Mailbox = "mailbox",
+        /// The byte budget was used up.
+        Budget = "budget",
+        /// The message would not fit a frame, or is longer than its topic takes.
+        TooLarge = "too_large",
+        /// The topic's name cannot be.
+        TopicName = "topic_name",
+        /// The topic had as many as its class allows in a second.
+        RateLimited = "rate_limited",
+        /// The topic's tick had gathered as much as it may.
+        TickFull = "tick_full",
+        /// The device, or the service, has no right to.
+        NotPermitted = "not_permitted",
+        /// Its topic would have to begin, and as many exist as may.
+        TopicsMax = "topics_max",
+        /// Its sender publishes faster by requests than one may.
+        SenderRate = "sender_rate",
+        /// Its key or its media type is too long, or holds what it must not.
+        InvalidField = "invalid_field",
+    }
 }
 
-/// How it ends that a connection names the position from which it subscribes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResumeOutcome {
-    /// It got all that it had missed, or had missed nothing.
-    Recovered,
-    /// The position is of another epoch, or something behind it is not kept any more.
-    NotRecovered,
-    /// It took what it had missed more slowly than the topic let go of it.
-    FellBehind,
+weir_wire::named_enum! {
+    /// How it ends that a connection names the position from which it subscribes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ResumeOutcome {
+        /// It got all that it had missed, or had missed nothing.
+        Recovered = "recovered",
+        /// The position is of another epoch, or something behind it is not kept any more.
+        NotRecovered = "not_recovered",
+        /// It took what it had missed more slowly than the topic let go of it.
+        FellBehind = "fell_behind",
+    }
 }
 
-/// Why a subscription was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SubscribeRefuseCause {
-    /// As many topics exist as may.
-    TopicsMax,
-    /// The connection is in as many topics as it may be, or its `Hello` asks for more. What shards refuse they count
-    /// themselves.
-    TopicsPerConnectionMax,
-    /// The topic's name cannot be.
-    TopicName,
-    /// The device, or the service, has no right to.
-    NotPermitted,
+weir_wire::named_enum! {
+    /// Why a subscription was refused.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SubscribeRefuseCause {
+        /// As many topics exist as may.
+        TopicsMax = "topics_max",
+        /// The connection is in as many topics as it may be, or its `Hello` asks for more. What
+        /// shards refuse they count themselves.
+        TopicsPerConnectionMax = "topics_per_connection_max",
+        /// The topic's name cannot be.
+        TopicName = "topic_name",
+        /// The device, or the service, has no right to.
+        NotPermitted = "not_permitted",
+    }
 }
 
-/// Why a connection was not let in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnectRefuseCause {
-    /// Its source has as many connections as one may have.
-    SourceConnections,
-    /// Its source connects faster than one may.
-    SourceRate,
-    /// As many connections have settled as may.
-    ConnectionsMax,
-    /// HTTP is spoken on as many connections as may be, and all are busy.
-    HttpConnectionsMax,
-    /// As many connections have not settled yet as may.
-    UnsettledMax,
-    /// The byte budget is nearly used up.
-    Memory,
-    /// The limit on open files has room for no more.
-    Descriptors,
-    /// As many TLS handshakes wait as may.
-    Handshakes,
-    /// Its shard took nothing over for some seconds.
-    Mailbox,
-    /// It comes from a network of `listen.proxy_networks` without a PROXY header, or with one from elsewhere.
-    ProxyHeader,
-    /// The gateway shuts down.
-    Draining,
+weir_wire::named_enum! {
+    /// Why a connection was not let in.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ConnectRefuseCause {
+        /// Its source has as many connections as one may have.
+        SourceConnections = "source_connections",
+        /// Its source connects faster than one may.
+        SourceRate = "source_rate",
+        /// As many connections have settled as may.
+        ConnectionsMax = "connections_max",
+        /// HTTP is spoken on as many connections as may be, and all are busy.
+        HttpConnectionsMax = "http_connections_max",
+        /// As many connections have not settled yet as may.
+        UnsettledMax = "unsettled_max",
+        /// The byte budget is nearly used up.
+        Memory = "memory",
+        /// The limit on open files has room for no more.
+        Descriptors = "descriptors",
+        /// As many TLS handshakes wait as may.
+        Handshakes = "handshakes",
+        /// Its shard took nothing over for some seconds.
+        Mailbox = "mailbox",
+        /// It comes from a network of `listen.proxy_networks` without a PROXY header, or with one
+        /// from elsewhere.
+        ProxyHeader = "proxy_header",
+        /// The gateway shuts down.
+        Draining = "draining",
+    }
 }
 
 impl Counters {
@@ -371,26 +384,6 @@ impl Counters {
 }
 
 impl AcceptError {
-    /// Every kind.
-    pub const ALL: [AcceptError; 5] = [
-        AcceptError::Emfile,
-        AcceptError::Enfile,
-        AcceptError::Memory,
-        AcceptError::Aborted,
-        AcceptError::Other,
-    ];
-
-    /// The kind as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AcceptError::Emfile => "emfile",
-            AcceptError::Enfile => "enfile",
-            AcceptError::Memory => "memory",
-            AcceptError::Aborted => "aborted",
-            AcceptError::Other => "other",
-        }
-    }
-
     pub(crate) fn of(error: &io::Error) -> AcceptError {
         use rustix::io::Errno;
         match Errno::from_io_error(error) {
@@ -417,19 +410,6 @@ impl AcceptError {
 }
 
 impl PublishTarget {
-    /// Every target.
-    pub const ALL: [PublishTarget; 3] =
-        [PublishTarget::Topic, PublishTarget::Device, PublishTarget::All];
-
-    /// The target as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PublishTarget::Topic => "topic",
-            PublishTarget::Device => "device",
-            PublishTarget::All => "all",
-        }
-    }
-
     pub(crate) fn of(target: &Target<'_>) -> PublishTarget {
         match target {
             Target::Topic(_) => PublishTarget::Topic,
@@ -440,36 +420,6 @@ impl PublishTarget {
 }
 
 impl RefuseCause {
-    /// Every cause.
-    pub const ALL: [RefuseCause; 10] = [
-        RefuseCause::Mailbox,
-        RefuseCause::Budget,
-        RefuseCause::TooLarge,
-        RefuseCause::TopicName,
-        RefuseCause::RateLimited,
-        RefuseCause::TickFull,
-        RefuseCause::NotPermitted,
-        RefuseCause::TopicsMax,
-        RefuseCause::SenderRate,
-        RefuseCause::InvalidField,
-    ];
-
-    /// The cause as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RefuseCause::Mailbox => "mailbox",
-            RefuseCause::Budget => "budget",
-            RefuseCause::TooLarge => "too_large",
-            RefuseCause::TopicName => "topic_name",
-            RefuseCause::RateLimited => "rate_limited",
-            RefuseCause::TickFull => "tick_full",
-            RefuseCause::NotPermitted => "not_permitted",
-            RefuseCause::TopicsMax => "topics_max",
-            RefuseCause::SenderRate => "sender_rate",
-            RefuseCause::InvalidField => "invalid_field",
-        }
-    }
-
     pub(crate) fn of(error: &PublishError) -> RefuseCause {
         match error {
             PublishError::TopicName(_) => RefuseCause::TopicName,
@@ -485,40 +435,7 @@ impl RefuseCause {
     }
 }
 
-impl ResumeOutcome {
-    /// Every outcome.
-    pub const ALL: [ResumeOutcome; 3] =
-        [ResumeOutcome::Recovered, ResumeOutcome::NotRecovered, ResumeOutcome::FellBehind];
-
-    /// The outcome as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ResumeOutcome::Recovered => "recovered",
-            ResumeOutcome::NotRecovered => "not_recovered",
-            ResumeOutcome::FellBehind => "fell_behind",
-        }
-    }
-}
-
 impl SubscribeRefuseCause {
-    /// Every cause.
-    pub const ALL: [SubscribeRefuseCause; 4] = [
-        SubscribeRefuseCause::TopicsMax,
-        SubscribeRefuseCause::TopicsPerConnectionMax,
-        SubscribeRefuseCause::TopicName,
-        SubscribeRefuseCause::NotPermitted,
-    ];
-
-    /// The cause as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SubscribeRefuseCause::TopicsMax => "topics_max",
-            SubscribeRefuseCause::TopicsPerConnectionMax => "topics_per_connection_max",
-            SubscribeRefuseCause::TopicName => "topic_name",
-            SubscribeRefuseCause::NotPermitted => "not_permitted",
-        }
-    }
-
     pub(crate) fn of(error: SubscribeError) -> SubscribeRefuseCause {
         match error {
             SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
@@ -528,38 +445,6 @@ impl SubscribeRefuseCause {
 }
 
 impl ConnectRefuseCause {
-    /// Every cause.
-    pub const ALL: [ConnectRefuseCause; 11] = [
-        ConnectRefuseCause::SourceConnections,
-        ConnectRefuseCause::SourceRate,
-        ConnectRefuseCause::ConnectionsMax,
-        ConnectRefuseCause::HttpConnectionsMax,
-        ConnectRefuseCause::UnsettledMax,
-        ConnectRefuseCause::Memory,
-        ConnectRefuseCause::Descriptors,
-        ConnectRefuseCause::Handshakes,
-        ConnectRefuseCause::Mailbox,
-        ConnectRefuseCause::ProxyHeader,
-        ConnectRefuseCause::Draining,
-    ];
-
-    /// The cause as a metric label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ConnectRefuseCause::SourceConnections => "source_connections",
-            ConnectRefuseCause::SourceRate => "source_rate",
-            ConnectRefuseCause::ConnectionsMax => "connections_max",
-            ConnectRefuseCause::HttpConnectionsMax => "http_connections_max",
-            ConnectRefuseCause::UnsettledMax => "unsettled_max",
-            ConnectRefuseCause::Memory => "memory",
-            ConnectRefuseCause::Descriptors => "descriptors",
-            ConnectRefuseCause::Handshakes => "handshakes",
-            ConnectRefuseCause::Mailbox => "mailbox",
-            ConnectRefuseCause::ProxyHeader => "proxy_header",
-            ConnectRefuseCause::Draining => "draining",
-        }
-    }
-
     /// What an operator would turn to let more in.
     pub(crate) const fn limit(self) -> &'static str {
         match self {

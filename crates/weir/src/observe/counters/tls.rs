@@ -17,48 +17,52 @@ pub(crate) struct TlsCounts {
     waiting: AtomicUsize,
 }
 
-/// What a handshake was made with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Certificate and signature.
-    Full,
-    /// A ticket, or in TLS 1.3 what stands for one.
-    Ticket,
-    /// A session that this server has kept.
-    SessionId,
+weir_wire::named_enum! {
+    /// What a handshake was made with.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Kind {
+        /// Certificate and signature.
+        Full = "full",
+        /// A ticket, or in TLS 1.3 what stands for one.
+        Ticket = "ticket",
+        /// A session that this server has kept.
+        SessionId = "session_id",
+    }
 }
 
-/// Why a handshake failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HandshakeFailure {
-    /// Bytes that are no TLS.
-    Malformed,
-    /// No version, suite, group or signature in common.
-    Incompatible,
-    /// None of the protocols that the client offers.
-    NoProtocol,
-    /// A client certificate that is not accepted.
-    Certificate,
-    /// No client certificate where one is demanded.
-    NoCertificate,
-    /// The client says so.
-    AlertReceived,
-    /// The client breaks the rules.
-    Misbehaved,
-    /// A record that cannot be opened.
-    Decrypt,
-    /// The client went away.
-    Closed,
-    /// The client was too slow.
-    TimedOut,
-    /// More bytes than any message has.
-    TooLong,
-    /// Keys that cannot be taken over.
-    NotMovable,
-    /// Whoever has the certificate's key does not sign.
-    Signer,
-    /// A fault of the server's own: the configuration, no randomness.
-    Internal,
+weir_wire::named_enum! {
+    /// Why a handshake failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum HandshakeFailure {
+        /// Bytes that are no TLS.
+        Malformed = "malformed",
+        /// No version, suite, group or signature in common.
+        Incompatible = "incompatible",
+        /// None of the protocols that the client offers.
+        NoProtocol = "no_protocol",
+        /// A client certificate that is not accepted.
+        Certificate = "certificate",
+        /// No client certificate where one is demanded.
+        NoCertificate = "no_certificate",
+        /// The client says so.
+        AlertReceived = "alert_received",
+        /// The client breaks the rules.
+        Misbehaved = "misbehaved",
+        /// A record that cannot be opened.
+        Decrypt = "decrypt",
+        /// The client went away.
+        Closed = "closed",
+        /// The client was too slow.
+        TimedOut = "timed_out",
+        /// More bytes than any message has.
+        TooLong = "too_long",
+        /// Keys that cannot be taken over.
+        NotMovable = "not_movable",
+        /// Whoever has the certificate's key does not sign.
+        Signer = "signer",
+        /// A fault of the server's own: the configuration, no randomness.
+        Internal = "internal",
+    }
 }
 
 impl TlsCounts {
@@ -171,57 +175,6 @@ impl TlsCounts {
 
     pub(crate) fn set_waiting(&self, count: usize) {
         self.waiting.store(count, Ordering::Relaxed);
-    }
-}
-
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Full, Kind::Ticket, Kind::SessionId];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Kind::Full => "full",
-            Kind::Ticket => "ticket",
-            Kind::SessionId => "session_id",
-        }
-    }
-}
-
-impl HandshakeFailure {
-    pub(crate) const ALL: [HandshakeFailure; 14] = [
-        HandshakeFailure::Malformed,
-        HandshakeFailure::Incompatible,
-        HandshakeFailure::NoProtocol,
-        HandshakeFailure::Certificate,
-        HandshakeFailure::NoCertificate,
-        HandshakeFailure::AlertReceived,
-        HandshakeFailure::Misbehaved,
-        HandshakeFailure::Decrypt,
-        HandshakeFailure::Closed,
-        HandshakeFailure::TimedOut,
-        HandshakeFailure::TooLong,
-        HandshakeFailure::NotMovable,
-        HandshakeFailure::Signer,
-        HandshakeFailure::Internal,
-    ];
-
-    /// The cause as a metric label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            HandshakeFailure::Malformed => "malformed",
-            HandshakeFailure::Incompatible => "incompatible",
-            HandshakeFailure::NoProtocol => "no_protocol",
-            HandshakeFailure::Certificate => "certificate",
-            HandshakeFailure::NoCertificate => "no_certificate",
-            HandshakeFailure::AlertReceived => "alert_received",
-            HandshakeFailure::Misbehaved => "misbehaved",
-            HandshakeFailure::Decrypt => "decrypt",
-            HandshakeFailure::Closed => "closed",
-            HandshakeFailure::TimedOut => "timed_out",
-            HandshakeFailure::TooLong => "too_long",
-            HandshakeFailure::NotMovable => "not_movable",
-            HandshakeFailure::Signer => "signer",
-            HandshakeFailure::Internal => "internal",
-        }
     }
 }
 

@@ -29,30 +29,34 @@ pub struct PartReadiness {
     pub cause: Option<String>,
 }
 
-/// A part of a gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// What accepts connections and datagrams.
-    Listeners,
-    /// The threads that hold connections.
-    Shards,
-    /// Failed while the gateway closes its connections to end.
-    Drain,
-    /// What keeps devices and tokens, if anything does.
-    Store,
-    /// Redis before it, if there is one.
-    Cache,
+weir_wire::named_enum! {
+    /// A part of a gateway.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Part {
+        /// What accepts connections and datagrams.
+        Listeners = "listeners",
+        /// The threads that hold connections.
+        Shards = "shards",
+        /// Failed while the gateway closes its connections to end.
+        Drain = "drain",
+        /// What keeps devices and tokens, if anything does.
+        Store = "store",
+        /// Redis before it, if there is one.
+        Cache = "cache",
+    }
 }
 
-/// How a part is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PartState {
-    /// It does all that it is there for.
-    Ok,
-    /// It does so with losses: the gateway is ready nevertheless.
-    Degraded,
-    /// It does not: the gateway is not ready.
-    Failed,
+weir_wire::named_enum! {
+    /// How a part is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PartState {
+        /// It does all that it is there for.
+        Ok = "ok",
+        /// It does so with losses: the gateway is ready nevertheless.
+        Degraded = "degraded",
+        /// It does not: the gateway is not ready.
+        Failed = "failed",
+    }
 }
 
 /// What is known of all parts.
@@ -84,37 +88,6 @@ impl Readiness {
     pub fn is_ready_without(&self, left_out: &[Part]) -> bool {
         let counting = self.parts.iter().filter(|part| !left_out.contains(&part.part));
         counting.into_iter().all(|part| part.state != PartState::Failed)
-    }
-}
-
-impl Part {
-    /// Every part.
-    pub const ALL: [Part; 5] =
-        [Part::Listeners, Part::Shards, Part::Drain, Part::Store, Part::Cache];
-
-    /// Its name, in the admin API and in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Part::Listeners => "listeners",
-            Part::Shards => "shards",
-            Part::Drain => "drain",
-            Part::Store => "store",
-            Part::Cache => "cache",
-        }
-    }
-}
-
-impl PartState {
-    /// Every state.
-    pub const ALL: [PartState; 3] = [PartState::Ok, PartState::Degraded, PartState::Failed];
-
-    /// Its name, in the admin API and in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PartState::Ok => "ok",
-            PartState::Degraded => "degraded",
-            PartState::Failed => "failed",
-        }
     }
 }
 
