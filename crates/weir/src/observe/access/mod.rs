@@ -106,7 +106,7 @@ impl AccessLog {
         threads: usize,
         output: Output,
     ) -> io::Result<AccessLog> {
-        let queue = Queue::start(config, threads, output)?;
+        let queue = writer::start(config, threads, output)?;
         let log = Log { errors_only: config.errors_only, sample: config.sample, queue };
         Ok(AccessLog { log: Some(log) })
     }

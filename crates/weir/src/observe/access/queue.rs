@@ -11,17 +11,13 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::output::Output;
 use super::stamp::Stamp;
-use super::writer::{self, Writer};
 use super::{Counts, Entry, line};
 use crate::base::config::{AccessLogConfig, AccessLogFormat};
 
@@ -89,15 +85,8 @@ struct Clock {
 }
 
 impl Queue {
-    pub(super) fn start(
-        config: &AccessLogConfig,
-        threads: usize,
-        output: Output,
-    ) -> io::Result<Queue> {
-        let shared = Shared::new(config, threads);
-        let writer = Writer::new(Arc::clone(&shared), output);
-        thread::Builder::new().name("weir-access-log".to_owned()).spawn(|| writer.run())?;
-        Ok(Queue { shared })
+    pub(super) fn new(shared: Arc<Shared>) -> Queue {
+        Queue { shared }
     }
 
     /// Formats a line into the calling thread's stripe.
@@ -231,7 +220,7 @@ impl Shared {
     /// Waits until there is something to do, at the latest `until`.
     pub(super) fn sleep(&self, until: Instant) -> Orders {
         let mut chunks = self.lock();
-        let time = until.saturating_duration_since(writer::now());
+        let time = until.saturating_duration_since(now());
         if chunks.full.len() < WAKE_CHUNKS
             && !chunks.must_end
             && !chunks.must_reopen
@@ -335,14 +324,14 @@ impl Stripe {
 
 impl Clock {
     fn start() -> Clock {
-        let clock = Clock { base: writer::now(), base_unix_us: AtomicU64::new(0) };
+        let clock = Clock { base: now(), base_unix_us: AtomicU64::new(0) };
         clock.adjust();
         clock
     }
 
     /// Follows the wall clock, should somebody have set it.
     fn adjust(&self) {
-        let unix = crate::base::clock::unix_time().saturating_sub(writer::now() - self.base);
+        let unix = crate::base::clock::unix_time().saturating_sub(now() - self.base);
         self.base_unix_us.store(micros(unix), Ordering::Relaxed);
     }
 
@@ -357,6 +346,11 @@ impl Clock {
 
 fn micros(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(time.subsec_micros()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the writer waits by the clock")]
+pub(super) fn now() -> Instant {
+    Instant::now()
 }
 
 /// The stripe of the calling thread: threads take them in turn.

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
 use super::output::Output;
-use super::queue::{Chunk, Orders, Shared};
+use super::queue::{Chunk, Orders, Queue, Shared, now};
 use super::shown;
+use crate::base::config::AccessLogConfig;
 
 /// Writes full chunks as they come, and those that are not full every 50 ms.
 ///
@@ -20,6 +22,14 @@ pub(super) struct Writer {
     /// When something was last said about errors, and how many there were since.
     told: Option<Instant>,
     untold: u64,
+}
+
+/// Starts the thread that writes to `output`, and returns the way to it.
+pub(super) fn start(config: &AccessLogConfig, threads: usize, output: Output) -> io::Result<Queue> {
+    let shared = Shared::new(config, threads);
+    let writer = Writer::new(Arc::clone(&shared), output);
+    thread::Builder::new().name("weir-access-log".to_owned()).spawn(|| writer.run())?;
+    Ok(Queue::new(shared))
 }
 
 impl Writer {
@@ -96,11 +106,6 @@ impl Writer {
 /// Where the line begins that `at` is in or in front of.
 fn line_start(lines: &[u8], at: usize) -> usize {
     lines[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
-}
-
-#[expect(clippy::disallowed_methods, reason = "this thread waits by the clock")]
-pub(super) fn now() -> Instant {
-    Instant::now()
 }
 
 /// A line is in the file within 100 ms, also if the thread is late.

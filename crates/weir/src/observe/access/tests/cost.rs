@@ -15,8 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing_appender::non_blocking::NonBlockingBuilder;
 
 use super::super::ids::{Ids, Wanted};
+use super::super::queue::now;
 use super::super::stamp::Stamp;
-use super::super::writer::now;
 use super::super::{AccessLog, Entry, line};
 use crate::base::config::{AccessLogConfig, AccessLogFormat};
 

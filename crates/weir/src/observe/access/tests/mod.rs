@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::{HeaderMap, Version};
 
 use super::ids::{Ids, Wanted};
-use super::writer::now;
+use super::queue::now;
 use super::{AccessLog, Entry};
 use crate::base::config::AccessLogConfig;
 
