@@ -20,7 +20,7 @@ use weir_wire::CloseReason;
 
 use crate::base::config::Config;
 use crate::base::model::Spoken;
-use crate::connection::opening;
+use crate::connection::farewell::{Farewell, turn_away};
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::{AcceptError, ConnectRefuseCause};
@@ -49,17 +49,6 @@ pub(crate) struct Door {
 
 /// Takes the connection, its place, and whether it begins with a PROXY header.
 pub(crate) type Serve = Box<dyn Fn(Stream, Unsettled, bool) + Send + Sync>;
-
-/// How one is told that there is no place for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Farewell {
-    /// By the frame `Goodbye`.
-    Goodbye,
-    /// By an answer of HTTP.
-    Unavailable,
-    /// By a reset: a handshake only to say it would cost more than all that is saved.
-    Reset,
-}
 
 impl Door {
     fn farewell(&self) -> Farewell {
@@ -151,7 +140,7 @@ async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
                 (door.serve)(stream, unsettled, is_proxied);
             }
             Err(cause) => {
-                opening::turn_away(shared, socket, peer, cause, door.farewell());
+                turn_away(shared, socket, peer, cause, door.farewell());
                 refused = refused.wrapping_add(1);
                 // Those who are in have their turn between a storm that is turned away.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
@@ -187,7 +176,7 @@ fn shed_one(shared: &SharedState, listener: &Listener, farewell: Farewell) -> bo
     let is_shed = accepted.is_ok();
     if let Ok((socket, peer)) = accepted {
         shared.counters().count_accepted();
-        opening::turn_away(shared, socket, peer, ConnectRefuseCause::Descriptors, farewell);
+        turn_away(shared, socket, peer, ConnectRefuseCause::Descriptors, farewell);
     }
     shared.admission.restore_descriptors();
     is_shed

@@ -47,8 +47,8 @@ use threads::Turns;
 
 use crate::Handle;
 use crate::base::config::HttpConfig;
-use crate::connection::listener::Farewell;
-use crate::connection::opening::{self, NotGreeted, UNAVAILABLE};
+use crate::connection::farewell::{Farewell, UNAVAILABLE, turn_away};
+use crate::connection::opening::NotGreeted;
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::Counters;
@@ -151,7 +151,7 @@ pub(crate) async fn run(
         }
         Err(NotGreeted::TurnedAway(cause)) => {
             let farewell = if stream.is_plain() { Farewell::Unavailable } else { Farewell::Reset };
-            opening::turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
+            turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
         }
         Err(NotGreeted::Closed(reason)) => {
             shared.counters().count_closed(reason);

@@ -14,13 +14,10 @@ mod upgraded;
 
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::mem;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt::set_socket_linger;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -44,7 +41,7 @@ use crate::base::proxy::{self, NoHeader};
 use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
 use crate::base::share::Charge;
 use crate::base::workers::behind_the_others;
-use crate::connection::listener::Farewell;
+use crate::connection::farewell::{Farewell, turn_away};
 use crate::core::adoptions::{Offer, Pending};
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
@@ -86,37 +83,6 @@ pub(crate) async fn run(
         let last = if reason.can_be_told() { frames::goodbye(reason) } else { Box::default() };
         say_goodbye(stream, &last, reason).await;
     }
-}
-
-/// Says goodbye at once and closes: for a connection that there is no place for.
-///
-/// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
-pub(crate) fn turn_away(
-    shared: &SharedState,
-    socket: impl AsFd,
-    addr: Option<IpAddr>,
-    cause: ConnectRefuseCause,
-    farewell: Farewell,
-) {
-    let reason = shared.admission.refuse(cause, addr);
-    shared.counters().count_closed(reason);
-    if farewell == Farewell::Reset {
-        // Should it fail, the peer sees an end instead.
-        let _ = set_socket_linger(&socket, Some(Duration::ZERO));
-        return;
-    }
-    if !shared.admission.has_time_for_goodbye(cause) {
-        return;
-    }
-    // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
-    let _ = match farewell {
-        Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
-        Farewell::Unavailable => send(&socket, UNAVAILABLE, SendFlags::NOSIGNAL),
-        Farewell::Reset => Ok(0),
-    };
-    // A close with unread bytes is a reset, which may overtake what was said.
-    let mut bytes = [0; READ_BYTES];
-    let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
 }
 
 /// What `Hello` was, and what came behind it.
@@ -549,11 +515,6 @@ const DISCARDED_READS_MAX: usize = 64;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// A mailbox that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What one is told that there is no place for: as much as fits without knowing what it wanted.
-pub(crate) const UNAVAILABLE: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
-    Content-Length: 0\r\n\r\n";
 
 #[cfg(test)]
 mod tests {
