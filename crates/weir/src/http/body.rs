@@ -10,7 +10,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::closing::{Cut, Inbound};
 use super::connection::HttpConnection;
-use super::leaving::{Handed, Held, Leaving, Open, Piece, set_handed};
+use super::leaving::{Handed, Leaving, set_handed};
+use super::piece::{Held, Open, Piece};
 use super::upgrade::Relayed;
 use crate::http::web::problem::Problem;
 use crate::http::web::reply::Reply;
@@ -154,7 +155,7 @@ impl Answer {
             let mut answer = Answer { charge, ..Answer::new(content) };
             match (&answer.content, connection.dialect()) {
                 (Content::Whole(bytes), Dialect::Http2) if bytes.len() > SHORT_BYTES => {
-                    answer.leaving = Some(Leaving::new(&connection));
+                    answer.leaving = Some(connection.watch_answer());
                 }
                 (Content::Whole(bytes), Dialect::Http1) if bytes.len() > PIECE_BYTES => {
                     answer.sending = Some(Sending::begin(connection));

@@ -283,10 +283,12 @@ impl HttpConnection {
         self.is_sending.store(is_sending, Ordering::Relaxed);
     }
 
-    /// From now on the answer has to make progress.
-    pub(super) fn watch_answer(&self, leaving: &Arc<Leaving>) {
-        self.answers().push(Arc::downgrade(leaving));
+    /// Watches an answer, which has to make progress from now on.
+    pub(super) fn watch_answer(&self) -> Arc<Leaving> {
+        let leaving = Leaving::new(&self.edge);
+        self.answers().push(Arc::downgrade(&leaving));
         self.has_answers.store(true, Ordering::Relaxed);
+        leaving
     }
 
     /// Resets the streams of answers without progress for longer than `stall` ticks.

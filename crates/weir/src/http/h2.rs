@@ -54,7 +54,12 @@ impl Future for Task {
         self.watch = watch.or(self.watch.take());
         self.leaving = match handed {
             Some(Handed::Long(leaving)) => Some(leaving),
-            Some(Handed::Short) => Some(Leaving::waiting(&self.connection)),
+            // It waits for the window of its stream.
+            Some(Handed::Short) => {
+                let leaving = self.connection.watch_answer();
+                leaving.handed();
+                Some(leaving)
+            }
             None => self.leaving.take(),
         };
         if self.leaving.as_ref().is_some_and(|leaving| leaving.is_stalled(cx)) {

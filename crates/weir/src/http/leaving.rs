@@ -1,52 +1,24 @@
-//! How answers leave: which pieces the library holds, and whether they make progress.
+//! How answers leave: whether the pieces that the library holds make progress.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf, Bytes};
-
-use super::connection::HttpConnection;
-use crate::limits::http_ledger::{Refused, Stage};
-
-/// A request over HTTP/2 whose answer has not left yet.
-///
-/// It moves from the request to the answer, and from there into the answer's last piece. So it is dropped when that piece
-/// is written, or when the stream is reset.
-pub(super) struct Open {
-    connection: Arc<HttpConnection>,
-    stage: Stage,
-}
+use super::Edge;
 
 /// The progress of an answer over HTTP/2. Its stream is reset when it makes none.
 ///
 /// The library drops a piece when all of it is written: that is progress.
-/// Limits: `connection.stall_timeout` for a piece; see [`HttpConnection::look_at_answers`].
+/// Limits: `connection.stall_timeout` for a piece; see [`Leaving::look`].
 pub(super) struct Leaving {
-    connection: Arc<HttpConnection>,
+    edge: Arc<Edge>,
     /// Pieces that the library holds.
     pieces: AtomicU32,
     /// The tick of the last progress, plus one; 0: the library holds no piece.
     since: AtomicU32,
     is_stalled: AtomicBool,
     waker: Mutex<Option<Waker>>,
-}
-
-/// A piece of an answer; the library drops it when it is written.
-pub(crate) struct Piece {
-    data: Bytes,
-    held: Held,
-}
-
-/// What ends with a piece.
-#[derive(Default)]
-pub(super) struct Held {
-    #[expect(dead_code, reason = "it is kept for its drop")]
-    pub(super) open: Option<Open>,
-    pub(super) leaving: Option<Arc<Leaving>>,
-    #[expect(dead_code, reason = "it is kept for its drop")]
-    pub(super) charge: Option<Arc<dyn Send + Sync>>,
 }
 
 thread_local! {
@@ -71,39 +43,10 @@ pub(super) fn set_handed(handed: Handed) {
     HANDED.set(Some(handed));
 }
 
-impl Open {
-    pub(super) fn begin(connection: &Arc<HttpConnection>) -> Result<Open, Refused> {
-        connection.caller.ledger.open()?;
-        Ok(Open { connection: Arc::clone(connection), stage: Stage::Begun })
-    }
-
-    /// The library gets the last piece.
-    pub(super) fn hand(&mut self) {
-        if self.stage == Stage::Begun {
-            self.stage = self.connection.caller.ledger.hand();
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.connection.caller.ledger.close(self.stage);
-        self.connection.touch();
-    }
-}
-
 impl Leaving {
-    /// For an answer in several pieces.
-    pub(super) fn new(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
-        let leaving = Leaving::unwatched(connection);
-        connection.watch_answer(&leaving);
-        leaving
-    }
-
-    /// For an answer that may pause: nothing resets it.
-    pub(super) fn unwatched(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
+    pub(super) fn new(edge: &Arc<Edge>) -> Arc<Leaving> {
         Arc::new(Leaving {
-            connection: Arc::clone(connection),
+            edge: Arc::clone(edge),
             pieces: AtomicU32::new(0),
             since: AtomicU32::new(0),
             is_stalled: AtomicBool::new(false),
@@ -111,19 +54,14 @@ impl Leaving {
         })
     }
 
-    /// For a short answer that waits for its stream's window.
-    pub(super) fn waiting(connection: &Arc<HttpConnection>) -> Arc<Leaving> {
-        let leaving = Leaving::new(connection);
-        leaving.handed();
-        leaving
-    }
-
-    fn handed(&self) {
+    /// The library gets a piece.
+    pub(super) fn handed(&self) {
         self.pieces.fetch_add(1, Ordering::SeqCst);
         self.moved();
     }
 
-    fn left(&self) {
+    /// The library has written a piece.
+    pub(super) fn left(&self) {
         if self.pieces.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.since.store(0, Ordering::Relaxed);
             self.wake();
@@ -133,7 +71,7 @@ impl Leaving {
     }
 
     fn moved(&self) {
-        self.since.store(self.connection.now().saturating_add(1), Ordering::Relaxed);
+        self.since.store(self.edge.registry.now().saturating_add(1), Ordering::Relaxed);
     }
 
     /// Ready when the library holds no piece of it.
@@ -182,36 +120,5 @@ impl Leaving {
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
         self.waker.lock().expect("no panic happens under the lock of an answer's waker")
-    }
-}
-
-impl Piece {
-    pub(super) fn new(data: Bytes, held: Held) -> Piece {
-        if let Some(leaving) = &held.leaving {
-            leaving.handed();
-        }
-        Piece { data, held }
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        if let Some(leaving) = &self.held.leaving {
-            leaving.left();
-        }
-    }
-}
-
-impl Buf for Piece {
-    fn remaining(&self) -> usize {
-        self.data.remaining()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.data.chunk()
-    }
-
-    fn advance(&mut self, count: usize) {
-        self.data.advance(count);
     }
 }

@@ -6,9 +6,10 @@
 //!                                          └─ a request that asks for something else ─▶ upgrade
 //! ```
 //!
-//! `registry` knows all connections and ends those that are silent for too long, `connection` is what is known of one, `io_wrapper` sees
-//! its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches the progress of answers
-//! over HTTP/2, `table` counts what header tables keep, and `threads` says where all of this runs. What the public API answers is in `api`.
+//! `registry` knows all connections and ends those that are silent for too long, `connection` is what is known of one,
+//! `io_wrapper` sees its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches
+//! the progress of answers over HTTP/2, `piece` is a piece of one, `table` counts what header tables keep, and `threads`
+//! says where all of this runs. What the public API answers is in `api`.
 
 mod api;
 mod arrival;
@@ -20,6 +21,7 @@ mod h2;
 mod interim;
 mod io_wrapper;
 mod leaving;
+mod piece;
 mod record;
 mod registry;
 mod service;

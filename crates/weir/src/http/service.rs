@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
 use super::connection::{HttpConnection, Order, Phase};
-use super::leaving::Open;
+use super::piece::Open;
 use super::record::{Asker, Noted, Outcome, record_at_once};
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
 use crate::base::host::Host;

@@ -19,7 +19,8 @@ use tokio::net::{TcpStream, UnixStream};
 use weir_engine::{Budget, Share};
 
 use super::super::connection::HttpConnection;
-use super::super::leaving::{Held, Leaving, Piece};
+use super::super::leaving::Leaving;
+use super::super::piece::{Held, Piece};
 use super::events::EventsUpgrade;
 use crate::connection::opening;
 use crate::http::web::problem::{Kind, Problem};
@@ -93,7 +94,7 @@ pub(crate) async fn relay(
     Box::pin(opening::run_paired(shared, Stream::plain(to), unsettled, upgraded)).await;
     let from = Arc::new(from);
     BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), shared.config().connection.stall_timeout))));
-    let (charge, leaving) = (Arc::new(charge), Leaving::unwatched(connection));
+    let (charge, leaving) = (Arc::new(charge), Leaving::new(&connection.edge));
     Ok(response.map(|()| Relayed { from, charge, leaving, _descriptor }))
 }
 
