@@ -22,6 +22,7 @@ use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
+use crate::connection::dispatcher;
 use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
 use crate::connection::opening;
 use crate::connection::reports::{self, Reports};
@@ -476,7 +477,7 @@ fn launch(
     let (mut listeners, mut dispatchers, mut services) =
         (JoinSet::new(), JoinSet::new(), JoinSet::new());
     for (shard, reports) in queues.into_iter().enumerate() {
-        dispatchers.spawn(reports::run(Arc::clone(&shared), shard, reports));
+        dispatchers.spawn(dispatcher::run(Arc::clone(&shared), shard, reports));
     }
     let edge = settling.http.as_ref().map(|threads| Edge::start(&shared, threads));
     for Bound { transport, spoken, listener, runtime, .. } in bound {

@@ -1,6 +1,7 @@
 //! Where the reports of one shard are carried out, in order, as credits allow.
 
 mod refresh;
+mod run;
 mod terms;
 
 use std::collections::VecDeque;
@@ -31,8 +32,8 @@ use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
 use crate::observe::counters::SubscribeRefuseCause;
 use crate::topics::left;
-pub(crate) use refresh::Found;
-use refresh::Refreshes;
+use refresh::{Found, Refreshes};
+pub(crate) use run::run;
 use terms::Terms;
 
 /// The jobs that one shard's reports have led to.
@@ -40,7 +41,7 @@ use terms::Terms;
 /// Shape: one queue, so that what concerns a connection happens in its order: its adoption, what it sent, its end. The
 /// first job waits for its credit, and all others behind it; what a job leads to takes its place.
 /// Topics and devices are locked only when the credit is there, and nothing waits under a lock.
-pub(crate) struct Dispatcher {
+struct Dispatcher {
     shared: Arc<SharedState>,
     shard: usize,
     room: Arc<Room>,
@@ -118,7 +119,7 @@ struct OutOfCredit(Job);
 
 impl Dispatcher {
     /// With it comes what is found out for it: see [`Dispatcher::take_found`].
-    pub(crate) fn new(
+    fn new(
         shared: Arc<SharedState>,
         shard: usize,
         room: Arc<Room>,
@@ -142,7 +143,7 @@ impl Dispatcher {
     }
 
     /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
-    pub(crate) fn take(&mut self, report: Report) {
+    fn take(&mut self, report: Report) {
         match report {
             Report::Adopted { conn, ticket } => self.jobs.push_back(Job::Adopted { conn, ticket }),
             Report::Received { conn, device, origin, body } => {
@@ -172,12 +173,12 @@ impl Dispatcher {
     }
 
     /// Jobs that have been carried out.
-    pub(crate) fn carried_out(&self) -> u64 {
+    fn carried_out(&self) -> u64 {
         self.carried_out
     }
 
     /// Carries out jobs until none is left, or the first has no credit: then `false`.
-    pub(crate) async fn work(&mut self) -> bool {
+    async fn work(&mut self) -> bool {
         loop {
             let is_more = self.look_at_terms();
             while let Some(job) = self.jobs.pop_front() {
