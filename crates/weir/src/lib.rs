@@ -17,11 +17,10 @@ mod udp;
 pub use crate::base::model::{
     Accepted, AuthKind, Payload, Publication, PublishError, Target, TopicInfo, TopicNameError,
 };
-pub use crate::core::events::{
-    Event, EventFilter, EventKind, Events, EventsEnd, FromDevice, Refusal,
-};
+pub use crate::core::events::{Event, EventFilter, EventKind, Events, EventsEnd};
 pub use crate::core::handle::{
-    Connection, ConnectionCursor, ConnectionQuery, Gauges, Handle, Retained, ShardSilent,
+    Connection, ConnectionCursor, ConnectionQuery, FromDevice, Gauges, Handle, Refusal, Retained,
+    ShardSilent,
 };
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;

@@ -12,8 +12,7 @@ use crate::auth::Act;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Publisher};
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
-use crate::core::events::{FromDevice, OnPublish, Refusal};
-use crate::core::handle::Handle;
+use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
 use crate::limits::rates::Sender;
@@ -49,7 +48,7 @@ impl Handle {
     ) -> Result<Option<Accepted>, NotPublished> {
         let shared = self.shared();
         let checked = shared.check_sender(sender).and_then(|()| check_fields(publication));
-        let published = checked.and_then(|()| match (publication.target, &shared.on_publish) {
+        let published = checked.and_then(|()| match (publication.target, &self.on_publish) {
             (Target::Topic(topic), Some(on_publish)) => {
                 self.pass_on(on_publish, caller, topic, publication)
             }

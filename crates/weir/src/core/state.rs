@@ -14,8 +14,7 @@ use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
 use crate::core::adoptions::PendingAdoptions;
-use crate::core::events::{Bus, OnPublish};
-use crate::core::handle::Gauges;
+use crate::core::events::Bus;
 use crate::limits::admission::Admission;
 use crate::limits::http_ledger::Share;
 use crate::limits::rates::Rates;
@@ -36,7 +35,6 @@ pub(crate) struct SharedState {
     /// By shard.
     pub(crate) adoptions: Box<[PendingAdoptions]>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) on_publish: Option<OnPublish>,
     /// How fast the requests of each device publish, over HTTP and by datagram together.
     pub(crate) publish_rates: Rates,
     /// Formats that connections have spoken.
@@ -74,7 +72,6 @@ impl SharedState {
     pub(crate) fn new(
         config: Config,
         engine: Engine,
-        on_publish: Option<OnPublish>,
         doorkeepers: Doorkeepers,
         access_log: AccessLog,
         counters: Arc<Counters>,
@@ -106,7 +103,6 @@ impl SharedState {
                 draining.subscribe(),
                 sockets_max,
             ),
-            on_publish,
             publish_rates: Rates::new(limits.publishes_per_second, limits.publish_burst),
             formats: SharedFormats::default(),
             tls,
@@ -144,14 +140,6 @@ impl SharedState {
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
-    }
-
-    pub(crate) fn gauges(&self) -> Gauges {
-        Gauges {
-            devices: self.devices.device_count(),
-            topics: self.router.topic_count(),
-            sources: self.admission.source_count(),
-        }
     }
 
     pub(crate) fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {

@@ -15,7 +15,7 @@ use crate::base::config::{CertificateConfig, Config};
 use crate::base::model::Accepted;
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
-use crate::core::events::{FromDevice, OnPublish, Refusal};
+use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::state::{Doorkeepers, SharedState};
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -63,7 +63,7 @@ impl GatewayBuilder {
         + Sync
         + 'static,
     ) -> Self {
-        self.on_publish = Some(Box::new(on_publish));
+        self.on_publish = Some(Arc::new(on_publish));
         self
     }
 
@@ -185,10 +185,10 @@ impl GatewayBuilder {
         };
         started.log(&config);
         let doors = Doorkeepers { tls, auth, device_store };
-        let shared =
-            SharedState::new(*config, engine, on_publish, doors, access_log, counters, sockets_max);
-        let udp = udp::start(&shared, udp).map_err(StartError::Udp)?;
-        let mut gateway = launch(shared, settling, queues, listeners, admin, started);
+        let shared = SharedState::new(*config, engine, doors, access_log, counters, sockets_max);
+        let handle = Handle::new(shared, on_publish);
+        let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
+        let mut gateway = launch(handle, settling, queues, listeners, admin, started);
         gateway.udp = udp;
         Ok(gateway)
     }

@@ -44,6 +44,7 @@ pub use builder::GatewayBuilder;
 /// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
 pub struct Gateway {
     shared: Arc<SharedState>,
+    handle: Handle,
     /// Runs the listeners until it is dropped.
     _settling: Settling,
     /// There if HTTP is spoken.
@@ -174,7 +175,7 @@ impl Gateway {
 
     /// The way in, for as many as want it.
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.shared))
+        self.handle.clone()
     }
 
     /// Where devices connect.
@@ -467,19 +468,20 @@ fn start_shards(
 
 /// Everything is there: the tasks begin.
 fn launch(
-    shared: Arc<SharedState>,
+    handle: Handle,
     settling: Settling,
     queues: Vec<Reports>,
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
     started: Started,
 ) -> Gateway {
+    let shared = Arc::clone(handle.shared());
     let (mut listeners, mut dispatchers, mut services) =
         (JoinSet::new(), JoinSet::new(), JoinSet::new());
     for (shard, reports) in queues.into_iter().enumerate() {
-        dispatchers.spawn(dispatcher::run(Arc::clone(&shared), shard, reports));
+        dispatchers.spawn(dispatcher::run(handle.clone(), shard, reports));
     }
-    let edge = settling.http.as_ref().map(|threads| Edge::start(&shared, threads));
+    let edge = settling.http.as_ref().map(|threads| Edge::start(&handle, threads));
     for Bound { transport, spoken, listener, runtime, .. } in bound {
         let serve = serve(&shared, spoken, edge.as_ref());
         let door = Door { transport, spoken, serve };
@@ -503,7 +505,7 @@ fn launch(
     }
     let admin = admin.map(|(_, listener)| {
         let config = shared.config().admin.clone();
-        let handle = Handle::new(Arc::clone(&shared));
+        let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
         (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
@@ -513,6 +515,7 @@ fn launch(
     let started = Box::new(started);
     Gateway {
         shared,
+        handle,
         _settling: settling,
         edge,
         listeners,

@@ -71,19 +71,20 @@ pub(crate) struct Edge {
 
 impl Edge {
     /// Begins to watch over connections, of which there are none yet.
-    pub(crate) fn start(shared: &Arc<SharedState>, threads: &Threads) -> Arc<Edge> {
-        let edge = Arc::new(Edge::new(shared, threads));
+    pub(crate) fn start(handle: &Handle, threads: &Threads) -> Arc<Edge> {
+        let edge = Arc::new(Edge::new(handle, threads));
         let watching = Arc::clone(&edge);
         edge.turns.next().spawn(async move { watching.registry.watch().await });
         edge
     }
 
-    fn new(shared: &Arc<SharedState>, threads: &Threads) -> Edge {
+    fn new(handle: &Handle, threads: &Threads) -> Edge {
+        let shared = handle.shared();
         let config = shared.config();
         let share = &shared.http_share;
         Edge {
             shared: Arc::clone(shared),
-            api: Api::new(Handle::new(Arc::clone(shared)), config),
+            api: Api::new(handle.clone(), config),
             registry: Registry::new(config, share),
             counters: Arc::clone(shared.counters()),
             h1: h1::builder(&config.http),

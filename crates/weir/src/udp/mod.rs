@@ -25,7 +25,6 @@ pub(crate) use backend::{Backend, Front};
 use crate::base::config::{Config, UdpConfig};
 use crate::base::threads::{Resources, schedule_edge_thread};
 use crate::core::handle::Handle;
-use crate::core::state::SharedState;
 use crate::limits::rates::Rates;
 use crate::observe::counters::Counters;
 use handler::Shared;
@@ -82,11 +81,12 @@ pub(crate) fn bind(
 }
 
 /// Starts the threads for what is bound, in front of the gateway's router.
-pub(crate) fn start(shared: &Arc<SharedState>, bound: Vec<Bound>) -> io::Result<Option<Running>> {
+pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Running>> {
     if bound.is_empty() {
         return Ok(None);
     }
-    let backend = Arc::new(Front::new(Handle::new(Arc::clone(shared))));
+    let shared = handle.shared();
+    let backend = Arc::new(Front::new(handle.clone()));
     let counters = Arc::clone(shared.counters());
     let runtime = runtime::Handle::current();
     Running::start(bound, &shared.config().udp, backend, counters, &runtime).map(Some)

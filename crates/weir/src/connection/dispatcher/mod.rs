@@ -26,8 +26,8 @@ use crate::base::model::SubscribeError;
 use crate::base::model::{Payload, Publication, Target};
 use crate::connection::reports::{Room, cost};
 use crate::core::adoptions::Pending;
-use crate::core::events::{EventKind, Refusal};
-use crate::core::handle::Handle;
+use crate::core::events::EventKind;
+use crate::core::handle::{Handle, Refusal};
 use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
 use crate::observe::counters::SubscribeRefuseCause;
@@ -119,12 +119,8 @@ struct OutOfCredit(Job);
 
 impl Dispatcher {
     /// With it comes what is found out for it: see [`Dispatcher::take_found`].
-    fn new(
-        shared: Arc<SharedState>,
-        shard: usize,
-        room: Arc<Room>,
-    ) -> (Self, mpsc::Receiver<Found>) {
-        let handle = Handle::new(Arc::clone(&shared));
+    fn new(handle: Handle, shard: usize, room: Arc<Room>) -> (Self, mpsc::Receiver<Found>) {
+        let shared = Arc::clone(handle.shared());
         let terms = Terms::new(shared.config().auth.expiring_notice);
         let (refreshes, found) = Refreshes::new();
         (

@@ -14,15 +14,16 @@ use tracing::error;
 
 use super::Dispatcher;
 use crate::connection::reports::{BATCH_REPORTS, Reports};
+use crate::core::handle::Handle;
 use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 
 /// Takes the reports of one shard until it has stopped.
-pub(crate) async fn run(shared: Arc<SharedState>, shard: usize, mut reports: Reports) {
+pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
+    let shared = Arc::clone(handle.shared());
     let room = Arc::clone(reports.room());
     let _watch = Watch { shared: Arc::clone(&shared), shard };
-    let (mut dispatcher, mut found) =
-        Dispatcher::new(Arc::clone(&shared), shard, Arc::clone(&room));
+    let (mut dispatcher, mut found) = Dispatcher::new(handle, shard, Arc::clone(&room));
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {

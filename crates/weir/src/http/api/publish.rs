@@ -8,7 +8,7 @@ use weir_wire::ErrorCode;
 use super::{Api, RETRY_AFTER};
 use crate::Target;
 use crate::auth::Requester;
-use crate::core::events::Refusal;
+use crate::core::handle::Refusal;
 use crate::core::publish::NotPublished;
 use crate::core::rights::{self, CallerDevice};
 use crate::http::Caller;

@@ -1,5 +1,7 @@
 //! The gateway from the inside: what the publish API, an embedding program and the metrics call.
 
+mod from_device;
+
 use std::sync::Arc;
 
 use weir_engine::{ConnId, ConnectionInfo, Engine};
@@ -16,12 +18,16 @@ use crate::observe::readiness::Readiness;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls::Contexts;
 
+pub(crate) use from_device::OnPublish;
+pub use from_device::{FromDevice, Refusal};
+
 /// The gateway from the inside.
 ///
-/// Cost: cloning copies a pointer; whoever holds one keeps the gateway's tables alive, not its threads.
+/// Cost: cloning copies two pointers; whoever holds one keeps the gateway's tables alive, not its threads.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<SharedState>,
+    pub(in crate::core) on_publish: Option<OnPublish>,
 }
 
 /// How many things the front holds.
@@ -49,8 +55,8 @@ pub struct Retained {
 }
 
 impl Handle {
-    pub(crate) fn new(shared: Arc<SharedState>) -> Handle {
-        Handle { shared }
+    pub(crate) fn new(shared: Arc<SharedState>, on_publish: Option<OnPublish>) -> Handle {
+        Handle { shared, on_publish }
     }
 
     /// Publishes a message. Never waits.
@@ -123,7 +129,7 @@ impl Handle {
         self.shared.engine()
     }
 
-    pub(crate) fn shared(&self) -> &SharedState {
+    pub(crate) fn shared(&self) -> &Arc<SharedState> {
         &self.shared
     }
 
@@ -174,7 +180,11 @@ impl Handle {
 
     /// How many devices and topics there are.
     pub fn gauges(&self) -> Gauges {
-        self.shared.gauges()
+        Gauges {
+            devices: self.shared.devices.device_count(),
+            topics: self.shared.router.topic_count(),
+            sources: self.shared.admission.source_count(),
+        }
     }
 
     /// What all topics keep together.

@@ -1,19 +1,15 @@
-//! What devices send to the program that embeds the gateway, and what it is told of connections.
-
-mod bus;
+//! What devices send to the program that embeds the gateway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
+use super::Handle;
 use crate::base::mailboxes::Publisher;
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
-use crate::core::handle::Handle;
-
-pub(crate) use bus::{Bus, EventCounts};
-pub use bus::{Event, EventFilter, EventKind, Events, EventsEnd};
 
 /// A device has published something.
 pub struct FromDevice<'a> {
@@ -45,7 +41,7 @@ pub struct Refusal {
 
 /// Called for everything that devices publish, on a front thread; what comes on a connection in its order.
 pub(crate) type OnPublish =
-    Box<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
+    Arc<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
 
 impl FromDevice<'_> {
     /// Publishes it to the topic that it names, with its connection as the sender.
