@@ -5,13 +5,13 @@
 
 use std::net::IpAddr;
 
-use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
+use http::header::{HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
 
 use crate::auth::Secrets;
 use crate::base::host::{Host, Hosts, Known};
 use crate::base::origin::Origin;
-use crate::http::web::head::{bearer, check_site};
+use crate::http::web::head::{NoToken, bearer_token, check_site};
 use crate::http::web::problem::{Kind, Problem};
 use crate::{AdminConfig, Right, ServiceConfig};
 
@@ -61,14 +61,17 @@ impl Guard {
         needed: Option<Right>,
     ) -> Result<(), Problem> {
         let Some(callers) = &self.callers else { return Ok(()) };
-        let mut shown = headers.get_all(AUTHORIZATION).iter();
-        let (Some(shown), None) = (shown.next(), shown.next()) else {
-            return Err(Problem::unauthorized(
-                "Bearer realm=\"weir\"",
-                "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token, or a service's",
-            ));
+        let token = match bearer_token(headers) {
+            Ok(Some(token)) => Some(token),
+            Ok(None) | Err(NoToken::Several) => {
+                return Err(Problem::unauthorized(
+                    "Bearer realm=\"weir\"",
+                    "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token, or a service's",
+                ));
+            }
+            Err(NoToken::Malformed) => None,
         };
-        match bearer(shown.as_bytes()).and_then(|token| callers.find(token)) {
+        match token.and_then(|token| callers.find(token.as_bytes())) {
             Some(Caller::Admin) => Ok(()),
             Some(Caller::Service { name, may }) => match needed {
                 Some(right) if may.contains(&right) => Ok(()),
@@ -140,6 +143,7 @@ fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
 mod tests {
     use super::*;
     use http::Request;
+    use http::header::AUTHORIZATION;
 
     fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
         let hosts = vec!["gate.example".to_owned(), "api.example:8443".to_owned()];

@@ -1,11 +1,12 @@
 //! `POST /auth/gw/active`, `POST /v1/devices/activate`, `POST /v1/devices/token/refresh`: devices get their tokens.
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Api, Asker};
 use crate::http::Caller;
+use crate::http::web::head::bearer_token;
 use crate::http::web::json::{Text, parse};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::{self, Reply};
@@ -81,9 +82,11 @@ impl Api {
     }
 }
 
-/// The token that a request wants to exchange; `None`: it is too long for a token of an activated device.
-pub(super) fn refreshed(shown: Option<&str>) -> Option<String> {
-    shown.filter(|token| token.len() <= TOKEN_BYTES_MAX).map(str::to_owned)
+/// The token that a request wants to exchange; empty without one. `None`: it is no bearer token, or it is too long for a
+/// token of an activated device.
+pub(super) fn refreshed(headers: &HeaderMap) -> Option<String> {
+    let token = bearer_token(headers).ok()?.unwrap_or_default();
+    (token.len() <= TOKEN_BYTES_MAX).then(|| token.to_owned())
 }
 
 fn answer(activated: Activated) -> Reply {

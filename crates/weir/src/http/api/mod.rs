@@ -15,7 +15,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, AUTHORIZATION, HeaderMap, HeaderValue, ORIGIN};
+use http::header::{ALLOW, HeaderMap, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use hyper::body::Body;
@@ -27,7 +27,7 @@ use crate::auth::{Bearer, NoBearer, Requester, TokenOrigin};
 use crate::base::config::Config;
 use crate::base::host::{Host, Hosts};
 use crate::http::web::body::{self, Announced, Room};
-use crate::http::web::head::bearer;
+use crate::http::web::head::bearer_token;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{Query, segment};
 use crate::http::web::reply::{self, Reply};
@@ -216,7 +216,7 @@ impl Api {
             }
             Route::Refresh => {
                 Query::parse(query, &[])?;
-                Ok(Job::Refresh(activation::refreshed(shown_token(&head.headers))))
+                Ok(Job::Refresh(activation::refreshed(&head.headers)))
             }
             Route::Publish => {
                 let checked = Query::parse(query, &[])
@@ -272,7 +272,8 @@ impl Api {
     /// Errors: without a token, a host that is not this server.
     fn shown(&self, caller: &Caller, head: &Parts) -> Result<Shown, Problem> {
         let shared = self.handle.shared();
-        let Some(token) = shown_token(&head.headers) else { return Ok(Shown::Wrong) };
+        let Ok(token) = bearer_token(&head.headers) else { return Ok(Shown::Wrong) };
+        let token = token.unwrap_or_default();
         if token.is_empty() {
             self.check_anonymous(caller, head)?;
         }
@@ -338,18 +339,6 @@ async fn beside<B: Body, T>(body: B, work: impl Future<Output = T>) -> T {
         Poll::Pending
     })
     .await
-}
-
-/// The token of the one header that shows it; empty without one, `None` where it is none.
-fn shown_token(headers: &HeaderMap) -> Option<&str> {
-    let mut shown = headers.get_all(AUTHORIZATION).iter();
-    match (shown.next(), shown.next()) {
-        (None, _) => Some(""),
-        (Some(value), None) => {
-            bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
-        }
-        (Some(_), Some(_)) => None,
-    }
 }
 
 /// Tells the access log whom a reply is for, a refusal too.

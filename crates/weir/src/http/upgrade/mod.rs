@@ -11,7 +11,7 @@ mod socket;
 
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HeaderMap};
+use http::header::HeaderMap;
 use http::request::Parts;
 use http::{HeaderValue, Request, Version};
 
@@ -20,7 +20,7 @@ use super::closing::{SHORT, close};
 use super::connection::HttpConnection;
 use crate::auth::{NoBearer, TokenOrigin};
 use crate::connection::opening;
-use crate::http::web::head::bearer;
+use crate::http::web::head::bearer_token;
 use crate::http::web::problem::{Kind, Problem};
 use crate::limits::admission::{AcceptOrder, Permit};
 use crate::tls::stream::Stream;
@@ -201,16 +201,11 @@ pub(super) async fn go_on(taken: Taken) {
 ///
 /// Errors: 401 for what is none.
 fn token(headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Problem> {
-    let mut shown = headers.get_all(AUTHORIZATION).iter();
-    let token = match (shown.next(), shown.next(), from_query) {
-        (None, _, None) => return Ok(String::new()),
-        (None, _, Some(token)) => Some(token),
-        (Some(value), None, None) => {
-            bearer(value.as_bytes()).and_then(|token| std::str::from_utf8(token).ok())
-        }
-        (Some(_), ..) => None,
-    };
-    token.map(str::to_owned).ok_or_else(unknown_token)
+    match (bearer_token(headers), from_query) {
+        (Ok(None), token) => Ok(token.unwrap_or_default().to_owned()),
+        (Ok(Some(token)), None) => Ok(token.to_owned()),
+        (Ok(Some(_)), Some(_)) | (Err(_), _) => Err(unknown_token()),
+    }
 }
 
 fn problem(no_bearer: NoBearer) -> Problem {

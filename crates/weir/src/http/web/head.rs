@@ -1,16 +1,35 @@
 //! What the head of a request says of its sender: the token that it shows, and the page that it comes from.
 
-use http::header::ORIGIN;
+use http::header::{AUTHORIZATION, ORIGIN};
 use http::request::Parts;
-use http::{HeaderName, Method};
+use http::{HeaderMap, HeaderName, Method};
 
 use super::problem::{Kind, Problem};
 
-/// The token of an `Authorization` header of the scheme `Bearer`.
-pub(crate) fn bearer(header: &[u8]) -> Option<&[u8]> {
+/// Why the `Authorization` headers of a request give no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoToken {
+    /// The request has several headers.
+    Several,
+    /// The header has another scheme than `Bearer`, no token, or a token that is not UTF-8.
+    Malformed,
+}
+
+/// Reads the bearer token of a request. `None`: the request has no `Authorization` header.
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, NoToken> {
+    let mut headers = headers.get_all(AUTHORIZATION).iter();
+    match (headers.next(), headers.next()) {
+        (None, _) => Ok(None),
+        (Some(header), None) => token_of(header.as_bytes()).map(Some).ok_or(NoToken::Malformed),
+        (Some(_), Some(_)) => Err(NoToken::Several),
+    }
+}
+
+fn token_of(header: &[u8]) -> Option<&str> {
     let (scheme, token) = header.split_at_checked(BEARER.len())?;
     let token = token.trim_ascii();
-    (scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()).then_some(token)
+    let is_bearer = scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
+    std::str::from_utf8(token).ok().filter(|_| is_bearer)
 }
 
 /// Refuses a request that a browser sends for a page of another origin without naming the origin.
