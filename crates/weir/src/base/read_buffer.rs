@@ -11,19 +11,19 @@ use weir_engine::tls::Violation;
 use weir_engine::{Budget, Share};
 use weir_wire::CloseReason;
 
-use crate::base::share::{Charge, NoRoom};
+use crate::base::peer_charge::{NoRoom, PeerCharge};
 
 /// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
 ///
 /// Limits: they are charged to [`Share::Unsettled`] each time when more bytes come.
 pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
-    charge: Charge,
+    charge: PeerCharge,
 }
 
 impl ReadBuffer {
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
-        Self { bytes: Vec::new(), charge: Charge::none(budget, Share::Unsettled) }
+        Self { bytes: Vec::new(), charge: PeerCharge::none(budget, Share::Unsettled) }
     }
 
     /// From here on the bytes are those of a connection that HTTP is spoken on.
@@ -32,12 +32,12 @@ impl ReadBuffer {
     }
 
     /// Charges as much beside the bytes for what we keep ourselves, as long as the answer lives.
-    pub(crate) fn charge_beside(&self, bytes: usize) -> Result<Charge, CloseReason> {
+    pub(crate) fn charge_beside(&self, bytes: usize) -> Result<PeerCharge, CloseReason> {
         self.charge.of_ours(bytes).map_err(|NoRoom| CloseReason::BudgetExhausted)
     }
 
     /// Their charge, for what is kept of their content.
-    pub(crate) fn into_charge(self) -> Charge {
+    pub(crate) fn into_charge(self) -> PeerCharge {
         self.charge
     }
 

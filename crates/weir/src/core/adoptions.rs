@@ -10,7 +10,7 @@ use weir_wire::v1::Subscribe;
 
 use crate::auth::Term;
 use crate::auth::devices::Pin;
-use crate::base::share::Charge;
+use crate::base::peer_charge::PeerCharge;
 use crate::limits::admission::Unsettled;
 
 /// What one shard was offered and has not answered yet.
@@ -50,7 +50,7 @@ pub(crate) struct Pending {
     /// Held until the shard answers.
     pub(crate) unsettled: Unsettled,
     /// For `topics`, and for what was read ahead; likewise.
-    pub(crate) _charge: Charge,
+    pub(crate) _charge: PeerCharge,
 }
 
 #[derive(Default)]

@@ -16,7 +16,7 @@ use crate::base::model::TopicInfo;
 use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::Bus;
 use crate::limits::admission::Admission;
-use crate::limits::http_ledger::Share;
+use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -43,7 +43,7 @@ pub(crate) struct SharedState {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
     /// The part of the byte budget that HTTP connections may use.
-    pub(crate) http_share: Arc<Share>,
+    pub(crate) http_share: Arc<HttpShare>,
     /// There if devices are kept.
     pub(crate) device_store: Option<Arc<DeviceStore>>,
     /// There if they may activate here.
@@ -107,7 +107,7 @@ impl SharedState {
             formats: SharedFormats::default(),
             tls,
             access_log,
-            http_share: Share::new(engine.budget()),
+            http_share: HttpShare::new(engine.budget()),
             readiness: Board::new(device_store.is_some(), has_cache),
             device_store,
             activator,

@@ -16,7 +16,7 @@ use super::upgrade::Relayed;
 use crate::http::web::problem::Problem;
 use crate::http::web::reply::Reply;
 use crate::http::web::reply::Stream;
-use crate::limits::http_ledger::Charge;
+use crate::limits::http_ledger::AnswerCharge;
 use crate::observe::counters::http::Dialect;
 
 /// A request's body that shows when something of it comes.
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
     leaving: Option<Arc<Leaving>>,
     /// An answer of several pieces over HTTP/1.1.
     sending: Option<Sending>,
-    charge: Option<Arc<Charge>>,
+    charge: Option<Arc<AnswerCharge>>,
 }
 
 /// While this lives, a connection over HTTP/1.1 is within an answer, also when its buffer is empty.
@@ -135,7 +135,7 @@ impl Answer {
     /// with effects has to charge first.
     pub(super) fn of(mut reply: Reply, turn: Turn) -> http::Response<Answer> {
         let connection = Arc::clone(turn.connection());
-        let mut charge = reply.extensions_mut().remove::<Arc<Charge>>();
+        let mut charge = reply.extensions_mut().remove::<Arc<AnswerCharge>>();
         let length = match reply.body() {
             Either::Left(full) => full.size_hint().exact().unwrap_or(0),
             Either::Right(_) => 0,

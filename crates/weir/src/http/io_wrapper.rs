@@ -11,7 +11,7 @@ use weir_engine::Share;
 
 use super::connection::HttpConnection;
 use super::table::Table;
-use crate::base::share::{Charge, NoRoom};
+use crate::base::peer_charge::{NoRoom, PeerCharge};
 use crate::observe::counters::http::Dialect;
 use crate::tls::stream::Stream;
 
@@ -40,14 +40,14 @@ struct Head {
     /// The requests before it.
     requests: u32,
     bytes: usize,
-    charge: Charge,
+    charge: PeerCharge,
 }
 
 impl IoWrapper {
     pub(super) fn new(stream: Stream, ahead: Vec<u8>, connection: Arc<HttpConnection>) -> Self {
         let is_h2 = connection.dialect() == Dialect::Http2;
         let table = is_h2.then(|| Box::new(Table::new()));
-        let charge = Charge::none(connection.edge.shared.engine().budget(), Share::Http);
+        let charge = PeerCharge::none(connection.edge.shared.engine().budget(), Share::Http);
         let head = Head { requests: 0, bytes: 0, charge };
         Self { stream, ahead, connection, due: Vec::new(), head, table }
     }

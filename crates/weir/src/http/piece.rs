@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 
 use super::connection::HttpConnection;
 use super::leaving::Leaving;
-use crate::limits::http_ledger::{Refused, Stage};
+use crate::limits::http_ledger::{NoShare, Stage};
 
 /// A request over HTTP/2 whose answer has not left yet.
 ///
@@ -34,7 +34,7 @@ pub(super) struct Held {
 }
 
 impl Open {
-    pub(super) fn begin(connection: &Arc<HttpConnection>) -> Result<Open, Refused> {
+    pub(super) fn begin(connection: &Arc<HttpConnection>) -> Result<Open, NoShare> {
         connection.caller.ledger.open()?;
         Ok(Open { connection: Arc::clone(connection), stage: Stage::Begun })
     }

@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::connection::{HttpConnection, Order, Terms};
 use crate::base::config::Config;
-use crate::limits::http_ledger::Share;
+use crate::limits::http_ledger::HttpShare;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::observe::counters::http::End;
 
@@ -26,7 +26,7 @@ pub(crate) struct Registry {
     max: usize,
     terms: Terms,
     /// The bytes that they may hold.
-    share: Arc<Share>,
+    share: Arc<HttpShare>,
     has_begun: Notify,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Member {
 }
 
 impl Registry {
-    pub(super) fn new(config: &Config, share: &Arc<Share>) -> Registry {
+    pub(super) fn new(config: &Config, share: &Arc<HttpShare>) -> Registry {
         let http = &config.http;
         Registry {
             share: Arc::clone(share),

@@ -1,41 +1,42 @@
 //! The bytes that HTTP connections hold, charged to the byte budget: requests in progress, and long answers.
 //!
 //! ```text
-//!  Budget ──its share──▶ Share, of all connections ──leases──▶ Ledger, of one ──▶ Open: a request until its answer has left
-//!                                                                             └─▶ Charge: the bytes of a long answer
+//!  Budget ──its share──▶ HttpShare, of all connections ──leases──▶ Ledger, of one ─┬▶ Open: a request, until its answer
+//!                                                                                  │  has left
+//!                                                                                  └▶ AnswerCharge: a long answer's bytes
 //! ```
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use weir_engine::{Budget, Share as BudgetShare};
+use weir_engine::{Budget, Share};
 
 /// The part of the byte budget that HTTP connections may use.
 ///
-/// Limits: HTTP's share of the budget ([`BudgetShare::Http`]), which relays use too. A connection may hold half of what
+/// Limits: HTTP's share of the budget ([`Share::Http`]), which relays use too. A connection may hold half of what
 /// the others leave free. The last quarter of the share is for connections that hold at most [`SMALL_BYTES`]. While that
 /// part is in use, the registry of HTTP connections ends the connections that hold most.
 /// Cost: some atomic operations for a lease, which connections take in pieces of [`LEASE_BYTES`].
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct HttpShare {
     budget: Arc<Budget>,
     bytes_max: usize,
     used: AtomicUsize,
     /// The number of the current period; see [`Ledger::is_stuck`].
     period: AtomicUsize,
-    /// By [`Refused`].
-    refused: [AtomicU64; Refused::ALL.len()],
+    /// By [`NoShare`].
+    refused: [AtomicU64; NoShare::ALL.len()],
     streams_reset: AtomicU64,
 }
 
 /// The account of one connection.
 ///
 /// Shape: the lease covers [`OPEN_BYTES`] for each request in progress, long answers, and read buffers that stay.
-/// Limits: [`Share`], and for answers `http.answer_bytes_max`.
+/// Limits: [`HttpShare`], and for answers `http.answer_bytes_max`.
 /// Cost: a request adds and subtracts in atomics of its own connection; the lease changes seldom, under a lock.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    share: Arc<Share>,
+    share: Arc<HttpShare>,
     answer_bytes_max: usize,
     /// Requests in progress: one count of 16 bits for each [`Stage`].
     open: AtomicU64,
@@ -49,7 +50,7 @@ pub(crate) struct Ledger {
 
 /// Bytes of an answer, until they have left.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub(crate) struct AnswerCharge {
     ledger: Arc<Ledger>,
     bytes: usize,
 }
@@ -66,7 +67,7 @@ pub(crate) enum Stage {
 weir_wire::named_enum! {
     /// Which limit refused a request or an answer.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Refused {
+    pub(crate) enum NoShare {
         /// The answers of the connection are at `http.answer_bytes_max`.
         Connection = "connection",
         /// The share of HTTP is in use, or this connection would hold too much of it.
@@ -76,11 +77,11 @@ weir_wire::named_enum! {
     }
 }
 
-impl Share {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Share> {
-        Arc::new(Share {
+impl HttpShare {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<HttpShare> {
+        Arc::new(HttpShare {
             budget: Arc::clone(budget),
-            bytes_max: budget.bytes_max_of(BudgetShare::Http),
+            bytes_max: budget.bytes_max_of(Share::Http),
             used: AtomicUsize::new(0),
             period: AtomicUsize::new(0),
             refused: Default::default(),
@@ -99,7 +100,7 @@ impl Share {
     }
 
     /// How often something was refused for this cause.
-    pub(crate) fn refused(&self, cause: Refused) -> u64 {
+    pub(crate) fn refused(&self, cause: NoShare) -> u64 {
         self.refused[cause as usize].load(Ordering::Relaxed)
     }
 
@@ -114,7 +115,7 @@ impl Share {
 
     /// Whether answers that make no progress should be reset sooner.
     pub(crate) fn is_tight(&self) -> bool {
-        self.excess() > 0 || self.budget.is_tight(BudgetShare::Http)
+        self.excess() > 0 || self.budget.is_tight(Share::Http)
     }
 
     /// Bytes that the largest holders should give back, because the part for small ones is in use.
@@ -138,34 +139,34 @@ impl Share {
     }
 
     /// Leases more to a connection that has `own`.
-    fn lease(&self, own: usize, more: usize) -> Result<(), Refused> {
+    fn lease(&self, own: usize, more: usize) -> Result<(), NoShare> {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let left_by_others = self.bytes_max.saturating_sub(used.saturating_sub(own));
             let is_small = own + more <= SMALL_BYTES && used + more <= self.bytes_max;
             let is_fair = own + more <= left_by_others / 2 && used + more <= self.bytes_of_large();
             (is_small || is_fair).then_some(used + more)
         });
-        taken.map_err(|_| Refused::Share)?;
-        if self.budget.take(BudgetShare::Http, more) {
+        taken.map_err(|_| NoShare::Share)?;
+        if self.budget.take(Share::Http, more) {
             return Ok(());
         }
         self.used.fetch_sub(more, Ordering::Relaxed);
-        Err(Refused::Budget)
+        Err(NoShare::Budget)
     }
 
     fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.budget.give(BudgetShare::Http, bytes);
+        self.budget.give(Share::Http, bytes);
     }
 
-    fn count(&self, cause: Refused) -> Refused {
+    fn count(&self, cause: NoShare) -> NoShare {
         self.refused[cause as usize].fetch_add(1, Ordering::Relaxed);
         cause
     }
 }
 
 impl Ledger {
-    pub(crate) fn new(share: &Arc<Share>, answer_bytes_max: usize) -> Arc<Ledger> {
+    pub(crate) fn new(share: &Arc<HttpShare>, answer_bytes_max: usize) -> Arc<Ledger> {
         Arc::new(Ledger {
             share: Arc::clone(share),
             answer_bytes_max,
@@ -177,7 +178,7 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn share(&self) -> &Share {
+    pub(crate) fn share(&self) -> &HttpShare {
         &self.share
     }
 
@@ -189,7 +190,7 @@ impl Ledger {
     }
 
     /// Begins a request.
-    pub(crate) fn open(&self) -> Result<(), Refused> {
+    pub(crate) fn open(&self) -> Result<(), NoShare> {
         self.open.fetch_add(Stage::Begun.one(), Ordering::SeqCst);
         self.cover().inspect_err(|_| self.close(Stage::Begun))
     }
@@ -230,17 +231,17 @@ impl Ledger {
     }
 
     /// Charges the bytes of an answer. A lone one may be longer than `http.answer_bytes_max`.
-    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, Refused> {
+    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Result<AnswerCharge, NoShare> {
         self.take(bytes, 0)?;
-        Ok(Charge { ledger: Arc::clone(self), bytes })
+        Ok(AnswerCharge { ledger: Arc::clone(self), bytes })
     }
 
     /// Takes more bytes for an answer that has `own` of them.
-    fn take(&self, more: usize, own: usize) -> Result<(), Refused> {
+    fn take(&self, more: usize, own: usize) -> Result<(), NoShare> {
         let before = self.charged.fetch_add(more, Ordering::SeqCst);
         let is_lone = before == own;
         let taken = if before + more > self.answer_bytes_max && !is_lone {
-            Err(self.share.count(Refused::Connection))
+            Err(self.share.count(NoShare::Connection))
         } else {
             self.cover()
         };
@@ -250,7 +251,7 @@ impl Ledger {
     }
 
     /// Sets how many bytes of read buffers the connection keeps; they are counted also without room.
-    pub(crate) fn keep(&self, bytes: usize) -> Result<(), Refused> {
+    pub(crate) fn keep(&self, bytes: usize) -> Result<(), NoShare> {
         self.kept.store(bytes, Ordering::SeqCst);
         self.cover()
     }
@@ -279,7 +280,7 @@ impl Ledger {
     }
 
     /// Has the lease cover what is needed.
-    fn cover(&self) -> Result<(), Refused> {
+    fn cover(&self) -> Result<(), NoShare> {
         if self.needed() <= self.leased.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -308,9 +309,9 @@ impl Drop for Ledger {
     }
 }
 
-impl Charge {
+impl AnswerCharge {
     /// Changes it to what the answer has come to.
-    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Refused> {
+    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), NoShare> {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
             self.ledger.take(more, self.bytes)?;
             self.bytes = bytes;
@@ -332,7 +333,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for AnswerCharge {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.ledger.charged.fetch_sub(self.bytes, Ordering::SeqCst);
@@ -376,9 +377,9 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     /// A budget of which HTTP has so much, to a few bytes.
-    fn share(http_bytes: usize) -> (Arc<Budget>, Arc<Share>) {
+    fn share(http_bytes: usize) -> (Arc<Budget>, Arc<HttpShare>) {
         let budget = Budget::new(http_bytes / 5 * 32);
-        let share = Share::new(&budget);
+        let share = HttpShare::new(&budget);
         (budget, share)
     }
 
@@ -392,8 +393,8 @@ mod tests {
         assert!((100 * OPEN_BYTES..101 * OPEN_BYTES + LEASE_BYTES).contains(&budget.used()));
         let charge = ledger.charge(MIB).unwrap();
         assert!(budget.used() >= MIB + 100 * OPEN_BYTES);
-        assert_eq!(ledger.charge(1).unwrap_err(), Refused::Connection);
-        assert_eq!(share.refused(Refused::Connection), 1);
+        assert_eq!(ledger.charge(1).unwrap_err(), NoShare::Connection);
+        assert_eq!(share.refused(NoShare::Connection), 1);
         drop(charge);
         assert!(budget.used() < 101 * OPEN_BYTES + LEASE_BYTES);
         for _ in 0..100 {
@@ -419,7 +420,7 @@ mod tests {
         for ledger in &small {
             assert_eq!(ledger.open(), Ok(()));
         }
-        assert!(share.refused(Refused::Share) >= 100);
+        assert!(share.refused(NoShare::Share) >= 100);
         drop((greedy, small));
         assert_eq!((budget.used(), share.excess()), (0, 0));
     }
@@ -428,10 +429,10 @@ mod tests {
     fn a_used_up_budget_refuses_too() {
         let (budget, share) = share(16 * MIB);
         let others = share.bytes_max() - 11_000;
-        assert!(budget.take(BudgetShare::Http, others));
+        assert!(budget.take(Share::Http, others));
         let ledger = Ledger::new(&share, MIB);
         assert_eq!((ledger.open(), ledger.open()), (Ok(()), Ok(())));
-        assert_eq!((ledger.open(), ledger.open_count()), (Err(Refused::Budget), 2));
+        assert_eq!((ledger.open(), ledger.open_count()), (Err(NoShare::Budget), 2));
         assert!(share.is_tight());
         drop(ledger);
         assert_eq!(budget.used(), others);
@@ -446,7 +447,7 @@ mod tests {
         assert!(budget.used() <= LEASE_BYTES);
         charge.fit(MIB - 1).unwrap();
         let other = ledger.charge(1).unwrap();
-        assert_eq!(charge.fit(MIB), Err(Refused::Connection));
+        assert_eq!(charge.fit(MIB), Err(NoShare::Connection));
         assert!(budget.used() >= MIB);
         drop(other);
         // It is the only one now.

@@ -6,7 +6,7 @@ use prometheus_client::registry::Unit;
 
 use super::Gateway;
 use super::families::Families;
-use crate::limits::http_ledger::Refused;
+use crate::limits::http_ledger::NoShare;
 use crate::observe::counters::http::{Dialect, Discarded, End};
 
 impl Gateway {
@@ -56,7 +56,7 @@ impl Gateway {
             "weir_http_room_refused",
             "Requests over HTTP/2 and long answers that were refused for lack of room, by the limit: http.answer_bytes_max of \
              the connection, HTTP's share of the byte budget, or the budget.",
-            Refused::ALL.map(|cause| ([("cause", cause.name())], share.refused(cause))),
+            NoShare::ALL.map(|cause| ([("cause", cause.name())], share.refused(cause))),
         )?;
         to.counter(
             "weir_http_streams_reset",

@@ -37,9 +37,9 @@ use crate::base::deadline::Deadline;
 use crate::base::frames;
 use crate::base::mailboxes::credit;
 use crate::base::model::Spoken;
+use crate::base::peer_charge::PeerCharge;
 use crate::base::proxy::{self, NoHeader};
 use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
-use crate::base::share::Charge;
 use crate::base::workers::behind_the_others;
 use crate::connection::farewell::{Farewell, turn_away};
 use crate::core::adoptions::{Offer, Pending};
@@ -95,7 +95,7 @@ struct Greeting {
     identity: Option<String>,
     read_ahead: Vec<u8>,
     /// For what is kept of `hello`, and for `read_ahead`.
-    charge: Charge,
+    charge: PeerCharge,
     format: Format,
     positions: Option<Vec<(u64, u64)>>,
 }
@@ -338,7 +338,7 @@ async fn find_place<'a>(
 fn take_apart(
     shared: &SharedState,
     stream: Stream,
-    charge: &mut Charge,
+    charge: &mut PeerCharge,
     kept: usize,
 ) -> Result<Parts, (Stream, CloseReason)> {
     if charge.set(kept + stream.input_bytes()).is_err() {

@@ -368,14 +368,14 @@ const CUT: &str = "…";
 /// A store that has gone is tried again about as often.
 const STORE_RETRY: Duration = Duration::from_secs(2);
 
-impl From<http_ledger::Refused> for Problem {
-    fn from(refused: http_ledger::Refused) -> Self {
-        let (kind, detail) = match refused {
-            http_ledger::Refused::Connection => (
+impl From<http_ledger::NoShare> for Problem {
+    fn from(no_share: http_ledger::NoShare) -> Self {
+        let (kind, detail) = match no_share {
+            http_ledger::NoShare::Connection => (
                 Kind::TooManyRequests,
                 "answers that this connection has not taken are at their limit (http.answer_bytes_max)",
             ),
-            http_ledger::Refused::Share | http_ledger::Refused::Budget => {
+            http_ledger::NoShare::Share | http_ledger::NoShare::Budget => {
                 (Kind::BudgetExhausted, "the byte budget has no room for the answer")
             }
         };

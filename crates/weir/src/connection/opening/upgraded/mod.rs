@@ -14,8 +14,8 @@ use super::{Greeting, Shown, read_more, say_goodbye, settle};
 use crate::auth::{Admission, Bearer};
 use crate::base::deadline::Deadline;
 use crate::base::frames;
+use crate::base::peer_charge::PeerCharge;
 use crate::base::read_buffer::{ReadBuffer, reason_of};
-use crate::base::share::Charge;
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::tls::stream::Stream;
@@ -156,7 +156,7 @@ async fn hear(
     say(stream, &head, &deadline).await.map_err(|reason| NotUpgraded::of(format, reason))?;
     let (hello, read_ahead, charge, shown) = match caller {
         CallerIdentity::Is(hello, admission) => {
-            let charge = Charge::none(shared.engine().budget(), Share::Unsettled);
+            let charge = PeerCharge::none(shared.engine().budget(), Share::Unsettled);
             (hello, read_ahead, charge, Shown::Admitted(admission))
         }
         CallerIdentity::Comes(bearer) => {
@@ -187,7 +187,7 @@ async fn hear_hello(
     format: Format,
     read_ahead: Vec<u8>,
     deadline: &Deadline,
-) -> Result<(Hello, Vec<u8>, Charge), NotUpgraded> {
+) -> Result<(Hello, Vec<u8>, PeerCharge), NotUpgraded> {
     let closed = |reason| NotUpgraded::of(format, reason);
     let message_bytes_max = shared.config().limits.hello_bytes_max();
     let limits = ws::Limits { message_bytes_max, fragments_max: ws::FRAGMENTS_MAX };

@@ -9,7 +9,7 @@ use weir_engine::{Budget, Share};
 /// Limits: that of the share, and less of it for a connection that holds more (see [`eighths`]). So a few peers that send
 /// much cannot keep out the peers that send little.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub(crate) struct PeerCharge {
     budget: Arc<Budget>,
     share: Share,
     bytes: usize,
@@ -19,10 +19,10 @@ pub(crate) struct Charge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-impl Charge {
+impl PeerCharge {
     /// Nothing yet.
-    pub(crate) fn none(budget: &Arc<Budget>, share: Share) -> Charge {
-        Charge { budget: Arc::clone(budget), share, bytes: 0 }
+    pub(crate) fn none(budget: &Arc<Budget>, share: Share) -> PeerCharge {
+        PeerCharge { budget: Arc::clone(budget), share, bytes: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -43,9 +43,9 @@ impl Charge {
     }
 
     /// Another charge to the same share, for what we keep ourselves beside the bytes of the peer.
-    pub(crate) fn of_ours(&self, bytes: usize) -> Result<Charge, NoRoom> {
+    pub(crate) fn of_ours(&self, bytes: usize) -> Result<PeerCharge, NoRoom> {
         self.take(bytes, OUR_EIGHTHS)?;
-        Ok(Charge { budget: Arc::clone(&self.budget), share: self.share, bytes })
+        Ok(PeerCharge { budget: Arc::clone(&self.budget), share: self.share, bytes })
     }
 
     fn take(&self, bytes: usize, eighths: usize) -> Result<(), NoRoom> {
@@ -55,14 +55,14 @@ impl Charge {
 
     /// The same bytes of another share.
     pub(crate) fn move_to(&mut self, share: Share) -> Result<(), NoRoom> {
-        let mut moved = Charge::none(&self.budget, share);
+        let mut moved = PeerCharge::none(&self.budget, share);
         moved.set(self.bytes)?;
         *self = moved;
         Ok(())
     }
 }
 
-impl Drop for Charge {
+impl Drop for PeerCharge {
     fn drop(&mut self) {
         self.budget.give(self.share, self.bytes);
     }
@@ -73,8 +73,8 @@ impl Drop for Charge {
 /// Most `Hello` have less than 512 bytes; with a signed token they have 1 or 2 KiB, and so has a ClientHello. Peers that
 /// send as much as they may can fill half of the share and no more.
 ///
-/// Requests and answers of HTTP have up to six eighths of its share (see `http/ledger.rs`). What is read of a large body
-/// finds room beside them.
+/// Requests and answers of HTTP have up to six eighths of its share (see `limits/http_ledger.rs`).
+/// What is read of a large body finds room beside them.
 fn eighths(share: Share, bytes: usize) -> usize {
     match bytes {
         1025.. if share == Share::Http => 7,
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_charged_is_given_back() {
         let budget = budget();
-        let mut charge = Charge::none(&budget, Share::Unsettled);
+        let mut charge = PeerCharge::none(&budget, Share::Unsettled);
         assert_eq!(charge.set(3_000), Ok(()));
         assert_eq!(charge.set(1_000), Ok(()));
         assert_eq!(budget.used_of(Share::Unsettled), 1_000);
@@ -120,7 +120,7 @@ mod tests {
         // As many of each as find room, the largest first.
         for (bytes, filled) in [(8_192, 16), (4_096, 20), (2_048, 24), (1_024, 28), (512, 32)] {
             loop {
-                let mut charge = Charge::none(&budget, Share::Unsettled);
+                let mut charge = PeerCharge::none(&budget, Share::Unsettled);
                 if charge.set(bytes).is_err() {
                     break;
                 }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn one_that_grows_finds_less_and_less() {
         let budget = budget();
-        let mut charge = Charge::none(&budget, Share::Unsettled);
+        let mut charge = PeerCharge::none(&budget, Share::Unsettled);
         assert_eq!(charge.set(16 * 1024), Ok(()));
         assert_eq!(charge.set(16 * 1024 + 1), Err(NoRoom));
         let ours = charge.of_ours(8 * 1024).map(|ours| ours.bytes());
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_charge_moves_as_a_whole_or_not_at_all() {
         let budget = budget();
-        let mut charge = Charge::none(&budget, Share::Http);
+        let mut charge = PeerCharge::none(&budget, Share::Http);
         assert_eq!(charge.set(20 * 1024), Ok(()));
         assert_eq!(charge.move_to(Share::Unsettled), Err(NoRoom));
         assert_eq!(budget.used(), 20 * 1024);
