@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use weir_wire::{ErrorCode, v1};
@@ -14,7 +13,7 @@ use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::core::handle::{Handle, Refusal};
 use crate::core::rights::{Caller, CallerDevice};
 use crate::limits::rates::Sender;
-use crate::provisioning::activation::{self, Origin};
+use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
 
 /// What the front answers.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + Send + 'a>>;
@@ -48,17 +47,6 @@ pub(crate) trait Backend: Send + Sync {
 pub(crate) struct Validity {
     /// When it ends, if it does.
     pub(crate) ends_in: Option<Duration>,
-}
-
-/// A device was activated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Activated {
-    /// Its token from now on.
-    pub(crate) token: String,
-    /// When that ends, in milliseconds since 1970.
-    pub(crate) expires_at_ms: u64,
-    /// Where to connect.
-    pub(crate) gateways: Arc<[String]>,
 }
 
 /// Why something was not done.
@@ -206,8 +194,8 @@ impl Backend for Front {
                     retry_after: None,
                 });
             };
-            let activated = activator.activate(Origin::Datagram(source), serial, key).await;
-            activated.map(Activated::from).map_err(Refused::from)
+            let activated = activator.activate(RequestOrigin::Datagram(source), serial, key).await;
+            activated.map_err(Refused::from)
         })
     }
 
@@ -224,32 +212,22 @@ impl Backend for Front {
     }
 }
 
-impl From<activation::Activated> for Activated {
-    fn from(activated: activation::Activated) -> Self {
-        Self {
-            token: activated.token.as_str().to_owned(),
-            expires_at_ms: activated.expires_at,
-            gateways: activated.gateways,
-        }
-    }
-}
-
-impl From<activation::Refused> for Refused {
-    fn from(refused: activation::Refused) -> Self {
-        match refused {
-            activation::Refused::Field { field, detail } => Self {
+impl From<ActivationError> for Refused {
+    fn from(error: ActivationError) -> Self {
+        match error {
+            ActivationError::Field { field, detail } => Self {
                 code: ErrorCode::InvalidField.name(),
                 field,
                 message: detail,
                 retry_after: None,
             },
-            activation::Refused::Unauthorized => Self {
+            ActivationError::Unauthorized => Self {
                 code: Refused::UNAUTHORIZED,
                 field: "",
                 message: "serial number and key do not fit".to_owned(),
                 retry_after: None,
             },
-            activation::Refused::Limited(after) => Self {
+            ActivationError::Limited(after) => Self {
                 code: ErrorCode::RateLimited.name(),
                 field: "",
                 message: "too many attempts from this address have failed \
@@ -257,7 +235,7 @@ impl From<activation::Refused> for Refused {
                     .to_owned(),
                 retry_after: Some(after),
             },
-            activation::Refused::Unavailable(after) => Self::store_unavailable(after),
+            ActivationError::Unavailable(after) => Self::store_unavailable(after),
         }
     }
 }

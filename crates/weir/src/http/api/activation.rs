@@ -10,7 +10,7 @@ use crate::http::web::head::bearer_token;
 use crate::http::web::json::{Text, parse};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::{self, Reply};
-use crate::provisioning::activation::{Activated, Activator, Origin, Refused};
+use crate::provisioning::activation::{Activated, ActivationError, Activator, RequestOrigin};
 
 /// What a device shows.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -47,9 +47,9 @@ impl Api {
         let serial = wanted.serial.as_ref().ok_or_else(|| missing("devSn"))?;
         let key = wanted.key.as_ref().ok_or_else(|| missing("devKey"))?;
         let activated =
-            activator.activate(Origin::Connection(caller.peer), &serial.0, &key.0).await;
-        activated.map(answer).map_err(|refused| {
-            problem(refused, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
+            activator.activate(RequestOrigin::Connection(caller.peer), &serial.0, &key.0).await;
+        activated.map(answer).map_err(|error| {
+            problem(error, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
         })
     }
 
@@ -65,10 +65,11 @@ impl Api {
             return Err(Problem::unauthorized("Bearer realm=\"weir\"", detail));
         }
         // What is no bearer token is nobody's token.
-        let activated =
-            activator.refresh(Origin::Connection(caller.peer), token.unwrap_or_default()).await;
-        activated.map(answer).map_err(|refused| {
-            problem(refused, || {
+        let activated = activator
+            .refresh(RequestOrigin::Connection(caller.peer), token.unwrap_or_default())
+            .await;
+        activated.map(answer).map_err(|error| {
+            problem(error, || {
                 let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
                 Problem::unauthorized(challenge, "the token is not that of an activated device")
             })
@@ -100,11 +101,11 @@ fn answer(activated: Activated) -> Reply {
     reply
 }
 
-fn problem(refused: Refused, unauthorized: impl FnOnce() -> Problem) -> Problem {
-    match refused {
-        Refused::Field { field, detail } => Problem::field(field, detail),
-        Refused::Unauthorized => unauthorized(),
-        Refused::Limited(after) => {
+fn problem(error: ActivationError, unauthorized: impl FnOnce() -> Problem) -> Problem {
+    match error {
+        ActivationError::Field { field, detail } => Problem::field(field, detail),
+        ActivationError::Unauthorized => unauthorized(),
+        ActivationError::Limited(after) => {
             let detail = format!(
                 "too many attempts from this address have failed (activation.failures_per_source_per_minute); try again \
                  in {} s",
@@ -112,7 +113,7 @@ fn problem(refused: Refused, unauthorized: impl FnOnce() -> Problem) -> Problem 
             );
             Problem::retry(Kind::TooManyFailures, after, detail)
         }
-        Refused::Unavailable(after) => {
+        ActivationError::Unavailable(after) => {
             let detail = "what keeps devices and tokens does not answer; try again";
             Problem::retry(Kind::StoreUnavailable, after, detail)
         }

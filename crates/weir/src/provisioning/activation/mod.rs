@@ -50,9 +50,9 @@ struct Failures {
     of_datagrams: Sources,
 }
 
-/// Where an attempt comes from.
+/// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Origin {
+pub(crate) enum RequestOrigin {
     /// A connection. All whose address is not known are one source.
     Connection(Option<IpAddr>),
     /// A datagram, whose address may be forged.
@@ -70,9 +70,9 @@ pub(crate) struct Activated {
     pub(crate) gateways: Arc<[String]>,
 }
 
-/// No token is given.
+/// Why an activation or a refresh gives no token.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ActivationError {
     /// A field cannot be what it should.
     Field {
         /// Its name, as it was asked.
@@ -124,15 +124,15 @@ impl Activator {
     /// at again when its answer is there: beyond the failures that a source may have nobody learns whether he was right.
     pub(crate) async fn activate(
         &self,
-        origin: Origin,
+        origin: RequestOrigin,
         serial: &str,
         key: &str,
-    ) -> Result<Activated, Refused> {
+    ) -> Result<Activated, ActivationError> {
         let counts = &self.counters.activation;
         self.check_origin(origin)?;
         let impossible = |field, detail| {
             counts.count(ActivationOutcome::Invalid);
-            Refused::Field { field, detail }
+            ActivationError::Field { field, detail }
         };
         let serial = check_serial(serial).map_err(|detail| impossible("devSn", detail))?;
         check_key(key).map_err(|detail| impossible("devKey", detail))?;
@@ -152,7 +152,11 @@ impl Activator {
     }
 
     /// Gives a new token for one that is valid.
-    pub(crate) async fn refresh(&self, origin: Origin, token: &str) -> Result<Activated, Refused> {
+    pub(crate) async fn refresh(
+        &self,
+        origin: RequestOrigin,
+        token: &str,
+    ) -> Result<Activated, ActivationError> {
         self.check_origin(origin)?;
         let issued = match self.devices.secrets().token_hash(token) {
             Some(hash) => self.issue(Proof::Token(hash)).await?,
@@ -167,7 +171,10 @@ impl Activator {
     }
 
     /// Has the store issue a token; with it whether it is the device's first.
-    async fn issue(&self, proof: Proof) -> Result<Result<(Activated, bool), Refusal>, Refused> {
+    async fn issue(
+        &self,
+        proof: Proof,
+    ) -> Result<Result<(Activated, bool), Refusal>, ActivationError> {
         let (token, hash) =
             self.devices.secrets().new_token().map_err(|error| self.fail(&error))?;
         let now = unix_millis();
@@ -184,14 +191,14 @@ impl Activator {
         }))
     }
 
-    fn check_origin(&self, origin: Origin) -> Result<(), Refused> {
+    fn check_origin(&self, origin: RequestOrigin) -> Result<(), ActivationError> {
         let Some(failures) = &self.failures else { return Ok(()) };
         let (failures, source) = failures.of(origin);
         failures.wait(source, now()).map_or(Ok(()), |wait| Err(self.limited(wait)))
     }
 
     /// Counts a failure; what its source may know of it.
-    fn strike(&self, origin: Origin, refusal: Refusal) -> Refused {
+    fn strike(&self, origin: RequestOrigin, refusal: Refusal) -> ActivationError {
         let before = self.failures.as_ref().and_then(|failures| {
             let (failures, source) = failures.of(origin);
             failures.strike(source, now())
@@ -200,22 +207,22 @@ impl Activator {
             Some(wait) => self.limited(wait),
             None => {
                 self.counters.activation.count(ActivationOutcome::of(refusal));
-                Refused::Unauthorized
+                ActivationError::Unauthorized
             }
         }
     }
 
-    fn limited(&self, wait: Duration) -> Refused {
+    fn limited(&self, wait: Duration) -> ActivationError {
         self.counters.activation.count(ActivationOutcome::Limited);
-        Refused::Limited(wait)
+        ActivationError::Limited(wait)
     }
 
-    fn unavailable(&self, error: &Error) -> Refused {
+    fn unavailable(&self, error: &Error) -> ActivationError {
         match error {
             // It works as fast as it can, and says so by a metric.
             Error::Overloaded(_) => {
                 self.counters.activation.count(ActivationOutcome::Unavailable);
-                Refused::Unavailable(RETRY_AFTER)
+                ActivationError::Unavailable(RETRY_AFTER)
             }
             Error::Unavailable(_)
             | Error::TimedOut(_)
@@ -226,7 +233,7 @@ impl Activator {
     }
 
     /// Has the log told, but not for every request.
-    fn fail(&self, error: &dyn std::error::Error) -> Refused {
+    fn fail(&self, error: &dyn std::error::Error) -> ActivationError {
         self.counters.activation.count(ActivationOutcome::Unavailable);
         let (now, told) = (unix_time().as_secs(), self.told.load(Ordering::Relaxed));
         let is_due = now >= told.saturating_add(TELL_SECONDS);
@@ -234,18 +241,18 @@ impl Activator {
         if is_due && self.told.compare_exchange(told, now, order, order).is_ok() {
             tracing::error!(%error, "devices cannot be activated");
         }
-        Refused::Unavailable(RETRY_AFTER)
+        ActivationError::Unavailable(RETRY_AFTER)
     }
 }
 
 impl Failures {
-    fn of(&self, origin: Origin) -> (&Sources, Source) {
+    fn of(&self, origin: RequestOrigin) -> (&Sources, Source) {
         match origin {
-            Origin::Connection(addr) => {
+            RequestOrigin::Connection(addr) => {
                 let addr = addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
                 (&self.of_connections, Source::of(addr))
             }
-            Origin::Datagram(addr) => (&self.of_datagrams, Source::of(addr)),
+            RequestOrigin::Datagram(addr) => (&self.of_datagrams, Source::of(addr)),
         }
     }
 

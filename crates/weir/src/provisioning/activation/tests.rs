@@ -99,9 +99,14 @@ impl Stage {
         Stage { store, devices, counters, activator }
     }
 
-    async fn activate(&self, source: u8, serial: &str, key: &str) -> Result<Activated, Refused> {
+    async fn activate(
+        &self,
+        source: u8,
+        serial: &str,
+        key: &str,
+    ) -> Result<Activated, ActivationError> {
         let source = IpAddr::from([192, 0, 2, source]);
-        self.activator.activate(Origin::Connection(Some(source)), serial, key).await
+        self.activator.activate(RequestOrigin::Connection(Some(source)), serial, key).await
     }
 
     async fn holder(&self, token: &Token) -> Option<String> {
@@ -128,12 +133,16 @@ async fn a_key_gives_a_token_and_a_token_the_next_one() {
     assert!(ends_in <= millis(config.token_ttl) && ends_in > millis(config.token_ttl) - 60_000);
     let again = stage.activate(1, "add", "abc").await.unwrap();
     assert_eq!(stage.holder(&first.token).await, None, "without grace it has ended");
-    let refreshed =
-        stage.activator.refresh(Origin::Connection(None), again.token.as_str()).await.unwrap();
+    let refreshed = stage
+        .activator
+        .refresh(RequestOrigin::Connection(None), again.token.as_str())
+        .await
+        .unwrap();
     assert_eq!(refreshed.serial.as_str(), "add");
     assert_eq!(stage.holder(&refreshed.token).await.as_deref(), Some("add"));
-    let refused = stage.activator.refresh(Origin::Connection(None), again.token.as_str()).await;
-    assert_eq!(refused.unwrap_err(), Refused::Unauthorized);
+    let refused =
+        stage.activator.refresh(RequestOrigin::Connection(None), again.token.as_str()).await;
+    assert_eq!(refused.unwrap_err(), ActivationError::Unauthorized);
     use ActivationOutcome::{Again, First, InvalidToken, Refreshed};
     let counted = [First, Again, Refreshed, InvalidToken].map(|outcome| stage.counted(outcome));
     assert_eq!(counted, [1, 1, 1, 1]);
@@ -144,7 +153,7 @@ async fn what_is_wrong_shows_in_the_counters_alone() {
     let stage = Stage::new(&ActivationConfig::default()).await;
     for (serial, key) in [("nobody", "abc"), ("add", "abd"), ("gone", "abc"), ("gone", "x")] {
         let refused = stage.activate(1, serial, key).await.unwrap_err();
-        assert_eq!(refused, Refused::Unauthorized, "{serial}/{key}");
+        assert_eq!(refused, ActivationError::Unauthorized, "{serial}/{key}");
     }
     use ActivationOutcome::{Revoked, UnknownDevice, WrongKey};
     let counted = [UnknownDevice, WrongKey, Revoked].map(|outcome| stage.counted(outcome));
@@ -160,19 +169,22 @@ async fn who_guesses_is_held_up_and_nobody_else() {
     };
     let stage = Stage::new(&config).await;
     for _ in 0..3 {
-        assert_eq!(stage.activate(1, "add", "no").await.unwrap_err(), Refused::Unauthorized);
+        assert_eq!(
+            stage.activate(1, "add", "no").await.unwrap_err(),
+            ActivationError::Unauthorized
+        );
     }
     for key in ["no", "abc"] {
         let refused = stage.activate(1, "add", key).await.unwrap_err();
         assert!(
-            matches!(refused, Refused::Limited(after) if after > Duration::ZERO),
+            matches!(refused, ActivationError::Limited(after) if after > Duration::ZERO),
             "{refused:?}"
         );
     }
     let token = stage.activate(2, "add", "abc").await.unwrap().token;
-    let source = Origin::Connection(Some(IpAddr::from([192, 0, 2, 1])));
+    let source = RequestOrigin::Connection(Some(IpAddr::from([192, 0, 2, 1])));
     let refused = stage.activator.refresh(source, token.as_str()).await.unwrap_err();
-    assert!(matches!(refused, Refused::Limited(_)), "{refused:?}");
+    assert!(matches!(refused, ActivationError::Limited(_)), "{refused:?}");
     assert_eq!(stage.counted(ActivationOutcome::Limited), 3);
     assert_eq!(stage.counted(ActivationOutcome::WrongKey), 3);
     // Those who are right are never too many.
@@ -186,7 +198,10 @@ async fn without_the_limit_everybody_may_fail() {
     let config = ActivationConfig { failures_per_source_per_minute: 0, ..Default::default() };
     let stage = Stage::new(&config).await;
     for _ in 0..100 {
-        assert_eq!(stage.activate(1, "add", "no").await.unwrap_err(), Refused::Unauthorized);
+        assert_eq!(
+            stage.activate(1, "add", "no").await.unwrap_err(),
+            ActivationError::Unauthorized
+        );
     }
 }
 
@@ -204,11 +219,14 @@ async fn what_cannot_be_is_named_and_not_asked_for() {
         ("a", "\n", "devKey", "devKey has the control character '\\n'"),
     ] {
         let refused = stage.activate(1, serial, key).await.unwrap_err();
-        assert_eq!(refused, Refused::Field { field: at, detail: says.to_owned() });
+        assert_eq!(refused, ActivationError::Field { field: at, detail: says.to_owned() });
     }
-    let refused =
-        stage.activator.refresh(Origin::Connection(None), "no token at all").await.unwrap_err();
-    assert_eq!(refused, Refused::Unauthorized);
+    let refused = stage
+        .activator
+        .refresh(RequestOrigin::Connection(None), "no token at all")
+        .await
+        .unwrap_err();
+    assert_eq!(refused, ActivationError::Unauthorized);
     assert_eq!(stage.counted(ActivationOutcome::Invalid), 6);
 }
 
@@ -218,7 +236,7 @@ async fn a_store_that_is_gone_is_no_failure_of_the_device() {
     stage.store.is_gone.store(true, Ordering::Relaxed);
     for _ in 0..100 {
         let refused = stage.activate(1, "add", "abc").await.unwrap_err();
-        assert!(matches!(refused, Refused::Unavailable(_)), "{refused:?}");
+        assert!(matches!(refused, ActivationError::Unavailable(_)), "{refused:?}");
     }
     stage.store.is_gone.store(false, Ordering::Relaxed);
     stage.activate(1, "add", "abc").await.unwrap();
@@ -240,16 +258,20 @@ async fn a_crowd_of_guesses_learns_no_more_than_the_burst() {
         let activator = Arc::clone(&activator);
         guesses.spawn(async move {
             let key = if number == 50 { "abc".to_owned() } else { format!("guess-{number}") };
-            let origin = Origin::Datagram(IpAddr::from([192, 0, 2, 1]));
+            let origin = RequestOrigin::Datagram(IpAddr::from([192, 0, 2, 1]));
             activator.activate(origin, "add", &key).await
         });
     }
     let answers = guesses.join_all().await;
-    let count = |wanted: fn(&Refused) -> bool| {
+    let count = |wanted: fn(&ActivationError) -> bool| {
         answers.iter().filter(|answer| answer.as_ref().is_err_and(wanted)).count()
     };
-    assert_eq!(count(|refused| *refused == Refused::Unauthorized), 3);
-    assert_eq!(count(|refused| matches!(refused, Refused::Limited(_))), 97, "the right one too");
+    assert_eq!(count(|refused| *refused == ActivationError::Unauthorized), 3);
+    assert_eq!(
+        count(|refused| matches!(refused, ActivationError::Limited(_))),
+        97,
+        "the right one too"
+    );
     assert_eq!(counters.activation.of(ActivationOutcome::Limited), 97);
 }
 
@@ -258,11 +280,11 @@ async fn a_crowd_of_guesses_learns_no_more_than_the_burst() {
 async fn failures_of_datagrams_are_counted_apart() {
     let config = ActivationConfig { failures_per_source_burst: 3, ..Default::default() };
     let stage = Stage::new(&config).await;
-    let datagram = Origin::Datagram(IpAddr::from([192, 0, 2, 1]));
+    let datagram = RequestOrigin::Datagram(IpAddr::from([192, 0, 2, 1]));
     for _ in 0..10 {
         assert!(stage.activator.activate(datagram, "add", "no").await.is_err());
     }
     let refused = stage.activator.activate(datagram, "add", "abc").await.unwrap_err();
-    assert!(matches!(refused, Refused::Limited(_)), "{refused:?}");
+    assert!(matches!(refused, ActivationError::Limited(_)), "{refused:?}");
     stage.activate(1, "add", "abc").await.unwrap();
 }

@@ -10,7 +10,8 @@ use weir_wire::v1;
 
 use super::Reply;
 use crate::base::model::Accepted;
-use crate::udp::backend::{Activated, Backend, Refused, Validity};
+use crate::provisioning::activation::Activated;
+use crate::udp::backend::{Backend, Refused, Validity};
 use crate::udp::duplicates::Key;
 
 /// Jobs that are done.

@@ -292,8 +292,8 @@ impl Handler {
         let (answer, is_done) = match &outcome {
             Outcome::Activated(activated) => {
                 self.count(Count::Activations, 1);
-                let (token, gateways) = (&*activated.token, &*activated.gateways);
-                let expires_at_ms = activated.expires_at_ms;
+                let (token, gateways) = (activated.token.as_str(), &*activated.gateways);
+                let expires_at_ms = activated.expires_at;
                 (Answer::Activated { token, expires_at_ms, gateways }, true)
             }
             Outcome::Published(accepted) => {

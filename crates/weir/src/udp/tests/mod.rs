@@ -1,19 +1,22 @@
 //! Threads and sockets as they are, in front of a backend that does as it is told.
 
 use std::net::{IpAddr, UdpSocket};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use weir_store::{Secrets, Serial};
 use weir_wire::v1;
 
-use super::backend::{Activated, Answer, Refused, Validity};
+use super::backend::{Answer, Refused, Validity};
 use super::*;
 use crate::base::config::UdpConfig;
 use crate::base::model::Accepted;
 use crate::observe::counters::udp::Count;
+use crate::provisioning::activation::Activated;
 
 mod hostile;
 
@@ -22,6 +25,8 @@ struct Fake {
     gate: Semaphore,
     checks: AtomicU64,
     activations: AtomicU64,
+    /// Of the activations, in their order.
+    tokens: Mutex<Vec<String>>,
     publishes: AtomicU64,
 }
 
@@ -65,9 +70,12 @@ impl Backend for Fake {
             if serial == "later" && before == 0 {
                 return Err(Refused::busy("the store is not to be had"));
             }
+            let (token, _) = Secrets::new(&[1; 32]).new_token().unwrap();
+            self.tokens.lock().unwrap().push(token.as_str().to_owned());
             Ok(Activated {
-                token: format!("{before:022}"),
-                expires_at_ms: 1_767_225_600_000,
+                serial: Serial::new("add").unwrap(),
+                token,
+                expires_at: 1_767_225_600_000,
                 gateways: vec!["gate.example:7070".to_owned(); 3].into(),
             })
         })
@@ -96,6 +104,7 @@ impl Scene {
             gate: Semaphore::new(0),
             checks: AtomicU64::new(0),
             activations: AtomicU64::new(0),
+            tokens: Mutex::default(),
             publishes: AtomicU64::new(0),
         });
         let runtime = Runtime::new().unwrap();
@@ -235,7 +244,7 @@ fn an_activation_is_made_once_however_often_it_is_asked_for() {
     scene.wait_for(Count::Joined, 4);
     scene.backend.open();
     let first = client.hear_json();
-    let token = "0".repeat(22);
+    let token = scene.backend.tokens.lock().unwrap()[0].clone();
     assert_eq!(first["pt"], token);
     assert_eq!(first["expiresAt"], 1_767_225_600_000_u64);
     assert_eq!(client.ask(activate), first);
