@@ -33,8 +33,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::connection::linger::{Linger, SILENCE};
 use crate::http::web::body::is_passed_over;
-use crate::http::web::linger::Linger;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::Reply;
 use crate::{AcceptError, AdminConfig, Handle};
@@ -199,7 +199,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is refused comes whole up to sixteen times of what a body may be.
-const LINGER: Linger = Linger { bytes_max: 16 << 20, time: Duration::from_secs(10) };
+const LINGER: Linger =
+    Linger { bytes_max: 16 << 20, time: Duration::from_secs(10), silence: SILENCE };
 /// Ten attempts a second would fill the log.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 const ACCEPT_BACK_OFF: Duration = Duration::from_millis(100);

@@ -2,6 +2,7 @@
 
 pub(crate) mod dispatcher;
 pub(crate) mod farewell;
+pub(crate) mod linger;
 pub(crate) mod listener;
 pub(crate) mod opening;
 pub(crate) mod reports;

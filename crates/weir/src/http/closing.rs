@@ -6,21 +6,18 @@
 //! is read and thrown away for a while, within bounds of bytes and time.
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::connection::{HttpConnection, Order};
 use crate::base::config::HttpConfig;
-use crate::http::web::linger::{Linger, SILENCE};
+use crate::connection::linger::{Linger, SILENCE, TlsEnd, say_last};
 use crate::observe::counters::Counters;
 use crate::observe::counters::http::{Dialect, Discarded};
 use crate::tls::stream::Stream;
@@ -42,15 +39,12 @@ pub(super) type Cut = Box<dyn std::error::Error + Send + Sync>;
 /// (`heads_with_too_many_headers_are_refused_and_not_kept` in `tests/tests/http_memory/main.rs`).
 const DISCARD_BYTES: usize = 1536;
 
-/// For a peer that has no place here.
-pub(super) const SHORT: Linger = Linger { bytes_max: 256 * 1024, time: Duration::from_secs(1) };
-
 /// For a request that is refused: its body has as much time as one that is wanted.
 pub(super) fn linger_of(config: &HttpConfig) -> Linger {
-    Linger { bytes_max: config.discard_bytes_max, time: config.body_timeout }
+    Linger { bytes_max: config.discard_bytes_max, time: config.body_timeout, silence: SILENCE }
 }
 
-/// Says what is left to be said and closes. `linger`: the peer may still be sending.
+/// Sends the last bytes and closes. `linger`: the peer may still be sending.
 pub(super) async fn close(
     mut stream: Stream,
     last: &[u8],
@@ -60,28 +54,10 @@ pub(super) async fn close(
     if stream.is_plain() && last.is_empty() && linger.is_none() {
         return;
     }
-    let said = async {
-        if !last.is_empty() {
-            stream.write_all(last).await?;
-            stream.flush().await?;
-        }
-        // Some clients (Java's) take the end of our side of TLS for the end of both, and lose what was said before it.
-        if stream.is_plain() || linger.is_none() {
-            stream.shutdown().await?;
-        }
-        io::Result::Ok(())
-    };
-    // Whether it arrived or not, the socket is closed now.
-    if !matches!(timeout(SILENCE, said).await, Ok(Ok(()))) {
-        return;
+    let said = say_last(&mut stream, last, linger.as_ref(), TlsEnd::AfterSilence);
+    if let Some(discarded) = said.await {
+        counters.http.count_discarded(discarded);
     }
-    let Some(linger) = linger else { return };
-    let discarded = linger.discard(stream.socket()).await;
-    if discarded == Discarded::Silent && !stream.is_plain() {
-        let _ = timeout(SILENCE, stream.shutdown()).await;
-        linger.discard(stream.socket()).await;
-    }
-    counters.http.count_discarded(discarded);
 }
 
 /// Throws away the rest of a body over HTTP/2.

@@ -9,12 +9,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::arrival::PREFACE;
-use super::closing::{SHORT, close, linger_of, told_to_end};
+use super::closing::{close, linger_of, told_to_end};
 use super::connection::{HttpConnection, Order, Phase};
 use super::io_wrapper::IoWrapper;
 use super::service::Service;
 use super::upgrade::Taken;
 use crate::base::config::HttpConfig;
+use crate::connection::linger::SHORT;
 use crate::limits::admission::{Permit, Unsettled};
 use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;

@@ -12,14 +12,12 @@
 
 mod upgraded;
 
-use std::io::{self, ErrorKind, IoSlice, Write};
+use std::io::{self, IoSlice, Write};
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
 use weir_engine::tls::Alert;
@@ -39,9 +37,10 @@ use crate::base::mailboxes::credit;
 use crate::base::model::Spoken;
 use crate::base::peer_charge::PeerCharge;
 use crate::base::proxy::{self, NoHeader};
-use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
+use crate::base::read_buffer::ReadBuffer;
 use crate::base::workers::behind_the_others;
 use crate::connection::farewell::{Farewell, turn_away};
+use crate::connection::linger::{Linger, SHORT, TlsEnd, say_last};
 use crate::core::adoptions::{Offer, Pending};
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
@@ -480,39 +479,19 @@ fn agree_heartbeat(shared: &SharedState, wished_ms: u32) -> Duration {
     }
 }
 
-/// Sends `Goodbye`, where it can be read, and waits a moment for the peer's end, so that what the peer still sends does
-/// not turn our close into a reset that overtakes it.
+/// Sends `Goodbye`, where the peer can read it, and waits a moment for the peer's end.
 async fn say_goodbye(mut stream: Stream, last: &[u8], reason: CloseReason) {
-    let said = async {
-        if !stream.is_unsecured() && reason != CloseReason::TlsRecord {
-            stream.write_all(last).await?;
-        }
-        stream.shutdown().await?;
-        for _ in 0..DISCARDED_READS_MAX {
-            stream.socket().readable().await?;
-            if discard(stream.socket())? == 0 {
-                break;
-            }
-        }
-        io::Result::Ok(())
-    };
-    // Whether it arrived or not, the socket is closed now.
+    let is_readable = !stream.is_unsecured() && reason != CloseReason::TlsRecord;
+    let last = if is_readable { last } else { &[] };
+    let linger = Linger { time: LINGER_TIMEOUT, silence: LINGER_TIMEOUT, ..SHORT };
+    let said = say_last(&mut stream, last, Some(&linger), TlsEnd::AtOnce);
+    // With or without success, the socket is closed now.
     let _ = timeout(LINGER_TIMEOUT, said).await;
 }
 
-/// Reads and forgets; 0 at the end, otherwise at least 1.
-pub(crate) fn discard(stream: &TcpStream) -> io::Result<usize> {
-    let mut bytes = [0; READ_BYTES];
-    match stream.try_read(&mut bytes) {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(1),
-        read => read,
-    }
-}
-
-/// Together with the time-out: how much a refused peer may still send before it gets a reset.
-const DISCARDED_READS_MAX: usize = 64;
-/// Longer in tests: a slow machine does not take as long.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
+/// For the last bytes and the peer's end together. Longer in tests: a slow machine does not take as
+/// long.
+const LINGER_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(60) } else { SHORT.time };
 /// A mailbox that is full for this long belongs to a server that has more than it can do.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -16,9 +16,10 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Version};
 
 use super::Edge;
-use super::closing::{SHORT, close};
+use super::closing::close;
 use super::connection::HttpConnection;
 use crate::auth::{NoBearer, TokenOrigin};
+use crate::connection::linger::SHORT;
 use crate::connection::opening;
 use crate::http::web::head::bearer_token;
 use crate::http::web::problem::{Kind, Problem};

@@ -5,7 +5,6 @@
 pub(crate) mod body;
 pub(crate) mod head;
 pub(crate) mod json;
-pub(crate) mod linger;
 pub(crate) mod openapi;
 pub(crate) mod problem;
 pub(crate) mod publish;
