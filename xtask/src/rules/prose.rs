@@ -6,13 +6,13 @@ use super::{File, Finding};
 const LINE_MAX: usize = 100;
 
 /// Lines that are longer. On its way to 0.
-const LONG_LINES_MAX: usize = 267;
+const LONG_LINES_MAX: usize = 112;
 
 /// Written by a program.
 const GENERATED: [&str; 1] = ["docs/configuration.md"];
 
-/// Words that a document may have. On its way to 3,000.
-const WORDS_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 7_819)];
+/// Words that a document may have.
+const WORDS_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 3_000)];
 
 /// Applies the rules.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
