@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `registry` knows all connections and ends those that are silent for too long, `connection` is what is known of one,
-//! `io_wrapper` sees its bytes go by, `ledger` charges its requests and answers to the byte budget, `leaving` watches
-//! the progress of answers over HTTP/2, `piece` is a piece of one, `table` counts what header tables keep, and `threads`
-//! says where all of this runs. What the public API answers is in `api`.
+//! `io_wrapper` sees its bytes go by, `leaving` watches the progress of answers over HTTP/2, `piece` is a piece of one,
+//! `table` counts what header tables keep, and `threads` says where all of this runs. The accounts of requests and answers
+//! are in `limits::http_ledger`. What the public API answers is in `api`.
 
 mod api;
 mod arrival;
