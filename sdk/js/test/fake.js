@@ -128,7 +128,8 @@ class Stream {
     this.headers = request.headers;
     this.url = new URL(request.url, 'http://fake');
     this.response = response;
-    this.closed = once(response, 'close');
+    // `once` would fail where the client resets the connection.
+    this.closed = new Promise((resolve) => response.on('close', resolve));
   }
 
   say(event, data) {
@@ -156,7 +157,8 @@ class Peer {
   constructor(request, socket) {
     this.headers = request.headers;
     this.#socket = socket;
-    this.closed = once(socket, 'close');
+    // `once` would fail where the client resets the connection.
+    this.closed = new Promise((resolve) => socket.on('close', resolve));
     socket.on('data', (bytes) => this.#handleBytes(bytes));
   }
 
