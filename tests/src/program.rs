@@ -4,6 +4,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
@@ -29,7 +30,7 @@ pub struct Server {
     pub udp_v6: Option<SocketAddr>,
     /// Where the admin API is.
     pub admin: SocketAddr,
-    directory: TempDir,
+    directory: Arc<TempDir>,
 }
 
 /// Where it listens beside `tcp` and `admin`.
@@ -51,28 +52,28 @@ impl Server {
     /// The same, under a limit of open files.
     pub fn start_with_open_files(extra: &str, open_files_max: Option<u32>) -> Result<Server> {
         let before = open_files_max.map(|limit| format!("ulimit -n {limit}"));
-        Self::launch(|| Self::spawn(extra, before.as_deref(), Doors::default()))
+        Self::launch(|directory| Self::spawn(directory, extra, before.as_deref(), Doors::default()))
     }
 
     /// The same, under a limit of memory: an option of `ulimit` and so many KiB.
     pub fn start_with_memory(extra: &str, option: char, kib: u64) -> Result<Server> {
         let before = format!("ulimit -{option} {kib}");
-        Self::launch(|| Self::spawn(extra, Some(&before), Doors::default()))
+        Self::launch(|directory| Self::spawn(directory, extra, Some(&before), Doors::default()))
     }
 
     /// The same, speaking HTTP too, and not ended by the signal of a file that has become too large.
     pub fn start_with_limited_files(extra: &str) -> Result<Server> {
-        Self::launch(|| {
+        Self::launch(|directory| {
             let doors = Doors { http: Some(free_addr()?), ..Doors::default() };
-            Self::spawn(extra, Some("trap '' XFSZ"), doors)
+            Self::spawn(directory, extra, Some("trap '' XFSZ"), doors)
         })
     }
 
     /// The same with HTTP and TLS, where the files that it makes would be everybody's if it did not say otherwise.
     pub fn start_with_umask_0(extra: &str) -> Result<Server> {
-        Self::launch(|| {
+        Self::launch(|directory| {
             let (tls, http) = (Some(free_addr()?), Some(free_addr()?));
-            Self::spawn(extra, Some("umask 0"), Doors { tls, http, ..Doors::default() })
+            Self::spawn(directory, extra, Some("umask 0"), Doors { tls, http, ..Doors::default() })
         })
     }
 
@@ -85,58 +86,74 @@ impl Server {
 
     /// The same, listening with TLS too.
     pub fn start_with_tls(extra: &str) -> Result<Server> {
-        Self::launch(|| {
-            Self::spawn(extra, None, Doors { tls: Some(free_addr()?), ..Doors::default() })
+        Self::launch(|directory| {
+            Self::spawn(
+                directory,
+                extra,
+                None,
+                Doors { tls: Some(free_addr()?), ..Doors::default() },
+            )
         })
     }
 
     /// The same, speaking HTTP too.
     pub fn start_with_http(extra: &str) -> Result<Server> {
-        Self::launch(|| {
-            Self::spawn(extra, None, Doors { http: Some(free_addr()?), ..Doors::default() })
+        Self::launch(|directory| {
+            Self::spawn(
+                directory,
+                extra,
+                None,
+                Doors { http: Some(free_addr()?), ..Doors::default() },
+            )
         })
     }
 
     /// The same, over TLS too.
     pub fn start_with_https(extra: &str) -> Result<Server> {
-        Self::launch(|| {
+        Self::launch(|directory| {
             let (http, https) = (Some(free_addr()?), Some(free_addr()?));
-            Self::spawn(extra, None, Doors { http, https, ..Doors::default() })
+            Self::spawn(directory, extra, None, Doors { http, https, ..Doors::default() })
         })
     }
 
     /// The same, and devices may come with TLS as well.
     pub fn start_with_all_doors(extra: &str) -> Result<Server> {
-        Self::launch(|| {
+        Self::launch(|directory| {
             let (tls, http, https) = (Some(free_addr()?), Some(free_addr()?), Some(free_addr()?));
-            Self::spawn(extra, None, Doors { tls, http, https, ..Doors::default() })
+            Self::spawn(directory, extra, None, Doors { tls, http, https, ..Doors::default() })
         })
     }
 
     /// The same, speaking HTTP and answering datagrams.
     pub fn start_with_datagrams(extra: &str) -> Result<Server> {
-        Self::launch(|| {
+        Self::launch(|directory| {
             let (http, udp) = (Some(free_addr()?), Some(free_udp(Ipv4Addr::LOCALHOST.into())?));
             let udp_v6 = free_udp(Ipv6Addr::LOCALHOST.into()).ok();
-            Self::spawn(extra, None, Doors { http, udp, udp_v6, ..Doors::default() })
+            Self::spawn(directory, extra, None, Doors { http, udp, udp_v6, ..Doors::default() })
         })
     }
 
-    fn launch(spawn: impl Fn() -> Result<Server>) -> Result<Server> {
+    fn launch(spawn: impl Fn(&Arc<TempDir>) -> Result<Server>) -> Result<Server> {
+        // The database knows the key file of the first attempt: all attempts keep their files.
+        let directory = Arc::new(tempfile::tempdir()?);
         // A port that was free a moment ago may be taken: then another is tried.
         for _ in 0..5 {
-            let mut server = spawn()?;
+            let mut server = spawn(&directory)?;
             if server.wait_until_ready()? {
                 return Ok(server);
             }
         }
-        bail!("weir did not start: {}", spawn()?.complaint())
+        bail!("weir did not start: {}", spawn(&directory)?.complaint())
     }
 
     /// `before` is what a shell does before it becomes the program.
-    fn spawn(extra: &str, before: Option<&str>, doors: Doors) -> Result<Server> {
+    fn spawn(
+        directory: &Arc<TempDir>,
+        extra: &str,
+        before: Option<&str>,
+        doors: Doors,
+    ) -> Result<Server> {
         let Doors { tls, http, https, udp, udp_v6 } = doors;
-        let directory = tempfile::tempdir()?;
         let (tcp, admin) = (free_addr()?, free_addr()?);
         let path = directory.path().join("weir.toml");
         let list =
@@ -156,7 +173,8 @@ impl Server {
                  {with_tls}{extra}{store}"
             ),
         )?;
-        let child = Self::run(&directory, before, &[])?;
+        let child = Self::run(directory, before, &[])?;
+        let directory = Arc::clone(directory);
         Ok(Server { child, tcp, tls, http, https, udp, udp_v6, admin, directory })
     }
 
