@@ -5,9 +5,6 @@ use super::{File, Finding};
 /// Characters of a line.
 const LINE_MAX: usize = 100;
 
-/// Lines that are longer. On its way to 0.
-const LONG_LINES_MAX: usize = 112;
-
 /// Written by a program.
 const GENERATED: [&str; 1] = ["docs/configuration.md"];
 
@@ -16,26 +13,20 @@ const WORDS_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 3_000)];
 
 /// Applies the rules.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
-    let mut findings = long_lines(files, LONG_LINES_MAX);
+    let mut findings = long_lines(files);
     findings.extend(too_many_words(files, WORDS_MAX));
     findings
 }
 
-/// The documents with long lines, if there are more such lines than that.
-fn long_lines(files: &[File], max: usize) -> Vec<Finding> {
+/// Every long line of our documents.
+fn long_lines(files: &[File]) -> Vec<Finding> {
+    let is_ours = |file: &&File| file.path.ends_with(".md") && !GENERATED.contains(&&*file.path);
     let mut findings = Vec::new();
-    let mut count = 0;
-    let is_ours = |path: &str| path.ends_with(".md") && !GENERATED.contains(&path);
-    for file in files.iter().filter(|file| is_ours(&file.path)) {
-        let long = long_lines_of(file);
-        if let Some(first) = long.first() {
-            let text = format!("{} lines above {LINE_MAX} characters: wrap them", long.len());
-            findings.push(file.finding(*first, text));
-        }
-        count += long.len();
+    for file in files.iter().filter(is_ours) {
+        let text = || format!("above {LINE_MAX} characters: wrap it");
+        findings.extend(long_lines_of(file).into_iter().map(|line| file.finding(line, text())));
     }
-    println!("long lines of prose: {count}, at most {max}");
-    if count > max { findings } else { Vec::new() }
+    findings
 }
 
 /// Numbers of the long lines outside tables and blocks of code.
@@ -94,15 +85,15 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_counted_in_documents() {
+    fn each_long_line_of_our_documents_is_named() {
         let long = "a ".repeat(51);
         let texts = [("a.md", 2), ("b.md", 1), ("docs/configuration.md", 4), ("c.rs", 4)];
         let file = |(path, lines)| File::new(path, &format!("{long}\n").repeat(lines));
         let files = texts.map(file);
-        assert_eq!(long_lines(&files, 3), []);
-        let places: Vec<String> =
-            long_lines(&files, 2).into_iter().map(|found| found.place).collect();
-        assert_eq!(places, ["a.md", "b.md"]);
+        let found = long_lines(&files).into_iter().map(|found| (found.place, found.line));
+        let expected = [("a.md", 1), ("a.md", 2), ("b.md", 1)];
+        let expected = expected.map(|(place, line)| (place.to_owned(), Some(line)));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]
