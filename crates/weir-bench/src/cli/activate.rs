@@ -6,7 +6,6 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::common::{RunArgs, TargetArgs, rate};
-use super::tls::TlsArgs;
 use crate::process::Pin;
 use crate::stages::Stages;
 
@@ -135,19 +134,7 @@ impl StoreArgs {
 impl ActivateArgs {
     /// What is started.
     pub(crate) fn target(&self) -> TargetArgs {
-        TargetArgs {
-            spawn: Some(self.spawn.clone()),
-            addr: None,
-            http: None,
-            admin: None,
-            pid: None,
-            admin_token: None,
-            token: None,
-            config_extra: self.config_extra.clone(),
-            budget_bytes: None,
-            stall_timeout: None,
-            tls: TlsArgs::none(),
-        }
+        TargetArgs::started(&self.spawn, self.config_extra.as_deref())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Options of several scenarios, and parsers of their values.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -67,6 +67,25 @@ pub(crate) struct TargetArgs {
     pub(crate) stall_timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+}
+
+impl TargetArgs {
+    /// A program that is started without TLS, with the defaults.
+    pub(super) fn started(program: &Path, config_extra: Option<&Path>) -> TargetArgs {
+        TargetArgs {
+            spawn: Some(program.to_owned()),
+            addr: None,
+            http: None,
+            admin: None,
+            pid: None,
+            admin_token: None,
+            token: None,
+            config_extra: config_extra.map(Path::to_owned),
+            budget_bytes: None,
+            stall_timeout: None,
+            tls: TlsArgs::none(),
+        }
+    }
 }
 
 /// A time such as 10s, 500ms or 15m.

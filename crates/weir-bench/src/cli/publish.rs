@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{RunArgs, TargetArgs, rate, size};
-use super::tls::TlsArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct PublishArgs {
@@ -37,18 +36,6 @@ pub(crate) struct PublishArgs {
 impl PublishArgs {
     /// What is started.
     pub(crate) fn target(&self) -> TargetArgs {
-        TargetArgs {
-            spawn: Some(self.spawn.clone()),
-            addr: None,
-            http: None,
-            admin: None,
-            pid: None,
-            admin_token: None,
-            token: None,
-            config_extra: self.config_extra.clone(),
-            budget_bytes: None,
-            stall_timeout: None,
-            tls: TlsArgs::none(),
-        }
+        TargetArgs::started(&self.spawn, self.config_extra.as_deref())
     }
 }
