@@ -134,7 +134,7 @@ impl SharedState {
         Ok(accepted)
     }
 
-    /// `permit` looks at the topic and its class before anything else happens.
+    /// `permit` is asked for a topic only: it looks at the topic's name and class before anything else happens.
     fn route<E: From<PublishError>>(
         &self,
         publication: &Publication<'_>,
