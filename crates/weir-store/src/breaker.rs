@@ -1,9 +1,10 @@
-//! Spares what is down, and those who would wait for it: a circuit breaker, and a store behind one.
+//! A circuit breaker, and a store behind one. It spares a failing service, and the callers who
+//! would wait for it.
 //!
 //! ```text
 //!             failures in a row                 pause over
 //!   Closed ───────────────────────► Open ◄──────────────────► Probing
-//!     ▲                               refuses     failed, and      │  one is let through
+//!     ▲                               refuses     failed, and      │  one passes
 //!     └───────────────────────────────────────── twice as long ────┘  succeeded
 //! ```
 
@@ -19,15 +20,15 @@ use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
 
-/// When a circuit opens, and for how long.
+/// The conditions under which a circuit opens, and for how long.
 #[derive(Debug, Clone)]
 pub struct BreakerLimits {
-    /// So many failures in a row open it.
+    /// This many failures in a row open it.
     pub failures_max: u32,
-    /// How long it stays open at first; twice as long after each probe that fails. Up to a quarter is taken off by
-    /// chance, so that many gateways do not come back in one moment.
+    /// How long it stays open at first. Each failed probe doubles the time. A random part of up to
+    /// a quarter is taken off, so that many gateways do not come back at the same moment.
     pub pause_min: Duration,
-    /// The longest it stays open before it probes again.
+    /// The longest time that it stays open before it probes again.
     pub pause_max: Duration,
 }
 
@@ -41,38 +42,38 @@ impl Default for BreakerLimits {
     }
 }
 
-/// What a circuit is like.
+/// The state of a circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Circuit {
-    /// All is let through.
+    /// All requests pass.
     #[default]
     Closed,
-    /// Nothing is.
+    /// No request passes.
     Open,
-    /// One is, to see.
+    /// One request passes, as a probe.
     Probing,
 }
 
-/// What a circuit breaker has seen so far.
+/// The counts of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BreakerCounts {
-    /// What it is like now.
+    /// Its state now.
     pub circuit: Circuit,
-    /// How often it opened, after probes included.
+    /// How often it opened, including after failed probes.
     pub opened: u64,
-    /// What it let through and succeeded.
+    /// Requests that passed and succeeded.
     pub succeeded: u64,
-    /// What it let through and failed.
+    /// Requests that passed and failed.
     pub failed: u64,
-    /// What it refused.
+    /// Requests that it refused.
     pub refused: u64,
 }
 
 /// A circuit breaker.
 ///
-/// Its changes are logged, once each.
+/// It logs each change of its state once.
 pub struct Breaker {
-    /// What is behind it, as logs say it.
+    /// The name in logs of the service behind it.
     name: &'static str,
     limits: BreakerLimits,
     state: Mutex<State>,
@@ -85,12 +86,12 @@ pub struct Breaker {
 #[derive(Clone, Copy)]
 enum State {
     Closed {
-        /// In a row.
+        /// Failures in a row.
         failures: u32,
     },
     Open {
         until: Instant,
-        /// Without what chance took off.
+        /// The pause without the random part.
         pause: Duration,
     },
     Probing {
@@ -99,7 +100,7 @@ enum State {
 }
 
 impl Breaker {
-    /// A closed one.
+    /// A breaker in the closed state.
     pub fn new(name: &'static str, limits: &BreakerLimits) -> Breaker {
         Breaker {
             name,
@@ -112,11 +113,12 @@ impl Breaker {
         }
     }
 
-    /// Runs what it lets through.
+    /// Runs a call if the circuit lets it pass.
     ///
     /// # Errors
-    /// Those of `call`; [`Error::Unavailable`] at once while it is open. Of the errors only [`Error::Unavailable`] and
-    /// [`Error::TimedOut`] are failures: who refuses for another reason is there.
+    /// Those of `call`; [`Error::Unavailable`] at once while the circuit is open. Of the errors
+    /// only [`Error::Unavailable`] and [`Error::TimedOut`] are failures: a service that refuses for
+    /// another reason is up.
     pub async fn run<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let mut pass = self.admit()?;
         let result = call.await;
@@ -132,7 +134,7 @@ impl Breaker {
         result
     }
 
-    /// What it has seen so far.
+    /// Its counts so far.
     pub fn counts(&self) -> BreakerCounts {
         let circuit = match *self.lock() {
             State::Closed { .. } => Circuit::Closed,
@@ -155,7 +157,7 @@ impl Breaker {
             State::Closed { .. } => false,
             State::Open { until, pause } if until <= Instant::now() => {
                 *state = State::Probing { pause };
-                tracing::debug!(what = self.name, "circuit half-open: one request is let through");
+                tracing::debug!(what = self.name, "circuit half-open: one request passes");
                 true
             }
             State::Open { .. } | State::Probing { .. } => {
@@ -166,7 +168,8 @@ impl Breaker {
         Ok(Pass { breaker: self, is_probe, is_decided: false })
     }
 
-    /// Takes note of how something ended. What began before the circuit opened says nothing about now.
+    /// Notes how a request ended. A request that began before the circuit opened says nothing about
+    /// now.
     fn settle(&self, is_probe: bool, failure: Option<&Error>) {
         let count = if failure.is_some() { &self.failed } else { &self.succeeded };
         count.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +188,7 @@ impl Breaker {
             }
             (State::Probing { .. }, None) if is_probe => {
                 *state = State::Closed { failures: 0 };
-                tracing::info!(what = self.name, "circuit closed: it answers again");
+                tracing::info!(what = self.name, "circuit closed: requests succeed again");
             }
             (State::Probing { .. } | State::Open { .. }, _) => {}
         }
@@ -197,7 +200,7 @@ impl Breaker {
         let until = Instant::now() + pause.mul_f64(1.0 - taken_off);
         *state = State::Open { until, pause };
         let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-        tracing::warn!(what = self.name, pause_ms, %error, "circuit open: it is left alone");
+        tracing::warn!(what = self.name, pause_ms, %error, "circuit open: requests are refused");
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -205,7 +208,7 @@ impl Breaker {
     }
 }
 
-/// Something that was let through.
+/// A request that passed.
 struct Pass<'a> {
     breaker: &'a Breaker,
     is_probe: bool,
@@ -213,7 +216,7 @@ struct Pass<'a> {
 }
 
 impl Drop for Pass<'_> {
-    /// A probe that was broken off has shown nothing: the next one probes.
+    /// A probe that was broken off has shown nothing. The next request becomes the probe.
     fn drop(&mut self) {
         if self.is_probe && !self.is_decided {
             let mut state = self.breaker.lock();
@@ -231,13 +234,13 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Puts a breaker before a store.
+    /// Puts a circuit breaker in front of a store.
     pub fn new(store: Arc<dyn Store>, limits: &BreakerLimits) -> Guarded {
         let breaker = Arc::new(Breaker::new(store.name(), limits));
         Guarded { store, breaker }
     }
 
-    /// Its breaker.
+    /// Its circuit breaker.
     pub fn breaker(&self) -> &Arc<Breaker> {
         &self.breaker
     }
@@ -332,7 +335,7 @@ mod tests {
         breaker
     }
 
-    /// The pause of an open circuit, and ends it.
+    /// Returns the pause of an open circuit, and ends the pause.
     fn end_pause(breaker: &Breaker) -> Duration {
         let mut state = breaker.lock();
         let State::Open { until, pause } = *state else {
@@ -396,7 +399,7 @@ mod tests {
             let pass = breaker.admit().expect("the probe");
             assert_eq!(breaker.counts().circuit, Circuit::Probing);
             assert_eq!(run(&breaker, Ok(())).await, refused());
-            // What began earlier ends now: it decides nothing.
+            // An earlier request ends now. It decides nothing.
             breaker.settle(false, None);
             assert_eq!(breaker.counts().circuit, Circuit::Probing);
             drop(pass);

@@ -1,6 +1,7 @@
-//! Devices and their tokens: the contract of Weir's stores, the stores, and what stands before them.
+//! Devices and their tokens: the contract of Weir's stores, the stores, and the layers in front of
+//! them.
 //!
-//! Every method of a [`Store`] takes a batch, because round trips and commits are what costs.
+//! Every method of a [`Store`] takes a batch, because round trips and commits are expensive.
 //!
 //! Begin with `contract` (what every store promises), then read `embedded` (the store in a file).
 //!

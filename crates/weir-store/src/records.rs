@@ -1,4 +1,4 @@
-//! What a store keeps and what it is asked.
+//! The records of a store, and the requests to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,197 +8,199 @@ use subtle::ConstantTimeEq as _;
 /// Milliseconds since 1970, UTC.
 pub type Millis = u64;
 
-/// A serial number: the name of a device for life, and the device id that it connects with.
+/// A serial number: the name of a device for life. The device connects with it as its device id.
 ///
 /// Shape: UTF-8, 1 to 128 bytes, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Serial(Box<str>);
 
-/// Why a serial number is none.
+/// Why a text is no serial number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SerialError {
-    /// Nothing is in it.
+    /// The text is empty.
     #[error("is empty")]
     Empty,
-    /// It is too long.
+    /// The text is too long.
     #[error("has {0} bytes; at most {max} are allowed", max = Serial::BYTES_MAX)]
     TooLong(usize),
-    /// It has a control character, NUL among them.
+    /// The text has a control character, for example NUL.
     #[error("has the control character {0:?}")]
     Control(char),
 }
 
-/// The keyed hash of a device's key or of a token: all that a store ever learns of either.
+/// The keyed hash of a device key or of a token. A store never learns more of either.
 ///
-/// `==` takes the same time wherever two differ.
+/// `==` takes the same time wherever two hashes differ.
 #[derive(Clone, Copy)]
 pub struct Hash(pub [u8; 32]);
 
-/// What has become of a device.
+/// The state of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Imported, not activated yet.
     New,
-    /// Activated: it has been given a token, which may have ended since.
+    /// Activated: the device got a token, which may have ended since.
     Active,
-    /// Shut out: no token of it is valid, and its key is good for nothing.
+    /// Revoked: none of its tokens is valid, and its key is refused.
     Revoked,
 }
 
 /// A device as it is stored.
 ///
-/// This record alone says which tokens are valid; the record of a token only leads to it.
+/// Only this record says which tokens are valid. The record of a token merely leads to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
-    /// Its name.
+    /// Its serial number.
     pub serial: Serial,
     /// Hash of its key.
     pub key: Hash,
-    /// What has become of it.
+    /// Its state.
     pub state: State,
-    /// What else was imported with it, by name.
+    /// Labels that were imported with it, by name.
     pub labels: BTreeMap<String, String>,
     /// When it was imported first.
     pub created: Millis,
     /// When it was activated first.
     pub activated: Option<Millis>,
-    /// When it connected last, as far as that has been written.
+    /// When it connected last, as far as the store has been told.
     pub seen: Option<Millis>,
-    /// Counts what changed which tokens are valid: issues, revocations, changes of the key. Never falls.
+    /// Counts the changes to its valid tokens: issues, revocations, changes of the key. Never
+    /// falls.
     pub generation: u64,
-    /// Hash of the token issued last, and when it ends.
+    /// Hash of the token issued last, and the token's end.
     pub token: Option<(Hash, Millis)>,
-    /// The token before it, for the time of grace.
+    /// The previous token, during its grace.
     pub previous: Option<Previous>,
 }
 
-/// A token that has been replaced and is valid a little longer.
+/// A token that was replaced and is still valid during its grace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Previous {
     /// Its hash.
     pub token: Hash,
-    /// Valid before this: its own end or that of the time of grace, whichever comes first.
+    /// Valid before this time: the token's own end or the end of its grace, whichever comes first.
     pub until: Millis,
 }
 
 /// A device to be imported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceEntry {
-    /// Its name.
+    /// Its serial number.
     pub serial: Serial,
     /// Hash of its key.
     pub key: Hash,
-    /// What else is known of it.
+    /// Its labels, by name.
     pub labels: BTreeMap<String, String>,
 }
 
-/// What an import did with one device.
+/// The effect of an import on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// It was not known.
+    /// The device was unknown.
     Added,
-    /// It was known like this.
+    /// The device was known with the same key and labels.
     Unchanged,
     /// Its labels were replaced.
     Relabelled,
-    /// Its key was replaced, and its labels: it is [`State::New`] again, and its tokens are not valid any more.
+    /// Its key and its labels were replaced. It is [`State::New`] again, and its tokens are no
+    /// longer valid.
     Rekeyed,
 }
 
-/// Wants a new token.
+/// A request for a new token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Issue {
-    /// Why it may have one.
+    /// The reason why the device may have it.
     pub proof: Proof,
-    /// Hash of the new token, which nobody has ever used.
+    /// Hash of the new token, which no device has used before.
     pub token: Hash,
-    /// The time at which this is asked.
+    /// The time of the request.
     pub now: Millis,
-    /// When the new token ends.
+    /// The end of the new token.
     pub expires: Millis,
-    /// When the one before it ends at the latest.
+    /// The latest end of the token that it replaces.
     pub grace_until: Millis,
 }
 
-/// Why somebody may have a token.
+/// The reason why a device may have a token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Proof {
-    /// He knows the device's key: activation.
+    /// The device knows its device key: activation.
     Key {
         /// The device.
         serial: Serial,
-        /// Hash of the key that was shown.
+        /// Hash of the key in the request.
         key: Hash,
     },
-    /// He has a valid token: refresh. A token in its time of grace will do.
+    /// The device has a valid token: refresh. A token in its grace will do.
     Token(Hash),
 }
 
-/// A token is valid from now on.
+/// A token that is valid from now on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Issued {
-    /// Whose it is.
+    /// The device that it belongs to.
     pub serial: Serial,
     /// [`Device::generation`] with this token.
     pub generation: u64,
-    /// Whether it is the first one of this device.
+    /// Whether it is the first token of this device.
     pub is_first: bool,
 }
 
-/// A token is not issued. Which of the reasons it was is for nobody but the operator's counters.
+/// Why a token is not issued. Only the operator's counters tell the reasons apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such device.
     UnknownDevice,
-    /// The key is another.
+    /// The key does not match.
     WrongKey,
-    /// The device is shut out.
+    /// The device is revoked.
     Revoked,
-    /// The token shown is not valid.
+    /// The token in the request is not valid.
     InvalidToken,
 }
 
-/// Who holds a valid token.
+/// The holder of a valid token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
     /// The device.
     pub serial: Serial,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// [`Device::generation`] when this was read.
+    /// [`Device::generation`] at the time of reading.
     pub generation: u64,
-    /// When the token ends.
+    /// The end of the token.
     pub expires: Millis,
 }
 
-/// What a revocation found.
+/// The result of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revoked {
-    /// It is shut out from now on.
+    /// The device is revoked from now on.
     Now,
-    /// It was already.
+    /// The device was revoked already.
     Before,
     /// There is no such device.
     Unknown,
 }
 
-/// Which devices to list: in the order of the bytes of their serials.
+/// A page of the list of devices, which is in the order of the bytes of their serial numbers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Page {
-    /// Begin behind this one.
+    /// The page begins after this serial number.
     pub after: Option<Serial>,
-    /// At most so many; 1 to 10,000.
+    /// The most devices on the page; 1 to 10,000.
     pub limit: usize,
 }
 
 impl Serial {
-    /// Bytes of the longest one.
+    /// Bytes of the longest serial number.
     pub const BYTES_MAX: usize = 128;
 
-    /// Takes text that is one.
+    /// Takes a text that is a serial number.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Says what is wrong with the text.
     pub fn new(text: &str) -> Result<Serial, SerialError> {
         if text.is_empty() {
             return Err(SerialError::Empty);
@@ -212,7 +214,7 @@ impl Serial {
         }
     }
 
-    /// As text.
+    /// The serial number as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -234,20 +236,20 @@ impl Eq for Hash {}
 
 impl std::hash::Hash for Hash {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // It is uniform as it is.
+        // The hash is uniform already.
         state.write(&self.0[..8]);
     }
 }
 
 impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Enough to tell two apart in a log.
+        // Enough to tell two hashes apart in a log.
         write!(f, "{:02x}{:02x}{:02x}{:02x}…", self.0[0], self.0[1], self.0[2], self.0[3])
     }
 }
 
 impl Device {
-    /// What an import makes of a device that is not known.
+    /// The record of a newly imported device.
     pub fn new(entry: DeviceEntry, now: Millis) -> Device {
         Device {
             serial: entry.serial,
@@ -263,7 +265,7 @@ impl Device {
         }
     }
 
-    /// Whether a token is valid at a time, and until when.
+    /// The end of a token if it is valid at this time; `None` if it is not.
     pub fn admits(&self, token: &Hash, now: Millis) -> Option<Millis> {
         if self.state != State::Active {
             return None;
@@ -273,7 +275,8 @@ impl Device {
         current.or(previous.map(|previous| previous.until)).filter(|end| now < *end)
     }
 
-    /// What an issue makes of it; the caller has it stored if it is still of this generation.
+    /// The record after an issue. The caller stores it only if the stored record still has this
+    /// generation.
     ///
     /// # Errors
     /// The proof does not hold.
@@ -300,7 +303,7 @@ impl Device {
         })
     }
 
-    /// What an import makes of it.
+    /// The record after an import.
     pub fn put(&self, entry: &DeviceEntry) -> (Put, Device) {
         let labels = entry.labels.clone();
         if entry.key != self.key {
@@ -319,7 +322,7 @@ impl Device {
         (put, Device { labels, ..self.clone() })
     }
 
-    /// What a revocation makes of it.
+    /// The record after a revocation.
     pub fn revoke(&self) -> (Revoked, Device) {
         if self.state == State::Revoked {
             return (Revoked::Before, self.clone());

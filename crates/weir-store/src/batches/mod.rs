@@ -1,4 +1,5 @@
-//! Gathers what concurrent requests ask of a store, since round trips and commits are what cost.
+//! Gathers concurrent requests to a store into batches, because round trips and commits are
+//! expensive.
 //!
 //! ```text
 //!  ask ──► queue ──(count or time, and a free place among those on their way)──► batch ──► store
@@ -6,8 +7,8 @@
 //!            └── held: its device is in a batch that is on its way ◄──┘
 //! ```
 //!
-//! Issues, checks and states have a queue each. Nothing runs while nothing is asked: a batch is a task that ends with
-//! the store's answer, and starts those that it kept waiting.
+//! Issues, checks and states have a queue each. Nothing runs without requests: a batch is a task
+//! that ends with the store's answer, and starts the batches that waited for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +21,23 @@ mod queue;
 pub use queue::QueueCounts;
 use queue::{Queue, Sent};
 
-/// How a store is asked in batches.
+/// How requests to a store are gathered into batches.
 #[derive(Debug, Clone)]
 pub struct BatchLimits {
-    /// Items of each kind that may wait: who comes then is told [`Error::Overloaded`] at once.
+    /// The largest number of waiting items of each kind. A further item fails with
+    /// [`Error::Overloaded`] at once.
     pub queue_max: usize,
-    /// Items of the largest batch, at most [`crate::BATCH_MAX`]; with 1 each request goes by itself.
+    /// Items of the largest batch, at most [`crate::BATCH_MAX`]. With 1 each request goes by
+    /// itself.
     pub batch_max: usize,
-    /// How long the first item waits for others to come; with zero it goes at once, and only what comes while no batch
-    /// may leave is gathered.
+    /// How long the first item waits for others. With zero it goes at once; then a batch gathers
+    /// only items that come while no batch may leave.
     pub batch_wait: Duration,
-    /// Batches of each kind on their way at the same time: 1 for a store with one writer, which loses
-    /// by more, several for one whose answer is a round trip away.
+    /// Batches of each kind on their way at the same time. 1 for a store with one writer, which
+    /// becomes slower with more; several for a store whose answer is a round trip away.
     pub in_flight_max: usize,
-    /// How long an item may take, waiting included: then it is answered with [`Error::TimedOut`].
+    /// The time limit of an item, waiting included. After it the item fails with
+    /// [`Error::TimedOut`].
     pub timeout: Duration,
 }
 
@@ -49,7 +53,7 @@ impl Default for BatchLimits {
     }
 }
 
-/// What has been asked in batches so far.
+/// The counts of all queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Of [`Batches::issue`].
@@ -60,9 +64,9 @@ pub struct BatchCounts {
     pub states: QueueCounts,
 }
 
-/// A store that is asked for one thing at a time and answers in batches.
+/// A store that takes one item at a time and carries out batches.
 ///
-/// Everything else is asked of [`Batches::store`] itself.
+/// For all other methods use [`Batches::store`] directly.
 pub struct Batches {
     store: Arc<dyn Store>,
     issues: Arc<Queue<Issues>>,
@@ -71,58 +75,60 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Puts batches before a store.
+    /// Puts batches in front of a store.
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits) -> Batches {
         let issues = Queue::new(Issues(Arc::clone(&store)), limits);
         let checks = Queue::new(Checks(Arc::clone(&store)), limits);
-        // A connection waits for it that needed nobody before. A crowd gathers while a batch is on its way.
+        // A connection that needed no request until now waits for the answer. Items still gather
+        // while a batch is on its way.
         let at_once = BatchLimits { batch_wait: Duration::ZERO, ..limits.clone() };
         let states = Queue::new(States(Arc::clone(&store)), &at_once);
         Batches { store, issues, checks, states }
     }
 
-    /// The store behind it.
+    /// The store behind the batches.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// [`Store::issue`] for one.
+    /// [`Store::issue`] for one item.
     ///
-    /// Two for one device are never on their way in two batches, so that they do not work against each other, and the one
-    /// asked first comes first. What counts for that is what the proof names: one with the key and one with a token are
-    /// not known to be of one device, and the store sorts them out.
+    /// Two items for one device are never on their way in two batches, so that they do not
+    /// conflict, and the first request is carried out first. The proof decides which items belong
+    /// together. One item with a key and one with a token do not show that they concern one device;
+    /// the store puts them in order.
     ///
     /// # Errors
-    /// Those of the store; [`Error::Overloaded`] at once where too many wait; [`Error::TimedOut`] at the end of its time,
-    /// after which it may still be carried out if it was on its way.
+    /// Those of the store. [`Error::Overloaded`] at once if too many items wait.
+    /// [`Error::TimedOut`] at the time limit; an item that was on its way may still be carried out.
     pub async fn issue(&self, issue: Issue) -> Result<Result<Issued, Refusal>, Error> {
         self.issues.ask(issue).await
     }
 
-    /// [`Store::check`] for one. Those of one token that wait together are asked as one; where it fails,
-    /// [`Store::recall`] answers those that it can.
+    /// [`Store::check`] for one token. Waiting checks of one token become one item. If the check
+    /// fails, [`Store::recall`] answers the tokens that it knows.
     ///
     /// # Errors
-    /// As those of [`Batches::issue`].
+    /// Those of [`Batches::issue`].
     pub async fn check(&self, token: Hash, now: Millis) -> Result<Option<Holder>, Error> {
         self.checks.ask((token, now)).await
     }
 
-    /// The state of a device, of [`Store::find`]; `None`: the store does not know it. Those of one device that wait
-    /// together are asked as one. None waits for others to come.
+    /// The state of a device, from [`Store::find`]; `None`: the store does not know it. Waiting
+    /// requests for one device become one item. No item waits for others to come.
     ///
     /// # Errors
-    /// As those of [`Batches::issue`].
+    /// Those of [`Batches::issue`].
     pub async fn state(&self, serial: Serial) -> Result<Option<State>, Error> {
         self.states.ask(serial).await
     }
 
-    /// Why batches have failed, of issues and of checks, the last one of each.
+    /// The error of the last failed batch, of issues and of checks.
     pub fn last_errors(&self) -> [Option<Error>; 2] {
         [self.issues.last_error(), self.checks.last_error()]
     }
 
-    /// What has been asked so far.
+    /// The counts so far.
     pub fn counts(&self) -> BatchCounts {
         BatchCounts {
             issues: self.issues.counts(),
@@ -132,40 +138,41 @@ impl Batches {
     }
 }
 
-/// What a queue carries.
+/// A kind of items, which has a queue of its own.
 trait Kind: Send + Sync + 'static {
     /// One item.
     type Ask: Clone + Send + 'static;
     /// Its answer.
     type Answer: Clone + Send + 'static;
-    /// What items have in common that must not, or need not, be asked side by side.
+    /// The key of an item: items with the same key must not, or need not, go to the store side by
+    /// side.
     type Key: Clone + Eq + std::hash::Hash + Send + 'static;
 
     /// The key of an item.
     fn key(ask: &Self::Ask) -> Self::Key;
 
-    /// Whether items of one key in a batch are one item, answered once.
+    /// Whether items with one key in a batch are one item with one answer.
     const JOINS: bool;
 
-    /// Whether an item waits while another of its key is on its way.
+    /// Whether an item waits while another one with its key is on its way.
     const HOLDS: bool;
 
     /// Asks the store.
     fn send(&self, asks: Vec<Self::Ask>) -> Sent<Self::Answer>;
 
-    /// What can be said of items when that has failed.
+    /// The answers that are still possible when the store has failed.
     fn rescue(&self, asks: Vec<Self::Ask>) -> Sent<Option<Self::Answer>>;
 
-    /// Has an item ask for another one too; only where they join.
+    /// Merges another item into this one. Called only if items join.
     fn join(ask: &mut Self::Ask, other: &Self::Ask);
 
-    /// The answer for one of those that were asked as one.
+    /// The answer for one of the items that were merged.
     fn share(ask: &Self::Ask, answer: Self::Answer) -> Self::Answer;
 }
 
 struct Issues(Arc<dyn Store>);
 
-/// Whose token it is to be, as far as the proof tells.
+/// The device of the token, as far as the proof tells.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Whose {
     Serial(Serial),
@@ -209,8 +216,8 @@ impl Kind for Checks {
     type Answer = Option<Holder>;
     type Key = Hash;
     const JOINS: bool = true;
-    // A check must see what was answered before it began: it must not share what another one found earlier, but it may
-    // be on its way beside it.
+    // A check must see the changes that were answered before it began. So it must not share an
+    // earlier check's answer, but it may be on its way at the same time.
     const HOLDS: bool = false;
 
     fn key((token, _): &Self::Ask) -> Hash {
@@ -230,7 +237,8 @@ impl Kind for Checks {
         Box::pin(async move {
             let now = earliest(&asks);
             let tokens = asks.into_iter().map(|(token, _)| token).collect();
-            // Who is not known there is told of the failure, and not that he is nobody.
+            // If the store cannot recall a token, its caller gets the failure. An answer would say
+            // that the token is not valid.
             Ok(store
                 .recall(tokens, now)
                 .await?
@@ -256,7 +264,7 @@ impl Kind for States {
     type Answer = Option<State>;
     type Key = Serial;
     const JOINS: bool = true;
-    // As with checks.
+    // For the same reason as with checks.
     const HOLDS: bool = false;
 
     fn key(serial: &Serial) -> Serial {
@@ -282,7 +290,7 @@ impl Kind for States {
     }
 }
 
-/// The time to ask for several at: whoever is later asks himself whether it still holds.
+/// The time for several merged checks. A later check compares the end with its own time again.
 fn earliest(asks: &[(Hash, Millis)]) -> Millis {
     asks.iter().map(|(_, now)| *now).min().unwrap_or_default()
 }

@@ -16,26 +16,26 @@ use crate::contract::{BATCH_MAX, Error};
 /// A batch on its way.
 pub(super) type Sent<T> = Pin<Box<dyn Future<Output = Result<Vec<T>, Error>> + Send>>;
 
-/// What has been asked through a queue so far.
+/// The counts of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Items asked, whatever became of them.
+    /// Items that were asked, whatever their outcome.
     pub items: u64,
-    /// Those that were asked together with another one as one.
+    /// Items that were merged with another one.
     pub joined: u64,
     /// Batches sent.
     pub batches: u64,
-    /// Batches that the store did not answer.
+    /// Batches that the store did not carry out.
     pub failed: u64,
-    /// Those among them that no answered one has followed.
+    /// Failed batches since the last success.
     pub failed_in_a_row: u64,
-    /// Items refused as too many waited.
+    /// Items refused because too many waited.
     pub refused: u64,
-    /// Items whose time ended.
+    /// Items that reached their time limit.
     pub timed_out: u64,
     /// Items that wait now.
     pub queued: usize,
-    /// The most that have waited.
+    /// The most items that ever waited.
     pub queued_peak: usize,
     /// Batches on their way now.
     pub in_flight: usize,
@@ -53,19 +53,20 @@ pub(super) struct Queue<K: Kind> {
     failed_in_a_row: AtomicU64,
     refused: AtomicU64,
     timed_out: AtomicU64,
-    /// Of the last batch that failed.
+    /// The error of the last failed batch.
     last_error: Mutex<Option<Error>>,
 }
 
 struct State<K: Kind> {
     queue: VecDeque<Item<K>>,
-    /// Keys on their way, each with the items that wait for its return; only where items are held.
+    /// Keys on their way, each with the items that wait for its return. Empty unless the kind holds
+    /// items.
     away: HashMap<K::Key, Vec<Item<K>>>,
     /// Items in `queue` and in `away`.
     queued: usize,
     queued_peak: usize,
     in_flight: usize,
-    /// Whether a task sleeps that will look again.
+    /// Whether a task sleeps that will dispatch again.
     is_timed: bool,
 }
 
@@ -75,7 +76,7 @@ struct Item<K: Kind> {
     answer: oneshot::Sender<Result<K::Answer, Error>>,
 }
 
-/// Items that are asked as one.
+/// Items that go to the store as one.
 struct Asked<K: Kind> {
     ask: K::Ask,
     items: Vec<Item<K>>,
@@ -155,9 +156,10 @@ impl<K: Kind> Queue<K> {
         }
     }
 
-    /// Sends what may leave now, or has somebody look again when the first item has waited long enough.
+    /// Sends the batches that may leave now, or starts a task that dispatches again when the first
+    /// item has waited long enough.
     fn dispatch(self: &Arc<Self>, state: &mut State<K>) {
-        // None while a runtime ends: then nobody waits for answers either.
+        // There is no handle while a runtime ends. Then no caller waits for answers either.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
@@ -189,8 +191,9 @@ impl<K: Kind> Queue<K> {
         self.dispatch(&mut state);
     }
 
-    /// Takes one batch to the store and back. If it fails by damage its halves go by themselves, and theirs, until it
-    /// is known whom it concerns: one damaged record is no reason to refuse others, whenever it is asked for.
+    /// Takes one batch to the store and back. If it fails because of damage, its halves go by
+    /// themselves, and their halves, until the damaged items are found. So one damaged record does
+    /// not make other items fail.
     async fn carry(self: Arc<Self>, batch: Vec<Asked<K>>) {
         let joined: usize = batch.iter().map(|asked| asked.items.len() - 1).sum();
         self.joined.fetch_add(u64::try_from(joined).unwrap_or(0), Ordering::Relaxed);
@@ -198,7 +201,7 @@ impl<K: Kind> Queue<K> {
         let _way = Way { queue: Arc::clone(&self), keys };
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
-            // What nobody waits for any more bounds the work, too.
+            // This also bounds the work: items without a waiting caller leave.
             part.retain(|asked| asked.items.iter().any(|item| !item.answer.is_closed()));
             if part.is_empty() {
                 continue;
@@ -208,13 +211,14 @@ impl<K: Kind> Queue<K> {
             self.note(result.as_ref().err());
             match result {
                 Ok(answers) => {
-                    // Where the store gives too few, those without one are told that it broke off.
+                    // If the store gives too few answers, the items without one learn that the
+                    // batch broke off.
                     for (asked, answer) in part.into_iter().zip(answers) {
                         answer_all::<K>(asked.items, Ok(answer));
                     }
                 }
                 Err(Error::Damaged(_)) if part.len() > 1 => {
-                    // In their order: the first half is on top.
+                    // Keeps the order: the first half is on top.
                     parts.push(part.split_off(part.len() / 2));
                     parts.push(part);
                 }
@@ -223,7 +227,7 @@ impl<K: Kind> Queue<K> {
         }
     }
 
-    /// Why the last batch failed that did.
+    /// The error of the last failed batch.
     pub(super) fn last_error(&self) -> Option<Error> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -238,7 +242,7 @@ impl<K: Kind> Queue<K> {
         self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells those of a batch that has failed what can be said nevertheless, or its error.
+    /// Answers the items of a failed batch with what the store recalls, or with the error.
     async fn answer_failed(&self, batch: Vec<Asked<K>>, error: &Error) {
         let items: Vec<Item<K>> = batch.into_iter().flat_map(|asked| asked.items).collect();
         let asks = items.iter().map(|item| item.ask.clone()).collect();
@@ -255,12 +259,13 @@ impl<K: Kind> Queue<K> {
 }
 
 impl<K: Kind> State<K> {
-    /// Takes the next batch out of the queue: at most `batch_max`, in their order, without those whose key is away.
+    /// Takes the next batch out of the queue: at most `batch_max` items, in their order, without
+    /// those whose key is on its way.
     fn gather(&mut self, batch_max: usize) -> Vec<Asked<K>> {
         let mut batch: Vec<Asked<K>> = Vec::with_capacity(self.queue.len().min(batch_max));
         let mut places: HashMap<K::Key, usize> = HashMap::new();
         while let Some(item) = self.queue.pop_front() {
-            // Whoever asked has gone, or his time has ended.
+            // The caller has gone, or its time has ended.
             if item.answer.is_closed() {
                 self.queued -= 1;
                 continue;
@@ -291,7 +296,7 @@ impl<K: Kind> State<K> {
     }
 }
 
-/// Tells those who were asked for as one.
+/// Answers all items that were merged into one.
 fn answer_all<K: Kind>(items: Vec<Item<K>>, answer: Result<K::Answer, Error>) {
     for item in items {
         let share = answer.clone().map(|answer| K::share(&item.ask, answer));
@@ -299,7 +304,8 @@ fn answer_all<K: Kind>(items: Vec<Item<K>>, answer: Result<K::Answer, Error>) {
     }
 }
 
-/// A batch on its way: when it ends, in whatever way, its keys are free and the next one may leave.
+/// A batch on its way. When it ends, in whatever way, its keys are free and the next batch may
+/// leave.
 struct Way<K: Kind> {
     queue: Arc<Queue<K>>,
     keys: Vec<K::Key>,
@@ -310,7 +316,7 @@ impl<K: Kind> Drop for Way<K> {
         let mut state = self.queue.lock();
         state.in_flight -= 1;
         for key in &self.keys {
-            // Before all that came later, in their order.
+            // These items go before all later ones, in their order.
             for item in state.away.remove(key).into_iter().flatten().rev() {
                 state.queue.push_front(item);
             }

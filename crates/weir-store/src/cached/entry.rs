@@ -1,7 +1,8 @@
-//! A holder as bytes: what the cache keeps of a token.
+//! The encoding of a holder in the cache.
 //!
-//! A version, generation and end as 64 bits each, then texts, each after its length in 32 bits: the serial, and name and
-//! value of each label. Numbers are little-endian.
+//! It begins with a version, then come generation and end with 64 bits each. Texts follow, each
+//! after its length in 32 bits: the serial number, and name and value of each label. Numbers are
+//! little-endian.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ pub(super) fn encode(holder: &Holder) -> Vec<u8> {
     out
 }
 
-/// None if it is none, or of another version: then it is as if it were not there.
+/// `None` if the bytes are no entry, or one of another version. Then the cache has no entry for the
+/// token.
 pub(super) fn decode(bytes: &[u8]) -> Option<Holder> {
     let (version, rest) = bytes.split_first()?;
     let (generation, rest) = rest.split_first_chunk()?;
@@ -51,7 +53,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(text).ok()
 }
 
-/// Another one for another layout: gateways of two versions may share a Redis.
+/// Changes with the layout, because gateways of two versions may share a Redis.
 const VERSION: u8 = 1;
 
 #[cfg(test)]
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_of_another_version_is_none() {
         let whole = encode(&holder(&[("name", "value")]));
-        // With no label at all it is a holder too, and so it is before the first one.
+        // The bytes before the first label are also a whole holder.
         let without = encode(&holder(&[])).len();
         for cut in (0..whole.len()).filter(|cut| *cut != without) {
             assert_eq!(decode(&whole[..cut]), None, "cut at {cut}");

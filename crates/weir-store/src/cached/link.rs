@@ -1,4 +1,5 @@
-//! The connection to Redis: one for all, made when it is needed, left alone while Redis is down.
+//! The connection to Redis. All requests share it; it is made when needed, and not tried while
+//! Redis is down.
 
 use std::time::Duration;
 
@@ -20,14 +21,15 @@ pub(super) struct Link {
     current: Mutex<Current>,
 }
 
-/// The connection that is used now. Each has a number, so that who failed on an old one leaves the new one alone.
+/// The connection in use. Each has a number, so that a failure on an old connection leaves the new
+/// one alone.
 #[derive(Default)]
 struct Current {
     number: u64,
     conn: Option<MultiplexedConnection>,
 }
 
-/// What Redis can be asked.
+/// A question for Redis.
 pub(super) trait Question {
     /// Asks through a connection.
     fn ask<T: FromRedisValue>(
@@ -69,12 +71,12 @@ impl Link {
         })
     }
 
-    /// Until when what begins now has to have ended, however many trips it takes.
+    /// The time by which a request that begins now must have ended, however many trips it takes.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Asks, and gives the connection that it went through.
+    /// Asks a question and returns the connection that carried it.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         until: Instant,
@@ -83,7 +85,7 @@ impl Link {
         self.breaker
             .run(async {
                 let (number, mut conn) = self.bounded(until, self.connect()).await?;
-                // Waiting for a free place among those on their way is included here, and nowhere else.
+                // This time includes the wait for a free place among the commands on their way.
                 let answer = self.bounded(until, ask(&mut conn, question)).await;
                 if answer.is_err() {
                     self.forget(number);
@@ -93,7 +95,7 @@ impl Link {
             .await
     }
 
-    /// Asks through a connection that is there already.
+    /// Asks through an existing connection.
     pub(super) async fn run_on<T: FromRedisValue>(
         &self,
         until: Instant,
@@ -119,7 +121,7 @@ impl Link {
         if let Some(conn) = &current.conn {
             return Ok((current.number, conn.clone()));
         }
-        // Boxed, as it is large, and rare.
+        // Boxed, because the future is large and rare.
         let conn = self.client.get_multiplexed_async_connection_with_config(&self.config);
         let conn = Box::pin(conn).await.map_err(|error| unavailable(&error))?;
         current.number += 1;
@@ -127,7 +129,7 @@ impl Link {
         Ok((current.number, conn))
     }
 
-    /// Without waiting: who holds the lock for long is making a new one.
+    /// Does not wait for the lock: a holder that keeps it for long is making a new connection.
     fn forget(&self, number: u64) {
         if let Ok(mut current) = self.current.try_lock()
             && current.number == number

@@ -1,20 +1,28 @@
-//! Redis before a store: a check that hits costs no trip to the store, and works while the store is down.
+//! Redis in front of a store. A check that hits costs no request to the store, and works while the
+//! store is down.
 //!
-//! Two kinds of entries, both short-lived, and one that stays:
-//! - `PREFIXt:HASH`: who holds a token, as the store answered, with the generation of its device then;
-//! - `PREFIXg:SERIAL`: the newest generation known of a device. It is only ever raised, and lives twice as long;
-//! - `PREFIXe`: the epoch, a random text that is drawn when it is missing: a Redis that was emptied has another one.
+//! There are two kinds of short-lived entries, and one that stays:
+//! - `PREFIXt:HASH`: the holder of a token, as the store answered, with the generation of its
+//! device then;
+//! - `PREFIXg:SERIAL`: the newest known generation of a device. It only rises, and lives twice as
+//! long;
+//! - `PREFIXe`: the epoch, a random text that a gateway draws if it is missing. A Redis that was
+//! emptied gets another epoch.
 //!
-//! An entry of the first kind counts only if none of the second kind is newer. Whatever ends tokens raises the second
-//! kind after the store has answered and before the caller is, so that a check that begins then finds no ended token;
-//! and a check that read the store before, and writes its entry after, writes one that does not count. If Redis was
-//! emptied in between, it has forgotten what does not count: so the entry is written only in the epoch of the look-up.
+//! An entry of the first kind counts only if no entry of the second kind is newer. A change that
+//! ends tokens raises the second kind after the store has answered and before the caller gets its
+//! answer. So a check that begins then finds no ended token. A check that read the store before and
+//! writes its entry afterwards writes an entry that does not count. If Redis was emptied in
+//! between, it has forgotten the raised generation. Therefore the entry is written only in the
+//! epoch of the look-up.
 //!
-//! What Redis could not be told is owed to it: until it has been told, nothing that it says is believed here. Other
-//! gateways may go by an entry until its short life ends if the one that ended a token cannot reach Redis.
+//! A generation that Redis could not be told is owed to it. Until then this gateway believes no
+//! entry in Redis. If the gateway that ended a token cannot reach Redis, other gateways may use an
+//! entry until its short life ends.
 //!
-//! Limits: Redis must not evict entries of the second kind before those of the first (`maxmemory-policy noeviction` or
-//! `volatile-ttl`). Who can write to Redis can let himself in.
+//! Limits: Redis must not evict entries of the second kind before those of the first
+//! (`maxmemory-policy noeviction` or `volatile-ttl`). A person who can write to Redis can get
+//! access with a token of their own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,22 +43,22 @@ mod link;
 
 use link::Link;
 
-/// Which Redis, and how it is used.
+/// The address of Redis, and how the gateway uses it.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Where it is: `redis://[[user]:password@]host[:port][/database]`.
+    /// The address: `redis://[[user]:password@]host[:port][/database]`.
     pub redis: String,
-    /// What the names of all entries begin with.
+    /// The prefix of all entries' names.
     pub prefix: String,
-    /// How long an entry lives: so long may labels be out of date, and tokens be accepted on the word of Redis alone
-    /// while the store is down.
+    /// The life of an entry. For this time labels may be out of date, and tokens may be accepted
+    /// from Redis alone while the store is down.
     pub ttl: Duration,
-    /// How long Redis may take for a check, connecting included: then the store is asked instead. Telling it what the
-    /// store answered may take as long again.
+    /// The time that Redis has for a check, connecting included. After it the gateway asks the
+    /// store instead. Writing the store's answer to Redis may take as long again.
     pub timeout: Duration,
-    /// Commands on their way at most.
+    /// The largest number of commands on their way.
     pub in_flight_max: usize,
-    /// When it is left alone as it fails.
+    /// When the gateway stops asking a failing Redis.
     pub breaker: BreakerLimits,
 }
 
@@ -72,31 +80,31 @@ impl Default for CacheOptions {
 #[error("{0}")]
 pub struct CacheOptionsError(String);
 
-/// What a cache has done so far.
+/// The counts of a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Tokens found in it.
+    /// Tokens found in the cache.
     pub hits: u64,
-    /// Tokens that the store was asked for instead, for whatever reason.
+    /// Tokens for which the gateway asked the store instead, for any reason.
     pub misses: u64,
-    /// Those of the misses that were there, but older than what became of their device.
+    /// Misses whose entry was there, but older than the last change of its device.
     pub stale: u64,
-    /// Trips to Redis that failed.
+    /// Requests to Redis that failed.
     pub errors: u64,
-    /// Devices whose generation Redis is still to be told.
+    /// Devices whose generation Redis must still be told.
     pub owed: usize,
-    /// Its circuit.
+    /// Its circuit breaker.
     pub breaker: BreakerCounts,
 }
 
-/// A store with Redis before it.
+/// A store with Redis in front of it.
 pub struct Cached {
     store: Arc<dyn Store>,
     link: Link,
     prefix: Vec<u8>,
     ttl: Duration,
     debt: Mutex<Debt>,
-    /// Held by who pays, so that it is not paid by all at once.
+    /// Held by the request that pays, so that not all requests pay at once.
     paying: tokio::sync::Mutex<()>,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -104,22 +112,23 @@ pub struct Cached {
     errors: AtomicU64,
 }
 
-/// What Redis is still to be told.
+/// The generations that Redis must still be told.
 #[derive(Default)]
 struct Debt {
     owed: HashMap<Serial, u64>,
-    /// It was too much to remember: until then no entry is believed, and afterwards none of them lives any more.
+    /// Set when the debt was too large to remember. Until this time no entry is believed;
+    /// afterwards all of them have expired.
     waits_until: Option<Instant>,
 }
 
 impl Debt {
-    /// Some of what is owed.
+    /// A part of the debt.
     fn part(&self) -> HashMap<Serial, u64> {
         let some = self.owed.iter().take(PART_MAX);
         some.map(|(serial, generation)| (serial.clone(), *generation)).collect()
     }
 
-    /// Takes off what was paid, unless more is owed meanwhile.
+    /// Removes what was paid, unless more is owed meanwhile.
     fn settle(&mut self, part: &HashMap<Serial, u64>) {
         for (serial, paid) in part {
             if self.owed.get(serial) == Some(paid) {
@@ -129,15 +138,16 @@ impl Debt {
     }
 }
 
-/// What Redis said of some tokens.
+/// The answer of Redis about some tokens.
 struct Found {
     holders: Vec<Option<Holder>>,
-    /// The connection that it said it through, and in which epoch.
+    /// The connection of that answer, and its epoch.
     said: Option<(MultiplexedConnection, Vec<u8>)>,
 }
 
 impl Cached {
-    /// Puts Redis before a store; it is connected to as it is needed, so that a gateway starts while it is down.
+    /// Puts Redis in front of a store. It connects only when needed, so a gateway can start while
+    /// Redis is down.
     ///
     /// # Errors
     /// The options make no sense.
@@ -157,7 +167,7 @@ impl Cached {
         })
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     pub fn counts(&self) -> CacheCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CacheCounts {
@@ -173,7 +183,7 @@ impl Cached {
     /// Whether Redis answers.
     ///
     /// # Errors
-    /// It does not, or is left alone for a while since it did not.
+    /// Redis does not answer, or its circuit is open because it did not.
     pub async fn ping(&self) -> Result<(), Error> {
         let ping = redis::cmd("PING");
         self.link.run::<()>(self.link.deadline(), &ping).await.map(drop)
@@ -206,7 +216,7 @@ impl Cached {
         Ok(holders)
     }
 
-    /// Asks Redis alone.
+    /// Asks Redis without the store.
     async fn look_up(&self, tokens: &[Hash], now: Millis) -> Found {
         let nothing = || Found { holders: vec![None; tokens.len()], said: None };
         let until = self.link.deadline();
@@ -258,7 +268,7 @@ impl Cached {
         Ok(Found { holders, said: Some((conn, epoch)) })
     }
 
-    /// Draws an epoch for a Redis that has none; which one it has then.
+    /// Draws an epoch for a Redis without one. Returns the epoch that Redis then has.
     async fn begin_epoch(
         &self,
         until: Instant,
@@ -273,8 +283,9 @@ impl Cached {
         Ok(epoch)
     }
 
-    /// Remembers what the store answered. It goes through the connection of the look-up before it, and in its epoch: a
-    /// Redis that began anew since then, or was emptied, has forgotten generations, and does not get it.
+    /// Writes the store's answer to Redis, through the connection of the look-up before it and in
+    /// its epoch. A Redis that has restarted or was emptied since then has forgotten generations,
+    /// and does not get the entry.
     async fn fill(
         &self,
         (conn, epoch): (MultiplexedConnection, Vec<u8>),
@@ -305,7 +316,7 @@ impl Cached {
         }
     }
 
-    /// Tells Redis what generations devices have now. Where that fails it is owed.
+    /// Tells Redis the present generations of devices. If that fails, they are owed.
     async fn raise(&self, raised: HashMap<Serial, u64>) {
         if raised.is_empty() || self.tell(self.link.deadline(), &raised).await.is_ok() {
             return;
@@ -322,8 +333,8 @@ impl Cached {
         }
     }
 
-    /// Whether nothing is owed any more, after an attempt to pay: a part at a time, as Redis would not answer all in
-    /// time, for half of the time that there is.
+    /// Whether nothing is owed any more, after an attempt to pay for half of the available time. It
+    /// pays part by part, because Redis could not take all in one answer's time.
     async fn is_even(&self, until: Instant) -> bool {
         if self.has_no_debt() {
             return true;
@@ -370,7 +381,7 @@ impl Cached {
     async fn issue_all(&self, issues: Vec<Issue>) -> Result<Vec<Result<Issued, Refusal>>, Error> {
         let answers = self.store.issue(issues).await?;
         let mut raised = HashMap::new();
-        // Before its first token a device has none that could be here.
+        // Before its first token a device has no token that could be in the cache.
         for issued in answers.iter().flatten().filter(|issued| !issued.is_first) {
             let newest = raised.entry(issued.serial.clone()).or_default();
             *newest = issued.generation.max(*newest);
@@ -384,7 +395,8 @@ impl Cached {
         let answers = match self.store.put(entries, now).await {
             Ok(answers) => answers,
             Err(error) => {
-                // Any of them may have been carried out, and whoever repeats it is told that nothing changes.
+                // Any of the items may have been carried out. A caller that repeats an item learns
+                // only that nothing changes.
                 self.raise(serials.into_iter().map(|serial| (serial, EVERY)).collect()).await;
                 return Err(error);
             }
@@ -399,7 +411,7 @@ impl Cached {
 
     async fn revoke_all(&self, serials: Vec<Serial>) -> Result<Vec<Revoked>, Error> {
         let answers = self.store.revoke(serials.clone()).await?;
-        // Before, too: it may be asked again because the first attempt ended half-way.
+        // Also for `Before`: the caller may repeat a revocation whose first attempt ended half-way.
         let shut = serials.into_iter().zip(&answers).filter(|(_, revoked)| match revoked {
             Revoked::Now | Revoked::Before => true,
             Revoked::Unknown => false,
@@ -491,17 +503,19 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Newer than every generation: no entry of the device counts. It is the largest whole number that is exact in Lua.
+/// Newer than every generation, so that no entry of the device counts. The largest whole number
+/// that is exact in Lua.
 const EVERY: u64 = 1 << 53;
 
-/// Devices that may be owed, at about 150 bytes each; beyond, Redis is not believed for the life of an entry.
+/// The largest number of owed devices, at about 150 bytes each. Beyond it the gateway does not
+/// believe Redis for the life of an entry.
 const OWED_MAX: usize = 65_536;
 
-/// Devices that Redis is told of in one command when it is owed: some milliseconds in which it does nothing else.
+/// Owed devices in one command. Redis then does nothing else for some milliseconds.
 const PART_MAX: usize = 512;
 
-/// Sets entries in the epoch that is the first argument; then comes, for each key behind that of the epoch, its value and
-/// its life.
+/// Sets entries in the epoch that is the first argument. The value and the life of each further key
+/// follow.
 const REMEMBER: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   for place = 2, #KEYS do
@@ -510,7 +524,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return redis.status_reply('OK')";
 
-/// Raises generations, and has them live on from now: keys are those of devices, arguments their life and the values.
+/// Raises generations and renews their life. The keys are those of devices; the arguments are their
+/// life and the values.
 const RAISE: &str = "\
 for place, key in ipairs(KEYS) do
   local known, new = redis.call('GET', key), ARGV[place + 1]

@@ -1,4 +1,4 @@
-//! What has become of devices lately, and is not in their rows yet.
+//! Recent changes of devices, which are not in their rows yet.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -19,9 +19,11 @@ pub(super) struct Change {
 /// The last change of each device, by the number of its row.
 pub(super) type Changes = HashMap<i64, Change>;
 
-/// What both threads know beside the file: changes that are not in their rows yet, and where tokens lead.
+/// The state that both threads share beside the file: changes that are not in their rows yet, and
+/// the devices of tokens.
 ///
-/// Limits: `FOLD_MAX` devices of `fold.rs`, and as many again that change while those are moved; some 170 bytes each.
+/// Limits: `FOLD_MAX` devices of `fold.rs`, and as many again that change while those are moved;
+/// some 170 bytes each.
 #[derive(Default)]
 pub(super) struct Recent {
     pub(super) index: TokenIndex,
@@ -34,7 +36,7 @@ impl Change {
         Change { state, activated, generation, token, previous }
     }
 
-    /// Has a device be what it has become, unless its row is as new.
+    /// Applies the change to a device, unless the device's row is as new.
     pub(super) fn apply(&self, device: &mut Device) {
         if self.generation <= device.generation {
             return;
@@ -46,14 +48,14 @@ impl Change {
         device.previous = self.previous;
     }
 
-    /// The tokens that it knows.
+    /// The hashes of the tokens that the device knows.
     pub(super) fn hashes(&self) -> [Option<Hash>; 2] {
         [self.token.map(|(token, _)| token), self.previous.map(|previous| previous.token)]
     }
 }
 
 impl Recent {
-    /// What is known when a file has been opened; its index knows the tokens of these changes.
+    /// The state after opening a file. The index then knows the tokens of these changes.
     pub(super) fn new(changes: Changes) -> Recent {
         let index = TokenIndex::default();
         for (device, change) in &changes {
@@ -62,13 +64,13 @@ impl Recent {
         Recent { index, changes: RwLock::new(changes) }
     }
 
-    /// To be taken before a transaction begins and kept to its end: what it does not show is in the rows, and of what it
-    /// shows the higher generation counts.
+    /// Take this lock before a transaction begins and keep it to its end. A change that is not here
+    /// is in its row. Of a change that is here and in its row, the higher generation counts.
     pub(super) fn changes(&self) -> RwLockReadGuard<'_, Changes> {
         self.changes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what a transaction has changed, once it is committed.
+    /// Adds the changes of a transaction, once it is committed.
     pub(super) fn publish(&self, changes: Changes) {
         if !changes.is_empty() {
             self.changes_mut().extend(changes);

@@ -1,4 +1,4 @@
-//! Opening the file: one process at a time, and only a file that this version knows.
+//! Opens the file: for one process at a time, and only a file that this version knows.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -19,29 +19,29 @@ use super::{EmbeddedOptions, EmbeddedReport};
 /// Why a store's file does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process holds it.
     #[error("store {path}: is held by {holder}")]
     Held {
         /// The file.
         path: PathBuf,
-        /// The other process, as far as it is known.
+        /// The other process, if known.
         holder: String,
     },
-    /// It, or what lies beside it, cannot be written.
+    /// The file, or a file beside it, cannot be written.
     #[error("store {path}: cannot be opened for writing: {source}")]
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is none, or an empty file, and none is to be made.
-    #[error("store {0}: is not there, or is empty")]
+    /// The file does not exist or is empty, and the options do not permit to make it.
+    #[error("store {0}: does not exist, or is empty")]
     Missing(PathBuf),
-    /// It is something else.
+    /// The file is something else.
     #[error("store {0}: is no store of devices")]
     Foreign(PathBuf),
-    /// Another version has written it.
+    /// Another version has written the file.
     #[error("store {path}: has format {found}; this version knows format {FORMAT}")]
     Format {
         /// The file.
@@ -49,29 +49,29 @@ pub enum OpenError {
         /// Its format.
         found: i64,
     },
-    /// It cannot be read as what it says it is.
-    #[error("store {path}: is damaged: {text}; bring it back from its copy")]
+    /// The file cannot be read as a store.
+    #[error("store {path}: is damaged: {text}; restore it from its copy")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         text: String,
     },
-    /// Its keys and tokens were hashed by other secrets.
+    /// Its keys and tokens were hashed with other secrets.
     #[error(
-        "store {0}: was hashed with another key file than this one: bring that back from its copy, as no key of a device \
-         can be checked without it"
+        "store {0}: was hashed with another key file; restore that key file from its copy, because without it \
+         no device key can be checked"
     )]
     OtherSecrets(PathBuf),
-    /// SQLite cannot work with it.
+    /// SQLite cannot work with the file.
     #[error("store {path}: {text}")]
     Failed {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         text: String,
     },
-    /// The library is one that may damage files.
+    /// This version of SQLite may damage files.
     #[error("SQLite {0} may damage files; at least 3.51.3 is needed")]
     Library(&'static str),
     /// A thread cannot be started.
@@ -79,7 +79,7 @@ pub enum OpenError {
     Thread(io::Error),
 }
 
-/// A file that has been opened.
+/// An opened file.
 pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) reader: Connection,
@@ -91,15 +91,16 @@ pub(super) struct Opened {
 
 /// Holds the file for this process.
 ///
-/// Shape: a file beside the store's, with the number of the process that holds it, and empty once that has let go.
+/// Shape: a file beside the store's, with the number of the process that holds it. It is empty
+/// after the process has released it.
 pub(super) struct Lock {
     file: File,
     path: PathBuf,
-    /// The process before this one ended without letting go.
+    /// Whether the process before this one ended without releasing the file.
     was_broken_off: bool,
 }
 
-/// Opens a file, or makes it if that is permitted, and holds it for this process.
+/// Opens a file, or makes it if the options permit that, and holds it for this process.
 pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
     let path = options.path.as_path();
     if rusqlite::version_number() < LIBRARY_MIN {
@@ -110,7 +111,8 @@ pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     let missing = || OpenError::Missing(path.into());
-    // Whoever only looks leaves no trace; but a process may hold what has been taken away.
+    // A process that only looks leaves no trace. But another process may hold a file that was
+    // removed.
     if !options.create && is_missing() && !beside(path, ".lock").exists() {
         return Err(missing());
     }
@@ -144,8 +146,8 @@ pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
     Ok(Opened { writer, reader, recent, identity, report, lock })
 }
 
-/// Looks whether the file is put together as it should be, for a limited time; how long it took, and whether that was
-/// enough for all of it.
+/// Checks the file's structure for a limited time. Returns how long it took, and whether the time
+/// sufficed for the whole file.
 fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> {
     let interrupt = conn.get_interrupt_handle();
     let (ended, end) = sync_channel::<()>(1);
@@ -165,7 +167,7 @@ fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> 
     match checked {
         Ok(text) if text == "ok" => Ok((took, true)),
         Ok(text) => {
-            // A line says which database it is, and there is one.
+            // The first line names the database, and the store has only one.
             let text = text.lines().last().unwrap_or_default().to_owned();
             Err(OpenError::Damaged { path: path.into(), text })
         }
@@ -176,7 +178,8 @@ fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> 
     }
 }
 
-/// Holds the file for this process, by a file beside it: SQLite's own locks are let go between transactions.
+/// Holds the file for this process, by a file beside it, because SQLite releases its own locks
+/// between transactions.
 fn lock(path: &Path) -> Result<Lock, OpenError> {
     let unwritable = |source| OpenError::Unwritable { path: path.into(), source };
     let name = beside(path, ".lock");
@@ -185,7 +188,7 @@ fn lock(path: &Path) -> Result<Lock, OpenError> {
     let mut file = options.open(&name).map_err(unwritable)?;
     let held = file.try_lock();
     let mut holder = String::new();
-    // Best effort: whoever holds it may just be writing it.
+    // Best effort: the process that holds it may just be writing it.
     let _ = (&file).take(20).read_to_string(&mut holder);
     match held {
         Ok(()) => {}
@@ -209,12 +212,13 @@ fn lock(path: &Path) -> Result<Lock, OpenError> {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Should it fail, the next process takes this one for one that was broken off, and says so.
+        // If this fails, the next process assumes that this one was broken off, and says so.
         let _ = self.file.set_len(0);
     }
 }
 
-/// Makes sure that the file can be written, with the permissions that SQLite then takes over; whether it is empty.
+/// Makes sure that the file can be written, with permissions that SQLite then keeps. Returns
+/// whether it is empty.
 fn probe(path: &Path) -> Result<bool, OpenError> {
     let unwritable = |source| OpenError::Unwritable { path: path.into(), source };
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -232,7 +236,7 @@ fn probe(path: &Path) -> Result<bool, OpenError> {
 }
 
 fn connection(path: &Path) -> rusqlite::Result<Connection> {
-    // Each is used by one thread alone.
+    // Only one thread uses each connection.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
@@ -240,14 +244,14 @@ fn connection(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Makes the tables in a new file, and says so; otherwise looks whether they are ours.
+/// Makes the tables in a new file and returns true. Otherwise checks whether the tables are ours.
 fn format(options: &EmbeddedOptions, conn: &Connection) -> Result<bool, OpenError> {
     let path = options.path.as_path();
     let number = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let look =
         || Ok((number("application_id")?, number("user_version")?, number("schema_version")?));
     let (application, version, schema) = look().map_err(|error| failed(path, &error))?;
-    // Without tables, it was made and nothing came of it.
+    // A file without tables was made, but never filled.
     if (application, version, schema) == (0, 0, 0) {
         if !options.create {
             return Err(OpenError::Missing(path.into()));
@@ -277,7 +281,7 @@ fn set(writer: &Connection, reader: &Connection) -> rusqlite::Result<()> {
         conn.pragma_update(None, "mmap_size", 0)?;
         conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
     }
-    // One connection alone moves the log into the file.
+    // Only the writer's connection moves the log into the file.
     writer.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
     reader.pragma_update(None, "wal_autocheckpoint", 0)?;
     reader.pragma_update(None, "query_only", true)
@@ -293,25 +297,26 @@ fn failed(path: &Path, error: &rusqlite::Error) -> OpenError {
     }
 }
 
-/// What every file of SQLite's begins with.
+/// The beginning of every SQLite file.
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 /// "Weir": other programs' files have another number, or none.
 const APPLICATION: i64 = 0x5765_6972;
-/// Of the tables and what stands in them.
+/// Version of the tables and of their content.
 const FORMAT: i64 = 1;
-/// 3.7.0 to 3.51.2 may damage a file when its log begins anew.
+/// Versions 3.7.0 to 3.51.2 may damage a file when its log begins anew.
 const LIBRARY_MIN: i32 = 3_051_003;
-/// An activation changes a row here and one there: small pages are less to write.
+/// An activation changes a row here and one there, so small pages mean fewer bytes to write.
 const PAGE_BYTES: i64 = 4_096;
-/// Of each of the two connections.
+/// For each of the two connections.
 const CACHE_KIB: i64 = 32 << 10;
-/// The log is moved into the file when it has so many pages: some 32 MB.
+/// SQLite moves the log into the file when it has this many pages: some 32 MB.
 const LOG_PAGES: i64 = 8_000;
-/// What the log keeps of its size when it begins anew.
+/// The size that the log keeps when it begins anew.
 const LOG_BYTES_MAX: i64 = 64 << 20;
-/// Nobody else writes; a reader may have to wait while the log is recovered.
+/// Nobody else writes. A reader may have to wait while the log is recovered.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// A start does not wait longer for the check of a file: some gigabytes of one that the machine has in memory.
+/// A start does not wait longer for the check of a file. It suffices for some gigabytes that the
+/// machine has in memory.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than there are.
+/// More than the store has.
 const STATEMENTS: usize = 32;

@@ -5,31 +5,32 @@ use rusqlite::{Connection, Result};
 use super::changes::{Change, Recent};
 use super::tables;
 
-/// A move of changes into their rows, a slice between any two transactions.
+/// A move of changes into their rows, one slice between any two transactions.
 ///
 /// Limits: it begins when [`FOLD_MAX`] devices have changes, or [`ROWS_MAX`] changes are on disk.
 #[derive(Default)]
 pub(super) struct Fold {
-    /// Those that are left, in the order of their rows, the last ones first: neighbours share pages.
+    /// The remaining devices, in the order of their rows, the last ones first. Neighbours share
+    /// pages.
     left: Vec<i64>,
-    /// The last entry of the table of changes when it began.
+    /// The last entry of the table of changes when the move began.
     until: i64,
-    /// The same at the last step, if there was one.
+    /// The last entry at the previous step, if there was one.
     last: Option<i64>,
 }
 
 impl Fold {
-    /// Goes on with a move, or begins one if there is enough to be moved. To be called where no transaction is.
+    /// Continues a move, or begins one if there are enough changes. Call it outside a transaction.
     ///
     /// # Errors
-    /// Nothing is lost: what has not been moved stays where it is.
+    /// Nothing is lost: changes that have not been moved stay in their table.
     pub(super) fn step(&mut self, conn: &Connection, recent: &Recent) -> Result<()> {
         let (first, last) = tables::span_of_changes(conn)?;
         let before = self.last.replace(last).unwrap_or(last);
         let written = usize::try_from(last - before).unwrap_or_default();
         if self.left.is_empty() {
             let changes = recent.changes();
-            // One device alone may fill the table.
+            // A single device may fill the table.
             if changes.len() < FOLD_MAX && last - first < ROWS_MAX {
                 return Ok(());
             }
@@ -37,7 +38,7 @@ impl Fold {
             self.left.sort_unstable_by(|one, other| other.cmp(one));
             self.until = last;
         }
-        // As fast as changes come, or there would be more and more of them.
+        // As many as have come, so that their number cannot grow without end.
         let size = SLICE.max(written);
         let slice = self.left.split_off(self.left.len().saturating_sub(size));
         let moved = self.run(conn, recent, &slice);
@@ -56,7 +57,7 @@ impl Fold {
                     // If this fails too, the next transaction cannot begin, and says so.
                     let _ = conn.execute_batch("ROLLBACK");
                 }
-                // The next move begins with all of them.
+                // The next move begins with all changes.
                 self.left.clear();
                 Err(error)
             }
@@ -80,9 +81,10 @@ impl Fold {
     }
 }
 
-/// So many that several of them share a page; few enough for memory and for what is read when the file is opened.
+/// So many that several of them share a page; few enough for memory, and for reading them when the
+/// file is opened.
 const FOLD_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
 /// Some 30 MB.
 const ROWS_MAX: i64 = if cfg!(test) { 64 } else { 262_144 };
-/// As many as a transaction has, unless a batch alone is larger.
+/// As many as a transaction has, unless a single batch is larger.
 const SLICE: usize = if cfg!(test) { 4 } else { 2_048 };

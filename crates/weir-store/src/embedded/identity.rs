@@ -1,17 +1,19 @@
-//! Whether the store's files are still those that were opened: what is written to others is lost.
+//! Checks that the store's files are still those that were opened. Writes to other files would be
+//! lost.
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The files that hold the store, as they were when it was opened.
+/// The files of the store, as they were when it was opened.
 ///
-/// SQLite keeps its files open. A file that is removed or replaced takes writes as before, and all of them are lost when
-/// the process ends. So the writer compares before each transaction, and again after it and before anybody is answered.
+/// SQLite keeps its files open. A removed or replaced file still takes writes, and they are all
+/// lost when the process ends. So the writer compares the files before each transaction, and again
+/// after it, before it answers.
 ///
-/// Limits: a file that is overwritten in place, without being shorter for a moment, is not noticed here; SQLite then
-/// reports damage where it meets it.
+/// Limits: the check does not notice a file that is overwritten in place and is never shorter for a
+/// moment. SQLite then reports damage where it meets it.
 /// Cost: a `stat` of each of the three files.
 pub(super) struct Identity {
     database: Watched,
@@ -24,12 +26,12 @@ struct Watched {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// It has had as many bytes since it was looked at last.
+    /// Its size when it was looked at last.
     bytes: u64,
 }
 
 impl Identity {
-    /// Takes note of the files, which are open.
+    /// Notes the identity of the files, which are open.
     pub(super) fn new(database: &Path, lock: &Path) -> io::Result<Identity> {
         Ok(Identity {
             database: Watched::new(database.into())?,
@@ -38,24 +40,24 @@ impl Identity {
         })
     }
 
-    /// Whether what is written now will be kept; to be asked before a transaction.
+    /// Checks that writes will be kept. Call it before a transaction.
     ///
     /// # Errors
-    /// Says which file is not what it was.
+    /// Names the file that has changed.
     pub(super) fn check(&self) -> Result<(), String> {
         self.database.check(self.database.bytes)?;
         self.log.check(self.log.bytes)?;
         self.lock.check(0).map(drop)
     }
 
-    /// Whether what was written has been kept; to be asked after a transaction, and before it is answered.
+    /// Checks that the last writes have been kept. Call it after a transaction, before the answers.
     ///
     /// # Errors
     /// Those of [`Identity::check`].
     pub(super) fn check_written(&mut self) -> Result<(), String> {
-        // The writer alone makes it longer, and nothing makes it shorter.
+        // Only the writer makes it longer, and nothing makes it shorter.
         self.database.bytes = self.database.check(self.database.bytes)?;
-        // This one is shortened, too, when it begins anew.
+        // The log may also become shorter, when it begins anew.
         self.log.bytes = self.log.check(0)?;
         self.lock.check(0).map(drop)
     }
@@ -68,14 +70,14 @@ impl Watched {
         Ok(Watched { path, device, inode, bytes })
     }
 
-    /// How many bytes it has, if it is the same file and has at least `bytes_min`.
+    /// The size of the file, if it is the same file and has at least `bytes_min` bytes.
     fn check(&self, bytes_min: u64) -> Result<u64, String> {
         let path = self.path.display();
         let metadata = fs::metadata(&self.path).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
                 return format!("{path} is gone: it was removed or renamed");
             }
-            format!("{path} cannot be seen any more: {error}")
+            format!("{path} cannot be read any more: {error}")
         })?;
         if !self.is(&metadata) {
             return Err(format!("{path} was replaced by another file"));
@@ -92,7 +94,7 @@ impl Watched {
     }
 }
 
-/// The name of a file that lies beside the store's.
+/// The path of a file beside the store's.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);

@@ -1,4 +1,4 @@
-//! Which device a token leads to, in memory.
+//! An index in memory from tokens to devices.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,15 +6,17 @@ use hashbrown::HashTable;
 
 use crate::records::Hash;
 
-/// Leads from tokens to the rows of their devices, which alone say what is valid: what leads to a row that does not know
-/// the token is as good as nothing. A table on disk would cost each activation a page of it, in no order.
+/// Leads from tokens to the rows of their devices. Only the rows say which tokens are valid; an
+/// entry for a row that does not know the token has no effect. A table on disk would cost each
+/// activation a page in random order.
 ///
-/// Shape: 16 bytes for each token that a device knows, two for each device at the most.
-/// Cost: 17 to 40 bytes a token; filled anew when the file is opened, from each device that has been activated.
+/// Shape: 16 bytes for each token that a device knows, at most two tokens for each device.
+/// Cost: 17 to 40 bytes a token. When the file is opened, the index is filled again from each
+/// activated device.
 #[derive(Default)]
 pub(super) struct TokenIndex(Mutex<HashTable<Lead>>);
 
-/// Eight bytes of the token's hash, and the device's row. Several may begin alike.
+/// Eight bytes of the token's hash, and the device's row. Hashes of several tokens may begin alike.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Lead {
     start: u64,
@@ -22,7 +24,7 @@ struct Lead {
 }
 
 impl TokenIndex {
-    /// Has a token lead to a device. It may be done before that is committed, and twice.
+    /// Adds a token's device. The caller may do this before the commit, and twice.
     pub(super) fn add(&self, token: &Hash, device: i64) {
         let lead = Lead { start: start_of(token), device };
         let mut leads = self.leads();
@@ -31,7 +33,7 @@ impl TokenIndex {
         }
     }
 
-    /// Forgets it: to be done when that is committed.
+    /// Removes a token. The caller does this after the commit.
     pub(super) fn remove(&self, token: &Hash, device: i64) {
         let lead = Lead { start: start_of(token), device };
         if let Ok(found) = self.leads().find_entry(lead.start, |other| *other == lead) {
@@ -39,7 +41,7 @@ impl TokenIndex {
         }
     }
 
-    /// Rows that may know a token: with rare exceptions one or none.
+    /// Rows that may know a token: none or one, with rare exceptions.
     pub(super) fn find(&self, token: &Hash) -> Vec<i64> {
         let start = start_of(token);
         let leads = self.leads();
@@ -57,7 +59,7 @@ impl TokenIndex {
     }
 }
 
-/// Hashes are uniform as they are, and nobody without the secret chooses one.
+/// Hashes are uniform already, and nobody without the secret can choose one.
 fn start_of(token: &Hash) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = token.0;
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])

@@ -1,4 +1,4 @@
-//! The store that needs no server: one file of SQLite's.
+//! The store that needs no server: one SQLite file.
 
 mod changes;
 mod file;
@@ -32,12 +32,12 @@ use tables::Tables;
 
 /// Keeps devices in one file, without a server.
 ///
-/// One thread writes: it takes whatever waits, carries it out in one transaction, and answers when that is on disk.
-/// Another one reads, from what has been committed.
+/// One thread writes. It takes the waiting requests, carries them out in one transaction, and
+/// answers when that is on disk. Another thread reads committed data.
 ///
 /// # Limits
-/// At most `queue_max` items wait for each of the two; who comes then is told so at once. Nobody waits longer than
-/// `timeout`; what nobody waits for any more is not begun.
+/// At most `queue_max` items wait for each of the two threads; a further one is refused at once. No
+/// request waits longer than `timeout`. A thread does not begin a request whose caller has gone.
 ///
 /// # Source
 /// docs/decisions/0005-embedded-store.md: why SQLite, and with these settings.
@@ -47,55 +47,57 @@ pub struct Embedded {
     opened: EmbeddedReport,
     #[cfg(test)]
     recent: Arc<Recent>,
-    // What has been asked is carried out when it ends, and in this order: the last connection that is closed moves the
-    // log into the file, and that is the writer's; then others may open it.
+    // Dropped in this order, each after its remaining requests. The last connection that closes
+    // moves the log into the file, and that must be the writer's. Then other processes may open the
+    // file.
     reads: Worker,
     writes: Worker,
-    /// Until it is closed.
+    /// `None` once the store is closed.
     lock: Mutex<Option<Lock>>,
-    /// Where a test has it, which goes with it.
+    /// A test's directory, which is removed with the store.
     #[cfg(test)]
     directory: Option<tempfile::TempDir>,
 }
 
-/// What an [`Embedded`] store is made with.
+/// The options of an [`Embedded`] store.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// Its file. Beside it lie `-wal`, `-shm` and `.lock`.
+    /// The path of its file. Beside it lie `-wal`, `-shm` and `.lock`.
     pub path: PathBuf,
-    /// Whether to make the file where there is none; otherwise that is [`OpenError::Missing`].
+    /// Whether to make a missing file. Otherwise a missing file is [`OpenError::Missing`].
     pub create: bool,
-    /// Nobody waits longer for an answer.
+    /// The longest wait for an answer.
     pub timeout: Duration,
-    /// Items that may wait; a single batch may always, if nothing else does.
+    /// The largest number of waiting items. A larger batch may wait if nothing else does.
     pub queue_max: usize,
-    /// Of the secrets that keys and tokens are hashed by ([`crate::Secrets::fingerprint`]).
+    /// The [`crate::Secrets::fingerprint`] of the secrets with which keys and tokens are hashed.
     pub fingerprint: Hash,
 }
 
-/// What was found when a file was opened.
+/// A description of the file at the time of opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddedReport {
     /// Devices in it.
     pub devices: u64,
-    /// It was made.
+    /// Whether the file was made now.
     pub is_new: bool,
-    /// How long it took to look whether it is damaged.
+    /// How long the check for damage took.
     pub check: Duration,
-    /// That was long enough for the whole file.
+    /// Whether this time sufficed for the whole file.
     pub is_checked: bool,
-    /// The process before ended without closing it, and the log with the last changes, which must then be there, is not.
+    /// Whether the previous process ended without closing the file, and the log is missing. It
+    /// would have had the last changes.
     pub is_log_lost: bool,
 }
 
-/// A thread and what waits for it.
+/// A thread and its queue.
 struct Worker {
     queue: Arc<Queue>,
-    /// Until it is told to end.
+    /// `None` once the thread was told to end.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The end of a thread that is to come.
+/// A thread that is about to end.
 struct End {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
@@ -105,13 +107,13 @@ impl Embedded {
     /// Opens the file, or makes it if the options permit that.
     ///
     /// # Errors
-    /// There is none, another process holds it, it cannot be written, it is damaged, of another version, or was hashed by
-    /// other secrets.
+    /// There is no file, another process holds it, it cannot be written, it is damaged, another
+    /// version has written it, or it was hashed with other secrets.
     ///
     /// # Cost
-    /// Blocks while it looks for damage, which reads the whole file and takes ten seconds at the most; while it reads which
-    /// tokens lead to which devices, some half a second for a million that have been activated; and after a crash as long as
-    /// reading the log takes, which has 64 MB at the most.
+    /// Blocks for three steps. The check for damage reads the whole file and takes at most ten
+    /// seconds. Reading the tokens of the devices takes some half a second for a million activated
+    /// ones. After a crash, reading the log takes time too; it has at most 64 MB.
     pub fn open(options: EmbeddedOptions) -> Result<Embedded, OpenError> {
         let opened = file::open(&options)?;
         let recent = Arc::new(opened.recent);
@@ -139,7 +141,7 @@ impl Embedded {
         })
     }
 
-    /// What was found when it was opened.
+    /// The description of the file at the time of opening.
     pub fn opened(&self) -> EmbeddedReport {
         self.opened
     }
@@ -216,7 +218,7 @@ impl Store for Embedded {
         })
     }
 
-    /// There is nothing to remove: tokens stand in the records of their devices.
+    /// There is nothing to remove, because tokens stand in the records of their devices.
     fn sweep(&self, _: Millis, _: usize) -> Answer<'_, usize> {
         Box::pin(std::future::ready(Ok(0)))
     }
@@ -234,7 +236,7 @@ impl Store for Embedded {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             let ended = tokio::task::spawn_blocking(move || {
-                // In this order, as when it is dropped.
+                // The same order as when the store is dropped.
                 reads.wait();
                 writes.wait();
                 drop(lock);
@@ -249,14 +251,14 @@ impl Worker {
         let queue = Arc::new(Queue::default());
         let shared = Arc::clone(&queue);
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // However it ends, nobody waits for it afterwards.
+            // However the thread ends, no caller waits for it afterwards.
             let _closed = shared.close_at_end();
             run(&shared);
         });
         Ok(Worker { queue, thread: Mutex::new(Some(thread.map_err(OpenError::Thread)?)) })
     }
 
-    /// Its end, for whoever is the first to ask for it.
+    /// The end of the thread, for the first caller that asks for it.
     fn end(&self) -> End {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         End { queue: Arc::clone(&self.queue), thread }
@@ -264,11 +266,11 @@ impl Worker {
 }
 
 impl End {
-    /// Has the thread end when nothing waits any more, and waits for that.
+    /// Tells the thread to end when its queue is empty, and waits for that.
     fn wait(self) {
         self.queue.close();
         if let Some(thread) = self.thread {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What waits for one of the store's threads: bounded, and answered whatever happens.
+//! The queue of a store's thread. It is bounded, and answers every job.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::tables::Tables;
 use crate::contract::Error;
 
-/// Batches that wait for a thread, first come, first served.
+/// Batches that wait for a thread, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -18,33 +18,34 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<(usize, Box<dyn Job>)>,
-    /// Of all jobs that wait.
+    /// The items of all waiting jobs.
     items: usize,
     is_closed: bool,
 }
 
-/// A batch that somebody waits for.
+/// A batch with a waiting caller.
 pub(super) trait Job: Send {
-    /// Whether nobody waits any more.
+    /// Whether its caller no longer waits.
     fn is_abandoned(&self) -> bool;
-    /// Carries it out within a transaction. It may be called again, after the transaction has been undone.
+    /// Carries it out within a transaction. It may run again after the transaction has been undone.
     fn run(&mut self, tables: &Tables<'_>) -> rusqlite::Result<()>;
-    /// Answers, with what the last run gave or with an error.
+    /// Answers with the result of the last run, or with an error.
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
 }
 
-/// A job made of what it does.
+/// A job made of a closure.
 pub(super) struct Task<T, F> {
     run: F,
     result: Option<T>,
     reply: oneshot::Sender<Result<T, Error>>,
 }
 
-/// Closes a queue when it is dropped, and lets go of what waits.
+/// Closes a queue when dropped, and drops the waiting jobs.
 pub(super) struct CloseAtEnd<'a>(&'a Queue);
 
 impl Queue {
-    /// Adds a job, unless more than `items_max` would wait; where nothing waits a job may be larger.
+    /// Adds a job, unless more than `items_max` items would wait. If nothing waits, the job may be
+    /// larger.
     pub(super) fn push(
         &self,
         items: usize,
@@ -55,7 +56,7 @@ impl Queue {
         if waiting.is_closed {
             return Err(Error::Unavailable("it has been closed".to_owned()));
         }
-        // An empty batch takes a place as well.
+        // An empty batch takes a place too.
         let items = items.max(1);
         if waiting.items > 0 && waiting.items + items > items_max {
             return Err(Error::Overloaded(waiting.items));
@@ -67,8 +68,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for jobs and takes those that wait: one, and others as long as they have not more than `items_max` items
-    /// together. `None` once it has been closed and nothing waits.
+    /// Waits for jobs and takes one, and further ones while they have at most `items_max` items
+    /// together. `None` once the queue is closed and empty.
     pub(super) fn take(&self, items_max: usize) -> Option<Vec<Box<dyn Job>>> {
         let mut waiting = self.waiting();
         while waiting.jobs.is_empty() {
@@ -91,13 +92,13 @@ impl Queue {
         Some(taken)
     }
 
-    /// Takes no more jobs; those that wait are still given out.
+    /// Closes the queue to new jobs. Waiting jobs are still given out.
     pub(super) fn close(&self) {
         self.waiting().is_closed = true;
         self.arrived.notify_all();
     }
 
-    /// Jobs that wait.
+    /// The number of waiting jobs.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.waiting().jobs.len()
@@ -115,7 +116,7 @@ impl Queue {
 impl Drop for CloseAtEnd<'_> {
     fn drop(&mut self) {
         self.0.close();
-        // Whoever waits for one of them hears that it was dropped.
+        // A caller that waits for a job learns that it was dropped.
         self.0.waiting().jobs.clear();
     }
 }
@@ -143,7 +144,7 @@ where
     fn answer(self: Box<Self>, outcome: Result<(), Error>) {
         let unknown = || Error::Unavailable("it was not carried out".to_owned());
         let Task { result, reply, .. } = *self;
-        // Whoever has gone meanwhile does not want it.
+        // The caller may have gone meanwhile.
         let _ = reply.send(outcome.and_then(|()| result.ok_or_else(unknown)));
     }
 }

@@ -19,13 +19,14 @@ use crate::records::{
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
     recent: &'a Recent,
-    /// As they were when the transaction began.
+    /// The changes as they were when the transaction began.
     changes: &'a Changes,
-    /// Those of this transaction.
+    /// The changes of this transaction.
     pending: RefCell<Changes>,
-    /// Where tokens lead by them: known at once, since a later item may show such a token.
+    /// The tokens of these changes and their devices. They count at once, because a later item may
+    /// use such a token.
     leads: &'a RefCell<Vec<(Hash, i64)>>,
-    /// Tokens that devices have forgotten by them.
+    /// The tokens that devices have forgotten by these changes.
     forgotten: RefCell<Vec<(Hash, i64)>>,
     /// Devices that this transaction has added.
     added: Cell<u64>,
@@ -81,7 +82,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Writes what is written once a transaction.
+    /// Writes the rows that are written once a transaction.
     pub(super) fn finish(&self) -> Result<()> {
         match self.added.get() {
             0 => Ok(()),
@@ -91,7 +92,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// What the transaction has changed, and which tokens devices have forgotten: to be told once it is committed.
+    /// The changes of the transaction, and the tokens that devices have forgotten. To be published
+    /// after the commit.
     pub(super) fn into_changes(self) -> (Changes, Vec<(Hash, i64)>) {
         (self.pending.into_inner(), self.forgotten.into_inner())
     }
@@ -107,7 +109,8 @@ impl<'a> Tables<'a> {
             Put::Unchanged => {}
             Put::Added | Put::Relabelled => self.describe(id, &changed)?,
             Put::Rekeyed => {
-                // All of it into the row: who reads at the same time sees the row as it was, or as it is.
+                // The row gets all of it at once, so that a concurrent reader sees it as it was or
+                // as it is.
                 self.describe(id, &changed)?;
                 move_into_row(self.conn, id, &Change::of(&changed))?;
                 self.forget(id, &Change::of(&device), &Change::of(&changed));
@@ -126,7 +129,8 @@ impl<'a> Tables<'a> {
         let Some((id, device)) = found else {
             return Ok(Err(missing));
         };
-        // Another device refuses too, in the same time: its key's hash is of its own serial.
+        // Another device refuses too, and takes the same time: the hash of its key depends on its
+        // own serial number.
         let changed = device.issue(issue);
         if let Proof::Key { serial, .. } = &issue.proof
             && device.serial != *serial
@@ -178,7 +182,7 @@ impl<'a> Tables<'a> {
     pub(super) fn list(&self, after: Option<&Serial>, limit: usize) -> Result<Vec<Device>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut select = self.prepare(PAGE)?;
-        // No serial is empty: all of them are behind it.
+        // No serial number is empty, so all of them come after it.
         let after = after.map_or("", Serial::as_str);
         let rows = select.query_map(params![after, limit], |row| self.device_of(row))?;
         rows.map(|row| Ok(row?.1)).collect()
@@ -193,9 +197,9 @@ impl<'a> Tables<'a> {
         count(self.conn)
     }
 
-    /// Writes a page, in which nothing changes.
+    /// Writes a page without changing its content.
     pub(super) fn probe(&self) -> Result<()> {
-        // To set a value to what it is would write nothing.
+        // SQLite would not write a row that gets its old value.
         self.execute("UPDATE counts SET devices = devices + 1", [])?;
         self.execute("UPDATE counts SET devices = devices - 1", [])
     }
@@ -210,7 +214,7 @@ impl<'a> Tables<'a> {
         self.execute(sql, params![serial, device.key.0, state, labels, created, generation])
     }
 
-    /// Writes what says which tokens are valid.
+    /// Writes the fields that say which tokens are valid.
     fn change(&self, id: i64, before: &Device, after: &Device) -> Result<()> {
         let (before, after) = (Change::of(before), Change::of(after));
         let sql = "INSERT INTO changes (device, state, activated, generation, token, token_end,
@@ -222,7 +226,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Writes what an import says.
+    /// Writes the fields of an import.
     fn describe(&self, id: i64, device: &Device) -> Result<()> {
         let labels = labels_text(&device.labels)?;
         let sql = "UPDATE devices SET key = ?2, labels = ?3 WHERE id = ?1";
@@ -255,7 +259,7 @@ impl<'a> Tables<'a> {
         self.prepare(sql)?.query_row([key], |row| self.device_of(row)).optional()
     }
 
-    /// The device of a row, as it has become.
+    /// The device of a row, with its later changes.
     fn device_of(&self, row: &Row<'_>) -> Result<(i64, Device)> {
         let (id, mut device) = device_of(row)?;
         let pending = self.pending.borrow();
@@ -274,7 +278,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// A device as its row has it, which has the columns of `columns!`, and its number.
+/// The device as a row has it, which has the columns of `columns!`, and the row's number.
 fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     let serial = row.get_ref(1)?.as_str()?;
     let serial = Serial::new(serial).map_err(|error| impossible(1, format!("serial {error}")))?;
@@ -294,7 +298,7 @@ fn device_of(row: &Row<'_>) -> Result<(i64, Device)> {
     Ok((row.get(0)?, device))
 }
 
-/// Which secrets the file was hashed by; from now on these, if it does not know any.
+/// The fingerprint of the secrets with which the file was hashed. A file without one takes ours.
 pub(super) fn fingerprint(conn: &Connection, ours: &Hash) -> Result<Hash> {
     conn.execute_batch("CREATE TABLE IF NOT EXISTS secrets (fingerprint BLOB NOT NULL)")?;
     let sql = "INSERT INTO secrets SELECT ? WHERE NOT EXISTS (SELECT * FROM secrets)";
@@ -302,12 +306,12 @@ pub(super) fn fingerprint(conn: &Connection, ours: &Hash) -> Result<Hash> {
     conn.query_row("SELECT fingerprint FROM secrets", [], |row| row.get(0).map(Hash))
 }
 
-/// How many devices there are.
+/// The number of devices.
 pub(super) fn count(conn: &Connection) -> Result<u64> {
     conn.prepare_cached("SELECT devices FROM counts")?.query_row([], |row| unsigned(row, 0))
 }
 
-/// What both threads know beside the file, read from it.
+/// The state that both threads share beside the file, read from it.
 pub(super) fn recent(conn: &Connection) -> Result<Recent> {
     let recent = Recent::new(changes(conn)?);
     let changes = recent.changes();
@@ -343,7 +347,7 @@ fn changes(conn: &Connection) -> Result<Changes> {
     rows.collect()
 }
 
-/// Each token that stands in a device's row.
+/// Calls `each` for each token in a device's row.
 fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> Result<()> {
     let mut select =
         conn.prepare("SELECT id, token, previous FROM devices WHERE token NOT NULL")?;
@@ -356,14 +360,14 @@ fn each_token(conn: &Connection, mut each: impl FnMut(i64, Hash)) -> Result<()> 
     Ok(())
 }
 
-/// The numbers of the first change and of the last one; 0 without any.
+/// The numbers of the first and the last change; 0 if there is none.
 pub(super) fn span_of_changes(conn: &Connection) -> Result<(i64, i64)> {
     let sql =
         "SELECT ifnull((SELECT min(id) FROM changes), 0), ifnull((SELECT max(id) FROM changes), 0)";
     conn.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// Writes a change into its device's row, unless that is as new.
+/// Writes a change into its device's row, unless the row is as new.
 pub(super) fn move_into_row(conn: &Connection, device: i64, change: &Change) -> Result<()> {
     let sql = "UPDATE devices SET state = ?2, activated = ?3, generation = ?4, token = ?5,
                    token_end = ?6, previous = ?7, previous_end = ?8
@@ -371,7 +375,7 @@ pub(super) fn move_into_row(conn: &Connection, device: i64, change: &Change) -> 
     execute_change(conn, sql, device, change)
 }
 
-/// Removes changes that stand in their rows.
+/// Removes changes that are in their rows.
 pub(super) fn forget_changes(conn: &Connection, until: i64) -> Result<()> {
     conn.prepare_cached("DELETE FROM changes WHERE id <= ?")?.execute([until]).map(|_| ())
 }
@@ -394,7 +398,7 @@ fn execute_change(conn: &Connection, sql: &str, device: i64, change: &Change) ->
 /// The tokens that a device knows: the last one with its end, and the one before.
 type Known = (Option<(Hash, Millis)>, Option<Previous>);
 
-/// Those whose columns begin there.
+/// The tokens whose columns begin at `at`.
 fn tokens_of(row: &Row<'_>, at: usize) -> Result<Known> {
     let token = match (row.get(at)?, optional(row, at + 1)?) {
         (Some(token), Some(end)) => Some((Hash(token), end)),
@@ -432,7 +436,7 @@ fn state_number(state: State) -> i64 {
     }
 }
 
-/// SQLite's integers end at half of ours: what lies behind is that end.
+/// SQLite's integers end at half of ours. A larger number becomes the largest one.
 fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -449,7 +453,7 @@ fn optional(row: &Row<'_>, column: usize) -> Result<Option<u64>> {
     }
 }
 
-/// A value that nobody wrote.
+/// An error for a value that the store never writes.
 fn impossible(column: usize, text: String) -> Error {
     Error::FromSqlConversionFailure(column, Type::Null, text.into())
 }
@@ -466,8 +470,9 @@ macro_rules! columns {
 }
 
 const BY_SERIAL: &str = concat!(columns!("d.labels"), "WHERE d.serial = ?");
-/// With an unknown serial the next one, and with one behind all others the device that was imported first: that takes the
-/// same time, so that nobody learns which are known. Without labels, whose reading takes as long as the rest.
+/// For an unknown serial number it finds the next device, or the device imported first if there is
+/// no next one. That takes the same time, so that nobody learns which serial numbers are known. It
+/// reads no labels, which would take as long as the rest.
 const BY_SERIAL_OR_ANOTHER: &str = concat!(
     columns!("'{}'"),
     "WHERE d.id = coalesce(

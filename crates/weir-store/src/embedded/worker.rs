@@ -1,4 +1,4 @@
-//! What the store's two threads do: group commit, and reading.
+//! The work of the store's two threads: group commit, and reading.
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use super::queue::{Job, Queue};
 use super::tables::Tables;
 use crate::contract::Error;
 
-/// Carries out what waits for the writer until its queue is closed.
+/// Carries out the writer's jobs until its queue is closed.
 pub(super) fn write(conn: &Connection, recent: &Recent, queue: &Queue, identity: Identity) {
     let mut fold = Fold::default();
     let mut is_told = false;
@@ -22,34 +22,35 @@ pub(super) fn write(conn: &Connection, recent: &Recent, queue: &Queue, identity:
             Ok(()) => is_told = false,
             Err(error) if !is_told => {
                 is_told = true;
-                warn!(%error, "the store of devices cannot move what has changed into its rows");
+                warn!(%error, "the store of devices cannot move changes into its rows");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Carries out what waits for the reader until its queue is closed.
+/// Carries out the reader's jobs until its queue is closed.
 ///
-/// A transaction begins after its jobs have come, so they see what was answered before. It goes on where the files are
-/// not what they were: what is open still holds all that was answered.
+/// A transaction begins after its jobs have come, so they see all changes that were answered
+/// before. The reader continues even if the files have been replaced: the open files still hold all
+/// answered changes.
 pub(super) fn read(conn: &Connection, recent: &Recent, queue: &Queue) {
     let mut work = Work { conn, recent, begin: "BEGIN", identity: None };
     while work.serve(queue) {}
 }
 
-/// What a thread works with.
+/// The things that a thread works with.
 struct Work<'a> {
     conn: &'a Connection,
     recent: &'a Recent,
-    /// What its transactions begin with.
+    /// The statement that begins its transactions.
     begin: &'static str,
-    /// Of the files, if it writes.
+    /// The identity of the files, if the thread writes.
     identity: Option<Identity>,
 }
 
 impl Work<'_> {
-    /// Carries out what waits, once there is something; false if the queue has been closed.
+    /// Carries out waiting jobs, once there are some. False if the queue has been closed.
     fn serve(&mut self, queue: &Queue) -> bool {
         let Some(mut jobs) = queue.take(GROUP_ITEMS) else { return false };
         jobs.retain(|job| !job.is_abandoned());
@@ -58,7 +59,7 @@ impl Work<'_> {
         }
         match self.transact(&mut jobs) {
             Ok(()) => jobs.into_iter().for_each(|job| job.answer(Ok(()))),
-            // One damaged record is no reason to refuse what does not concern it.
+            // One damaged record must not make other jobs fail.
             Err(Error::Damaged(_)) if jobs.len() > 1 => {
                 for mut job in jobs {
                     let outcome = self.transact(std::slice::from_mut(&mut job));
@@ -70,7 +71,8 @@ impl Work<'_> {
         true
     }
 
-    /// Carries out jobs as one transaction, if it will be kept; on an error none of them, or nobody knows.
+    /// Carries out jobs as one transaction, if it will be kept. After an error either none of them
+    /// is carried out, or that is unknown.
     fn transact(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Error> {
         self.identity.as_ref().map_or(Ok(()), Identity::check).map_err(lost)?;
         self.run(jobs).map_err(|error| described(&error))?;
@@ -80,7 +82,7 @@ impl Work<'_> {
     fn run(&self, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
         let leads = RefCell::default();
         let run = || {
-            // From before the transaction to its end.
+            // Held from before the transaction to its end.
             let changes = self.recent.changes();
             self.conn.prepare_cached(self.begin)?.execute([])?;
             let tables = Tables::new(self.conn, self.recent, &changes, &leads);
@@ -109,25 +111,25 @@ impl Work<'_> {
         outcome
     }
 
-    /// Goes on with moving changes into their rows, as long as the files are what they were.
+    /// Continues to move changes into their rows, as long as the files have not been replaced.
     fn fold(&mut self, fold: &mut Fold) -> rusqlite::Result<()> {
         let Some(identity) = self.identity.as_mut().filter(|identity| identity.check().is_ok())
         else {
             return Ok(());
         };
         let outcome = fold.step(self.conn, self.recent);
-        // The next transaction is told what is wrong.
+        // The next transaction reports the error.
         let _ = identity.check_written();
         outcome
     }
 }
 
-/// Nothing that is written would be there after a restart.
+/// The error when writes would be gone after a restart.
 fn lost(cause: String) -> Error {
-    Error::Lost(format!("{cause}; nothing that is written would be kept"))
+    Error::Lost(format!("{cause}; new writes would be lost"))
 }
 
-/// What an error of SQLite's means for whoever asked.
+/// The error for the caller that an error of SQLite means.
 fn described(error: &rusqlite::Error) -> Error {
     let code = error.sqlite_error_code();
     match code {
@@ -135,11 +137,11 @@ fn described(error: &rusqlite::Error) -> Error {
             Error::Damaged(error.to_string())
         }
         Some(_) => Error::Unavailable(error.to_string()),
-        // Not SQLite's own: a value that cannot be.
+        // Not an error of SQLite's: an impossible value.
         None => Error::Damaged(error.to_string()),
     }
 }
 
-/// Items of a transaction, unless a single batch has more: enough that the commit's share of each is small, and few
-/// enough that those behind them wait for some 100 ms.
+/// Items of a transaction, unless a single batch has more. Enough that each item's share of the
+/// commit is small, and few enough that later items wait for some 100 ms.
 const GROUP_ITEMS: usize = 2_048;

@@ -1,4 +1,5 @@
-//! Changes devices if they are still as they were read, else reads them again: what every change goes through.
+//! Changes devices that have not changed since they were read, and reads the others again. Every
+//! change goes through it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,14 +10,15 @@ use super::{Mongo, documents};
 use crate::contract::Error;
 use crate::records::{Device, Serial};
 
-/// A device as it was read, and as the items of a batch have made it.
+/// A device as it was read, and as the items of a batch have changed it.
 struct Amended {
     before: Option<Device>,
     after: Option<Device>,
 }
 
 impl Mongo {
-    /// Has each item, in their order, make of its device what `apply` says: an answer, and the device if it changes.
+    /// Applies `apply` to each item, in order. It returns an answer, and the device if that
+    /// changes.
     pub(super) async fn amend<I, R>(
         &self,
         items: &[(Serial, I)],
@@ -48,9 +50,10 @@ impl Mongo {
         )))
     }
 
-    /// Writes what has changed; those that others have changed meanwhile are given back.
+    /// Writes the changed devices. Returns those that other gateways have changed meanwhile.
     async fn store(&self, devices: Vec<Amended>) -> Result<HashSet<Serial>, Error> {
-        // Written with each change, as the sum of matches does not say which of them it was.
+        // Written with each change, because the number of matches does not say which changes
+        // succeeded.
         let mark: i64 = rand::rng().random();
         let (mut added, mut inserts) = (Vec::new(), Vec::new());
         let (mut changed, mut updates) = (Vec::new(), Vec::new());
@@ -92,5 +95,5 @@ impl Mongo {
     }
 }
 
-/// How often a change is tried: each time some other gateway was faster, so it takes as many of them to fail.
+/// The number of attempts to write a change. Each attempt fails only if another gateway was faster.
 const ATTEMPTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! The commands that MongoDB is given, and what it answers.
+//! The commands for MongoDB, and their answers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Mongo, documents};
 use crate::contract::Error;
 use crate::records::{Millis, Serial};
 
-/// What a command with many statements does.
+/// The kind of a command with many statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Write {
     Insert,
@@ -18,23 +18,26 @@ pub(super) enum Write {
     Delete,
 }
 
-/// What came of it.
+/// The result of a write.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Documents that it found to change; with [`Write::Insert`], those that it added.
+    /// Documents that the command found and changed; with [`Write::Insert`], documents that it
+    /// added.
     pub(super) matched: usize,
-    /// Places of the statements that would have added what is there already.
+    /// Places of the statements whose document was there already.
     pub(super) duplicates: Vec<usize>,
 }
 
 impl Mongo {
-    /// Looks whether everything is there, and by which secrets it is hashed; makes the indexes. All of it once.
+    /// Checks that everything is there and hashed with our secrets, and makes the indexes. Does all
+    /// of this once.
     pub(super) async fn prepare_once(&self) -> Result<(), Error> {
         let make = || async {
             if !self.is_whole().await? {
                 self.begin().await?;
             }
-            // Whatever ended is removed by the database itself; `sweep` is for those who want it sooner.
+            // The database removes ended tokens by itself; `sweep` is for operators who want it
+            // sooner.
             let ends = doc! { "key": { "expires": 1 }, "name": "expires", "expireAfterSeconds": 0 };
             let command = doc! { "createIndexes": "tokens", "indexes": [ends] };
             self.database.run_command(command).await.map_err(|error| self.error(&error))?;
@@ -44,7 +47,7 @@ impl Mongo {
         Ok(())
     }
 
-    /// Whether secrets and sentinels are there; the secrets must be ours.
+    /// Whether the secrets and the sentinels are there. The secrets must be ours.
     async fn is_whole(&self) -> Result<bool, Error> {
         Ok(self.has_secrets().await?
             && self.has_sentinel("devices").await?
@@ -69,14 +72,14 @@ impl Mongo {
         }
     }
 
-    /// Whether devices are there that an older version has written, which knew no sentinels.
+    /// Whether an older version, which had no sentinels, has written devices.
     async fn is_older(&self) -> Result<bool, Error> {
         let any = self.documents("devices", RawDocumentBuf::new(), 1, false).await?;
         Ok(!any.is_empty() && self.has_secrets().await? && !self.has_sentinel("devices").await?)
     }
 
-    /// Begins with what is missing, if that is permitted. Whoever comes first writes whose secrets it is; those of all
-    /// others must be the same.
+    /// Makes the missing parts, if that is permitted. The first gateway writes the fingerprint of
+    /// its secrets; those of all others must equal it.
     async fn begin(&self) -> Result<(), Error> {
         if !self.create && !self.is_older().await? {
             let name = self.database.name();
@@ -95,7 +98,8 @@ impl Mongo {
         }
     }
 
-    /// Documents by their `_id`, if the collection is the one that was begun; with no `_id` whether it is.
+    /// Documents by their `_id`, if the collection still has its sentinel. Without any `_id` it
+    /// only checks the sentinel.
     pub(super) async fn by_ids(
         &self,
         collection: &str,
@@ -124,7 +128,7 @@ impl Mongo {
         }
     }
 
-    /// Writes what changes nothing, if everything is there.
+    /// Writes a document that changes nothing, if everything is there.
     pub(super) async fn probe_all(&self) -> Result<(), Error> {
         self.by_ids("devices", vec![]).await?;
         self.by_ids("tokens", vec![]).await?;
@@ -140,14 +144,14 @@ impl Mongo {
         }
     }
 
-    /// Devices behind a serial, in their order.
+    /// Devices after a serial number, in their order.
     pub(super) async fn page(
         &self,
         after: Option<&Serial>,
         limit: usize,
     ) -> Result<Vec<RawDocumentBuf>, Error> {
         self.by_ids("devices", vec![]).await?;
-        // Behind the sentinel at least.
+        // At least after the sentinel.
         let after = after.map_or(documents::SENTINEL_ID, Serial::as_str);
         let filter = rawdoc! { "_id": { "$gt": after } };
         self.documents("devices", filter, limit, true).await
@@ -190,10 +194,10 @@ impl Mongo {
             command.append(cstr!("sort"), rawdoc! { "_id": 1 });
         }
         command.append(cstr!("limit"), limit);
-        // All in one answer as far as it fits, and not 101 as a server has it.
+        // All documents in one answer if they fit; a server's default is 101.
         command.append(cstr!("batchSize"), limit);
         command.append(cstr!("maxTimeMS"), millis(self.timeout));
-        // A connection that broke while nobody used it fails the first who does.
+        // A connection that broke while idle fails its first request.
         match self.read(command.clone()).await {
             Err(Error::Unavailable(_)) => self.read(command).await,
             result => result,
@@ -210,7 +214,7 @@ impl Mongo {
         Ok(documents)
     }
 
-    /// Runs statements, in as few commands as their size allows, each whether others failed or not.
+    /// Runs statements in as few commands as their size allows. Each runs even if others failed.
     pub(super) async fn write(
         &self,
         write: Write,
@@ -290,7 +294,7 @@ impl Mongo {
     }
 }
 
-/// A number in an answer: servers choose its type by themselves.
+/// A number in an answer. Servers choose its type.
 fn number(document: &Document, name: &str) -> i64 {
     match document.get(name) {
         Some(Bson::Int32(number)) => i64::from(*number),
@@ -312,15 +316,16 @@ fn millis(duration: Duration) -> RawBson {
     RawBson::Int64(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Statements in one command: a document may have 16 MiB, and one statement may follow that is as large as it may be.
+/// Bytes of statements in one command. A document may have 16 MiB, and one more statement of the
+/// largest size may follow.
 const COMMAND_BYTES: usize = 8 * 1024 * 1024;
 
-/// Documents that one command asks for by their `_id`: enough for a batch of the front, and few enough for servers that
-/// compare each with all.
+/// The most documents that one command asks for by their `_id`. Enough for a batch of the front,
+/// and few enough for servers that compare each with all.
 const IDS_MAX: usize = 1_000;
 
-/// The code of an error: there is such an `_id` already.
+/// Error code: this `_id` exists already.
 const DUPLICATE_KEY: i64 = 11_000;
 
-/// The code of an error: it took longer than `maxTimeMS`.
+/// Error code: the command took longer than `maxTimeMS`.
 const MAX_TIME_EXPIRED: i32 = 50;

@@ -11,7 +11,7 @@ use mongodb::bson::{Binary, DateTime, RawDocumentBuf, rawdoc};
 use crate::contract::Error;
 use crate::records::{Device, Hash, Millis, Previous, Serial, State};
 
-/// What is stored of a token.
+/// The stored record of a token.
 pub(super) struct TokenRecord<'a> {
     pub(super) token: Hash,
     pub(super) serial: &'a Serial,
@@ -36,17 +36,17 @@ pub(super) fn token(record: &TokenRecord<'_>) -> RawDocumentBuf {
     }
 }
 
-/// Which secrets everything is hashed by.
+/// The document with the fingerprint of the secrets.
 pub(super) fn secrets(fingerprint: &Hash) -> RawDocumentBuf {
     rawdoc! { "_id": SECRETS_ID, "fingerprint": binary(fingerprint) }
 }
 
-/// The same, read.
+/// Reads the fingerprint.
 pub(super) fn fingerprint(document: &RawDocument) -> Result<Hash, Error> {
     needed(hash(document, "fingerprint")?, "fingerprint")
 }
 
-/// What every look-up finds too, as long as a collection is what it was.
+/// The sentinel. Every look-up finds it too, as long as the collection has not been replaced.
 pub(super) fn sentinel() -> RawDocumentBuf {
     rawdoc! { "_id": SENTINEL_ID }
 }
@@ -55,7 +55,7 @@ pub(super) fn is_sentinel(document: &RawDocument) -> bool {
     document.get_str("_id").is_ok_and(|id| id == SENTINEL_ID)
 }
 
-/// The statement that changes nothing that is ever read.
+/// A statement that changes nothing that is ever read.
 pub(super) fn probe(fingerprint: &Hash) -> RawDocumentBuf {
     rawdoc! {
         "q": { "_id": SECRETS_ID, "fingerprint": binary(fingerprint) },
@@ -63,12 +63,12 @@ pub(super) fn probe(fingerprint: &Hash) -> RawDocumentBuf {
     }
 }
 
-/// A token's hash, and whose it is.
+/// A token's hash, and its device.
 pub(super) fn owner(document: &RawDocument) -> Result<(Hash, Serial), Error> {
     Ok((needed(hash(document, "_id")?, "_id")?, serial(document, "serial")?))
 }
 
-/// A device that is not stored yet.
+/// The document of a new device.
 pub(super) fn inserted(device: &Device) -> RawDocumentBuf {
     let mut document = rawdoc! {
         "_id": device.serial.as_str(),
@@ -82,8 +82,8 @@ pub(super) fn inserted(device: &Device) -> RawDocumentBuf {
     document
 }
 
-/// The statement that makes one of the other, and leaves a mark, if it has not been changed meanwhile; none if they are
-/// the same.
+/// The statement that turns `before` into `after` and leaves a mark, if the device has not changed
+/// meanwhile. `None` if the two are the same.
 pub(super) fn changed(before: &Device, after: &Device, mark: i64) -> Option<RawDocumentBuf> {
     let (mut set, mut unset) = (RawDocumentBuf::new(), RawDocumentBuf::new());
     for ((name, old), (_, new)) in fields(before).into_iter().zip(fields(after)) {
@@ -99,7 +99,7 @@ pub(super) fn changed(before: &Device, after: &Device, mark: i64) -> Option<RawD
     let slot = CString::try_from(format!("marks.{}", slot(after))).ok()?;
     set.append(slot, mark);
     let mut update = rawdoc! { "$set": set };
-    // Servers refuse an empty one.
+    // Servers refuse an empty `$unset`.
     if !unset.is_empty() {
         update.append(cstr!("$unset"), unset);
     }
@@ -108,23 +108,23 @@ pub(super) fn changed(before: &Device, after: &Device, mark: i64) -> Option<RawD
     Some(rawdoc! { "q": is_still, "u": update })
 }
 
-/// The mark of who made the generation of `device`.
+/// The mark of the writer that made the generation of `device`.
 pub(super) fn mark(document: &RawDocument, device: &Device) -> Option<i64> {
     document.get_document("marks").ok()?.get_i64(slot(device).to_string()).ok()
 }
 
-/// Where the mark of a generation is: it takes so many more changes until another takes its place, and nobody needs it
-/// any more.
+/// The place of a generation's mark. [`MARKS`] further changes later another mark takes its place,
+/// when nobody needs it any more.
 fn slot(device: &Device) -> u64 {
     device.generation % MARKS
 }
 
-/// The statement that notes when a device was connected last.
+/// The statement that notes when a device connected last.
 pub(super) fn seen(serial: &Serial, at: Millis) -> RawDocumentBuf {
     rawdoc! { "q": { "_id": serial.as_str() }, "u": { "$max": { "seen": date(at) } } }
 }
 
-/// A device as it is stored.
+/// Reads a device.
 pub(super) fn device(document: &RawDocument) -> Result<Device, Error> {
     let serial = serial(document, "_id")?;
     let token = hash(document, "token")?.zip(time(document, "expires")?);
@@ -153,7 +153,7 @@ pub(super) fn device(document: &RawDocument) -> Result<Device, Error> {
     })
 }
 
-/// What may change of a device, except when it was seen.
+/// The fields of a device that may change, except the time of its last connection.
 fn fields(device: &Device) -> [(&'static CStr, Option<RawBson>); 9] {
     let state = match device.state {
         State::New => "new",
@@ -178,7 +178,8 @@ fn fields(device: &Device) -> [(&'static CStr, Option<RawBson>); 9] {
     ]
 }
 
-/// A list, as names of fields must not have every character that names of labels may have.
+/// Labels as a list, because names of fields must not have every character that names of labels may
+/// have.
 fn label_list(labels: &BTreeMap<String, String>) -> Option<RawArrayBuf> {
     let mut list = RawArrayBuf::new();
     for (name, value) in labels {
@@ -242,15 +243,16 @@ fn damaged(what: &str) -> Error {
     Error::Damaged(format!("a document of MongoDB has no good {what}"))
 }
 
-/// Marks that a device keeps: as many changes may follow one before its writer has looked whether it was carried out.
+/// Marks that a device keeps. At most this many changes may follow a change before its writer has
+/// looked whether it succeeded.
 const MARKS: u64 = 16;
 
-/// BSON has no unsigned numbers; what is larger ends in 290 million years.
+/// BSON has no unsigned numbers. A larger number is a time in 290 million years.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The `_id` of the one document of its kind.
 pub(super) const SECRETS_ID: &str = "secrets";
-/// No serial is empty, and no hash is a text.
+/// No serial number is empty, and no hash is a text.
 pub(super) const SENTINEL_ID: &str = "";

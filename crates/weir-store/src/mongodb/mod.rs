@@ -1,14 +1,18 @@
-//! Devices and tokens in MongoDB: for several gateways with one memory.
+//! The store in MongoDB, which several gateways can share.
 //!
-//! Two collections: `devices`, whose `_id` is the serial, and `tokens`, whose `_id` is the hash; and a third one, `store`,
-//! with one document that says by which secrets they are hashed. Each of the two has a sentinel, a document with an empty
-//! `_id`, which every look-up asks for too: a collection that was dropped is taken for a loss, and not for one that knows
-//! nobody. The document of the device decides, and is replaced only if its generation is still the one that was read, so that no transaction is
-//! needed. A batch is one command with many statements for each kind of write. Nothing is used that MongoDB 5 does not
-//! have: no transactions, no change streams, no pipelines.
+//! The collection `devices` has the serial number as `_id`, and `tokens` has the hash. A third one,
+//! `store`, has one document with the fingerprint of the secrets. The first two have a sentinel
+//! each: a document with an empty `_id`, which every look-up asks for too. So a dropped collection
+//! counts as lost, and not as empty.
 //!
-//! All reads go to the primary. It has been tested against mongo-java-server 1.47, which speaks MongoDB's protocol and
-//! orders `_id` by UTF-16 where MongoDB orders by bytes, and not against MongoDB itself.
+//! The document of the device decides. It is replaced only if its generation is still the one that
+//! was read, so no transaction is needed. For each kind of write a batch is one command with many
+//! statements. The code uses nothing that MongoDB 5 lacks: no transactions, no change streams, no
+//! pipelines.
+//!
+//! All reads go to the primary. The tests run against mongo-java-server 1.47, and not against
+//! MongoDB itself. mongo-java-server speaks MongoDB's protocol, but orders `_id` by UTF-16, where
+//! MongoDB orders by bytes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -31,25 +35,25 @@ mod documents;
 use commands::Write;
 use documents::TokenRecord;
 
-/// Which MongoDB, and how it is used.
+/// The address of MongoDB, and how the gateway uses it.
 #[derive(Debug, Clone)]
 pub struct MongoOptions {
-    /// Where it is: `mongodb://…` or `mongodb+srv://…`, with whatever credentials and TLS it asks for.
+    /// The address: `mongodb://…` or `mongodb+srv://…`, with credentials and TLS options.
     pub uri: String,
-    /// The database that holds both collections.
+    /// The database with the collections.
     pub database: String,
-    /// When a write is answered: `majority`, or a number of members. With less than a majority an answered activation
-    /// can be lost with the primary.
+    /// When MongoDB answers a write: `majority`, or a number of members. With less than a majority,
+    /// an answered activation can be lost with the primary.
     pub write_concern: String,
-    /// Connections kept open, so that the first requests do not wait for them.
+    /// Connections that stay open, so that the first requests do not wait for them.
     pub connections_min: u32,
-    /// Connections at most.
+    /// The largest number of connections.
     pub connections_max: u32,
-    /// How long any method may take.
+    /// The time limit of each method.
     pub timeout: Duration,
-    /// Of the secrets that keys and tokens are hashed by ([`crate::Secrets::fingerprint`]).
+    /// The [`crate::Secrets::fingerprint`] of the secrets with which keys and tokens are hashed.
     pub fingerprint: Hash,
-    /// Whether to begin with what is missing of the collections; otherwise that is [`Error::Lost`].
+    /// Whether to make missing collections. Otherwise a missing one is [`Error::Lost`].
     pub create: bool,
 }
 
@@ -75,33 +79,34 @@ pub struct MongoOptionsError(String);
 
 /// The store in MongoDB.
 ///
-/// Limits: each method ends within [`MongoOptions::timeout`]. How many wait for a connection is for what stands before
-/// it to bound: the driver does not.
+/// Limits: each method ends within [`MongoOptions::timeout`]. The driver does not bound the number
+/// of requests that wait for a connection; the layer in front of the store must do it.
 pub struct Mongo {
     database: mongodb::Database,
     write_concern: mongodb::bson::RawBson,
     timeout: Duration,
     fingerprint: Hash,
     create: bool,
-    /// Set when the indexes are there and the secrets are known to be the same.
+    /// Set when the indexes are there and the stored fingerprint is known to be ours.
     prepared: OnceCell<()>,
 }
 
 impl Mongo {
-    /// Takes options; connections are made as they are needed, so that a gateway starts while its database is down.
+    /// Takes options. Connections are made only when needed, so a gateway can start while its
+    /// database is down.
     ///
     /// # Errors
-    /// The options make no sense, or the name in a `mongodb+srv://` URI is not to be found.
+    /// The options make no sense, or the name in a `mongodb+srv://` URI does not resolve.
     pub async fn new(options: &MongoOptions) -> Result<Mongo, MongoOptionsError> {
         let wrong = |error: mongodb::error::Error| MongoOptionsError(error.to_string());
         let mut client = ClientOptions::parse(&options.uri).await.map_err(wrong)?;
         client.app_name = Some("weir".into());
         client.connect_timeout = Some(options.timeout);
-        // Whoever finds nobody to ask learns it in time to say so.
+        // A request that finds no server fails early enough to be answered.
         client.server_selection_timeout = Some(options.timeout / 2);
         client.min_pool_size = Some(options.connections_min.min(options.connections_max));
         client.max_pool_size = Some(options.connections_max);
-        // Else two at a time, and a cold pool is slow when it is needed.
+        // The default is two at a time; then a cold pool is slow when it is needed.
         client.max_connecting = Some(options.connections_max);
         client.selection_criteria =
             Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
@@ -116,8 +121,8 @@ impl Mongo {
         })
     }
 
-    /// Does at once what the first use does otherwise: looks whether the collections are there and by which secrets
-    /// everything is hashed, and makes the indexes.
+    /// Does now what the first use would otherwise do: checks the collections and the fingerprint
+    /// of the secrets, and makes the indexes.
     ///
     /// # Errors
     /// [`Error::OtherSecrets`], [`Error::Lost`], and those of the other methods.
@@ -125,7 +130,7 @@ impl Mongo {
         self.bounded(async { Ok(()) }).await
     }
 
-    /// Runs one method within its time.
+    /// Runs one method within its time limit.
     fn bounded<'a, T: Send + 'a>(
         &'a self,
         method: impl Future<Output = Result<T, Error>> + Send + 'a,
@@ -146,7 +151,7 @@ impl Mongo {
         Error::TimedOut(u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The devices of these serials, as far as they are known.
+    /// The known devices among these serial numbers.
     async fn devices(
         &self,
         serials: impl IntoIterator<Item = &Serial>,
@@ -168,7 +173,7 @@ impl Mongo {
         self.by_ids("devices", ids).await
     }
 
-    /// Whose these tokens are, whether they are valid or not.
+    /// The devices of these tokens, whether the tokens are valid or not.
     async fn owners(
         &self,
         tokens: impl IntoIterator<Item = &Hash>,
@@ -196,13 +201,15 @@ impl Mongo {
                 Proof::Token(token) => owners.get(token),
             };
             if let Some(serial) = serial.cloned() {
-                // A later one of the batch may show it; whether it was issued the device knows.
+                // A later item of the batch may use the token. The device's record says whether it
+                // was issued.
                 owners.insert(issue.token, serial.clone());
                 items.push((serial, (place, issue)));
             }
         }
         let issued = self.amend(&items, |serial, (_, issue), device| issued(serial, issue, device));
-        // Nobody has looked there yet where all have shown their keys. Beside the others, this takes no time.
+        // If all items showed keys, nobody has looked at this collection yet. Beside the others,
+        // the look takes no time.
         let (issued, is_there) = tokio::join!(issued, self.by_ids("tokens", vec![]));
         is_there?;
         let mut tokens = Vec::with_capacity(items.len());
@@ -218,7 +225,8 @@ impl Mongo {
             }
             answers[*place] = answer;
         }
-        // Behind the devices, when the generation is certain: until this is answered nobody has the token.
+        // After the devices, when the generation is certain. Until this is answered no device has
+        // the token.
         self.write(Write::Insert, "tokens", tokens).await?;
         Ok(answers)
     }

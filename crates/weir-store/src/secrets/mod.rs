@@ -1,4 +1,4 @@
-//! Hashes of keys and tokens, and the making of tokens: what stands between secrets and a store.
+//! Hashes keys and tokens, and makes tokens, so that no secret reaches a store.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,15 +12,18 @@ use zeroize::{Zeroize as _, ZeroizeOnDrop, Zeroizing};
 
 use crate::records::{Hash, Serial};
 
-/// The secrets by which keys and tokens are hashed: without them nobody can try keys against a stolen store.
+/// The secrets with which keys and tokens are hashed. Without them nobody can try keys against a
+/// stolen store.
 ///
-/// Shape: two keys for BLAKE3, derived from the 32 bytes of the key file, for each purpose its own. One keyed hash is
-/// no protection for what can be guessed: keys of devices ought to be as random as tokens.
+/// Shape: two keys for BLAKE3, one for each purpose, derived from the 32 bytes of the key file. A
+/// keyed hash does not protect a value that can be guessed: device keys should be as random as
+/// tokens.
 ///
-/// Limits: whoever shares a store shares the key file; with another one no key and no token in it is right. So a store
-/// remembers the [`Secrets::fingerprint`], and is not opened with others.
+/// Limits: gateways that share a store share the key file. With another key file no key and no
+/// token in the store matches. So a store remembers the [`Secrets::fingerprint`], and does not open
+/// with other secrets.
 ///
-/// Cost: a hash of what has up to 64 bytes is one block, some 100 ns.
+/// Cost: the hash of at most 64 bytes is one block, some 100 ns.
 #[derive(ZeroizeOnDrop)]
 pub struct Secrets {
     keys: [u8; SECRET_BYTES],
@@ -32,7 +35,7 @@ pub struct Secrets {
 #[derive(Clone, PartialEq, Eq, ZeroizeOnDrop)]
 pub struct Token(String);
 
-/// Why there are no [`Secrets`].
+/// Why the secrets cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// The file cannot be read.
@@ -40,29 +43,29 @@ pub enum SecretsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not there and cannot be made.
-    #[error("key file {path}: is not there and cannot be made: {source}")]
+    /// The file does not exist and cannot be made.
+    #[error("key file {path}: does not exist and cannot be made: {source}")]
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no file.
+    /// The path is not a file.
     #[error("key file {0}: is not a file")]
     NoFile(PathBuf),
-    /// It is of another length.
+    /// The file has another length.
     #[error("key file {path}: has {found}; it must have {SECRET_BYTES} random bytes")]
     Length {
         /// The file.
         path: PathBuf,
-        /// How long it is.
+        /// Its length.
         found: String,
     },
-    /// Strangers may read or change it.
+    /// Others may read or change the file.
     #[error(
         "key file {path}: has mode {mode:04o}: others than its owner and its group may read it, or others than its \
          owner change it; set its mode to 0600"
@@ -79,12 +82,13 @@ pub enum SecretsError {
 }
 
 impl Secrets {
-    /// Reads the key file; makes it if there is none: random, readable by its owner alone, whole or not there at all.
+    /// Reads the key file. If there is none, makes one with random bytes that only its owner may
+    /// read. The file appears whole or not at all.
     ///
-    /// Of several that make it at once, one does, and all have the same.
+    /// If several processes make it at once, one of them succeeds, and all use its file.
     ///
     /// # Errors
-    /// The file is unreadable, cannot be made, is not of the right length, or strangers may read it.
+    /// The file is unreadable, cannot be made, has the wrong length, or others may read it.
     pub fn load_or_create(path: &Path) -> Result<Secrets, SecretsError> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => create(path)?,
@@ -93,7 +97,7 @@ impl Secrets {
         Self::read(path)
     }
 
-    /// Derives them from these bytes.
+    /// Derives the secrets from these bytes.
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Secrets {
         Secrets {
             keys: blake3::derive_key(KEYS_CONTEXT, secret),
@@ -102,24 +106,25 @@ impl Secrets {
         }
     }
 
-    /// What tells these from others, and nothing about them.
+    /// Tells these secrets from others, and reveals nothing about them.
     pub fn fingerprint(&self) -> Hash {
         Hash(self.fingerprint)
     }
 
-    /// The hash of a device's key. It belongs to this serial: equal keys of two devices do not show.
+    /// The hash of a device key. It depends on the serial number too, so equal keys of two devices
+    /// have different hashes.
     pub fn key_hash(&self, serial: &Serial, key: &str) -> Hash {
         let serial = serial.as_str().as_bytes();
-        // The length keeps the two apart: serial "a" with key "bc" is not "ab" with "c".
+        // The length keeps the two texts apart: serial "a" with key "bc" is not "ab" with "c".
         let length = u8::try_from(serial.len()).expect("a serial has at most 128 bytes");
         let mut hasher = blake3::Hasher::new_keyed(&self.keys);
         hasher.update(&[length]).update(serial).update(key.as_bytes());
         Hash(*hasher.finalize().as_bytes())
     }
 
-    /// The hash of a token; `None` if this is no token at all.
+    /// The hash of a token; `None` if the text is no token.
     ///
-    /// A token has one spelling: what decodes to the same bytes otherwise is none.
+    /// A token has one spelling. Another spelling that decodes to the same bytes is no token.
     pub fn token_hash(&self, token: &str) -> Option<Hash> {
         if token.len() != Token::CHARS {
             return None;
@@ -149,17 +154,17 @@ impl Secrets {
 
     fn read(path: &Path) -> Result<Secrets, SecretsError> {
         let unreadable = |source| SecretsError::Read { path: path.into(), source };
-        // Asked before it is opened: opening a pipe would wait for its other end.
+        // Asked before opening, because opening a pipe would wait for its other end.
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {
             return Err(SecretsError::NoFile(path.into()));
         }
-        // A secret that is mounted into a container is often readable by a group.
+        // A group may often read a secret that is mounted into a container.
         let mode = metadata.permissions().mode() & 0o777;
         if mode & 0o027 != 0 {
             return Err(SecretsError::Mode { path: path.into(), mode });
         }
-        // With room for more than is read: a buffer that grew would leave a copy behind.
+        // Has room for more bytes than are read: a buffer that grew would leave a copy behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(2 * SECRET_BYTES));
         let file = File::open(path).map_err(unreadable)?;
         file.take(SECRET_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -181,10 +186,10 @@ impl fmt::Debug for Secrets {
 }
 
 impl Token {
-    /// Characters of each token.
+    /// Characters of a token.
     pub const CHARS: usize = 22;
 
-    /// As its device gets it.
+    /// The token as its device gets it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -196,7 +201,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Makes a key file that is whole from the moment it has its name; whoever was faster has made it instead.
+/// Makes a key file that is whole from the moment it has its name. If another process was faster,
+/// its file stays.
 fn create(path: &Path) -> Result<(), SecretsError> {
     let failed = |source| SecretsError::Create { path: path.into(), source };
     let mut secret = Zeroizing::new([0; SECRET_BYTES]);
@@ -214,7 +220,7 @@ fn create(path: &Path) -> Result<(), SecretsError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         linked => linked,
     });
-    // Failing to remove what was never made is no error.
+    // Removing a draft that was never made is no error.
     let removed = match fs::remove_file(&draft) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
@@ -228,11 +234,11 @@ fn write_draft(draft: &Path, secret: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Bytes of the key file: as many as a key of BLAKE3 has.
+/// Bytes of the key file, as many as a key of BLAKE3 has.
 pub const SECRET_BYTES: usize = 32;
-/// 128 random bits: nobody guesses one.
+/// 128 random bits, which nobody can guess.
 const TOKEN_BYTES: usize = 16;
-/// Contexts never change: what has been stored was hashed with keys derived under them.
+/// These contexts never change, because stored hashes were made with keys derived under them.
 const KEYS_CONTEXT: &str = "weir 2026-11-22 device keys";
 const TOKENS_CONTEXT: &str = "weir 2026-11-22 device tokens";
 const FINGERPRINT_CONTEXT: &str = "weir 2026-11-22 fingerprint";

@@ -104,7 +104,7 @@ async fn its_own_work_is_not_taken_for_a_loss() {
 async fn a_store_that_is_missing_is_made_only_if_that_is_permitted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("devices.db");
-    let missing = "devices.db: is not there, or is empty";
+    let missing = "devices.db: does not exist, or is empty";
     assert!(error(reopen(&directory)).ends_with(missing));
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing is made by looking");
     fs::write(&path, "").unwrap();
