@@ -21,33 +21,35 @@ use crate::{
     Subscription,
 };
 
-/// A connection to a Weir server that has been welcomed.
+/// A welcomed connection to a Weir server.
 ///
-/// Shape: one socket, one buffer for what comes in, one for what goes out; no task, no thread.
-/// Limits: nothing larger than `frame_bytes_max` is read or sent; at most one message waits to be written, and the
-/// method that wants to send another waits first.
+/// Shape: one socket, one buffer for incoming bytes, one for outgoing bytes; no task, no thread.
+/// Limits: the client neither reads nor sends a frame above `frame_bytes_max`. At most one message
+/// waits to be written; a method that sends another one waits first.
 ///
-/// **Call [`Client::next`] again and again.** Pings leave, answers arrive and a dead server is noticed only while it is
-/// being polled: a client that stays away from it for two heartbeats is closed by the server.
+/// **Call [`Client::next`] again and again.** Only while the program polls it does the client send
+/// pings, return answers and notice a dead server. If the program does not poll it for two
+/// heartbeats, the server closes the connection.
 ///
-/// Every method may be dropped before it is done (in a `select!`, say) without losing or repeating anything: what was
-/// half read stays in the buffer, and what was half written goes on with the next call of any method.
+/// The program may drop every method's future before it is done (in a `select!`, say) without
+/// losing or repeating anything. Bytes of a half read frame stay in the buffer. The next call of
+/// any method continues to write a half written message.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
     incoming: FrameBuffer,
-    /// Encoded frames that the socket has not taken; `outgoing[..written]` it has.
+    /// Encoded frames. The socket has taken `outgoing[..written]`, and not the rest.
     outgoing: Vec<u8>,
     written: usize,
-    /// TLS may hold what it has taken until it is flushed.
+    /// TLS may hold bytes back until it is flushed.
     unflushed: bool,
-    /// Messages of a batch that `next` has not handed out.
+    /// Messages of a batch that `next` has not returned yet.
     batched: VecDeque<Push>,
-    /// Of what `next` has handed out.
+    /// The positions of the messages that `next` has returned.
     positions: Positions,
     heartbeat_ticks: Interval,
     heartbeat: Duration,
-    /// Pings since something was heard.
+    /// Pings since the server was last heard.
     pings_unanswered: u32,
     connection_id: u64,
     server_time_ms: u64,
@@ -55,7 +57,7 @@ pub struct Client {
     ended: bool,
 }
 
-/// What `next` woke up for.
+/// The event that woke `next`.
 enum Woken {
     Read(usize),
     Wrote(usize),
@@ -66,8 +68,9 @@ enum Woken {
 impl Client {
     /// Connects, introduces the device and waits for the server's `Welcome`.
     ///
-    /// Errors: [`ClientError::Refused`] carries the server's own reason; [`ClientError::ConnectTimedOut`] after
-    /// `connect_timeout` for all of it together.
+    /// Errors: [`ClientError::Refused`] carries the server's own reason.
+    /// [`ClientError::ConnectTimedOut`] comes when all steps together take longer than
+    /// `connect_timeout`.
     pub async fn connect(
         addr: impl ToSocketAddrs,
         options: Options,
@@ -78,12 +81,14 @@ impl Client {
         }
     }
 
-    /// The server's id for this connection: in its logs, in its lists, and the `sender` of what this client publishes.
+    /// The server's id for this connection. It stands in the server's logs and lists, and is the
+    /// `sender` of the messages that this client publishes.
     pub fn connection_id(&self) -> u64 {
         self.connection_id
     }
 
-    /// The heartbeat agreed: a ping leaves this often, and the server closes after two missed ones.
+    /// The agreed heartbeat. The client sends a ping this often, and the server closes after two
+    /// missed ones.
     pub fn heartbeat(&self) -> Duration {
         self.heartbeat
     }
@@ -93,21 +98,25 @@ impl Client {
         self.server_time_ms
     }
 
-    /// The topics that this connection is in or has asked for, each with the position of the last message that
-    /// [`Client::next`] has returned: what [`Options::topics`] of the next connection takes in order to miss nothing.
+    /// The topics that this connection is in or has asked for. Each has the position of the last
+    /// message that [`Client::next`] has returned. As [`Options::topics`] of the next connection
+    /// they let it miss nothing.
     ///
-    /// A topic that was left, or that ended with [`Event::Unsubscribed`] and a reason, is not among them; one that the
-    /// server refused is, for it may be granted the next time. Still there after the connection has ended.
+    /// The list has no topic that the client left, or that ended with [`Event::Unsubscribed`] and a
+    /// reason. It has topics that the server refused, because the server may grant them the next
+    /// time. The list remains after the connection has ended.
     /// Cost: a copy of every name.
     pub fn positions(&self) -> Vec<Subscription> {
         self.positions.to_subscriptions()
     }
 
-    /// The next thing that the server tells; `None` once it has closed the connection in an orderly way.
+    /// The next event from the server; `None` once the server has closed the connection in an
+    /// orderly way.
     ///
-    /// What the server gathers into a batch comes as one [`Event::Push`] for each message, in order; gaps in the
-    /// offsets are messages that the server left out, as the topic's rules say.
-    /// Sends the pings of the heartbeat while it waits. After [`Event::Goodbye`] or an error there is only `None`.
+    /// Each message of a batch comes as one [`Event::Push`], in order. A gap in the offsets means
+    /// that the server left messages out, by the topic's rules.
+    /// While it waits, it sends the pings of the heartbeat. After [`Event::Goodbye`] or an error it
+    /// returns only `None`.
     /// Cost: no syscall while whole frames are buffered; one allocation a field of the event.
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         let result = self.next_unless_ended().await;
@@ -121,13 +130,13 @@ impl Client {
         result
     }
 
-    /// Asks to be in a topic; the answer is [`Event::Subscribed`] or [`Event::Error`].
+    /// Asks to subscribe to a topic. The answer is [`Event::Subscribed`] or [`Event::Error`].
     pub async fn subscribe(&mut self, topic: impl Into<Subscription>) -> Result<(), ClientError> {
         self.say(Say::Subscribe(topic.into().to_wire())).await
     }
 
-    /// Asks to be in a topic from after this position on; `recovered` in the answer says whether what came since then
-    /// follows.
+    /// Asks to subscribe to a topic from after this position on. `recovered` in the answer says
+    /// whether all messages since then follow.
     pub async fn subscribe_from(
         &mut self,
         topic: &str,
@@ -136,18 +145,21 @@ impl Client {
         self.subscribe(Subscription { topic: topic.to_owned(), from: Some(position) }).await
     }
 
-    /// Asks to leave a topic; the answer is [`Event::Unsubscribed`].
+    /// Asks to leave a topic. The answer is [`Event::Unsubscribed`].
     pub async fn unsubscribe(&mut self, topic: &str) -> Result<(), ClientError> {
         self.say(Say::Unsubscribe(v1::Unsubscribe { topic: topic.to_owned() })).await
     }
 
-    /// Publishes to a topic. With a `request` other than 0 the answer, [`Event::Published`] or [`Event::Error`],
-    /// carries that number; with 0 success is silent, and an error says only what was wrong.
+    /// Publishes to a topic. With a `request` other than 0 the answer, [`Event::Published`] or
+    /// [`Event::Error`], carries that number. With 0 success is silent, and an error does not say
+    /// which publish it answers.
     ///
-    /// Who is in the topic gets its own messages too, with [`Client::connection_id`] as their `sender`.
+    /// A subscriber of the topic gets its own messages too, with [`Client::connection_id`] as their
+    /// `sender`.
     ///
-    /// While the server does not take it, this waits and reads nothing: who publishes more than the network carries
-    /// drops the call and polls [`Client::next`], which goes on writing.
+    /// While the server does not take the message, this method waits and reads nothing. A program
+    /// that publishes more than the network carries should drop the call and poll [`Client::next`],
+    /// which continues to write.
     pub async fn publish(
         &mut self,
         topic: &str,
@@ -164,14 +176,16 @@ impl Client {
         .await
     }
 
-    /// Publishes with all that a message may carry; otherwise like [`Client::publish`].
+    /// Publishes a message with all its fields; otherwise like [`Client::publish`].
     pub async fn publish_message(&mut self, message: Publication) -> Result<(), ClientError> {
         self.say(Say::Publish(message.into_wire())).await
     }
 
-    /// Sends a ping of one's own, beside those of the heartbeat: [`Event::Pong`] brings the same data back.
+    /// Sends a ping in addition to those of the heartbeat. [`Event::Pong`] brings the same data
+    /// back.
     ///
-    /// Limits: 1 to [`PING_BYTES_MAX`] bytes; an empty one is answered too, but told to nobody.
+    /// Limits: 1 to [`PING_BYTES_MAX`] bytes. The server answers an empty ping too, but
+    /// [`Client::next`] does not return that answer.
     pub async fn ping(&mut self, data: &[u8]) -> Result<(), ClientError> {
         if data.len() > PING_BYTES_MAX {
             return Err(ClientError::TooLarge { bytes: data.len(), limit: PING_BYTES_MAX });
@@ -218,7 +232,7 @@ impl Client {
             unflushed: false,
             batched: VecDeque::new(),
             positions: Positions::default(),
-            // Replaced when the server has agreed to a heartbeat.
+            // Replaced when the client and the server have agreed on a heartbeat.
             heartbeat_ticks: ticks(HEARTBEAT_MAX),
             heartbeat: HEARTBEAT_MAX,
             pings_unanswered: 0,
@@ -260,12 +274,14 @@ impl Client {
         }
     }
 
-    /// Waits for the socket or the heartbeat; what a dropped wait had begun goes on with the next.
+    /// Waits for the socket or the heartbeat. If the wait is dropped, the next one continues its
+    /// work.
     async fn woken(&mut self) -> Result<Woken, ClientError> {
         let Client { incoming, socket, heartbeat_ticks, unflushed, .. } = self;
         let unwritten = self.outgoing.get(self.written..).unwrap_or_default();
         let woken = poll_fn(|cx| {
-            // What has arrived counts before the clock: a caller who was away has not lost the server.
+            // Received bytes count before the clock: a caller who did not poll for a while has not
+            // lost the server.
             if let Poll::Ready(read) = incoming.poll_fill(cx, socket) {
                 return Poll::Ready(read.map(Woken::Read));
             }
@@ -305,7 +321,8 @@ impl Client {
         self.flush().await
     }
 
-    /// Encodes one message behind those that wait. From here on it will be said, even if this call is dropped.
+    /// Encodes one message behind those that wait. From here on the client sends it, even if this
+    /// call is dropped.
     fn put(&mut self, kind: Say) -> Result<(), ClientError> {
         let message = v1::ClientMessage { kind: Some(kind) };
         let bytes = message.encoded_len();
@@ -340,7 +357,7 @@ impl Client {
         }
     }
 
-    /// The next event in the buffer; skips what is nobody's business.
+    /// The next event in the buffer. Skips messages that mean nothing to the program.
     fn buffered_event(&mut self) -> Result<Option<Event>, ClientError> {
         while !self.ended
             && let Some(kind) = self.buffered_kind()?
@@ -363,7 +380,7 @@ impl Client {
             Hear::Published(told) => Event::Published(told.into()),
             Hear::Error(told) => Event::Error(told.into()),
             Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),
-            // What it answers is not said by this client.
+            // This client never sends the request that it answers.
             Hear::Refreshed(_) => return Ok(None),
             Hear::Goodbye(told) => {
                 self.ended = true;
@@ -374,7 +391,7 @@ impl Client {
         Ok(Some(event))
     }
 
-    /// A batch is told as its messages; each is of the batch's topic.
+    /// Splits a batch into its messages. All have the batch's topic.
     fn handle_batch(&mut self, batch: v1::Batch) -> Option<Event> {
         let v1::Batch { topic, messages, .. } = batch;
         self.batched.extend(
@@ -383,7 +400,7 @@ impl Client {
         self.batched.pop_front().map(Event::Push)
     }
 
-    /// The next message in the buffer; one of a kind that this version does not know is skipped.
+    /// The next message in the buffer. Skips messages of a kind that this version does not know.
     fn buffered_kind(&mut self) -> Result<Option<Hear>, ClientError> {
         while let Some(body) = self.incoming.next_frame(self.frame_bytes_max)? {
             let message = v1::ServerMessage::decode(body)
@@ -396,15 +413,17 @@ impl Client {
     }
 }
 
-/// Ticks one period apart, the first one after a period; late ticks do not come in bursts.
+/// Ticks one period apart. The first one comes after a period; late ticks do not come in bursts.
 fn ticks(period: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Pings without any answer before the server counts as dead: the server's own rule, two missed heartbeats.
+/// Pings without an answer after which the server counts as dead. The server has the same rule: two
+/// missed heartbeats.
 const PINGS_UNANSWERED_MAX: u32 = 2;
 
-/// Used if a server agrees to no heartbeat: the longest one that a server grants by default.
+/// Used if the server agrees to no heartbeat. It is the longest heartbeat that a server grants by
+/// default.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(15 * 60);

@@ -1,23 +1,23 @@
-//! What a server tells a client, with owned fields.
+//! What a server tells a client, as types with owned fields.
 
 use std::fmt;
 use std::time::Duration;
 
 use weir_wire::{Advice, v1};
 
-/// One thing that the server told.
+/// One event from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// A message, whether it came alone or in a batch.
     Push(Push),
-    /// This connection is in a topic now.
+    /// This connection is subscribed to a topic now.
     Subscribed(Subscribed),
-    /// This connection is no longer in a topic.
+    /// This connection is no longer subscribed to a topic.
     Unsubscribed(Unsubscribed),
-    /// A message of ours was accepted.
+    /// The server accepted a message of ours.
     Published(Published),
-    /// Something that we asked for could not be done; the connection stays.
+    /// The server could not do something that we asked for. The connection stays.
     Error(ServerError),
     /// The answer to [`Client::ping`](crate::Client::ping), with the same data.
     Pong(Vec<u8>),
@@ -45,17 +45,17 @@ pub struct Publication {
     pub payload: Payload,
     /// Media type, or empty.
     pub content_type: String,
-    /// Conflation key, or empty: where the topic conflates, a message replaces an earlier one of the same key that has
-    /// not left yet.
+    /// Conflation key, or empty. In a conflating topic a message replaces an earlier one with the
+    /// same key that has not left yet.
     pub key: String,
-    /// Number that the answer carries; 0: none wanted.
+    /// Number that the answer carries; 0: no answer wanted.
     pub request: u32,
 }
 
 /// A message that was published to a topic, to this device or to everyone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// Topic name; empty for what was sent to the device or to everyone.
+    /// Topic name; empty for a message to the device or to everyone.
     pub topic: String,
     /// Content.
     pub payload: Payload,
@@ -65,19 +65,19 @@ pub struct Push {
     pub key: String,
     /// Id of the message, unique for a server.
     pub message_id: u64,
-    /// Offset in the topic's epoch; 0 for what has no topic.
+    /// Offset in the topic's epoch; 0 without a topic.
     pub offset: u64,
-    /// Connection that published it; 0 for a backend. Equal to [`Client::connection_id`](crate::Client::connection_id)
-    /// for one's own.
+    /// Connection that published it; 0 for a backend. For this client's own messages it equals
+    /// [`Client::connection_id`](crate::Client::connection_id).
     pub sender: u64,
 }
 
-/// A place in a topic's stream of messages; positions of different epochs have nothing to do with each other.
+/// A place in a topic's stream of messages. Positions of different epochs cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Random per topic and start of the server.
+    /// A random number for the topic and the start of the server.
     pub epoch: u64,
-    /// Offset of a message; the first one of a topic has 1.
+    /// Offset of a message. The first message of a topic has offset 1.
     pub offset: u64,
 }
 
@@ -86,21 +86,24 @@ pub struct Position {
 pub struct Subscribed {
     /// Topic name.
     pub topic: String,
-    /// From where it goes on.
+    /// The position from which the messages continue.
     pub position: Option<Position>,
-    /// Whether all that was missed since the position asked for follows. False also where no position was asked for.
+    /// Whether all messages since the requested position follow. False if no position was
+    /// requested.
     pub recovered: bool,
 }
 
-/// The topic ended for this connection.
+/// The subscription to the topic has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsubscribed {
     /// Topic name.
     pub topic: String,
-    /// Why, or empty when we asked for it. `fell_behind`: a resume was slower than new messages came, and what follows
-    /// `position` is no longer kept. To go on, subscribe again.
+    /// Why, or empty when we asked for it. `fell_behind`: new messages came faster than the resume
+    /// could send, and the server no longer keeps those after `position`. To go on, subscribe
+    /// again.
     pub reason: String,
-    /// The last message that was sent, where there is a reason: the answer to our own wish has none.
+    /// The position of the last message that the server sent, if there is a reason. The answer to
+    /// our own request has none.
     pub position: Option<Position>,
 }
 
@@ -113,24 +116,24 @@ pub struct Published {
     pub message_id: u64,
     /// Offset in the topic's epoch.
     pub offset: u64,
-    /// Connections subscribed when it was accepted.
+    /// The number of subscribed connections when the server accepted the message.
     pub connections: u32,
 }
 
-/// The answer to something that could not be done.
+/// The answer to a request that the server could not carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
     /// A word for programs.
     pub code: String,
     /// A sentence for people.
     pub message: String,
-    /// The number of the publish that this answers, 0 otherwise.
+    /// The number of the publish that this answers, or 0.
     pub request: u32,
     /// The topic concerned, or empty.
     pub topic: String,
 }
 
-/// The credentials end soon: the server closes the connection unless new ones come.
+/// The credentials end soon. The server closes the connection unless new ones come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiring {
     /// Milliseconds since 1970-01-01T00:00:00Z.
@@ -144,9 +147,10 @@ pub struct Goodbye {
     pub code: u32,
     /// The reason's name.
     pub reason: String,
-    /// What the code's range asks for; a code outside the ranges counts as [`Advice::ReconnectLater`].
+    /// The advice of the code's range. A code outside the ranges counts as
+    /// [`Advice::ReconnectLater`].
     pub advice: Advice,
-    /// How long to stay away, if the server says.
+    /// How long to stay away, if the server says so.
     pub retry_after: Option<Duration>,
 }
 

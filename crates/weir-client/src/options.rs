@@ -1,4 +1,4 @@
-//! What a client says when it connects, and its own limits.
+//! How a client connects, and its own limits.
 
 use std::time::Duration;
 
@@ -6,33 +6,34 @@ use weir_wire::{ProstMessage, v1};
 
 use crate::{Position, TlsOptions};
 
-/// How to connect: identity, wishes, limits.
+/// How to connect: identity, requests, limits.
 ///
-/// Limits: `connect_timeout` covers name look-up, TCP, TLS and `Welcome` together; a frame above `frame_bytes_max` ends the
-/// connection when it comes and is refused when it goes.
+/// Limits: `connect_timeout` covers name look-up, TCP, TLS and `Welcome` together. An incoming
+/// frame above `frame_bytes_max` ends the connection; an outgoing one is refused.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Who this device says it is; the token, or anonymous mode, must permit it.
+    /// The device id that this client claims. The token, or anonymous mode, must permit it.
     pub device_id: String,
     /// Empty: anonymous.
     pub token: String,
     /// Name and version of the program, for the operator's eyes.
     pub client: String,
-    /// Wished heartbeat; `None`: the server's default. The one agreed is [`Client::heartbeat`](crate::Client::heartbeat).
+    /// Requested heartbeat; `None`: the server's default.
+    /// [`Client::heartbeat`](crate::Client::heartbeat) returns the agreed one.
     pub heartbeat: Option<Duration>,
-    /// Topics to be in from the start; to go on where an earlier connection ended, its
-    /// [`Client::positions`](crate::Client::positions). Those for which the first message has no room (16 KiB) are asked
-    /// for behind the welcome, by [`Client::next`](crate::Client::next).
+    /// Topics to subscribe to from the start. To continue where an earlier connection ended, pass
+    /// its [`Client::positions`](crate::Client::positions). The first message has room for 16 KiB;
+    /// [`Client::next`](crate::Client::next) asks for the remaining topics after the welcome.
     pub topics: Vec<Subscription>,
-    /// Largest frame, in bytes, either way.
+    /// Largest frame, in bytes, in either direction.
     pub frame_bytes_max: usize,
     /// Longest wait for `Welcome`.
     pub connect_timeout: Duration,
-    /// How to speak TLS; `None`: what is said can be read on the way.
+    /// How to speak TLS; `None`: no encryption.
     pub tls: Option<TlsOptions>,
 }
 
-/// A topic to be in.
+/// A topic to subscribe to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     /// Its name.
@@ -63,7 +64,7 @@ impl Options {
         self
     }
 
-    /// With one topic more to be in from the start.
+    /// Adds a topic to subscribe to from the start.
     #[must_use]
     pub fn topic(mut self, topic: impl Into<Subscription>) -> Options {
         self.topics.push(topic.into());
@@ -113,14 +114,16 @@ impl<T: Into<String>> From<T> for Subscription {
     }
 }
 
-/// Sixteen times the server's default, so that a server with larger frames is still understood.
+/// Sixteen times the server's default, so that the client also reads from a server with larger
+/// frames.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// `limits.hello_bytes_max` of a server, by default.
+/// The default of a server's `limits.hello_bytes_max`.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
 
-/// The most that stands before a message within another one: a field's number, and a length of three bytes.
+/// The most bytes before a message inside another one: a field's number, and a length of three
+/// bytes.
 const HEAD_BYTES: usize = 4;
 
-/// As long as the server waits for `Hello` by default.
+/// The time for which a server waits for `Hello` by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
