@@ -14,8 +14,8 @@ weir_wire::named_enum! {
     pub enum Share {
         /// Messages on their way, in running ticks and in rings.
         Messages = "messages",
-        /// What waits for slow connections: messages in their queues, the queues, and frames for
-        /// one of them alone.
+        /// Waiting data of slow connections: messages in their queues, the queues, and frames for
+        /// one connection alone.
         Waiting = "waiting",
         /// Begun frames and records of settled connections.
         Incoming = "incoming",
@@ -27,10 +27,11 @@ weir_wire::named_enum! {
 }
 
 impl Share {
-    /// How many kinds there are.
+    /// The number of shares.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its limit; `rest` is what messages leave. Half of it is for waiting: many healthy clients are slow for a moment.
+    /// The limit of the share; `rest` is what messages leave. Half of it is for waiting, because
+    /// many healthy clients are slow for a moment.
     const fn bytes_max(self, budget_bytes: usize, rest: usize) -> usize {
         match self {
             Share::Messages => budget_bytes - rest / 16 * 16,
@@ -45,27 +46,29 @@ impl Share {
 /// All bytes that may wait in this process: messages, what sockets have refused, begun frames, queue nodes, and the
 /// positions of events.
 ///
-/// Shape: a counter for each [`Share`], common to all shards, which lease pieces of 64 KiB so that it stays out of their
-/// way. Messages have what may be retained and a quarter of the budget; the other shares divide the rest.
-/// Limits: `take` refuses beyond the share's limit. Then a shard closes the connections that hold the most, and the
-/// router refuses the message. Only what replaces or completes bytes that were taken before may
-/// pass a limit: the batch of a tick ([`crate::Message::of_tick`]), encodings that shards make, and a retained message
-/// that has left the last queue.
+/// Shape: a counter for each [`Share`], common to all shards. A shard leases pieces of 64 KiB, so
+/// it rarely touches the counter. Messages have the bytes that may be retained and a quarter of the
+/// budget; the other shares divide the rest.
+/// Limits: `take` refuses beyond the share's limit. Then a shard closes the connections that hold
+/// the most, or the router refuses the message. Bytes that replace or complete bytes taken before
+/// may pass a limit: the batch of a tick ([`crate::Message::of_tick`]), encodings that shards make,
+/// and a retained message that has left the last queue.
 /// Cost: one atomic operation a message, and one a piece.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
     parts: [Part; Share::COUNT],
-    /// Bytes of waiting messages by [`Holder`]. Holders that fall into the same place are counted together.
+    /// Bytes of waiting messages by [`Holder`]. Holders that fall into the same place count
+    /// together.
     held: Box<[AtomicUsize]>,
-    /// Drawn at the start, so that a peer cannot choose with whom it shares a place.
+    /// Drawn at the start, so that a peer cannot choose the holders with which it shares a place.
     seed: u64,
     peak: AtomicUsize,
     #[cfg(any(test, feature = "sim"))]
     overdrawn: AtomicUsize,
 }
 
-/// What one share has.
+/// The state of one share.
 #[derive(Debug, Default)]
 struct Part {
     used: AtomicUsize,
@@ -73,12 +76,12 @@ struct Part {
     refused: AtomicU64,
 }
 
-/// Places in the table of holders: 32 KiB. Of some thousand topics that wait a few meet in each place, and one that holds
-/// much still stands out.
+/// Places in the table of holders: 32 KiB. Of some thousand topics with waiting messages, a few
+/// share each place. A topic that holds much still stands out.
 const HOLDERS: usize = 4096;
 
-/// A shard takes and returns budget in pieces of this size: 64 KiB is some hundreds of stalled deliveries, and little
-/// beside any sensible budget.
+/// A shard takes and returns budget in pieces of this size. 64 KiB is some hundreds of stalled
+/// deliveries, and little beside any sensible budget.
 pub(crate) const LEASE_BYTES: usize = 64 * 1024;
 
 impl Budget {
@@ -113,17 +116,17 @@ impl Budget {
         self.part(share).bytes_max
     }
 
-    /// Bytes taken now, leases included.
+    /// The bytes that are taken now, leases included.
     pub fn used(&self) -> usize {
         self.parts.iter().map(|part| part.used.load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes of a share that are taken now.
+    /// The bytes of a share that are taken now.
     pub fn used_of(&self, share: Share) -> usize {
         self.part(share).used.load(Ordering::Relaxed)
     }
 
-    /// The most that was ever taken, to a few takings at the same moment.
+    /// The highest number of bytes ever taken. Takings at the same moment may escape it.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
@@ -138,18 +141,20 @@ impl Budget {
         self.part(share).refused.load(Ordering::Relaxed)
     }
 
-    /// Whether little is left of a share: seven eighths are used. Then its largest holders should give way.
+    /// Whether more than seven eighths of a share are used. Then its largest holders should give
+    /// way.
     pub fn is_tight(&self, share: Share) -> bool {
         let part = self.part(share);
         part.used.load(Ordering::Relaxed) > part.bytes_max / 8 * 7
     }
 
-    /// Takes `bytes` of a share. Otherwise it takes nothing and counts a refusal.
+    /// Takes `bytes` of a share. If there is no room, it takes nothing and counts a refusal.
     pub fn take(&self, share: Share, bytes: usize) -> bool {
         self.take_within(share, bytes, usize::MAX)
     }
 
-    /// Likewise, with a lower limit: `bytes_max` of the share. The rest is left to other callers.
+    /// Like [`Budget::take`], with a lower limit: `bytes_max` of the share. The rest is left to
+    /// other callers.
     pub fn take_within(&self, share: Share, bytes: usize, bytes_max: usize) -> bool {
         let taken = self.try_take(share, bytes, bytes_max);
         if !taken {
@@ -164,7 +169,7 @@ impl Budget {
         if !part.try_take(bytes, bytes_max) {
             return false;
         }
-        // Messages may have passed their limit by what rings keep and queues held before.
+        // Messages may have passed their limit by the bytes that rings keep and queues held before.
         if share != Share::Messages && self.used() > self.bytes_max {
             part.give(bytes);
             return false;
@@ -173,7 +178,8 @@ impl Budget {
         true
     }
 
-    /// Takes `bytes` for what waits that are given back to the messages next: all together have no more by that.
+    /// Takes `bytes` of `Waiting`. The caller then gives the same bytes back to `Messages`, so the
+    /// sum does not grow.
     fn move_to_waiting(&self, bytes: usize) -> bool {
         let part = self.part(Share::Waiting);
         let is_taken = part.try_take(bytes, usize::MAX);
@@ -181,37 +187,38 @@ impl Budget {
         is_taken
     }
 
-    /// Takes `bytes` for messages that what waits gives back next.
+    /// Takes `bytes` of `Messages`. The caller then gives the same bytes back to `Waiting`.
     fn move_to_messages(&self, bytes: usize) {
         self.part(Share::Messages).used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes `bytes`, also beyond the limit: for what replaces or completes bytes that were taken before it.
+    /// Takes `bytes`, even beyond the limit, for something that replaces or completes bytes taken
+    /// before.
     fn overdraw(&self, share: Share, bytes: usize) {
         self.part(share).used.fetch_add(bytes, Ordering::Relaxed);
         self.note_peak();
     }
 
-    /// Gives back what was taken of a share.
+    /// Gives back bytes of a share.
     pub fn give(&self, share: Share, bytes: usize) {
         self.part(share).give(bytes);
     }
 
-    /// The place of a topic, a device or a sender, whose number is no other's of its kind.
+    /// The place of a topic, a device or a sender. `number` is unique among its kind.
     #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
     pub(crate) fn holder(&self, number: u64) -> Holder {
         let mixed = (number ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Holder((mixed >> (u64::BITS - HOLDERS.trailing_zeros())) as u16)
     }
 
-    /// Bytes of waiting messages in a place.
+    /// The bytes of waiting messages in a place.
     pub(crate) fn held_by(&self, holder: Holder) -> usize {
         self.held[usize::from(holder.0)].load(Ordering::Relaxed)
     }
 
-    /// The most in any place.
+    /// The most bytes in any place.
     ///
-    /// Cost: a look at each, some microseconds; asked only while little is left.
+    /// Cost: reads all places, in some microseconds. Callers ask only while room is short.
     pub(crate) fn most_held(&self) -> usize {
         self.held.iter().map(|held| held.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
@@ -238,7 +245,7 @@ impl Budget {
 }
 
 impl Part {
-    /// Takes `bytes` if no more than `bytes_max` and the limit are taken then.
+    /// Takes `bytes` if the sum then exceeds neither `bytes_max` nor the limit.
     fn try_take(&self, bytes: usize, bytes_max: usize) -> bool {
         let most = bytes_max.min(self.bytes_max);
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
@@ -253,18 +260,20 @@ impl Part {
 
 #[cfg(any(test, feature = "sim"))]
 impl Budget {
-    /// Bytes that are held whether there was room for them or not.
+    /// The bytes that messages hold whether there was room for them or not.
     pub(crate) fn overdrawn(&self) -> usize {
         self.overdrawn.load(Ordering::Relaxed)
     }
 }
 
-/// The bytes of a message, in the share to which it belongs at the moment.
+/// The bytes of a message, in the share to which they belong at the moment.
 ///
-/// On its way and in rings it belongs to [`Share::Messages`]. In the queue of a slow connection it belongs to
-/// [`Share::Waiting`].
-/// Shape: how many queues hold it and how many bytes it has, in one word, so that both change together.
-/// Invariant: its bytes are taken from `Waiting` while the count is above zero, and from `Messages` otherwise.
+/// On its way and in rings the message belongs to [`Share::Messages`]. In the queue of a slow
+/// connection it belongs to [`Share::Waiting`].
+/// Shape: the number of queues that hold the message and the number of its bytes, in one word, so
+/// that both change together.
+/// Invariant: the bytes are taken from `Waiting` while the count is above zero, and from `Messages`
+/// otherwise.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -274,12 +283,12 @@ pub(crate) struct Charge {
     overdrawn: AtomicUsize,
 }
 
-/// The holders for whom the bytes of a message are counted while they wait.
+/// The holders for which the bytes of a message count while it waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holders {
     /// The topic or the device that the message is for.
     pub(crate) target: Holder,
-    /// The connection that has sent it, if one has.
+    /// The connection that has sent the message, if a connection did.
     pub(crate) sender: Option<Holder>,
 }
 
@@ -287,7 +296,8 @@ pub(crate) struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder(u16);
 
-/// Bits of the word for the bytes: 64 GiB. The others are for the count: more than connections are.
+/// Bits of the word for the bytes: 64 GiB. The other bits are for the count; they suffice for more
+/// queues than there are connections.
 const BYTES_BITS: u32 = 36;
 const ONE_QUEUE: u64 = 1 << BYTES_BITS;
 
@@ -300,7 +310,7 @@ const fn bytes_of(word: u64) -> usize {
 }
 
 impl Charge {
-    /// Takes `bytes`, if messages have no more than `bytes_max` then.
+    /// Takes `bytes` if messages then have no more than `bytes_max`.
     pub(crate) fn take(
         budget: &Arc<Budget>,
         bytes: usize,
@@ -311,7 +321,7 @@ impl Charge {
         taken.then(|| Self::of(budget, bytes, holders))
     }
 
-    /// Takes it in any case.
+    /// Takes `bytes` in any case.
     pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize, holders: Holders) -> Charge {
         budget.overdraw(Share::Messages, bytes);
         let charge = Self::of(budget, bytes, holders);
@@ -337,7 +347,7 @@ impl Charge {
         self.holders
     }
 
-    /// Bytes that it has.
+    /// The bytes of the message.
     pub(crate) fn bytes(&self) -> usize {
         bytes_of(self.word.load(Ordering::Acquire))
     }
@@ -378,8 +388,8 @@ impl Charge {
         }
     }
 
-    /// One more queue of a slow connection holds the message; `false` if that is the first one, and what waits has no
-    /// room for it.
+    /// Counts one more queue of a slow connection that holds the message. `false` if it is the
+    /// first queue, and the share for waiting has no room.
     pub(crate) fn hold(&self) -> bool {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -407,16 +417,16 @@ impl Charge {
         }
     }
 
-    /// One queue less holds it.
+    /// Counts one queue less.
     ///
-    /// With the last queue its bytes return to the share for messages, beyond its limit if necessary: the message may be
-    /// in a ring, which has a bound of its own.
+    /// With the last queue the bytes return to the share for messages, beyond its limit if
+    /// necessary: the message may be in a ring, which has a bound of its own.
     pub(crate) fn release(&self) {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             debug_assert!(queues_of(word) > 0, "no queue holds it");
             let (bytes, is_last) = (bytes_of(word), queues_of(word) == 1);
-            // The next queue that holds it may give them back at once.
+            // The next queue that holds the message may give them back at once.
             if is_last {
                 self.budget.move_to_messages(bytes);
             }
@@ -449,7 +459,7 @@ impl Charge {
     #[cfg(not(any(test, feature = "sim")))]
     fn note_overdrawn(&self, _bytes: usize) {}
 
-    /// How many queues hold it.
+    /// The number of queues that hold the message.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn queues(&self) -> u64 {
         queues_of(self.word.load(Ordering::Acquire))
@@ -487,12 +497,12 @@ impl Lease {
         Self { budget, share, held: 0, free: 0 }
     }
 
-    /// Bytes held by what waits in the shard.
+    /// The bytes that waiting items in the shard hold.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Bytes that it has taken.
+    /// The bytes that the lease has taken.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn taken(&self) -> usize {
         self.held + self.free
@@ -570,7 +580,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// Fails when a share takes the room of another one, or all together are more than the budget.
+    /// Fails if a share takes the room of another one, or if the sum exceeds the budget.
     #[test]
     fn no_share_takes_the_room_of_another_one() {
         for (bytes_max, retention_bytes) in [(1, 0), (1000, 0), (1000, 250), (1 << 20, 1 << 19)] {
@@ -639,7 +649,7 @@ mod tests {
         Holders { target: budget.holder(target), sender }
     }
 
-    /// What a message has been counted in, and how much its target and its sender hold.
+    /// The shares in which a message counts, and the bytes that its target and its sender hold.
     fn counts(budget: &Budget, charge: &Charge) -> [usize; 4] {
         let holders = charge.holders();
         let of_sender = holders.sender.map_or(0, |sender| budget.held_by(sender));
@@ -647,7 +657,7 @@ mod tests {
         [used[0], used[1], budget.held_by(holders.target), of_sender]
     }
 
-    /// Fails when a message that waits keeps the room of new ones, or is counted once for each queue.
+    /// Fails if a waiting message keeps the room of new ones, or counts once for each queue.
     #[test]
     fn what_waits_leaves_the_room_of_new_messages() {
         let budget = Budget::new(1600);
@@ -675,7 +685,7 @@ mod tests {
         assert_eq!((budget.used(), budget.most_held()), (0, 0));
     }
 
-    /// Fails when a retained message that has left the last queue makes all together more than the budget.
+    /// Fails if a retained message that has left the last queue brings the sum above the budget.
     #[test]
     fn what_comes_back_from_a_queue_is_within_the_budget() {
         let budget = Budget::new(1600);
@@ -690,7 +700,7 @@ mod tests {
         assert_eq!((budget.used(), budget.peak()), (1600, 1600));
     }
 
-    /// Fails when two threads that hold and release one message lose count of it.
+    /// Fails if two threads that hold and release one message lose count of it.
     #[test]
     fn threads_agree_on_where_a_message_is_counted() {
         let budget = Budget::new(16_000);

@@ -12,18 +12,20 @@ use crate::tls::Session;
 
 /// A request to a shard, in the order of its queue.
 ///
-/// `S` is what a connection is offered as: an `OwnedFd`, or a socket of the simulated network.
+/// `S` is the socket of a connection on offer: an `OwnedFd`, or a socket of the simulated network.
 #[derive(Debug)]
 pub enum Command<S> {
-    /// Take over a settled connection. Answered with [`Report::Adopted`], or [`Report::Refused`].
+    /// Take over a settled connection. The answer is [`Report::Adopted`] or [`Report::Refused`].
     Adopt(Box<Adoption<S>>),
-    /// Greet an adopted connection with a frame (`Welcome`). It is read from, and broadcasts reach it, from here on: so
-    /// nothing overtakes its `Welcome`.
+    /// Greet an adopted connection with a frame (`Welcome`). From here on the shard reads from it,
+    /// and broadcasts reach it. So nothing overtakes `Welcome`.
     Welcome(ConnId, Box<[u8]>),
-    /// Queue something for one connection. Dropped and counted if the connection has gone.
+    /// Queue an item for one connection. If the connection has gone, the shard drops the item and
+    /// counts it.
     Send(ConnId, Item),
-    /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in it already, only the
-    /// reply is queued; if it is resuming it, an `Error` is. Unless a membership was made, [`Report::NotEntered`] gives the count back.
+    /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in
+    /// the topic already, the shard queues only the reply. If it is resuming the topic, the shard
+    /// queues an `Error` instead. In both cases [`Report::NotEntered`] gives the count back.
     Subscribe {
         /// The connection.
         conn: ConnId,
@@ -32,8 +34,8 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
-    /// Take a connection out of a topic, or end its resume, and queue `reply` (`Unsubscribed`). [`Report::Left`] follows
-    /// if the connection was in the topic.
+    /// Take a connection out of a topic, or end its resume, and queue `reply` (`Unsubscribed`). If
+    /// the connection was in the topic, [`Report::Left`] follows.
     Unsubscribe {
         /// The connection.
         conn: ConnId,
@@ -42,20 +44,24 @@ pub enum Command<S> {
         /// The frame that answers.
         reply: Box<[u8]>,
     },
-    /// Queue a chunk of what a connection has missed of a topic. The last chunk makes it a member.
+    /// Queue a replay chunk: messages of a topic that a connection has missed. The last chunk makes
+    /// the connection a member.
     Resume(Box<ReplayChunk>),
     /// Deliver to all members of a topic. The credit returns when the fan-out has ended.
     Publish(TopicId, Arc<Message>),
-    /// Deliver to every connection welcomed before this is dequeued. The credit returns when the fan-out has ended.
+    /// Deliver to every connection that was welcomed before the shard takes this command. The
+    /// credit returns when the fan-out has ended.
     Broadcast(Arc<Message>),
-    /// Close one connection, behind what is queued for it in this queue.
+    /// Close one connection, after the earlier commands of this queue for it.
     Evict(ConnId, CloseReason),
-    /// Forget a topic that has no members. Its resumes end, and clients are not told. Answered with [`Report::Retired`].
+    /// Forget a topic that has no members. Its resumes end, and the shard does not tell the
+    /// clients. The answer is [`Report::Retired`].
     Retire(TopicId),
-    /// Close all connections with `Goodbye`, spread evenly over `over`, each told to come back after a delay drawn
-    /// from `retry_after_ms`. Answered with [`Report::Drained`] when the last socket is closed.
+    /// Close all connections with `Goodbye`, spread evenly over `over`. Each one gets a delay drawn
+    /// from `retry_after_ms`, after which it shall come back. When the last socket is closed,
+    /// [`Report::Drained`] follows.
     Drain {
-        /// How long to take.
+        /// The duration of the drain.
         over: Duration,
         /// Smallest and largest delay.
         retry_after_ms: (u32, u32),
@@ -65,7 +71,7 @@ pub enum Command<S> {
 }
 
 impl<S> Command<S> {
-    /// Which credit it needs.
+    /// The credit that the command needs.
     pub fn credit_kind(&self) -> CreditKind {
         match self {
             Command::Publish(..) | Command::Broadcast(_) | Command::Send(_, Item::Message(_)) => {
@@ -85,7 +91,7 @@ impl<S> Command<S> {
 }
 
 weir_wire::named_enum! {
-    /// What a credit permits to push.
+    /// The kind of command that a credit permits.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum CreditKind {
         /// A message: to a topic, to all connections, or to one.
@@ -96,86 +102,91 @@ weir_wire::named_enum! {
 }
 
 impl CreditKind {
-    /// How many kinds there are.
+    /// The number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 }
 
-/// Some of the messages that a connection has missed of a topic.
+/// Some of the messages of a topic that a connection has missed.
 ///
-/// The shard queues the messages whatever the topic's policy for slow connections is. When no more than the low
-/// watermark waits it asks for the next chunk by [`Report::ResumeNext`], for one topic of a connection at a time. A
-/// resume ends with its last chunk, with [`Command::Unsubscribe`], or with the connection. Chunks of a resume that has
-/// ended are dropped. [`Report::ResumeRefused`] tells of a resume that does not begin.
+/// The shard queues the messages under every policy for slow connections. When at most the low
+/// watermark waits, it asks for the next chunk by [`Report::ResumeNext`]. A connection asks for one
+/// topic at a time.
+///
+/// A resume ends with its last chunk, with [`Command::Unsubscribe`], or with the connection. The
+/// shard drops chunks of a resume that has ended. [`Report::ResumeRefused`] tells that a resume
+/// does not begin.
 #[derive(Debug)]
 pub struct ReplayChunk {
     /// The connection.
     pub conn: ConnId,
     /// The topic.
     pub topic: TopicId,
-    /// Number of the resume, from the front: tells it from another one of the same connection and topic.
+    /// Number of the resume, from the front. It tells resumes of the same connection and topic
+    /// apart.
     pub resume: u32,
-    /// The first chunk begins with this.
+    /// Only in the first chunk.
     pub begin: Option<ReplayBegin>,
-    /// In order, at most the low watermark's bytes (or one message).
+    /// In order of offsets. At most the low watermark's bytes, or one message.
     pub messages: Box<[Arc<Message>]>,
-    /// Offset of the last of them: the shard only gives it back.
+    /// Offset of the last message. The shard only gives it back.
     pub after: u64,
-    /// Whether this chunk reaches the topic's head. It then makes the connection a member, which the front has counted.
-    /// [`Report::NotEntered`] gives the count back if that fails.
+    /// Whether this chunk reaches the topic's head. Then it makes the connection a member, which
+    /// the front has counted already. If that fails, [`Report::NotEntered`] gives the count back.
     pub is_last: bool,
 }
 
-/// The answer that a resume begins with.
+/// The answer at the beginning of a resume.
 #[derive(Debug)]
 pub struct ReplayBegin {
-    /// `Subscribed`, which names the position that the resume goes on from.
+    /// `Subscribed`, with the position from which the resume continues.
     pub reply: Box<[u8]>,
-    /// The answer if the connection is in the topic already. Then nothing is resumed.
+    /// The answer if the connection is in the topic already. Then the shard resumes nothing.
     pub reply_if_member: Box<[u8]>,
 }
 
 /// A settled connection on its way to a shard.
 #[derive(Debug)]
 pub struct Adoption<S> {
-    /// The socket: non-blocking, options set.
+    /// The socket: non-blocking, with its options set.
     pub socket: S,
-    /// Given back in the answer.
+    /// The shard gives it back in the answer.
     pub ticket: u64,
     /// The device behind it.
     pub device: DeviceRef,
-    /// Interval of the signs of life; two missed ones end the connection.
+    /// Interval of the signs of life. Two missed ones end the connection.
     pub heartbeat: Duration,
     /// Its priority among the connections of the shard.
     pub priority: Priority,
-    /// Given back with what it sends and with its end.
+    /// The shard gives it back with the connection's frames and with its end.
     pub origin: Origin,
-    /// Whether `publishes_per_second` holds for it.
+    /// Whether `publishes_per_second` applies to the connection.
     pub publish_limited: bool,
-    /// For a reader of events of several topics: the positions from which it resumes, as epoch and offset. Its events
-    /// name the positions of all its topics.
+    /// For a reader of events of several topics: the positions (epoch, offset) from which it
+    /// resumes. Its events name the positions of all its topics.
     pub positions: Option<Vec<(u64, u64)>>,
-    /// Bytes already read behind `Hello`; they count as read once the connection is welcomed. With TLS: plaintext.
+    /// Bytes that the front has read behind `Hello`, as plaintext. They count as read once the
+    /// connection is welcomed.
     pub read_ahead: Vec<u8>,
-    /// The records, if it speaks TLS.
+    /// The TLS state, if the connection speaks TLS.
     pub tls: Option<Box<TlsAdoption>>,
 }
 
-/// The TLS state that a connection brings.
+/// The TLS state of a connection on its way to a shard.
 #[derive(Debug)]
 pub struct TlsAdoption {
     /// Keys and sequence numbers.
     pub session: Session,
-    /// Bytes already read and not opened yet. They follow the plaintext that was read ahead.
+    /// Bytes that the front has read but not opened. They follow the plaintext in `read_ahead`.
     pub sealed_ahead: Vec<u8>,
 }
 
 /// A request that never waits behind messages.
 pub enum Urgent {
-    /// Close one connection. Ignored if it has gone.
+    /// Close one connection. The shard ignores this if the connection has gone.
     Close(ConnId, CloseReason),
     /// Look at connections.
     Inspect(Inspect),
-    /// End the thread. Connections that are left are closed, and not told why.
+    /// End the thread. The shard closes the remaining connections without a reason.
     Stop,
 }
 
@@ -183,16 +194,16 @@ pub enum Urgent {
 pub struct Inspect {
     /// Which connections.
     pub what: InspectWhat,
-    /// Receives the answer, on the shard's thread: it must not block.
+    /// Receives the answer, on the shard's thread. It must not block.
     pub reply: Box<dyn FnOnce(InspectPage) + Send>,
 }
 
 /// Which connections to look at.
 #[derive(Debug, Clone, Copy)]
 pub enum InspectWhat {
-    /// One.
+    /// One connection.
     One(ConnId),
-    /// All, from a cursor on, at most `limit`. The first cursor is 0.
+    /// All connections from a cursor on, at most `limit`. The first cursor is 0.
     All {
         /// Where to begin.
         cursor: u32,
@@ -210,16 +221,16 @@ pub enum InspectWhat {
     },
 }
 
-/// Answer to [`Inspect`].
+/// The answer to [`Inspect`].
 #[derive(Debug, Default)]
 pub struct InspectPage {
     /// What was found.
     pub connections: Vec<ConnectionInfo>,
-    /// Where to go on; `None` at the end.
+    /// Where the next page begins; `None` at the end.
     pub next_cursor: Option<u32>,
 }
 
-/// One connection, as it stands.
+/// A description of one connection at this moment.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
     /// Its id.
@@ -228,9 +239,9 @@ pub struct ConnectionInfo {
     pub device: DeviceRef,
     /// The address of its peer, if the kernel still knows it.
     pub peer: Option<SocketAddr>,
-    /// How long ago it was adopted, to a tick.
+    /// Time since the adoption, to a clock tick.
     pub age: Duration,
-    /// How long ago the last whole frame came, to a tick.
+    /// Time since the last whole frame, to a clock tick.
     pub idle: Duration,
     /// Interval of the signs of life.
     pub heartbeat: Duration,
@@ -240,26 +251,26 @@ pub struct ConnectionInfo {
     pub priority: Priority,
     /// From its [`Adoption`].
     pub origin: Origin,
-    /// Bytes that wait for the socket.
+    /// Bytes that wait in its outbox.
     pub queued_bytes: usize,
-    /// How long it has been above the high watermark, if it is. Otherwise, while it lags behind a conflating topic: how
-    /// long its socket has taken nothing.
+    /// The time for which the connection has been above the high watermark. If it is not above, but
+    /// lags in a conflating topic: the time for which its socket has taken nothing.
     pub stalled: Option<Duration>,
-    /// Topics it is in.
+    /// The topics that the connection is in.
     pub topics: Vec<TopicId>,
 }
 
-/// What a shard tells the front, in the order in which it happened.
+/// A message from a shard to the front. Reports come in the order of the events.
 #[derive(Debug)]
 pub enum Report {
-    /// The connection is in the table and can be named.
+    /// The connection is in the table, and commands can name it.
     Adopted {
         /// Its id.
         conn: ConnId,
         /// From the [`Adoption`].
         ticket: u64,
     },
-    /// The connection could not be taken over and is closed.
+    /// The shard could not take over the connection and has closed it.
     Refused {
         /// From the [`Adoption`].
         ticket: u64,
@@ -277,8 +288,9 @@ pub enum Report {
         /// The frame's body.
         body: Box<[u8]>,
     },
-    /// A requested membership was not made. The connection has gone, or is in the topic already, or resumes it; or it is in
-    /// `topics_per_connection_max` topics (and has been told so); or its resume had ended before.
+    /// A requested membership was not made, for one of these reasons: the connection has gone; it
+    /// is in the topic already, or resumes it; it is in `topics_per_connection_max` topics (and has
+    /// been told so); or its resume had ended before.
     NotEntered {
         /// The topic whose count goes down.
         topic: TopicId,
@@ -288,7 +300,7 @@ pub enum Report {
         /// The topic whose count goes down.
         topic: TopicId,
     },
-    /// A connection that resumes a topic has room for the next part.
+    /// A connection that resumes a topic has room for the next chunk.
     ResumeNext {
         /// The connection.
         conn: ConnId,
@@ -300,8 +312,8 @@ pub enum Report {
         after: u64,
     },
     /// A resume of several chunks has not begun: the connection is in the topic already, or in
-    /// `topics_per_connection_max` topics (and has been told so). There is no such report if it resumes the topic
-    /// already, or has gone.
+    /// `topics_per_connection_max` topics (and has been told so). The shard sends no such report if
+    /// the connection resumes the topic already, or has gone.
     ResumeRefused {
         /// The connection.
         conn: ConnId,
@@ -310,7 +322,7 @@ pub enum Report {
         /// From the [`ReplayChunk`].
         resume: u32,
     },
-    /// A connection has ended. No other report of it follows.
+    /// A connection has ended. No other report about it follows.
     Closed {
         /// Its id.
         conn: ConnId,
@@ -334,14 +346,16 @@ pub enum Report {
 
 /// The way back from a shard to the front.
 pub trait Front: Send {
-    /// Passes a report on, or gives it back when there is no room. Must not block.
+    /// Passes a report on, or gives it back if there is no room. Must not block.
     ///
-    /// While there is no room, the shard does not read from connections whose frames would need it. It keeps what must
-    /// not be lost (ends of connections, counts) and offers that again.
+    /// While there is no room, the shard does not read from connections whose frames would need it.
+    /// It keeps the reports that must not be lost (ends of connections, counts) and offers them
+    /// again.
     fn try_report(&mut self, report: Report) -> Result<(), Report>;
 
-    /// Asks the front to look at the reports so far. The shard calls it between the stations of a turn, so that one wake
-    /// serves many reports. A front that looks at each report at once can ignore it.
+    /// Asks the front to look at the reports so far. The shard calls it between the steps of a
+    /// turn, so that one wake serves many reports. A front that looks at each report at once can
+    /// ignore this call.
     fn flush(&mut self) {}
 }
 

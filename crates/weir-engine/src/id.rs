@@ -1,4 +1,4 @@
-//! The small numbers by which gateway and shards name each other's things.
+//! Small numbers by which gateway and shards name connections, topics and devices.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -11,7 +11,8 @@ use crate::slot::Slot;
 /// A connection of one process, never used twice.
 ///
 /// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
-/// An id whose generation has passed is *stale*. A command that names it is dropped and counted, or reported back.
+/// An id whose generation has passed is *stale*. If a command names one, the shard drops and counts
+/// the command, or reports it back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);
 
@@ -43,7 +44,7 @@ impl ConnId {
         self.0
     }
 
-    /// The id with this number; it may name nothing.
+    /// The id with this number. It may name no connection.
     pub const fn from_u64(number: u64) -> Self {
         Self(number)
     }
@@ -69,7 +70,8 @@ impl FromStr for ConnId {
     }
 }
 
-/// A topic by number. Numbers are dense, and used again once every shard has forgotten the topic.
+/// A topic by number. Numbers are dense. A number is used again once every shard has forgotten its
+/// topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub u32);
 
@@ -87,9 +89,9 @@ pub struct DeviceRef(pub u32);
 pub struct Origin {
     /// The front's number for its source address.
     pub source: u32,
-    /// What its token permits.
+    /// The row number of the token's rights.
     pub grant: u16,
-    /// What it speaks.
+    /// The format that the connection uses.
     pub format: Format,
 }
 
@@ -99,7 +101,7 @@ weir_wire::named_enum! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
     #[repr(u8)]
     pub enum Priority {
-        /// Before all others. It is meant for few.
+        /// Before all others. Meant for few connections and topics.
         High = "high",
         /// The default.
         #[default]
@@ -142,7 +144,7 @@ impl Transport {
 }
 
 weir_wire::named_enum! {
-    /// What a shard does with a topic's messages for a connection that is too slow.
+    /// A topic's policy for a connection that is too slow.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub enum SlowPolicy {
         /// Queue them. A connection that stays above the high watermark for `stall_timeout` is

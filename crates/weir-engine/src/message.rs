@@ -9,16 +9,18 @@ use crate::budget::{Budget, Charge, Holders, Share};
 use crate::id::{Priority, SlowPolicy};
 use crate::time::Nanos;
 
-/// A message as sockets take it, shared by all connections that wait for it.
+/// A message in the form that sockets take, shared by all its recipients.
 ///
-/// Shape: one frame, or the frames of one tick one behind the other, encoded before they enter a mailbox; the same in
-/// each other format that a connection needs, made once; and what the shard must know to deliver them.
-/// Limits: its bytes count against the byte budget once, until the last reference is dropped.
-/// Cost: one allocation for the frame and one for this, and three for the first other format; a delivery adds nothing.
+/// Shape: one frame, or the frames of one tick in a row, encoded before they enter a mailbox. If a
+/// connection needs another format, the message is encoded in it once. Beside the bytes stands what
+/// the shard needs to deliver them.
+/// Limits: the bytes count against the byte budget once, until the last reference is dropped.
+/// Cost: one allocation for the frame, one for this struct, and three for the first other format. A
+/// delivery adds nothing.
 #[derive(Debug)]
 pub struct Message {
     frame: Box<[u8]>,
-    /// What `frame` is in: frames of a stream, unless it is one connection's own copy.
+    /// The format of `frame`: frames of a stream, unless this is one connection's own copy.
     format: Format,
     others: OnceLock<Box<Others>>,
     epoch: u64,
@@ -33,15 +35,16 @@ pub struct Message {
     charge: Charge,
 }
 
-/// The formats other than that of frames on a stream.
+/// The message in formats other than frames on a stream.
 #[derive(Debug, Default)]
 struct Others([OnceLock<Encoding>; Format::COUNT - 1]);
 
-/// A message in one of them.
+/// The message in one such format.
 #[derive(Debug)]
 struct Encoding {
     bytes: Box<[u8]>,
-    /// Bytes at the end that name the position, and that a connection with several topics replaces.
+    /// The last bytes, which name the position. For a connection with several topics the shard
+    /// replaces them.
     tail: usize,
 }
 
@@ -51,37 +54,40 @@ impl Encoding {
     }
 }
 
-/// What a shard must know of a message to a topic besides its bytes.
+/// The facts about a message to a topic that a shard needs beside its bytes.
 #[derive(Debug, Default)]
 pub struct TopicMessage {
     /// Its priority.
     pub priority: Priority,
-    /// What to do with it for connections that are too slow.
+    /// The topic's policy for slow connections.
     pub slow: SlowPolicy,
-    /// Whether this is the batch of a tick. Together with batches that come within 50 ms, it counts towards the high
-    /// watermark only from the next batch on.
+    /// Whether this is the batch of a tick. It counts towards the high watermark only from the next
+    /// batch on, together with the batches that come within 50 ms.
     pub is_tick: bool,
-    /// Epoch of its topic; 0: it has no position.
+    /// Epoch of its topic; 0: the message has no position.
     pub epoch: u64,
-    /// Its offset in the topic; of a tick, that of the last message in it.
+    /// Its offset in the topic; for a batch, the offset of the last message in it.
     pub offset: u64,
-    /// Where its conflation key stands in the frame; empty: none.
+    /// Range of the conflation key in the frame; empty: no key.
     pub key: Range<u32>,
-    /// The messages of a tick one by one, in order of their offsets, if `slow` is [`SlowPolicy::Conflate`].
+    /// The messages of a tick one by one, in order of their offsets, if `slow` is
+    /// [`SlowPolicy::Conflate`].
     pub singles: Box<[Arc<Message>]>,
-    /// A number for its device, if it is for one device. Messages to topics are told apart by their epochs.
+    /// A number for the target device, if the message is for one device. Epochs distinguish
+    /// messages to topics.
     pub target: u64,
-    /// A number for the connection that has sent it; 0: none.
+    /// A number for the connection that has sent the message; 0: none.
     pub sender: u64,
-    /// Whether it leaves a part of the room for messages to others. Messages from devices do.
+    /// Whether the message leaves a part of the room for other senders. Messages from devices do.
     pub leaves_room: bool,
 }
 
 impl Message {
-    /// A message whose whole frame is `frame`; `None` when the budget has no room for it.
+    /// A message whose whole frame is `frame`; `None` if the budget has no room for it.
     ///
-    /// `accepted_at` is when the gateway took it: delivery lag counts from there. A message that has not begun to leave by
-    /// `expires_at` is dropped and counted under `expired`.
+    /// `accepted_at` is the time at which the gateway took the message; delivery lag counts from
+    /// there. If the shard has not begun to send the message by `expires_at`, it drops the message
+    /// and counts it under `expired`.
     pub fn new(
         budget: &Arc<Budget>,
         frame: Vec<u8>,
@@ -99,7 +105,7 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Option<Arc<Message>> {
-        // A quarter of what is for messages on their way is left.
+        // This leaves a quarter of the room for messages on their way.
         let left = if topic.leaves_room { budget.bytes_max() / 16 } else { 0 };
         let bytes_max = budget.bytes_max_of(Share::Messages) - left;
         let bytes = occupied(&frame, &topic);
@@ -109,8 +115,8 @@ impl Message {
 
     /// The batch of a tick as one message; otherwise like [`Message::of_topic`].
     ///
-    /// Limits: charged even beyond the budget. The messages in it were charged one by one, and give their bytes back only
-    /// when the batch has left.
+    /// Limits: charged even beyond the budget. The messages in it were charged one by one, and give
+    /// their bytes back only when the batch has left.
     pub fn of_tick(
         budget: &Arc<Budget>,
         frames: Vec<u8>,
@@ -152,12 +158,13 @@ impl Message {
         &self.frame
     }
 
-    /// The message in a format that it has been made in.
+    /// The message in a format in which it has been encoded.
     pub(crate) fn bytes(&self, format: Format) -> &[u8] {
         if format == self.format { &self.frame } else { &self.encoding(format).0.bytes }
     }
 
-    /// Makes the message in a format ahead, so that no shard has to; `false` if the budget has no room for it.
+    /// Encodes the message in a format ahead, so that no shard must do it. `false` if the budget
+    /// has no room for it.
     pub fn encode_ahead(&self, format: Format) -> bool {
         if self.is_encoded(format) {
             return true;
@@ -168,32 +175,35 @@ impl Message {
             return false;
         }
         let place = &self.others.get_or_init(Box::default).0[format.index() - 1];
-        // Should it be there by now, it is the same, and counted twice until the message is gone.
+        // If another thread has just encoded it, the bytes are the same, and count twice until the
+        // message is gone.
         let _ = place.set(Encoding { bytes, tail });
         true
     }
 
-    /// Makes the message in a format, unless it is there; whether it was made by this call.
+    /// Encodes the message in a format if that has not happened yet. Returns whether this call did
+    /// it.
     ///
-    /// Limits: charged beyond the budget if need be: the message is accepted, and is to leave.
-    /// Cost: none if it is there. A shard that needs it while another one makes it waits, no longer than making it would
-    /// take.
+    /// Limits: charged beyond the budget if necessary, because the message is accepted and must
+    /// leave.
+    /// Cost: none if the encoding exists. If another shard is producing it, this one waits, at most
+    /// as long as the encoding takes.
     pub(crate) fn encode(&self, format: Format) -> bool {
         format != self.format && self.encoding(format).1
     }
 
-    /// Whether the message is there in a format.
+    /// Whether the message has been encoded in a format.
     pub(crate) fn is_encoded(&self, format: Format) -> bool {
         format == self.format
             || self.others.get().is_some_and(|others| others.0[format.index() - 1].get().is_some())
     }
 
-    /// Bytes that it occupies, in all formats that it has been made in.
+    /// The bytes that it occupies, in all its formats.
     pub fn occupied_bytes(&self) -> usize {
         self.charge.bytes()
     }
 
-    /// How many bytes at the end of the message in that format name the position.
+    /// The number of bytes at the end of the message in that format that name the position.
     pub(crate) fn tail(&self, format: Format) -> usize {
         if format == self.format { 0 } else { self.encoding(format).0.tail }
     }
@@ -217,7 +227,8 @@ impl Message {
         (bytes.into_boxed_slice(), tail.map_or(0, |tail| tail.bytes))
     }
 
-    /// One connection's own copy in a format, with another tail if one is given; `None` if the budget has no room for it.
+    /// One connection's own copy in a format, with `tail` as its tail if given. `None` if the
+    /// budget has no room for it.
     pub(crate) fn copy(&self, format: Format, tail: Option<&[u8]>) -> Option<Arc<Message>> {
         let made;
         let (shared, shared_tail) = if self.is_encoded(format) {
@@ -249,12 +260,13 @@ impl Message {
         }))
     }
 
-    /// What it occupies of the budget, and in which share.
+    /// The bytes of the budget that the message occupies, and their share.
     pub(crate) fn charge(&self) -> &Charge {
         &self.charge
     }
 
-    /// One more queue of a slow connection holds it, and all that it keeps; `false` if what waits has no room for it.
+    /// Counts one more queue of a slow connection that holds the message, and all that it keeps.
+    /// `false` if the share for waiting has no room for it.
     pub(crate) fn hold(&self) -> bool {
         if !self.charge.hold() {
             return false;
@@ -268,13 +280,13 @@ impl Message {
         true
     }
 
-    /// One queue less holds it.
+    /// Counts one queue less.
     pub(crate) fn release(&self) {
         self.charge.release();
         self.singles.iter().for_each(|single| single.charge.release());
     }
 
-    /// Epoch of its topic; 0 for what has no position.
+    /// Epoch of its topic; 0 if it has no position.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -284,7 +296,7 @@ impl Message {
         self.accepted_at
     }
 
-    /// After this it is not begun any more.
+    /// A shard does not begin to send the message after this time.
     pub fn expires_at(&self) -> Option<Nanos> {
         self.expires_at
     }
@@ -294,27 +306,27 @@ impl Message {
         self.priority
     }
 
-    /// What to do with it for connections that are too slow.
+    /// The topic's policy for slow connections.
     pub fn slow(&self) -> SlowPolicy {
         self.slow
     }
 
-    /// Whether this is what a tick has gathered.
+    /// Whether this is the batch of a tick.
     pub fn is_tick(&self) -> bool {
         self.is_tick
     }
 
-    /// Its offset in the topic, of a tick that of the last message; 0 for what has no topic.
+    /// Its offset in the topic; for a batch, the offset of the last message; 0 without a topic.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Its conflation key; empty: none.
+    /// Its conflation key; empty: no key.
     pub fn key(&self) -> &[u8] {
         &self.frame[self.key.start as usize..self.key.end as usize]
     }
 
-    /// The messages of a tick one by one, if they were given.
+    /// The messages of a tick one by one, if the caller gave them.
     pub fn singles(&self) -> &[Arc<Message>] {
         &self.singles
     }
@@ -337,15 +349,15 @@ fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {
 /// An item in the queue of a connection: a shared message, or a frame for this connection alone.
 #[derive(Debug, Clone)]
 pub enum Item {
-    /// Shared with others.
+    /// Shared by many connections.
     Message(Arc<Message>),
-    /// For one connection: an answer, `Welcome`, `Goodbye`. In a command it is a frame of a stream, in an outbox it is
-    /// in the connection's format.
+    /// For one connection: an answer, `Welcome`, `Goodbye`. In a command it is a frame of a stream;
+    /// in an outbox it is in the connection's format.
     Frame(Box<[u8]>),
 }
 
 impl Item {
-    /// What leaves on a connection of that format.
+    /// The bytes that leave on a connection with that format.
     pub(crate) fn bytes(&self, format: Format) -> &[u8] {
         match self {
             Item::Message(message) => message.bytes(format),
@@ -353,7 +365,8 @@ impl Item {
         }
     }
 
-    /// Bytes that waiting costs beside the queue node: a shared message has paid for itself.
+    /// The bytes of the budget that a waiting item costs beside its queue node. A shared message
+    /// has paid for itself.
     pub(crate) fn own_bytes(&self) -> usize {
         match self {
             Item::Message(_) => 0,
