@@ -2,11 +2,11 @@
 
 /// A growing array of fixed chunks.
 ///
-/// Shape: chunks of `SIZE` elements; a `Vec` of a million entries would be copied whole when it doubles. A chunk that
-/// was skipped costs 16 bytes until one of its elements is needed.
+/// Shape: chunks of `SIZE` elements. A `Vec` of a million entries would be copied whole when it
+/// doubles. A skipped chunk costs 16 bytes until one of its elements is needed.
 #[derive(Debug)]
 pub(crate) struct Chunks<T, const SIZE: usize = CHUNK> {
-    /// Full, or empty where none of the elements was needed yet.
+    /// Each chunk is full, or empty if none of its elements was needed yet.
     chunks: Vec<Box<[T]>>,
 }
 
@@ -18,7 +18,7 @@ impl<T, const SIZE: usize> Chunks<T, SIZE> {
         Self { chunks: Vec::new() }
     }
 
-    /// Where the last chunk ends.
+    /// The end of the last chunk.
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.chunks.len() * SIZE).expect("tables are bounded by 2^24 entries")
     }
@@ -28,7 +28,7 @@ impl<T, const SIZE: usize> Chunks<T, SIZE> {
         self.chunks.push((0..SIZE).map(|_| make()).collect());
     }
 
-    /// The element at `index`, whose chunk is added if need be, and none beside it.
+    /// The element at `index`. Adds its chunk if necessary, and no other.
     pub(crate) fn get_or_add(&mut self, index: u32, make: impl Fn() -> T) -> &mut T {
         let chunk = index as usize / SIZE;
         if self.chunks.len() <= chunk {

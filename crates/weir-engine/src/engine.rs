@@ -1,4 +1,4 @@
-//! The shards as threads: starts them, reaches them, stops them.
+//! Starts, reaches and stops the threads of the shards.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub struct Engine {
     shards: Vec<Handle>,
 }
 
-/// One shard, seen from outside.
+/// The outside of one shard.
 struct Handle {
     mailbox: Mailbox<OwnedFd>,
     stats: Arc<ShardStats>,
@@ -79,7 +79,7 @@ impl Engine {
         &self.budget
     }
 
-    /// Ends all shards and waits for them. Connections that are left are closed, and not told why.
+    /// Ends all shards and waits for them. They close the remaining connections without a reason.
     pub fn stop(&mut self) {
         for shard in &mut self.shards {
             let Some(thread) = shard.thread.take() else { continue };
@@ -89,7 +89,8 @@ impl Engine {
                 }
                 std::thread::yield_now();
             }
-            // A shard that panicked has said so on standard error; the others still end in order.
+            // A shard that panicked has reported it on standard error. The others still end in
+            // order.
             let _ = thread.join();
         }
     }

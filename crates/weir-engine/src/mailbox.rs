@@ -27,8 +27,9 @@ pub(crate) struct Inbox<S> {
 struct Shared<S> {
     queue: ArrayQueue<Command<S>>,
     reserved: ArrayQueue<Urgent>,
-    /// Commands of each kind that may still be pushed, and the most there are. Invariant of each kind: credits +
-    /// commands in the queue + commands being carried out = capacity. So a push after a taken credit always finds room.
+    /// The commands of each kind that may still be pushed, and the capacity. Invariant for each
+    /// kind: credits + commands in the queue + commands being carried out = capacity. So a push
+    /// after a taken credit always finds room.
     credits: [Credits; CreditKind::COUNT],
     capacities: [usize; CreditKind::COUNT],
     sleep_flag: SleepFlag,
@@ -46,7 +47,7 @@ pub struct Credit<'a, S> {
 pub struct Full(pub Urgent);
 
 impl<S> Mailbox<S> {
-    /// A mailbox whose queue holds so many commands of each kind, and its shard's end.
+    /// A mailbox whose queue holds this many commands of each kind, and the shard's end of it.
     pub(crate) fn new(
         capacities: [usize; CreditKind::COUNT],
         reserved_capacity: usize,
@@ -63,17 +64,17 @@ impl<S> Mailbox<S> {
         (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
     }
 
-    /// Takes the right to push one command of a kind; `None` when there is no credit of this kind.
+    /// Takes the right to push one command of a kind. `None` if there is no credit of this kind.
     pub fn try_credit(&self, kind: CreditKind) -> Option<Credit<'_, S>> {
         self.try_credit_leaving(kind, 0)
     }
 
-    /// Likewise, but leaves `leave` credits of this kind to others.
+    /// Like [`Mailbox::try_credit`], but leaves `leave` credits of this kind to others.
     pub fn try_credit_leaving(&self, kind: CreditKind, leave: usize) -> Option<Credit<'_, S>> {
         self.shared.credits(kind).try_take(leave).then(|| Credit { mailbox: self, kind })
     }
 
-    /// Pushes a command, or gives it back when there is no credit of its kind.
+    /// Pushes a command, or gives it back if there is no credit of its kind.
     pub fn try_push(&self, command: Command<S>) -> Result<(), Command<S>> {
         match self.try_credit(command.credit_kind()) {
             Some(credit) => {
@@ -84,14 +85,15 @@ impl<S> Mailbox<S> {
         }
     }
 
-    /// Pushes to the reserved queue, or gives the request back when it is full.
+    /// Pushes to the reserved queue, or gives the request back if it is full.
     pub fn try_urgent(&self, urgent: Urgent) -> Result<(), Full> {
         self.shared.reserved.push(urgent).map_err(Full)?;
         self.shared.wake();
         Ok(())
     }
 
-    /// Wakes the shard if it sleeps. The front calls it when it has made room on the way back, or has pushed quietly.
+    /// Wakes the shard if it sleeps. The front calls it when it has made room for reports, or after
+    /// quiet pushes.
     pub fn wake(&self) {
         self.shared.wake();
     }
@@ -101,7 +103,7 @@ impl<S> Mailbox<S> {
         CreditKind::ALL.into_iter().map(|kind| self.depth_of(kind)).sum()
     }
 
-    /// The same of one kind.
+    /// The commands of one kind in the queue or being carried out.
     pub fn depth_of(&self, kind: CreditKind) -> usize {
         self.shared.credits_out(kind)
     }
@@ -111,7 +113,7 @@ impl<S> Mailbox<S> {
         self.shared.reserved.len()
     }
 
-    /// Commands of a kind that the queue holds at the most.
+    /// The most commands of a kind that the queue holds.
     pub fn capacity(&self, kind: CreditKind) -> usize {
         self.shared.capacities[kind as usize]
     }
@@ -131,7 +133,8 @@ impl<S> Credit<'_, S> {
         mailbox.shared.wake();
     }
 
-    /// Likewise, but does not wake the shard. The caller must call [`Mailbox::wake`] soon, for this command and others.
+    /// Like [`Credit::push`], but does not wake the shard. The caller must soon call
+    /// [`Mailbox::wake`], for this command and others.
     pub fn push_quietly(self, command: Command<S>) {
         debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
         let pushed = self.mailbox.shared.queue.push(command).is_ok();
@@ -147,7 +150,8 @@ impl<S> Drop for Credit<'_, S> {
 }
 
 impl<S> Inbox<S> {
-    /// The next command; its credit, which is of its kind, returns by [`Inbox::return_credit`] once it is carried out.
+    /// The next command. Its credit returns by [`Inbox::return_credit`] once the command is carried
+    /// out.
     pub(crate) fn pop(&self) -> Option<Command<S>> {
         self.shared.queue.pop()
     }
@@ -160,7 +164,7 @@ impl<S> Inbox<S> {
         self.shared.credits(kind).give();
     }
 
-    /// Credits of each kind that are out, and how many commands wait in the queue.
+    /// The number of taken credits of each kind, and the number of commands in the queue.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn credits_out(&self) -> ([usize; CreditKind::COUNT], usize) {
         (CreditKind::ALL.map(|kind| self.shared.credits_out(kind)), self.shared.queue.len())
@@ -172,7 +176,7 @@ impl<S> Inbox<S> {
         shared.sleep_flag.try_sleep(|| shared.queue.is_empty() && shared.reserved.is_empty())
     }
 
-    /// The shard has stopped waiting.
+    /// Notes that the shard has stopped waiting.
     pub(crate) fn note_awake(&self) {
         self.shared.sleep_flag.note_awake();
     }
@@ -195,20 +199,22 @@ impl<S> Shared<S> {
     }
 }
 
-/// The shard's end of a mailbox that has no shard, so that the front can be tested against a scripted one.
+/// The shard's end of a mailbox without a shard, so that tests can run the front against a scripted
+/// shard.
 #[cfg(feature = "sim")]
 pub struct Detached<S>(Inbox<S>);
 
 #[cfg(feature = "sim")]
 impl<S> Detached<S> {
-    /// A mailbox whose queue holds `capacity` commands of each kind, and its end; nobody is woken.
+    /// A mailbox whose queue holds `capacity` commands of each kind, and its end. No thread is
+    /// woken.
     pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
         let capacities = [capacity; CreditKind::COUNT];
         let (mailbox, inbox) = Mailbox::new(capacities, reserved_capacity, Box::new(|| ()));
         (mailbox, Detached(inbox))
     }
 
-    /// The next command; it is carried out when [`Detached::return_credit`] is called.
+    /// The next command. [`Detached::return_credit`] tells that it was carried out.
     pub fn pop(&self) -> Option<Command<S>> {
         self.0.pop()
     }
@@ -218,7 +224,7 @@ impl<S> Detached<S> {
         self.0.pop_urgent()
     }
 
-    /// One command of this kind has been carried out.
+    /// Notes that one command of this kind has been carried out.
     pub fn return_credit(&self, kind: CreditKind) {
         self.0.return_credit(kind);
     }

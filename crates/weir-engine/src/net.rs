@@ -13,18 +13,18 @@ pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The network under a shard.
 ///
-/// Readiness is edge-triggered: after an edge the shard reads until a short read or `WouldBlock`, and writes until
-/// `WouldBlock`; only then is a further edge due.
+/// Readiness is edge-triggered. After an edge the shard reads until a short read or `WouldBlock`,
+/// and writes until `WouldBlock`. Only then is a further edge due.
 pub trait Net {
     /// A socket on its way to a shard.
     type Offer;
-    /// A socket that the shard owns; it cannot leave the shard's thread.
+    /// A socket that the shard owns. It cannot leave the shard's thread.
     type Socket;
 
     /// Reads the clock.
     fn now(&self) -> Nanos;
 
-    /// Takes over an offered socket; its readiness is reported under `key` from now on.
+    /// Takes over an offered socket. From now on its readiness is reported under `key`.
     fn adopt(
         &mut self,
         offer: Self::Offer,
@@ -32,8 +32,9 @@ pub trait Net {
         priority: Priority,
     ) -> io::Result<Self::Socket>;
 
-    /// Waits for readiness and appends it to `ready`: that of high priority, then that of at most `count_max` others.
-    /// Returns early when the waker is used. Without a timeout it waits until something happens.
+    /// Waits for readiness and appends it to `ready`: first that of high-priority sockets, then
+    /// that of at most `count_max` others. Returns early when the waker is used. Without a timeout
+    /// it waits until something happens.
     fn wait(
         &mut self,
         ready: &mut Vec<Ready>,
@@ -50,23 +51,23 @@ pub trait Net {
     /// Sends as much of `bufs` as the socket takes. Must not raise a signal.
     fn send(&mut self, socket: &Self::Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Ends our side of the stream, behind what has been sent.
+    /// Ends our side of the stream, after the bytes that were sent.
     fn shutdown_write(&mut self, socket: &Self::Socket);
 
-    /// The error that the socket has pending, if any.
+    /// The pending error of the socket, if any.
     fn take_error(&mut self, socket: &Self::Socket) -> Option<io::Error>;
 
     /// The address of the peer.
     fn peer_addr(&self, socket: &Self::Socket) -> Option<SocketAddr>;
 
-    /// Closes the socket; what has been sent is still delivered.
+    /// Closes the socket. The kernel still delivers the bytes that were sent.
     fn close(&mut self, socket: Self::Socket);
 
-    /// Closes the socket and throws away what has been sent (a reset).
+    /// Closes the socket and discards the bytes that were sent (a reset).
     fn abort(&mut self, socket: Self::Socket);
 }
 
-/// What a socket is ready for.
+/// The readiness of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
     /// From [`Net::adopt`].
@@ -75,6 +76,6 @@ pub struct Ready {
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The peer has ended its side, or the socket has an error: reading will show which.
+    /// The peer has ended its side, or the socket has an error. Reading tells which.
     pub ended: bool,
 }

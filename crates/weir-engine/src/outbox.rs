@@ -1,4 +1,4 @@
-//! The queue of one connection: what its socket has not taken yet.
+//! The outbox of one connection: the bytes that its socket has not taken yet.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,52 +14,55 @@ use crate::message::{Item, Message};
 use crate::slot::Slot;
 use crate::time::Nanos;
 
-/// The queue of a connection whose socket has refused bytes, or that several fan-outs are gathering for.
+/// The outbox of a connection whose socket has refused bytes, or for which several fan-outs gather.
 ///
-/// Shape: items in order, of which the first may be sent in part. Exists only while something waits, or while the
-/// connection lags behind a topic. With TLS bytes count as sent once the record that holds them has left whole.
-/// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first item's bytes; what a
-/// sealed record stands for follows them.
+/// Shape: items in order. The first may have left in part. The outbox exists only while something
+/// waits, or while the connection lags behind a topic. With TLS, bytes count as sent once the
+/// record that holds them has left whole.
+/// Invariant: `bytes` is the sum of the items' bytes less `sent`; `sent` is less than the first
+/// item's bytes; the plaintext of a sealed record follows the sent bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     items: VecDeque<Item>,
-    /// What the connection speaks.
+    /// The format of the connection.
     pub(crate) format: Format,
     /// The record that has begun to leave, if the connection has TLS.
     pub(crate) sealed: Option<Box<Sealed>>,
-    /// Bytes of the first item that the kernel has: that item is committed.
+    /// Bytes of the first item that the kernel has. Then that item is committed.
     sent: usize,
     bytes: usize,
     own_bytes: usize,
-    /// What the last ticks and replay chunks added, when the first of them did, and what has been added behind them.
+    /// The bytes that the last ticks and replay chunks added, the time of the first of them, and
+    /// the bytes added after them.
     grace_bytes: usize,
     grace_at: Nanos,
     bytes_behind: usize,
-    /// What the shard's lease holds for this outbox.
+    /// The bytes that the shard's lease holds for this outbox.
     pub(crate) charged: usize,
-    /// Items, from the first on, whose messages are counted as waiting. Those behind them are gathered, and offered to
-    /// the socket soon.
+    /// The number of items, from the first on, whose messages count as waiting. The items behind
+    /// them are gathered, and are offered to the socket soon.
     held: usize,
-    /// It is in the list of those that something waits for, and its neighbours there.
+    /// Whether it is in the list of connections for which something waits, and its neighbours
+    /// there.
     pub(crate) is_waiting: bool,
     pub(crate) wait_links: Links,
-    /// When the high watermark was crossed, while it has not recovered.
+    /// When the connection crossed the high watermark, until it recovers.
     pub(crate) stalled_since: Option<Nanos>,
     /// Neighbours in the list of stalled connections, longest-stalled first.
     pub(crate) links: Links,
-    /// The topics that the connection lags behind; the first is the next to catch up with.
+    /// The topics that the connection lags behind. The first one is the next to catch up with.
     pub(crate) lags: Vec<Lag>,
-    /// When the socket last took bytes; before it has taken any, when the connection began to lag.
+    /// When the socket last took bytes. Before that, when the connection began to lag.
     pub(crate) taken_at: Nanos,
     /// Neighbours in the list of connections that lag, longest-lagging first.
     pub(crate) lag_links: Links,
 }
 
-/// The rest of a record that the kernel has refused. What it stands for is committed.
+/// The rest of a record that the kernel has refused. Its items are committed.
 pub(crate) struct Sealed {
     rest: Box<[u8]>,
     sent: usize,
-    /// Bytes at the head of the queue that it holds; none if it is one of TLS itself.
+    /// Bytes at the head of the queue that it holds; 0 for one of TLS's own records.
     plaintext: usize,
 }
 
@@ -68,7 +71,7 @@ impl Sealed {
         Box::new(Self { rest: rest.into(), sent: 0, plaintext })
     }
 
-    /// What has still to be sent.
+    /// The bytes that have not left yet.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.rest[self.sent..]
     }
@@ -77,7 +80,7 @@ impl Sealed {
         self.plaintext
     }
 
-    /// The kernel took `bytes` more; whether all has left.
+    /// Notes that the kernel took `bytes` more. Returns whether all has left.
     pub(crate) fn advance(&mut self, bytes: usize) -> bool {
         self.sent += bytes;
         self.sent >= self.rest.len()
@@ -88,7 +91,7 @@ impl Sealed {
     }
 }
 
-/// Without the bytes, which say nothing.
+/// Does not print the bytes.
 impl fmt::Debug for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, plaintext, .. } = self;
@@ -96,11 +99,11 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// Where a connection stands in a topic that it lags behind.
+/// The position of a connection in a topic that it lags behind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lag {
     pub(crate) topic: TopicId,
-    /// Offset from which on it has still to get messages.
+    /// The first offset whose message the connection may still need.
     pub(crate) next: u64,
     /// Offset of the last message that a walk has brought it.
     pub(crate) seen: u64,
@@ -122,14 +125,16 @@ impl Default for Links {
 /// Buffers in one gathered send: more would only lengthen the turn.
 pub(crate) const GATHER_MAX: usize = 64;
 
-/// Ticks and replay chunks that come within this time count as one: ticks of the same length end together, and a device
-/// that comes back resumes all its topics at once. It is several turns of a busy shard.
+/// Ticks and replay chunks that come within this time count as one. Ticks of the same length end
+/// together, and a device that reconnects resumes all its topics at once. It is several turns of a
+/// busy shard.
 const GRACE_WINDOW: Duration = Duration::from_millis(50);
 
-/// Items of a connection that are looked at to find large holders: a few large ones, or many small ones of few senders.
+/// Items of a connection that the shard looks at to find large holders: a few large ones, or many
+/// small ones of few senders.
 const LOOKS_MAX: usize = 32;
 
-/// An outbox that grew beyond this is not kept for reuse.
+/// An outbox that has grown beyond this is not kept for reuse.
 const KEPT_ITEMS_MAX: usize = 8;
 
 impl Outbox {
@@ -138,8 +143,9 @@ impl Outbox {
         self.bytes
     }
 
-    /// Bytes not yet sent that count towards the high watermark: not those of the last tick or chunk (or of several
-    /// at once), so that no single one stalls a connection that took all before it.
+    /// Bytes not yet sent that count towards the high watermark. The last tick or replay chunk (or
+    /// several at once) does not count. So no single one stalls a connection that took everything
+    /// before it.
     pub(crate) fn bytes_counted(&self) -> usize {
         let grace = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
         self.bytes - grace
@@ -153,12 +159,13 @@ impl Outbox {
         self.items.is_empty() && self.sealed.is_none()
     }
 
-    /// Since when it is above the high watermark or, while it lags behind a topic, the socket has taken nothing.
+    /// The time since which the connection is above the high watermark. If it is not above, but
+    /// lags: the time since which its socket has taken nothing.
     pub(crate) fn stuck_since(&self) -> Option<Nanos> {
         self.stalled_since.or_else(|| (!self.lags.is_empty()).then_some(self.taken_at))
     }
 
-    /// How many items are partly sent or in a record: those may not be dropped.
+    /// The number of items that have left in part or are in a record. They may not be dropped.
     pub(crate) fn committed(&self) -> usize {
         let Some(sealed) = &self.sealed else { return usize::from(self.sent > 0) };
         let mut bytes = self.sent + sealed.plaintext;
@@ -172,7 +179,7 @@ impl Outbox {
         count
     }
 
-    /// Bytes that this outbox occupies; shared messages have paid for themselves.
+    /// The bytes that this outbox occupies. Shared messages have paid for themselves.
     pub(crate) fn footprint(&self) -> usize {
         let lags = self.lags.capacity() * size_of::<Lag>();
         let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.footprint());
@@ -180,7 +187,7 @@ impl Outbox {
         size_of::<Outbox>() + items + lags + sealed + self.own_bytes
     }
 
-    /// Appends an item; `sent` of its bytes the kernel has already (only for the first).
+    /// Appends an item. The kernel has `sent` of its bytes already (only for the first item).
     pub(crate) fn push(&mut self, item: Item, sent: usize, now: Nanos) {
         debug_assert!(sent == 0 || self.items.is_empty(), "only the first item can be partly sent");
         let bytes = item.bytes(self.format).len() - sent;
@@ -194,8 +201,8 @@ impl Outbox {
         self.items.push_back(item);
     }
 
-    /// The last `bytes` that were added are those of one tick or one chunk; those of the one before count from now,
-    /// unless both belong together.
+    /// Notes that the last `bytes` bytes belong to one tick or chunk. Those of the previous one
+    /// count from now on, unless both belong together.
     pub(crate) fn grant_grace(&mut self, bytes: usize, now: Nanos) {
         let mut before = self.bytes.saturating_sub(self.bytes_behind).min(self.grace_bytes);
         if before == 0 || now.since(self.grace_at) > GRACE_WINDOW {
@@ -204,14 +211,14 @@ impl Outbox {
         (self.grace_bytes, self.bytes_behind) = (before + bytes, 0);
     }
 
-    /// The first item while no byte of it is sent or sealed.
+    /// The first item, if no byte of it is sent or sealed.
     pub(crate) fn uncommitted(&self) -> Option<&Item> {
         let is_sealed = self.sealed.as_ref().is_some_and(|sealed| sealed.plaintext > 0);
         self.items.front().filter(|_| self.sent == 0 && !is_sealed)
     }
 
-    /// Counts one more item as waiting, if there is one that is not; `None`: all are. `Err`: what waits has no room for
-    /// this message.
+    /// Counts one more item as waiting; `None` if all are counted. `Err`: the share for waiting has
+    /// no room for this message.
     pub(crate) fn hold_next(&mut self) -> Option<Result<(), Arc<Message>>> {
         match self.items.get(self.held)? {
             Item::Message(message) if !message.hold() => Some(Err(Arc::clone(message))),
@@ -222,7 +229,7 @@ impl Outbox {
         }
     }
 
-    /// The most that is held by a topic, a device or a sender of what waits here first.
+    /// The most bytes that a topic, a device or a sender holds, among the first waiting items.
     pub(crate) fn most_held(&self, budget: &Budget) -> usize {
         let of_message = |message: &Arc<Message>| {
             let Holders { target, sender } = message.charge().holders();
@@ -258,7 +265,8 @@ impl Outbox {
         Some(item)
     }
 
-    /// Drops all that is not committed, but for room for a `Goodbye`, and returns how many items that were.
+    /// Drops all uncommitted items, leaves room for a `Goodbye`, and returns how many items it
+    /// dropped.
     pub(crate) fn keep_remainder(&mut self) -> usize {
         self.keep(self.committed())
     }
@@ -281,8 +289,8 @@ impl Outbox {
         dropped
     }
 
-    /// What to send next, up to the first uncommitted item whose time has passed, into `bufs`; returns how many buffers
-    /// were filled.
+    /// Puts the next bytes to send into `bufs`, up to the first uncommitted item that has expired.
+    /// Returns how many buffers it filled.
     pub(crate) fn gather<'a>(&'a self, bufs: &mut [IoSlice<'a>; GATHER_MAX], now: Nanos) -> usize {
         let mut skip = self.sent;
         let mut count = 0;
@@ -297,7 +305,7 @@ impl Outbox {
         count
     }
 
-    /// Takes note that the kernel took `bytes` more; passes what is sent whole to `done`.
+    /// Notes that the kernel took `bytes` more. Passes items that have left whole to `done`.
     pub(crate) fn advance(&mut self, bytes: usize, mut done: impl FnMut(Item)) {
         debug_assert!(bytes <= self.bytes, "the kernel takes no more than was given");
         self.bytes -= bytes;
@@ -315,13 +323,13 @@ impl Outbox {
         }
     }
 
-    /// Whether it is small enough to keep for the next connection.
+    /// Whether the outbox is small enough to keep for another connection.
     pub(crate) fn is_worth_keeping(&self) -> bool {
         self.items.capacity() <= KEPT_ITEMS_MAX && self.lags.capacity() <= KEPT_ITEMS_MAX
     }
 }
 
-/// What an outbox holds is counted as waiting no longer than the outbox lives.
+/// Items count as waiting no longer than the outbox lives.
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.items.iter().take(self.held).for_each(release);
@@ -337,7 +345,7 @@ fn release(item: &Item) {
 
 #[cfg(any(test, feature = "sim"))]
 impl Outbox {
-    /// The messages that are counted as waiting here.
+    /// The messages in this outbox that count as waiting.
     pub(crate) fn held(&self) -> impl Iterator<Item = &Arc<Message>> {
         self.items.iter().take(self.held).filter_map(|item| match item {
             Item::Message(message) => Some(message),
@@ -345,7 +353,7 @@ impl Outbox {
         })
     }
 
-    /// Whether all that it has is counted as waiting.
+    /// Whether all its items count as waiting.
     pub(crate) fn is_held(&self) -> bool {
         self.held == self.items.len()
     }

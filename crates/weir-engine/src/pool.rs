@@ -2,20 +2,21 @@
 
 use crate::time::Tick;
 
-/// The bytes of an unfinished frame, or of frames that the front has no room for.
+/// The bytes of a begun frame, or of frames for which the front has no room.
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: Box<[u8]>,
     filled: usize,
-    /// When the first byte came: `frame_timeout` counts from here.
+    /// When the first byte came. `frame_timeout` counts from here.
     pub(crate) since: Tick,
 }
 
 /// Free blocks of a shard.
 ///
-/// Shape: sizes grow fourfold from [`LEAST_BYTES`]; a block grows with what has really come, never with what a length
-/// prefix promises.
-/// Limits: at most [`KEPT_BYTES_MAX`] a class stay for later use, the rest goes back to the allocator.
+/// Shape: each size is four times the one before, from [`LEAST_BYTES`] on. A block grows with the
+/// bytes that have come, never with the length that a prefix promises.
+/// Limits: at most [`KEPT_BYTES_MAX`] a class stay for later use; the rest goes back to the
+/// allocator.
 /// Cost: take and give are a pop and a push.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
@@ -23,7 +24,7 @@ pub(crate) struct Pool {
     free: [Vec<Box<Block>>; CLASSES],
 }
 
-/// The smallest block: most frames of devices.
+/// The smallest block. It holds most frames of devices.
 const LEAST_BYTES: usize = 256;
 const CLASSES: usize = 6;
 /// A quarter of a megabyte a class: enough for a burst, little beside a shard's other memory.
@@ -38,7 +39,7 @@ impl Block {
         &mut self.bytes[..self.filled]
     }
 
-    /// Forgets what stands behind the first `bytes`.
+    /// Forgets the bytes after the first `bytes`.
     pub(crate) fn truncate(&mut self, bytes: usize) {
         self.filled = self.filled.min(bytes);
     }

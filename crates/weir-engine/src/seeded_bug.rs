@@ -1,33 +1,33 @@
-//! The bugs that tests put into a shard, to prove that the simulator finds them.
+//! The bugs that tests put into a shard. They prove that the simulator finds such bugs.
 
 /// A bug that a test puts into the shard; the simulator must find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeededBug {
-    /// What the kernel refused of a partly sent message is forgotten.
+    /// The shard forgets the remainder of a partly sent message.
     LostRemainder,
-    /// A walk passes a subscriber over.
+    /// A walk skips a subscriber.
     SkippedSubscriber,
-    /// A command for a former connection reaches the one that has its slot now.
+    /// A command for a former connection reaches the new connection in its slot.
     StaleSlot,
-    /// Bytes of a released outbox are not given back.
+    /// The shard does not give back the bytes of a released outbox.
     LeakedBudget,
     /// Timers of some slots never fire.
     DeafTimer,
     /// Conflation keeps the older message of a key.
     OlderKept,
-    /// A part of a resume comes without its last message.
+    /// A replay chunk comes without its last message.
     ShortResume,
-    /// Behind a record that was sent in part the next one is sealed with the same nonce.
+    /// After a record that was sent in part, the next one is sealed with the same nonce.
     ReusedNonce,
-    /// What a record holds that is being sent is dropped at the end of its connection.
+    /// At the end of a connection, the plaintext of a record that is being sent is dropped.
     DroppedCommitted,
-    /// A dropping topic skips a connection that is not stalled, though much waits for it.
+    /// A dropping topic skips a connection that is not stalled, although much waits for it.
     EarlySkip,
     /// An event names a position whose message has not left.
     EarlyPosition,
-    /// A message of a WebSocket that the front had no room for is not offered again.
+    /// A message of a WebSocket for which the front had no room is not offered again.
     ForgottenMessage,
-    /// The parts of a message are not put together around what stands between them.
+    /// The parts of a message are not joined around a frame between them.
     UnmovedFragment,
 }
 

@@ -2,44 +2,48 @@
 
 use std::time::Duration;
 
-/// Limits and time-outs of a shard. The gateway checks the values; see docs/configuration.md for their reasons.
+/// Limits and time-outs of a shard. The gateway checks the values; docs/configuration.md gives the
+/// reasons.
 #[derive(Debug, Clone)]
 pub struct ShardSettings {
-    /// Connections that this shard holds at the most.
+    /// The most connections of this shard.
     pub connections_max: usize,
-    /// Topics that one connection may be in.
+    /// The most topics of one connection.
     pub topics_per_connection_max: usize,
     /// Longest frame from a device.
     pub frame_bytes_max: usize,
-    /// At or below this a stalled connection has recovered.
+    /// A stalled connection has recovered when it waits for at most this many bytes.
     pub low_watermark_bytes: usize,
-    /// Above this a connection is stalled.
+    /// A connection is stalled when it waits for more bytes than this.
     pub high_watermark_bytes: usize,
-    /// Keys of one topic that a shard keeps the newest message of, for slow connections.
+    /// The most keys of one topic for which a shard keeps the newest message, for lagging
+    /// connections.
     pub conflation_keys_max: usize,
-    /// Messages that a connection may publish in a second; 0: as many as it likes.
+    /// Messages that a connection may publish in a second; 0: no limit.
     pub publishes_per_second: u32,
     /// Messages that it may publish at once after a silence.
     pub publish_burst: u32,
-    /// Other frames that it may send in a second, or what costs as much; 0: as many as it likes.
+    /// Other frames, or equal work, that it may cause in a second; 0: no limit.
     pub frames_per_second: u32,
-    /// Such frames that it may send at once after a silence; at least twice `topics_per_connection_max` count.
+    /// Such frames that it may send at once after a silence. The shard uses at least twice
+    /// `topics_per_connection_max`.
     pub frame_burst: u32,
     /// Returns the bytes that the calling thread has allocated so far, if the allocator counts them.
     pub allocated_bytes: Option<fn() -> u64>,
-    /// A connection that stays stalled is closed after this long.
+    /// A connection that stays stalled for this long is closed.
     pub stall_timeout: Duration,
-    /// A frame that has begun must be complete within this.
+    /// A begun frame must be complete within this time.
     pub frame_timeout: Duration,
-    /// How long a closed connection may take to flush `Goodbye` and to close its side.
+    /// The time in which a closed connection must take `Goodbye` and close its side.
     pub linger_timeout: Duration,
-    /// `retry_after_ms` in a `Goodbye` that asks to come back later, smallest and largest.
+    /// Smallest and largest `retry_after_ms` in a `Goodbye` that asks to come back later.
     pub retry_after_ms: (u32, u32),
-    /// Messages that the queue holds.
+    /// Messages that the queue may hold.
     pub message_capacity: usize,
-    /// Other commands that it holds besides: a few turns' worth, so that a storm of connections does not wait.
+    /// Other commands that the queue may hold besides: a few turns' worth, so that a storm of
+    /// connections does not wait.
     pub control_capacity: usize,
-    /// Requests that the reserved queue holds.
+    /// Requests that the reserved queue may hold.
     pub reserved_capacity: usize,
 }
 

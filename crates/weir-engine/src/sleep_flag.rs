@@ -1,5 +1,5 @@
-//! Two small protocols under a mailbox: how its consumer falls asleep without missing a push, and
-//! credits.
+//! Two small protocols under a mailbox: its consumer falls asleep without missing a push, and
+//! producers take credits.
 //!
 //! This file knows neither queues nor wakers. So `tests/loom_mailbox.rs` can run it through every
 //! interleaving, with loom's atomic types instead of the standard ones.
@@ -8,18 +8,20 @@ use super::atomics::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Whether the consumer of a queue sleeps, or is about to.
 ///
-/// The consumer announces its sleep and then looks at the queue once more; a producer pushes and then looks whether
-/// sleep is announced. With a fence between the two steps on either side, at least one of them sees the other: a push
-/// is found, or it wakes the consumer. Either fence left out loses a wake-up, as does looking before announcing.
+/// The consumer announces its sleep and then looks at the queue once more. A producer pushes and
+/// then looks for the announcement. Each side has a fence between its two steps, so at least one of
+/// them sees the other: the consumer finds the push, or the producer wakes the consumer. Without
+/// either fence a wake-up can be lost, and likewise if the consumer looks before it announces.
 #[derive(Debug)]
 pub(crate) struct SleepFlag {
-    /// The consumer is about to wait, or waits: a producer that pushes must wake it.
+    /// The consumer waits or is about to wait. A producer that pushes must wake it.
     asleep: AtomicBool,
 }
 
-/// A count of what may still be pushed.
+/// A count of the pushes that are still permitted.
 ///
-/// Taking acquires what giving releases. So a producer with a credit finds the room that was made for it.
+/// Taking acquires what giving releases. So a producer with a credit finds the room that was made
+/// for it.
 #[derive(Debug)]
 pub(crate) struct Credits {
     free: AtomicUsize,
@@ -30,9 +32,10 @@ impl SleepFlag {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// Announces that the consumer is about to wait; `false` if there is something to do after all.
+    /// Announces that the consumer is about to wait. `false` if there is something to do after all.
     pub(crate) fn try_sleep(&self, is_idle: impl FnOnce() -> bool) -> bool {
-        // A swap, here and below, where a store would do: it costs the same and leaves no doubt about what came first.
+        // A swap, here and below, although a store would suffice. It costs the same, and its order
+        // is certain.
         self.asleep.swap(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if is_idle() {
@@ -42,12 +45,13 @@ impl SleepFlag {
         false
     }
 
-    /// The consumer has stopped waiting.
+    /// Notes that the consumer has stopped waiting.
     pub(crate) fn note_awake(&self) {
         self.asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// After a push: whether the caller must wake the consumer. One of many callers must, once a sleep.
+    /// Called after a push. Returns whether the caller must wake the consumer. For each sleep, only
+    /// one of many callers must.
     pub(crate) fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)
@@ -59,7 +63,7 @@ impl Credits {
         Self { free: AtomicUsize::new(count) }
     }
 
-    /// Takes one, if more than `leave` are left.
+    /// Takes a credit, if more than `leave` are left.
     pub(crate) fn try_take(&self, leave: usize) -> bool {
         self.free
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| {
@@ -68,12 +72,12 @@ impl Credits {
             .is_ok()
     }
 
-    /// Gives one back.
+    /// Gives a credit back.
     pub(crate) fn give(&self) {
         self.free.fetch_add(1, Ordering::Release);
     }
 
-    /// How many are left.
+    /// The number of credits that are left.
     pub(crate) fn free(&self) -> usize {
         self.free.load(Ordering::Relaxed)
     }

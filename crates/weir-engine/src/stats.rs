@@ -11,7 +11,8 @@ use crate::tls::Alert;
 
 /// A number that one thread writes and others read.
 ///
-/// Cost: a load and a store, without a locked instruction; a reader may see it a moment late.
+/// Cost: a load and a store, without a locked instruction. A reader may see the new value a moment
+/// late.
 #[derive(Debug, Default)]
 pub struct Cell(AtomicU64);
 
@@ -36,17 +37,17 @@ impl Cell {
     }
 }
 
-/// A number of connections; each counts for its transport alone.
+/// A number of connections. Each connection counts for its own transport.
 #[derive(Debug, Default)]
 pub struct ConnectionLevel([Cell; Transport::COUNT]);
 
 impl ConnectionLevel {
-    /// Those of all transports.
+    /// The connections of all transports.
     pub fn get(&self) -> u64 {
         self.0.iter().map(Cell::get).sum()
     }
 
-    /// Those of one transport.
+    /// The connections of one transport.
     pub fn of(&self, transport: Transport) -> &Cell {
         &self.0[transport.index()]
     }
@@ -61,7 +62,7 @@ impl ConnectionLevel {
     }
 }
 
-/// How long something took, in buckets that double.
+/// A histogram of durations, in buckets that double.
 ///
 /// Shape: bucket `i` counts durations of at most `LEAST × 2^i`; the last one takes everything longer.
 #[derive(Debug, Default)]
@@ -82,7 +83,7 @@ impl Durations {
         (index + 1 < Self::BUCKETS).then(|| Self::LEAST * (1 << index))
     }
 
-    /// Counts by bucket, not cumulated.
+    /// The counts of the buckets, not cumulated.
     pub fn counts(&self) -> [u64; Self::BUCKETS] {
         std::array::from_fn(|index| self.buckets[index].get())
     }
@@ -110,15 +111,15 @@ impl Durations {
 const LEAST_BITS: u32 = 14;
 
 weir_wire::named_enum! {
-    /// Why something that was accepted for a connection was not sent.
+    /// Why an accepted item was not sent.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     #[repr(u8)]
     pub enum DropRule {
         /// The connection was closed while it waited.
         Closed = "closed",
-        /// It named a connection that had gone.
+        /// The command named a connection that had gone.
         Gone = "gone",
-        /// The connection was above the high watermark, and its topic's policy is to skip.
+        /// The connection was above the high watermark, and its topic's policy is to drop.
         Slow = "slow",
         /// A newer message of its key replaced it before it was sent, or there were more keys than
         /// are kept. It counts once in a shard, however many connections lag, even if one of them
@@ -130,7 +131,7 @@ weir_wire::named_enum! {
 }
 
 impl Alert {
-    /// Every alert that is sent, in the order of [`ShardStats::tls_alerts_sent`].
+    /// All alerts that we send, in the order of [`ShardStats::tls_alerts_sent`].
     pub const ALL: [Alert; 8] = [
         Alert::CloseNotify,
         Alert::UnexpectedMessage,
@@ -171,18 +172,18 @@ impl Alert {
     }
 }
 
-/// Everything one shard counts. Totals never fall; the others are levels as of the end of its last turn.
+/// The counters of one shard. Totals never fall. Levels are as of the end of its last turn.
 #[derive(Debug, Default)]
 pub struct ShardStats {
     /// Level: connections that are open.
     pub connections: ConnectionLevel,
     /// Level: connections that are open, by [`Format`].
     pub formats: [Cell; Format::COUNT],
-    /// Level: connections that are closed but whose socket still flushes or waits for the peer's end.
+    /// Level: closed connections whose socket still flushes or waits for the peer's end.
     pub lingering: ConnectionLevel,
     /// Level: connections above the high watermark.
     pub stalled: Cell,
-    /// Level: entries of the table in use, lingering and unreported ones included.
+    /// Level: table entries in use, including lingering and unreported connections.
     pub table_entries: Cell,
     /// Level: topics with a list of members.
     pub topics: Cell,
@@ -194,7 +195,8 @@ pub struct ShardStats {
     pub queued_items: Cell,
     /// Level: fan-outs begun and not ended.
     pub fanouts: Cell,
-    /// Level: connections that are not read from because the front has no room for reports.
+    /// Level: connections that the shard does not read from because the front has no room for
+    /// reports.
     pub read_paused: Cell,
     /// Connections adopted.
     pub adopted: Cell,
@@ -210,21 +212,21 @@ pub struct ShardStats {
     pub pings: Cell,
     /// Signs of life sent: pings to silent WebSockets, comments to readers of events.
     pub beats: Cell,
-    /// Messages to many that this shard was the first to encode in a [`Format`].
+    /// Shared messages that this shard was the first to encode in a [`Format`].
     pub encoded: [Cell; Format::COUNT],
     /// Sends that the kernel took only in part or not at all.
     pub sends_refused: Cell,
-    /// Subscriptions refused because the connection was in as many topics as it may be.
+    /// Subscriptions refused because the connection was in `topics_per_connection_max` topics.
     pub subscriptions_refused: Cell,
-    /// `Publish`es refused because they came faster than `publishes_per_second`.
+    /// Refused `Publish`es that came faster than `publishes_per_second`.
     pub publishes_rate_limited: Cell,
-    /// Connections that were not read from for a while because they sent faster than `frames_per_second`.
+    /// Pauses in reading because a connection sent faster than `frames_per_second`.
     pub reads_rate_limited: Cell,
     /// Connections that held the most, and ended because waiting bytes had no room.
     pub cut: Cell,
     /// Items dropped, by [`DropRule`].
     pub dropped: [Cell; DropRule::ALL.len()],
-    /// TLS records sealed; what TLS itself sends in front of data is not counted apart.
+    /// TLS records sealed. Records that TLS itself sends in front of data do not count separately.
     pub tls_records_sealed: Cell,
     /// Changes of TLS keys, of either direction.
     pub tls_key_changes: Cell,
@@ -234,7 +236,8 @@ pub struct ShardStats {
     pub tls_alerts_received: Cell,
     /// Connections closed, by [`CloseReason`].
     pub closed: [Cell; CloseReason::COUNT],
-    /// Bytes that the shard's thread has allocated so far, if [`ShardSettings::allocated_bytes`] tells.
+    /// Bytes that the shard's thread has allocated so far, if [`ShardSettings::allocated_bytes`] is
+    /// set.
     ///
     /// [`ShardSettings::allocated_bytes`]: crate::ShardSettings::allocated_bytes
     pub allocated_bytes: Cell,
@@ -242,8 +245,8 @@ pub struct ShardStats {
     pub turns: Cell,
     /// Length of a turn, waiting not counted.
     pub turn: Durations,
-    /// From a message's acceptance to its send, by [`Priority`] of the connection; one value for each send batch,
-    /// weighted by its sends.
+    /// From a message's acceptance to its send, by [`Priority`] of the connection. One value for
+    /// each send batch, weighted by its sends.
     pub lag: [Durations; Priority::COUNT],
     /// From a fan-out's first send to its last.
     pub fanout: Durations,

@@ -1,4 +1,5 @@
-//! The connections of one shard: everything that it remembers of a connection at rest.
+//! The connections of one shard. An entry has everything that the shard remembers of an idle
+//! connection.
 
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
@@ -12,7 +13,7 @@ use crate::time::Tick;
 use crate::topics::{Members, Memberships};
 use crate::wheel::{Timed, Timer};
 
-/// What is remembered of one connection.
+/// The entry of one connection.
 ///
 /// Shape: at most [`ENTRY_BYTES`]; `outbox` and `partial` are null while nothing waits.
 #[derive(Debug)]
@@ -21,38 +22,39 @@ pub(crate) struct Entry<S> {
     pub(crate) partial: Option<Box<Block>>,
     pub(crate) memberships: Memberships,
     pub(crate) timer: Timer,
-    /// Gone once closed; the entry stays until the front has taken the report.
+    /// `None` once closed. The entry stays until the front has taken the report.
     pub(crate) socket: Option<S>,
     generation: u32,
-    /// Its place in the table of those with TLS.
+    /// Its place in the table of TLS states.
     pub(crate) tls: TlsSlot,
     pub(crate) device: DeviceRef,
     pub(crate) origin: Origin,
     pub(crate) priority: Priority,
-    /// Running number of the welcome: tells a walk over all slots which connections came later.
+    /// Running number of the welcome. It tells a walk over all slots which connections came later.
     pub(crate) welcomed: u32,
-    /// When all that it has published is within its rate, and when all else that it has sent is: see `shard/rate.rs`.
-    /// The first is [`Entry::FREELY`] where the limits on what devices send do not hold.
+    /// The times when the connection's two buckets are full again: for `Publish`, and for all else
+    /// that it sends. See `shard/rate.rs`. The first one is [`Entry::FREELY`] for a connection
+    /// without these limits.
     pub(crate) publish_due: u32,
     pub(crate) frames_due: u32,
     pub(crate) adopted_at: Tick,
-    /// When the last whole frame came, or a beat stood for one; in `Closing`, when closing began.
+    /// When the last whole frame came, or a beat replaced one. In `Closing`: when closing began.
     pub(crate) heard_at: Tick,
-    /// Agreed interval of the signs of life, in ticks.
+    /// Agreed interval of the signs of life, in clock ticks.
     pub(crate) heartbeat: u32,
     pub(crate) state: State,
     pub(crate) reason: CloseReason,
     pub(crate) flags: Flags,
 }
 
-/// An entry never takes more: 1,000,000 connections are 112 MB.
+/// The most bytes of an entry: 1,000,000 connections are 112 MB.
 pub(crate) const ENTRY_BYTES: usize = 112;
 const _: () = assert!(size_of::<Entry<std::os::fd::OwnedFd>>() <= ENTRY_BYTES);
 
-/// No id is 0, which stands for "no connection" on the wire.
+/// No id is 0, because on the wire 0 stands for "no connection".
 const FIRST_GENERATION: u32 = 1;
 
-/// Where a connection stands.
+/// The state of an entry.
 ///
 /// ```text
 /// Free ──adopt──► Open ──close──► Closing ──flushed, or linger_timeout──► Closed ──report taken──► Free
@@ -60,53 +62,56 @@ const FIRST_GENERATION: u32 = 1;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No connection.
+    /// The slot has no connection.
     Free,
-    /// Held and pushed to.
+    /// The shard holds the connection and pushes to it.
     Open,
-    /// Ended and reported; the socket flushes `Goodbye` or waits for the peer's end.
+    /// The connection has ended and is reported. Its socket flushes `Goodbye` or waits for the
+    /// peer's end.
     Closing,
-    /// The socket is gone; the report waits for the front.
+    /// The socket is gone. The report waits for the front.
     Closed,
 }
 
 /// Small facts about a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
-    /// The front has greeted it: it is read from, and broadcasts reach it.
+    /// The front has greeted the connection: the shard reads from it, and broadcasts reach it.
     pub(crate) welcomed: bool,
     /// In the list of connections to read from again.
     pub(crate) to_read: bool,
-    /// `partial` holds whole frames that the front had no room for.
+    /// `partial` holds whole frames for which the front had no room.
     pub(crate) held_back: bool,
-    /// The peer's end or an error has been announced: read until it shows.
+    /// The peer's end or an error has been announced. The shard reads until it shows.
     pub(crate) ended: bool,
     /// In the list of connections that a gathered fan-out will flush.
     pub(crate) to_flush: bool,
-    /// While `to_flush`: the rank of the fan-outs whose list that is.
+    /// While `to_flush`: the rank of the fan-outs that have it in their list.
     pub(crate) flush_rank: u8,
-    /// Whether what it sends is read as it comes.
+    /// Whether the shard reads its bytes as they come.
     pub(crate) reading: Reading,
     /// How far its end has come.
     pub(crate) ending: Ending,
-    /// What the last beat has found or done.
+    /// What the last beat found or did.
     pub(crate) beat: Beat,
 }
 
-/// Whether what a connection sends is read as it comes.
+/// Whether the shard reads a connection's bytes as they come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// It is.
+    /// It does.
     #[default]
     Current,
-    /// It was not, and not all that came meanwhile has been read: how fast that comes says nothing.
+    /// It did not, and has not read everything since. The rate of these bytes says nothing about
+    /// the sender.
     Late,
-    /// It sends faster than it may, and is not read from for a while.
+    /// The connection sends faster than it may, and the shard does not read from it for a while.
     Paused,
 }
 
 impl Flags {
-    /// It was not read from for a while; what came meanwhile is read now.
+    /// Notes that the shard did not read from it for a while, and now reads the bytes that came
+    /// meanwhile.
     pub(crate) fn read_late(&mut self) {
         if self.reading == Reading::Current {
             self.reading = Reading::Late;
@@ -114,21 +119,21 @@ impl Flags {
     }
 }
 
-/// What is open since a connection's last beat, when a sign of life was due.
+/// The unanswered question of a connection's last beat, when a sign of life was due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Beat {
-    /// Nothing: there was none, or it has been heard from since.
+    /// None: there was no beat, or the shard has heard from the connection since.
     #[default]
     Settled,
-    /// A WebSocket has been asked for a sign of life and has given none since.
+    /// The shard has asked a WebSocket for a sign of life, and has got none since.
     Asked,
-    /// Something waited for a WebSocket or a reader of events, and has all the time since.
+    /// Something waited for a WebSocket or a reader of events, and has waited ever since.
     Waiting,
 }
 
 /// How far the end of a connection has come.
 ///
-/// Shape: a bit each, as an entry has no room for a byte each.
+/// Shape: one bit for each step, because an entry has no room for a byte each.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ending(u8);
 
@@ -137,15 +142,15 @@ impl Ending {
     pub(crate) const REPORTED: Ending = Ending(1);
     /// Our side of the stream has been ended.
     pub(crate) const SHUT: Ending = Ending(2);
-    /// The peer has been told, or is being told.
+    /// The peer has been told the reason, or is being told.
     pub(crate) const TOLD: Ending = Ending(4);
 
-    /// Whether it has come so far.
+    /// Whether it has come to this step.
     pub(crate) fn has(self, step: Ending) -> bool {
         self.0 & step.0 != 0
     }
 
-    /// Notes that it has come so far; whether that is new.
+    /// Notes that it has come to this step. Returns whether that is new.
     pub(crate) fn note(&mut self, step: Ending) -> bool {
         let is_new = !self.has(step);
         self.0 |= step.0;
@@ -163,7 +168,7 @@ pub(crate) struct Table<S> {
     entries: Chunks<Entry<S>>,
     free: Vec<Slot>,
     in_use: usize,
-    /// Of those, how many are of each priority.
+    /// How many of them have each priority.
     by_priority: [u32; Priority::COUNT],
     entries_max: usize,
     welcomes: u32,
@@ -191,7 +196,7 @@ impl<S> Table<S> {
         }
     }
 
-    /// Whether an entry in use is, or was before it was closed, a connection of this priority.
+    /// Whether an entry in use has a connection of this priority, open or closed.
     pub(crate) fn has(&self, priority: Priority) -> bool {
         self.by_priority[priority.index()] > 0
     }
@@ -215,7 +220,7 @@ impl<S> Table<S> {
         self.welcomes
     }
 
-    /// A slot for a new connection, not yet `Open`: its key can be registered before it is filled.
+    /// A slot for a new connection that is not `Open` yet, so that its key can be registered first.
     pub(crate) fn reserve(&mut self) -> Slot {
         debug_assert!(!self.is_full(), "the caller refuses when full");
         if self.free.is_empty() {
@@ -260,7 +265,7 @@ impl<S> Table<S> {
         self.welcomes = self.welcomes.wrapping_add(1);
     }
 
-    /// Frees a slot; every id that named it is stale from now on.
+    /// Frees a slot. Every id that named its connection is stale from now on.
     pub(crate) fn release(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.index()];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
@@ -286,7 +291,7 @@ impl<S> Table<S> {
         (entry.generation == conn.generation() && entry.state == State::Open).then_some(conn.slot())
     }
 
-    /// Like `find_open`, but blind to generations: the bug that the simulator must find.
+    /// Like `find_open`, but ignores generations. This is a seeded bug.
     pub(crate) fn find_open_of_any_generation(&self, conn: ConnId) -> Option<Slot> {
         let entry = self.entries.get(conn.slot().index())?;
         (entry.state == State::Open).then_some(conn.slot())
@@ -308,7 +313,8 @@ impl<S> Table<S> {
         self.by_priority
     }
 
-    /// Looks for contradictions in the list of free slots; returns the slot from which on none was ever used.
+    /// Looks for contradictions in the list of free slots. Returns the first slot that was never
+    /// used.
     pub(crate) fn check_free_list(&self) -> Result<u32, String> {
         let slots = self.slots();
         if self.free.len() + self.in_use != slots as usize {
@@ -363,25 +369,25 @@ impl<S> Members for Table<S> {
 }
 
 impl<S> Entry<S> {
-    /// Never due: for a connection without a limit.
+    /// A time that never comes, for a connection without a limit.
     pub(crate) const FREELY: u32 = u32::MAX;
 
-    /// Whether the limits on what devices send hold for it.
+    /// Whether the rate limits for devices apply to the connection.
     pub(crate) fn is_rate_limited(&self) -> bool {
         self.publish_due != Self::FREELY
     }
 
-    /// What it speaks.
+    /// The format of the connection.
     pub(crate) fn format(&self) -> Format {
         self.origin.format
     }
 
-    /// Its peer has one heartbeat to answer from now on, however long it has been silent.
+    /// Gives the peer one heartbeat to answer from now on, however long it has been silent.
     pub(crate) fn leave_time_to_answer(&mut self, now: Tick) {
         self.heard_at = self.heard_at.max(Tick(now.0.saturating_sub(self.heartbeat)));
     }
 
-    /// What is spoken on the socket, while there is one.
+    /// The transport of the socket, while there is one.
     pub(crate) fn transport(&self) -> Transport {
         if self.tls == TlsSlot::NONE { Transport::Tcp } else { Transport::Tls }
     }

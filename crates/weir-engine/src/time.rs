@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// A point on the monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds; the same for all threads of a process.
+/// A point on the monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds. It is the same for all
+/// threads of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
@@ -18,7 +19,8 @@ impl Nanos {
         Nanos(self.0.saturating_add(nanos))
     }
 
-    /// Reads the clock: for code that stamps messages before they enter a mailbox. A shard reads it once a turn.
+    /// Reads the clock, for code that stamps messages before they enter a mailbox. A shard reads it
+    /// once a turn.
     pub fn now() -> Nanos {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -27,7 +29,8 @@ impl Nanos {
     }
 }
 
-/// Deadlines are kept in ticks of this length: fine enough for time-outs of seconds, four bytes an entry.
+/// The length of a clock tick, the unit of deadlines. It is fine enough for time-outs of seconds,
+/// and takes four bytes an entry.
 pub const TICK: Duration = Duration::from_millis(100);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -38,13 +41,13 @@ const NANOS_PER_TICK: u64 = 100_000_000;
 pub(crate) struct Tick(pub(crate) u32);
 
 impl Tick {
-    /// The tick that `now` falls in, counted from `start`.
+    /// The tick of `now`, counted from `start`.
     pub(crate) fn at(start: Nanos, now: Nanos) -> Tick {
         let ticks = now.0.saturating_sub(start.0) / NANOS_PER_TICK;
         Tick(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
-    /// The first tick at which at least `ticks` whole ones have passed since this one began.
+    /// The first tick at which at least `ticks` whole ticks have passed since this one began.
     pub(crate) fn plus(self, ticks: u32) -> Tick {
         Tick(self.0.saturating_add(ticks))
     }
@@ -55,7 +58,7 @@ impl Tick {
     }
 }
 
-/// A duration in whole ticks, rounded up, so that no deadline comes early.
+/// A duration in whole ticks, rounded up so that no deadline comes early.
 pub(crate) fn ticks(duration: Duration) -> u32 {
     let ticks = duration.as_nanos().div_ceil(u128::from(NANOS_PER_TICK));
     u32::try_from(ticks).unwrap_or(u32::MAX)

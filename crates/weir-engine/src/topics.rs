@@ -1,4 +1,5 @@
-//! The members of each topic on one shard. Topic and connection each know their place in the other.
+//! The members of each topic on one shard. Topic and connection each know their place in the
+//! other's list.
 
 use crate::chunks::Chunks;
 use crate::id::{Priority, TopicId};
@@ -8,7 +9,7 @@ use crate::slot::Slot;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) topic: TopicId,
-    /// Where the connection stands in the topic's vector.
+    /// The place of the connection in the topic's vector.
     pub(crate) position: u32,
 }
 
@@ -99,36 +100,39 @@ impl Member {
     }
 }
 
-/// The members of one topic that are of one priority.
+/// The members of one topic with one priority.
 #[derive(Debug, Default)]
 struct Topic {
     members: Vec<Member>,
-    /// Fan-outs that walk the vector: while there are any, nothing in it moves.
+    /// Fan-outs that walk the vector. While there are any, nothing in it moves.
     walkers: u32,
     tombstones: u32,
 }
 
 /// The members of the topics of one shard, indexed by `TopicId` and by the priority of the connections.
 ///
-/// Shape: 8 bytes a membership here, 8 in the connection's entry, 32 a topic and priority that it has had members of.
-/// Cost: join, leave O(1) (a walk turns leaving into a tombstone, swept in one pass when the last walk ends).
+/// Shape: 8 bytes a membership here, 8 in the connection's entry, and 32 for each topic and
+/// priority that has had members.
+/// Cost: join and leave are O(1). During a walk a member that leaves becomes a tombstone; the end
+/// of the last walk removes all tombstones in one pass.
 #[derive(Debug)]
 pub(crate) struct Topics {
-    /// Few connections are of another than normal priority: their tables have chunks where those few are.
+    /// Few connections have a priority other than normal. Their tables have chunks only where those
+    /// are.
     by_priority: [Chunks<Topic, TOPIC_CHUNK>; Priority::COUNT],
     memberships: usize,
-    /// Topics of which a vector is not empty.
+    /// Topics with at least one vector that is not empty.
     with_members: usize,
 }
 
 /// Topics a chunk: 4 KiB.
 const TOPIC_CHUNK: usize = 128;
 
-/// Where the topics find what they must know of an entry.
+/// How topics reach the entries of connections.
 pub(crate) trait Members {
     fn memberships(&mut self, slot: Slot) -> &mut Memberships;
 
-    /// Never changes while the connection is in a topic.
+    /// The priority never changes while the connection is in a topic.
     fn priority(&self, slot: Slot) -> Priority;
 }
 
@@ -147,7 +151,7 @@ impl Topics {
         self.with_members
     }
 
-    /// Length of a vector of the topic: where a walk over it that begins now ends.
+    /// Length of a vector of the topic. A walk over it that begins now ends there.
     pub(crate) fn end(&self, priority: Priority, id: TopicId) -> u32 {
         let topic = self.by_priority[priority.index()].get(id.0);
         topic.map_or(0, |topic| index(topic.members.len()))
@@ -159,12 +163,12 @@ impl Topics {
         topic.members.get(position as usize).copied()
     }
 
-    /// Length of all vectors of the topic, as if they stood one behind the other.
+    /// Length of all vectors of the topic together, as if they were one.
     pub(crate) fn end_of_all(&self, id: TopicId) -> u32 {
         Priority::ALL.iter().map(|priority| self.end(*priority, id)).sum()
     }
 
-    /// The member at `position` of all vectors of the topic, as if they stood one behind the other.
+    /// The member at `position` of all vectors of the topic, as if they were one.
     pub(crate) fn member_of_all(&self, id: TopicId, position: u32) -> Option<Member> {
         let mut position = position;
         for priority in Priority::ALL {
@@ -221,12 +225,12 @@ impl Topics {
         self.by_priority.iter().any(|table| table.get(id.0).is_some_and(is_listed))
     }
 
-    /// A walk over a vector of the topic begins.
+    /// Notes that a walk over a vector of the topic begins.
     pub(crate) fn begin_walk(&mut self, priority: Priority, id: TopicId) {
         self.by_priority[priority.index()][id.0].walkers += 1;
     }
 
-    /// A walk has ended; the last one over a vector sweeps the tombstones.
+    /// Notes that a walk has ended. The last one over a vector removes the tombstones.
     pub(crate) fn end_walk(&mut self, entries: &mut impl Members, priority: Priority, id: TopicId) {
         let topic = &mut self.by_priority[priority.index()][id.0];
         topic.walkers -= 1;
@@ -250,7 +254,7 @@ impl Topics {
         });
     }
 
-    /// Gives back the memory of a topic without members, or lets the last walk over a vector do so.
+    /// Frees the memory of a topic without members, or lets the last walk over a vector do so.
     pub(crate) fn retire(&mut self, id: TopicId) {
         for table in &mut self.by_priority {
             let Some(topic) = table.get_mut(id.0) else { continue };
@@ -275,7 +279,8 @@ impl Member {
 
 #[cfg(any(test, feature = "sim"))]
 impl Topics {
-    /// Looks for contradictions; `walks` says how many walks over a vector of a topic run.
+    /// Looks for contradictions. `walks` returns the number of running walks over a vector of a
+    /// topic.
     pub(crate) fn check(&self, walks: impl Fn(Priority, TopicId) -> usize) -> Result<(), String> {
         let mut memberships = 0;
         let ends = self.by_priority.iter().map(Chunks::len);
@@ -301,7 +306,7 @@ impl Topics {
 
 #[cfg(any(test, feature = "sim"))]
 impl Topic {
-    /// How many are in the vector.
+    /// Returns the number of members in the vector.
     fn check(&self, walks: usize) -> Result<usize, String> {
         let left = self.members.iter().filter(|member| member.present().is_none()).count();
         if left != self.tombstones as usize || (left > 0 && self.walkers == 0) {

@@ -3,33 +3,33 @@
 use crate::slot::Slot;
 use crate::time::Tick;
 
-/// Where the wheel finds the links of an entry.
+/// How the wheel reaches the links of an entry.
 pub(crate) trait Timed {
     /// The links of the entry at `slot`.
     fn timer(&mut self, slot: Slot) -> &mut Timer;
 }
 
-/// An entry's place in the wheel.
+/// The place of an entry in the wheel.
 ///
 /// Shape: 12 bytes; a doubly linked list through the entries of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
     previous: Slot,
     next: Slot,
-    /// When it fires; `NOT_ARMED` when it is in no bucket.
+    /// When it fires; `NOT_ARMED` if it is in no bucket.
     at: Tick,
 }
 
 /// A hashed wheel of deadlines.
 ///
-/// Shape: [`BUCKETS`] list heads; an entry whose deadline lies more than a turn of the wheel ahead is passed over until
-/// its turn comes. A deadline that moves later is left where it is: the owner is woken early, looks, and arms anew, so
-/// that a sign of life costs a store and nothing else.
-/// Cost: arm and disarm O(1); a poll visits the entries of the buckets that time has passed.
+/// Shape: [`BUCKETS`] list heads. An entry whose deadline is more than a turn of the wheel ahead is
+/// skipped until its turn comes. A deadline that moves later stays in place: its owner is woken
+/// early, looks, and arms it again. So a sign of life costs only a store.
+/// Cost: arm and disarm are O(1). A poll visits the entries of the buckets that time has passed.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     heads: Box<[Slot]>,
-    /// Everything up to this tick has been polled.
+    /// All ticks up to this one have been polled.
     polled: Tick,
     armed: usize,
 }
@@ -57,7 +57,7 @@ impl Wheel {
         self.armed == 0
     }
 
-    /// Sees to it that the entry fires at `at` or before.
+    /// Makes the entry fire at `at` or before.
     pub(crate) fn arm(&mut self, entries: &mut impl Timed, slot: Slot, at: Tick) {
         let at = Tick(at.0.clamp(self.polled.0 + 1, NOT_ARMED.0 - 1));
         let timer = *entries.timer(slot);

@@ -33,11 +33,11 @@ use crate::stats::DropRule;
 use crate::table::State;
 use crate::tls::plaintext_bytes_max;
 
-/// What came of one attempt to let a connection catch up.
+/// The result of one attempt to let a connection catch up.
 pub(super) enum Progress {
-    /// The socket took all that was offered, or there is more to see to.
+    /// The socket took everything, or the shard must look again.
     GoOn,
-    /// The socket refuses, the connection has ended, or nothing is owed.
+    /// The socket refuses, the connection has ended, or it needs nothing more.
     Stop,
 }
 
@@ -46,8 +46,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| !outbox.lags.is_empty())
     }
 
-    /// A message of a conflating topic for a connection that something waits for: it is kept in the store, and the
-    /// connection notes that it is to get it, or a newer one of its key.
+    /// Handles a message of a conflating topic for a connection for which something waits. The
+    /// store keeps the message, and the connection notes that it needs this message, or a newer one
+    /// of its key.
     pub(super) fn lag(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         let (now, seen) = (self.now, message.offset());
         let outbox = self.outbox(slot);
@@ -73,7 +74,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Enters a message, of a tick its single ones, into the store of a topic; `slot` needs it.
+    /// Enters a message that `slot` needs into the store of a topic; of a batch, its single
+    /// messages.
     fn remember(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         let keeps_older = self.is_seeded_older_kept();
         let messages_max = self.settings.conflation_keys_max;
@@ -89,7 +91,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 break;
             }
             let held = Held::new(Arc::clone(single));
-            // Making room may have ended all who lagged behind it.
+            // Making room may have ended all connections that lagged behind the topic.
             let Some(replaced) = self.latest.enter(topic, held, messages_max, keeps_older) else {
                 break;
             };
@@ -100,14 +102,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Brings what the lease holds for a store in line with what it occupies; `false` if the budget has no room.
+    /// Adjusts the lease to the bytes that a store occupies; `false` if the budget has no room.
     fn account_store(&mut self, topic: TopicId) -> bool {
         match self.latest.account(topic) {
             Balance::Give(bytes) => self.lease.give(bytes),
             Balance::Take(bytes) if !self.charge(bytes) => return false,
             Balance::Take(bytes) => {
                 if !self.latest.note_charged(topic, bytes) {
-                    // Making room ended all who lagged behind it.
+                    // Making room ended all connections that lagged behind the topic.
                     self.lease.give(bytes);
                 }
             }
@@ -115,8 +117,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Sends what a lagging connection has still to get, its queue being empty, until it has caught up or the socket
-    /// refuses.
+    /// Sends a lagging connection with an empty queue the messages that it still needs, until it
+    /// has caught up or the socket refuses.
     pub(super) fn catch_up(&mut self, slot: Slot) {
         while self.table[slot].state == State::Open
             && let Some(lag) = self.first_lag(slot).copied()
@@ -152,13 +154,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Makes each message of a batch as the connection takes it.
+    /// Turns each message of a batch into the connection's format.
     fn form_batch(&mut self, slot: Slot, batch: &mut [Arc<Message>]) -> bool {
         if self.format(slot) == Format::Stream {
             return true;
         }
         batch.iter_mut().all(|message| {
-            // A ring may keep it much longer than anybody lags.
+            // A ring may keep the message much longer than any connection lags.
             let formed = self.formed_of_retained(slot, message);
             let is_there = formed.is_some();
             *message = formed.unwrap_or_else(|| Arc::clone(message));
@@ -170,8 +172,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].outbox.as_mut()?.lags.first_mut()
     }
 
-    /// Offers messages of the topic that is first in turn to the socket. Of what it takes in part the rest is queued:
-    /// that message is committed; those behind it may still be replaced.
+    /// Offers messages of the topic whose turn it is to the socket. If the socket takes a part of a
+    /// message, the rest is queued: that message is committed, but later ones may still be
+    /// replaced.
     fn send_batch(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
         let format = self.format(slot);
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
@@ -214,7 +217,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         progress
     }
 
-    /// The same with TLS: as much of it as one record holds, or one message.
+    /// The same with TLS: as many messages as one record holds, or one message.
     fn send_batch_sealed(&mut self, slot: Slot, batch: &[Arc<Message>]) -> Progress {
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
         let format = self.format(slot);
@@ -245,24 +248,24 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         self.end_batch(slot, batch[count - 1].offset() + 1);
         let Some(rest) = rest else { return Progress::GoOn };
-        // All are in that record, or it is one message.
+        // The record holds all of them, or it is one message.
         let items = batch[..count].iter().map(|message| Item::Message(Arc::clone(message)));
         self.commit(slot, items, sent, rest);
         Progress::Stop
     }
 
-    /// A batch has left, or is committed: the next of its topic has the offset `next`.
+    /// A batch has left, or is committed. The next message of its topic has the offset `next`.
     fn end_batch(&mut self, slot: Slot, next: u64) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         if let Some(lag) = outbox.lags.first_mut() {
             lag.next = next;
-            // The other topics have their turn, so that a busy one starves none.
+            // Rotates, so that a busy topic starves none.
             outbox.lags.rotate_left(1);
         }
     }
 
-    /// A connection has caught up with a topic, or leaves it: it is live there. Without anything left to get or waiting
-    /// it has no outbox.
+    /// Notes that a connection has caught up with a topic, or leaves it. If the connection needs
+    /// nothing more and nothing waits, its outbox goes.
     pub(super) fn end_lag(&mut self, slot: Slot, topic: TopicId) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let Some(at) = outbox.lags.iter().position(|lag| lag.topic == topic) else { return };
@@ -278,7 +281,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The connection ends: it gets nothing more of what it has not met the beginning of.
+    /// Ends all lags of a connection that ends. It gets no further messages from the stores.
     pub(super) fn end_lags(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let lags = std::mem::take(&mut outbox.lags);

@@ -19,31 +19,32 @@ use crate::stats::{Cell, DropRule};
 use crate::table::{Ending, Entry, Reading, State};
 use crate::time::{Nanos, Tick};
 
-/// Items counted where they are accepted and where they are done with, whatever the shard's own figures say.
+/// Items counted where they are accepted and where they end, independently of the shard's own
+/// counts.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Items that were to be sent to an open connection.
+    /// Items accepted for an open connection.
     accepted: Cell,
     /// Items whose last byte the kernel took.
     sent: Cell,
-    /// Slots of connections that began to be stalled, or (`true`) to lag.
+    /// Slots of connections that began to be stalled (`false`) or to lag (`true`).
     slow: Vec<(Slot, bool)>,
 }
 
-/// One open connection as it stands between two turns.
+/// One open connection between two turns.
 #[derive(Debug)]
 pub(crate) struct Peek<'a> {
     pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) stalled_since: Option<Nanos>,
-    /// When the socket of one that lags last took bytes.
+    /// When the socket of a lagging connection last took bytes.
     pub(crate) taken_at: Option<Nanos>,
-    /// Topics that it lags behind, and that it resumes.
+    /// Topics that it lags behind or resumes.
     pub(crate) lags: Vec<TopicId>,
     pub(crate) resumes: Vec<TopicId>,
     pub(crate) is_held_back: bool,
-    /// It is not read from, as it sends faster than it may.
+    /// Whether the shard does not read from it, because it sends faster than it may.
     pub(crate) is_too_fast: bool,
-    /// What came sealed with the adoption is opened.
+    /// Whether the records that came with the adoption are opened.
     pub(crate) has_read_ahead: bool,
     pub(crate) topics: Vec<TopicId>,
 }
@@ -51,10 +52,10 @@ pub(crate) struct Peek<'a> {
 /// Sums over the table.
 #[derive(Debug, Default)]
 struct Sums {
-    /// By transport, as the next.
+    /// Open connections by transport. The next two are by transport too.
     open: [u64; Transport::COUNT],
     lingering: [u64; Transport::COUNT],
-    /// Open ones by format.
+    /// Open connections by format.
     formats: [u64; Format::COUNT],
     in_use: usize,
     unreported: usize,
@@ -63,9 +64,9 @@ struct Sums {
     memberships: usize,
     timers: usize,
     stalled: usize,
-    /// Connections that are listed as those that something waits for.
+    /// Connections in the list of those for which something waits.
     waiting: usize,
-    /// Connections that lag, and how many do behind each topic.
+    /// Lagging connections, and their number behind each topic.
     lagging: usize,
     lags: BTreeMap<TopicId, usize>,
     by_priority: [u32; Priority::COUNT],
@@ -91,7 +92,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.audit.sent.add(count);
     }
 
-    /// A connection begins to be stalled, or to lag.
+    /// Notes that a connection begins to be stalled, or to lag.
     pub(super) fn note_slow(&mut self, slot: Slot, lags: bool) {
         self.audit.slow.push((slot, lags));
     }
@@ -124,24 +125,24 @@ impl<N: Net, F: Front> Shard<N, F> {
         })
     }
 
-    /// Whether a record is sent in part, even if the connection is being closed.
+    /// Whether a record has left in part, even if the connection is closing.
     pub(crate) fn has_sealed(&self, conn: ConnId) -> bool {
         let is_current = self.table.generation(conn.slot()) == Some(conn.generation());
         let outbox = self.table.get(conn.slot()).and_then(|entry| entry.outbox.as_ref());
         is_current && outbox.is_some_and(|outbox| outbox.sealed.is_some())
     }
 
-    /// Whether all that was asked for has been carried out: no fan-out runs and no report waits.
+    /// Whether all requests have been carried out: no fan-out runs and no report waits.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.fanouts.is_busy() && self.fanouts.len() == 0 && self.backlog.is_empty()
     }
 
-    /// Whether no connection is to be read from without an edge.
+    /// Whether no connection must be read from without an edge.
     pub(crate) fn has_read(&self) -> bool {
         self.to_read.is_empty()
     }
 
-    /// Looks for contradictions in what the shard keeps.
+    /// Looks for contradictions in the shard's tables.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let high = self.table.check_free_list()?;
         let mut sums = Sums::default();
@@ -239,7 +240,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Ok(())
     }
 
-    /// When the entry must be looked at, at the latest.
+    /// The tick at which the shard must look at the entry, at the latest.
     fn timer_due(&self, slot: Slot) -> Tick {
         let entry = &self.table[slot];
         let at = if entry.state == State::Open {
@@ -247,7 +248,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         } else {
             entry.heard_at.plus(self.limits.linger)
         };
-        // What has passed meanwhile fires at the next poll.
+        // A deadline that has passed meanwhile fires at the next poll.
         at.max(self.tick().plus(1))
     }
 
@@ -306,8 +307,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         Ok(())
     }
 
-    /// Bytes of the share for what waits that this shard has: of its lease, and of messages that its queues hold, each
-    /// counted once.
+    /// The bytes of `Waiting` that this shard has: those of its lease, and those of messages in its
+    /// queues, each counted once.
     pub(crate) fn waiting_bytes(&self) -> Result<usize, String> {
         let outboxes =
             Slot::all(0..self.table.slots()).filter_map(|slot| self.table[slot].outbox.as_ref());
@@ -354,7 +355,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             .map_err(|what| format!("the list of those that lag: {what}: {sums:?}"))
     }
 
-    /// Walks a list of `len` connections; `look` gives the links of one, and since when it is in the list.
+    /// Walks a list of `len` connections. `look` returns the links of a connection, and the time
+    /// since which it is in the list.
     fn check_list(
         &self,
         list: &SlotList,

@@ -1,4 +1,5 @@
-//! Ends of connections. Each has one reason, which the device is told if possible, and one report.
+//! Ends of connections. Each has one reason and one report. If possible, the shard tells the device
+//! the reason.
 
 use std::io;
 use std::time::Duration;
@@ -23,22 +24,25 @@ pub(super) struct Draining {
     began: Nanos,
     nanos: u64,
     retry_after_ms: (u32, u32),
-    /// The front has been told that no connection is left.
+    /// Whether the front has been told that no connection is left.
     is_over: bool,
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Ends an open connection.
     ///
-    /// Its memberships end at once and the front is told; what waits is dropped and counted, but for a remainder that
-    /// is committed (and, when the server drains or the device is replaced, what was queued before: not what it lags
-    /// behind, which no queue holds). Then `Goodbye`
-    /// leaves, and the socket lingers until the peer has ended too, at most `linger_timeout`.
+    /// Its memberships end at once, and the shard reports the end to the front. Waiting items are
+    /// dropped and counted, except a committed remainder. If the server drains or the device is
+    /// replaced, items that were queued before still leave; messages of topics that it lags behind
+    /// do not, because no queue holds them.
+    ///
+    /// Then `Goodbye` leaves, and the socket lingers until the peer has ended too, at most
+    /// `linger_timeout`.
     pub(super) fn close(&mut self, slot: Slot, reason: CloseReason) {
         self.close_saying(slot, reason, None);
     }
 
-    /// The same with other last words than `Goodbye`, in the connection's format.
+    /// The same with another farewell than `Goodbye`, in the connection's format.
     pub(super) fn close_saying(
         &mut self,
         slot: Slot,
@@ -76,7 +80,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The socket has failed.
+    /// Ends a connection whose socket has failed.
     pub(super) fn fail(&mut self, slot: Slot, error: &io::Error) {
         match self.table[slot].state {
             State::Open => self.close(slot, reason_of(error)),
@@ -118,7 +122,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].outbox.is_none() {
             self.end_our_side(slot);
         }
-        // What is unread may have had its edge; closing the socket over it would be a reset.
+        // Unread bytes may have had their edge. Closing the socket over them would be a reset.
         self.list_to_read(slot);
     }
 
@@ -167,18 +171,18 @@ impl<N: Net, F: Front> Shard<N, F> {
         least.saturating_add(u32::try_from(splitmix(self.random) % width).unwrap_or(0))
     }
 
-    /// All is sent: ends our side and waits for the peer's end.
+    /// Ends our side once everything is sent, and waits for the peer's end.
     pub(super) fn end_our_side(&mut self, slot: Slot) {
         let entry = &mut self.table[slot];
         let Some(socket) = &entry.socket else { return };
         if entry.flags.ending.note(Ending::SHUT) {
             self.net.shutdown_write(socket);
         }
-        // Its end may have been read before.
+        // The shard may have read the peer's end before.
         self.list_to_read(slot);
     }
 
-    /// Lets go of the socket of a closed connection; what could not be sent is dropped.
+    /// Closes the socket of a closed connection. Unsent items are dropped.
     pub(super) fn give_up_socket(&mut self, slot: Slot) {
         if self.table[slot].state != State::Closing {
             return;
@@ -212,7 +216,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Begins to close all connections within `over`. At most a thousand a second need no spreading.
+    /// Begins to close all connections within `over`. Up to a thousand a second are not spread.
     pub(super) fn begin_drain(&mut self, over: Duration, retry_after_ms: (u32, u32), seed: u64) {
         let unhurried = Duration::from_millis(self.stats.connections.get());
         let nanos = u64::try_from(over.min(unhurried).as_nanos()).unwrap_or(u64::MAX);
@@ -221,7 +225,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Some(Draining { cursor: 0, began: self.now, nanos, retry_after_ms, is_over: false });
     }
 
-    /// Closes as many as are due by now, and tells the front when no connection is left.
+    /// Closes the connections whose time has come, and tells the front when none is left.
     pub(super) fn go_on_draining(&mut self) {
         let Some(draining) = &mut self.draining else { return };
         let slots = self.table.slots();
@@ -248,7 +252,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.draining.is_some()
     }
 
-    /// Closes the connections that are left, when the thread ends. They are not told why.
+    /// Closes the remaining connections when the thread ends, without a reason.
     pub(super) fn close_everything(&mut self) {
         for slot in Slot::all(0..self.table.slots()) {
             self.end_tls(slot);
@@ -259,7 +263,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// Whether what was queued before still goes out: the device did nothing wrong and keeps up.
+/// Whether items queued before still leave: the device did nothing wrong and keeps up.
 const fn keeps_queue(reason: CloseReason) -> bool {
     matches!(reason, CloseReason::Draining | CloseReason::Replaced)
 }

@@ -14,13 +14,14 @@ use crate::stats::DropRule;
 use crate::table::{Holder, State};
 use crate::time::{TICK, ticks};
 
-/// Urgent requests taken in a turn: each may look at some thousand connections.
+/// Urgent requests a turn. Each may look at some thousand connections.
 const URGENT_PER_TURN: usize = 64;
 
-/// After so many commands connections of high priority are looked at: some 0.3 ms.
+/// After this many commands the shard looks at connections of high priority: some 0.3 ms.
 const COMMANDS_BESIDE_HIGH: usize = 32;
 
-/// So many bytes of a resume are as much work as a command: with frames of 64 bytes, one gathered send.
+/// This many bytes of a resume are as much work as a command: with frames of 64 bytes, one gathered
+/// send.
 const BYTES_AS_COMMAND: usize = 4096;
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -39,7 +40,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Takes commands up to the turn's share of work; connections of high priority are looked at in between.
+    /// Takes commands up to the turn's share of work. In between it looks at connections of high
+    /// priority.
     pub(super) fn take_commands(&mut self) {
         let (mut done, mut unlooked) = (0, 0);
         while done < self.slices.commands {
@@ -55,8 +57,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Carries out one command. Its credit returns here, or with the report that answers it, or with the end of the
-    /// fan-out that it begins.
+    /// Carries out one command. Its credit returns here, with the report that answers it, or with
+    /// the end of the fan-out that it begins.
     fn take_command(&mut self, command: Command<N::Offer>) {
         let kind = command.credit_kind();
         match command {
@@ -186,7 +188,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// How much work a command is, in commands that queue one frame: a part of a resume is as many sends as it fills.
+/// The work of a command, in commands that queue one frame. A replay chunk counts as many sends as
+/// it fills.
 fn weight_of<S>(command: &Command<S>) -> usize {
     match command {
         Command::Resume(chunk) => {
@@ -206,7 +209,8 @@ fn weight_of<S>(command: &Command<S>) -> usize {
     }
 }
 
-/// The name in a `Subscribed` frame: shards know no names, and this one is needed only where the frame is not sent.
+/// The name in a `Subscribed` frame. Shards know no names; this one is needed only if the frame is
+/// not sent.
 pub(super) fn topic_of(subscribed: &[u8]) -> String {
     let body = frame::decode(subscribed, usize::MAX).ok().flatten().map(|(body, _)| body);
     let message = body.and_then(|body| v1::ServerMessage::decode(body).ok());

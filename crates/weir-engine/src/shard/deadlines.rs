@@ -15,14 +15,15 @@ use crate::time::Tick;
 pub(super) enum Due {
     /// The connection ends.
     End(CloseReason),
-    /// A sign of life is given, or asked for.
+    /// The shard gives a sign of life, or asks for one.
     Beat,
-    /// It has sent too fast, and is read from again.
+    /// The shard reads again from a connection that sent too fast.
     Read,
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// A timer of `slot` fired: ends it if a deadline has passed, or arms the next.
+    /// Handles a timer of `slot`: ends the connection if a deadline has passed, or arms the next
+    /// one.
     pub(super) fn check_deadlines(&mut self, slot: Slot, now: Tick) {
         let entry = &self.table[slot];
         match entry.state {
@@ -45,8 +46,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Before a connection ends for what did not happen: it may have, and the kernel has not been asked yet, after a
-    /// jump of the clock or while thousands are ready at once.
+    /// Reads and writes once more before a missed deadline ends the connection. After a jump of the
+    /// clock, or while thousands of sockets are ready, the peer may have acted without the kernel
+    /// having been asked yet.
     pub(super) fn look_once_more(&mut self, slot: Slot, now: Tick) {
         let is_stuck = |end: Option<Tick>| end.is_some_and(|end| end <= now);
         if is_stuck(self.stuck_deadline(slot)) {
@@ -73,16 +75,17 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// When a connection ends that is above the high watermark or, while it lags, whose socket takes nothing. One more
-    /// tick, as that began within one.
+    /// When a connection ends that is above the high watermark, or that lags while its socket takes
+    /// nothing. One tick is added, because that began within a tick.
     pub(super) fn stuck_deadline(&self, slot: Slot) -> Option<Tick> {
         let since = self.table[slot].outbox.as_ref()?.stuck_since()?;
         Some(Tick::at(self.started, since).plus(self.limits.stall.saturating_add(1)))
     }
 
-    /// The first deadline of an open connection, and what is due then.
+    /// The first deadline of an open connection, and the event that is then due.
     ///
-    /// No connection counts as silent or late while the shard does not read from it: its bytes may have come.
+    /// While the shard does not read from a connection, the connection counts neither as silent nor
+    /// as late: its bytes may have come.
     pub(super) fn next_deadline(&self, slot: Slot) -> (Tick, Due) {
         let stuck = self.stuck_deadline(slot).map(|end| (end, Due::End(CloseReason::Stalled)));
         match stuck {
@@ -92,7 +95,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The same of a connection that is not above the high watermark, whatever it lags behind.
+    /// The same for a connection below the high watermark, whether it lags or not.
     pub(super) fn next_deadline_of_listener(&self, slot: Slot) -> (Tick, Due) {
         let entry = &self.table[slot];
         let silence = entry.heartbeat.saturating_mul(2);
@@ -105,7 +108,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let next = match entry.format() {
             Format::WsProtobuf | Format::WsJson if entry.flags.beat == Beat::Asked => {
-                // The question may be behind what waits.
+                // Our question may still wait in the outbox.
                 let due = if entry.outbox.is_some() { Due::Beat } else { silent };
                 (entry.heard_at.plus(silence), due)
             }
@@ -123,7 +126,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The shard listens to a connection again: its deadlines count once more.
+    /// Arms the deadlines of a connection again when the shard reads from it again.
     pub(super) fn arm_next(&mut self, slot: Slot) {
         if self.table[slot].state == State::Open {
             let (at, _) = self.next_deadline(slot);

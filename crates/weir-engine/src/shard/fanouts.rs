@@ -1,4 +1,5 @@
-//! The fan-outs of a shard: which walks there are, whose turn it is, and what waits behind them.
+//! The fan-outs of a shard: their walks, the order of the walks, and the commands that wait behind
+//! them.
 //!
 //! [`Fanouts`] does no I/O and knows connections only by their slots. It names the next step, and
 //! the shard takes it (`walk`).
@@ -17,14 +18,14 @@ use crate::time::Nanos;
 
 /// The fan-outs of a shard.
 ///
-/// The fan-out of a message is a walk for each priority of connections that it is for. Walks are ranked, by the
-/// priority of the connections first and then by that of the message; a lower rank goes on only while no higher one has
-/// anything to do, and within a rank walks go on in order of arrival. All messages of a topic are of one priority, so
-/// that each of its members gets them in order.
+/// The fan-out of a message is one walk for each priority among its connections. Walks are ranked,
+/// first by the priority of the connections, then by that of the message. A lower rank continues
+/// only while no higher rank has work. Within a rank, walks continue in order of arrival. All
+/// messages of a topic have one priority, so each member gets them in order.
 ///
-/// A walk that is alone in its rank sends as it goes. When several wait, what they owe one connection leaves in one
-/// gathered send: they walk first, each putting its message into the outboxes, and then every connection touched is
-/// flushed once.
+/// A walk that is alone in its rank sends as it goes. If several wait, one gathered send carries
+/// all their messages for a connection: first they walk, and each puts its message into the
+/// outboxes; then every touched connection is flushed once.
 ///
 /// ```text
 /// waiting ──walk (direct: send as it goes)─────────────────────► ended
@@ -33,38 +34,39 @@ use crate::time::Nanos;
 #[derive(Debug, Default)]
 pub(super) struct Fanouts {
     ranks: [Rank; RANKS],
-    /// Messages of which a walk has not ended, and the places among them that are free.
+    /// Messages with a walk that has not ended, and the free places among them.
     running: Vec<Running>,
     free: Vec<u32>,
     /// Messages whose fan-out has begun.
     begun: u64,
-    /// What stood in the queue behind so many messages, and waits until these have been walked.
+    /// Commands that stood in the queue behind this number of messages. They wait until those have
+    /// been walked.
     behind: VecDeque<(u64, Behind)>,
 }
 
-/// A rank for each priority of connections and of messages.
+/// One rank for each pair of priorities, of connections and of messages.
 const RANKS: usize = Priority::COUNT * Priority::COUNT;
 
-/// What the fan-outs need next, in the rank with this number.
+/// The next step of the fan-outs, in the rank with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To walk its first walk, and send as it goes.
+    /// Walk the first walk, and send as it goes.
     Send(usize),
-    /// To walk, and gather.
+    /// Walk, and gather.
     Gather(usize),
-    /// To flush what was gathered.
+    /// Flush the gathered messages.
     Flush(usize),
 }
 
-/// What is sent in one go without much copying: some microseconds.
+/// The size of a send without much copying: some microseconds.
 pub(super) const LITTLE_BYTES: usize = 16 * 1024;
 
 /// The walks of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Rank {
-    /// In order of arrival; the first is being walked.
+    /// In order of arrival. The first one is being walked.
     waiting: VecDeque<Walk>,
-    /// Walked, not yet flushed.
+    /// Walked, but not flushed yet.
     walked: Vec<Walk>,
     /// Connections that the gathering has touched, and how many of them are flushed. A connection
     /// that a higher rank has flushed meanwhile stays in the list.
@@ -72,7 +74,7 @@ pub(super) struct Rank {
     flushed: usize,
 }
 
-/// A message of which a walk has not ended.
+/// A message with a walk that has not ended.
 #[derive(Debug)]
 struct Running {
     walks: u8,
@@ -89,18 +91,19 @@ pub(super) struct Walk {
     running: u32,
     number: u64,
     pub(super) cursor: u32,
-    /// Where the walk ends: it reaches the connections that were there when it was taken from the queue.
+    /// The end of the walk. It reaches the connections that were there when the message was taken
+    /// from the queue.
     pub(super) end: u32,
 }
 
-/// An end of connections that still get what stood before it in the queue.
+/// The end of connections that must still get the messages before it in the queue.
 #[derive(Debug)]
 pub(super) enum Behind {
     Evict(ConnId, CloseReason),
     Drain { over: Duration, retry_after_ms: (u32, u32), seed: u64 },
 }
 
-/// What a walk goes over.
+/// The connections that a walk goes over.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Over {
     Topic(TopicId),
@@ -111,7 +114,7 @@ pub(super) enum Over {
 }
 
 impl Over {
-    /// The topic; `TopicId::NONE` of a broadcast.
+    /// The topic; `TopicId::NONE` for a broadcast.
     pub(super) fn topic(self) -> TopicId {
         match self {
             Over::Topic(topic) => topic,
@@ -125,13 +128,13 @@ impl Fanouts {
         self.ranks.iter().any(Rank::is_busy)
     }
 
-    /// Messages whose fan-out has begun and not ended.
+    /// The number of messages whose fan-out has begun and not ended.
     pub(super) fn len(&self) -> usize {
         self.running.len() - self.free.len()
     }
 
-    /// Begins a walk for each priority of connections for which there is one; `ends`: how far each goes. `false`: there
-    /// is none.
+    /// Begins a walk for each priority that has connections; `ends` has the end of each walk.
+    /// `false` if there is no connection.
     pub(super) fn begin(
         &mut self,
         message: &Arc<Message>,
@@ -153,8 +156,9 @@ impl Fanouts {
         true
     }
 
-    /// What to do next; `None`: nothing. `is_tight`: little is left of the byte budget, and an outbox each is some 200
-    /// bytes. `touched_max`: a gathering ends with so many connections.
+    /// The next step; `None` if there is none. `is_tight`: the byte budget is nearly used up, so
+    /// gathering should stop, because each outbox takes some 200 bytes. `touched_max`: a gathering
+    /// ends with this many connections.
     pub(super) fn poll_step(
         &self,
         is_tight: impl FnOnce() -> bool,
@@ -177,15 +181,15 @@ impl Fanouts {
         &mut self.ranks[rank]
     }
 
-    /// Takes the first walk of a rank, which goes on, or begins, at `now`.
+    /// Takes the first walk of a rank. It begins, or continues, at `now`.
     pub(super) fn take_walk(&mut self, rank: usize, now: Nanos) -> Option<Walk> {
         let walk = self.ranks[rank].waiting.pop_front()?;
         self.running[walk.running as usize].began.get_or_insert(now);
         Some(walk)
     }
 
-    /// A walk has ended and what it sent is sent. With the last one of a message its fan-out has ended: returns when
-    /// that began.
+    /// Notes that a walk has ended and its sends have left. With the last walk of a message the
+    /// fan-out has ended; then this returns the time when it began.
     pub(super) fn end_walk(&mut self, walk: &Walk, now: Nanos) -> Option<Nanos> {
         let running = &mut self.running[walk.running as usize];
         running.walks -= 1;
@@ -196,12 +200,12 @@ impl Fanouts {
         Some(running.began.unwrap_or(now))
     }
 
-    /// Puts an end behind the messages that have begun.
+    /// Puts a command behind the messages that have begun.
     pub(super) fn put_behind(&mut self, behind: Behind) {
         self.behind.push_back((self.begun, behind));
     }
 
-    /// The next end whose messages have all been walked.
+    /// The next command whose messages have all been walked.
     pub(super) fn poll_behind(&mut self) -> Option<Behind> {
         let (messages, _) = self.behind.front()?;
         if *messages > self.walked_before() {
@@ -220,7 +224,7 @@ impl Fanouts {
         u32::try_from(self.running.len() - 1).expect("no more messages than the queue has credits")
     }
 
-    /// All messages before this number have been walked.
+    /// The number before which all messages have been walked.
     fn walked_before(&self) -> u64 {
         let first = |rank: &Rank| rank.waiting.front().map(|walk| walk.number);
         self.ranks.iter().filter_map(first).min().unwrap_or(self.begun)
@@ -232,8 +236,8 @@ impl Rank {
         !self.waiting.is_empty() || !self.touched.is_empty()
     }
 
-    /// A gathering is over when all have walked, when as many have as one send can gather, when it has touched very
-    /// many, or once flushing has begun.
+    /// Whether a gathering is over: all walks have walked, or as many as one send can gather; or it
+    /// has touched very many connections; or flushing has begun.
     fn is_gathered(&self, touched_max: usize) -> bool {
         self.waiting.is_empty()
             || self.is_full()
@@ -241,23 +245,23 @@ impl Rank {
             || self.touched.len() >= touched_max
     }
 
-    /// As many have walked as one send can gather.
+    /// Whether as many have walked as one send can gather.
     pub(super) fn is_full(&self) -> bool {
         self.walked.len() >= GATHER_MAX
     }
 
-    /// Puts a walk back that has not come to its end.
+    /// Puts back a walk that has not reached its end.
     pub(super) fn put_back(&mut self, walk: Walk) {
         self.waiting.push_front(walk);
     }
 
-    /// A walk has come to its end, and what it gathered is to be flushed.
+    /// Puts away a walk that has reached its end. The gathered messages must still be flushed.
     pub(super) fn put_walked(&mut self, walk: Walk) {
         self.walked.push(walk);
     }
 
-    /// The walks that have come to their end, once all that they gathered is flushed. [`Rank::keep`] takes the vector
-    /// back.
+    /// The walks that have reached their end, once everything that they gathered is flushed.
+    /// [`Rank::keep`] takes the vector back.
     pub(super) fn take_flushed(&mut self) -> Vec<Walk> {
         if self.flushed < self.touched.len() {
             return Vec::new();
@@ -267,25 +271,26 @@ impl Rank {
         std::mem::take(&mut self.walked)
     }
 
-    /// Keeps the room of a vector that [`Rank::take_flushed`] has given, and that is empty now.
+    /// Keeps the memory of a vector from [`Rank::take_flushed`], which is empty now.
     pub(super) fn keep(&mut self, emptied: Vec<Walk>) {
         if self.walked.capacity() == 0 {
             self.walked = emptied;
         }
     }
 
-    /// Lists a connection that was gathered for.
+    /// Lists a connection for which a message was gathered.
     pub(super) fn touch(&mut self, slot: Slot) {
         self.touched.push(slot);
     }
 
-    /// How many connections are listed.
+    /// The number of listed connections.
     pub(super) fn touched(&self) -> usize {
         self.touched.len()
     }
 
-    /// Before flushing begins: puts the connections in front that have little to be sent, where large messages were
-    /// gathered. Otherwise a topic with large messages and many members would delay all others of its rank.
+    /// Puts connections with little to send in front, if large messages were gathered. Called
+    /// before flushing begins. Otherwise a topic with large messages and many members would delay
+    /// all others of its rank.
     pub(super) fn put_small_first(&mut self, is_small: impl Fn(Slot) -> bool) {
         if self.flushed > 0 {
             return;
@@ -313,12 +318,13 @@ impl Rank {
 
 #[cfg(any(test, feature = "sim"))]
 impl Fanouts {
-    /// Commands that wait for walks to end.
+    /// The number of commands that wait for walks to end.
     pub(super) fn commands_waiting(&self) -> usize {
         self.behind.len()
     }
 
-    /// Walks over the members of a topic that are of one priority, begun and not ended.
+    /// The number of walks over the members of a topic with one priority that have begun and not
+    /// ended.
     pub(super) fn walks_over(&self, priority: Priority, id: TopicId) -> usize {
         let is_over = |walk: &&Walk| {
             walk.priority == priority && matches!(walk.over, Over::Topic(topic) if topic == id)
@@ -349,7 +355,7 @@ mod tests {
         fanouts.poll_step(|| false, TOUCHED_MAX)
     }
 
-    /// Walks to the end without flushing; when the fan-out began, if it has ended.
+    /// Walks to the end without flushing. Returns when the fan-out began, if it has ended.
     fn send(fanouts: &mut Fanouts, rank: usize) -> Option<Nanos> {
         let walk = fanouts.take_walk(rank, NOW).expect("a walk waits");
         fanouts.end_walk(&walk, NOW)

@@ -1,7 +1,7 @@
 //! Formats other than a stream of frames: WebSocket messages and server-sent events.
 //!
 //! The gateway and the rest of the shard use frames. This file turns them into the format of a
-//! connection before they wait or leave. A message to many is encoded once per format
+//! connection before they wait or leave. A message to many connections is encoded once per format
 //! ([`Message::encode`]).
 
 use std::collections::HashMap;
@@ -22,10 +22,11 @@ use crate::stats::DropRule;
 use crate::table::{Beat, State};
 use crate::time::Tick;
 
-/// The last event that a connection has been told of each of its topics, by the topics' epochs.
+/// The last position that a connection has been told of each of its topics, by the topics' epochs.
 ///
-/// Shape: by slot; only connections that read the events of several topics are here.
-/// Limits: `topics_per_connection_max` positions each, and the number of connections; charged to the byte budget.
+/// Shape: by slot; only for connections that read the events of several topics.
+/// Limits: `topics_per_connection_max` positions each, and the number of connections. Charged to
+/// the byte budget.
 pub(super) type Positions = HashMap<Slot, Vec<(u64, u64)>, RandomState>;
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -33,8 +34,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].format()
     }
 
-    /// Appends frames to `out` as the connection takes them; nothing if the budget has no room for their position, and
-    /// the connection has ended.
+    /// Appends frames to `out` in the connection's format. If the budget has no room for their
+    /// position, it appends nothing and the connection ends.
     pub(super) fn form(&mut self, slot: Slot, frames: &[u8], out: &mut Vec<u8>) {
         let format = self.format(slot);
         let from = out.len();
@@ -50,8 +51,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.put_positions(slot, out);
     }
 
-    /// A message in the connection's format: the shared one, or a copy with this connection's positions.
-    /// If the budget has no room for that, the connection ends.
+    /// A message in the connection's format: the shared encoding, or a copy with this connection's
+    /// positions. If the budget has no room for the copy, the connection ends.
     pub(super) fn formed(&mut self, slot: Slot, message: &Arc<Message>) -> Option<Arc<Message>> {
         let format = self.format(slot);
         if message.encode(format) {
@@ -63,7 +64,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.copied(slot, message)
     }
 
-    /// The same of a message that is retained: what is made of it is not kept with it.
+    /// The same for a retained message. The encoding is not kept with the message.
     pub(super) fn formed_of_retained(
         &mut self,
         slot: Slot,
@@ -92,14 +93,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         copy
     }
 
-    /// The budget has no room for what was to leave, and the connection ends.
+    /// Ends a connection because the budget has no room for its message.
     fn end_for_budget(&mut self, slot: Slot) {
         self.note_accepted();
         self.count_dropped(DropRule::Closed, 1);
         self.close(slot, CloseReason::BudgetExhausted);
     }
 
-    /// Answers what was read, together with the other answers to it.
+    /// Queues an answer to received frames, to be sent together with the others.
     pub(super) fn reply(&mut self, slot: Slot, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.format(slot) == Format::Stream {
             return encode(&mut self.replies);
@@ -110,8 +111,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.replies = replies;
     }
 
-    /// Notes how far a connection that tells positions has been told of a topic; `false` if the budget has no room for
-    /// one more topic.
+    /// Notes the position that a connection has been told of a topic. `false` if the budget has no
+    /// room for one more topic.
     fn note_position(&mut self, slot: Slot, epoch: u64, offset: u64) -> bool {
         if let Some(last) = self.position(slot, epoch) {
             *last = offset;
@@ -131,7 +132,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         positions.iter_mut().find(|(known, _)| *known == epoch).map(|(_, last)| last)
     }
 
-    /// What was formed to catch up with a topic and has not begun to leave is not told as received.
+    /// Takes back the position of messages that were formed to catch up with a topic and have not
+    /// begun to leave.
     pub(super) fn take_back_position(&mut self, slot: Slot, topic: TopicId, epoch: u64) {
         if epoch == 0 || !self.tells_positions(slot) || self.is_seeded_early_position() {
             return;
@@ -150,8 +152,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         format::sse_id(positions.iter().copied(), out);
     }
 
-    /// Has each event name the positions of all topics of the connection, which comes with these; `false` if the budget
-    /// has no room for them.
+    /// Makes each event name the positions of all topics of the connection, which begins with these
+    /// positions. `false` if the budget has no room for them.
     pub(super) fn begin_positions(&mut self, slot: Slot, mut positions: Vec<(u64, u64)>) -> bool {
         let has_room = self.events.take(bytes_of_positions(positions.len()));
         if has_room {
@@ -166,7 +168,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         !self.positions.is_empty() && self.positions.contains_key(&slot)
     }
 
-    /// The connection ends: its positions go with it.
+    /// Forgets the positions of a connection that ends.
     pub(super) fn forget_positions(&mut self, slot: Slot) {
         if self.format(slot) == Format::Sse
             && let Some(positions) = self.positions.remove(&slot)
@@ -175,10 +177,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Gives a sign of life to a peer that gives none unasked, or asks it for one.
+    /// Gives a sign of life to a peer that sends none itself, or asks the peer for one.
     ///
-    /// While something waits neither is of use: it would stand behind that. Whether the socket takes what waits tells as
-    /// much.
+    /// If something waits, neither helps, because it would stand behind that. Then the shard checks
+    /// whether the socket takes the waiting bytes.
     pub(super) fn beat(&mut self, slot: Slot) {
         let format = self.format(slot);
         if self.table[slot].outbox.is_some() {
@@ -195,7 +197,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 ws::put_frame_head(ws::Opcode::Ping, 0, &mut ping);
                 self.send_formed(slot, &ping);
             }
-            // The kernel notices when the reader has gone: it gives up when nothing that was sent is acknowledged.
+            // The kernel notices when the reader has gone: it gives up if sent bytes stay
+            // unacknowledged.
             Format::Sse => {
                 entry.heard_at = now;
                 self.send_formed(slot, SSE_COMMENT);
@@ -204,13 +207,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.stats.beats.add(1);
     }
 
-    /// The same while something waits: a connection whose socket has taken nothing between two beats is closed. It may
-    /// have too little waiting to be stalled.
+    /// The same while something waits. If the socket has taken nothing between two beats, the
+    /// connection is closed. It may have too few waiting bytes to be stalled.
     fn beat_behind(&mut self, slot: Slot) {
         let last_beat = self.table[slot].heard_at;
         let has_waited = self.table[slot].flags.beat == Beat::Waiting;
         if has_waited && self.has_taken_nothing_since(slot, last_beat) {
-            // It may do so now, and the kernel has not been asked yet.
+            // The socket may take bytes now; the kernel has not been asked yet.
             self.flush(slot);
             if self.has_taken_nothing_since(slot, last_beat) {
                 return self.close(slot, CloseReason::Stalled);
@@ -224,7 +227,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Whether something waits for an open connection of which its socket has taken nothing since then.
+    /// Whether something waits for an open connection whose socket has taken nothing since `since`.
     fn has_taken_nothing_since(&self, slot: Slot, since: Tick) -> bool {
         let entry = &self.table[slot];
         let outbox = entry.outbox.as_ref().filter(|_| entry.state == State::Open);
@@ -232,14 +235,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// A line that readers of events pass over (WHATWG HTML, section 9.2.6).
+/// A line that readers of events ignore (WHATWG HTML, section 9.2.6).
 const SSE_COMMENT: &[u8] = b":\n\n";
-/// Two positions and what stands around them.
+/// Two positions and the bytes around them.
 const TAIL_BYTES: usize = 64;
 /// An epoch and the offset in its topic.
 const POSITION_BYTES: usize = size_of::<(u64, u64)>();
 
-/// What the positions of a connection occupy, with the room that the map leaves free.
+/// The bytes that the positions of a connection occupy, with the room that the map leaves free.
 pub(super) const fn bytes_of_positions(count: usize) -> usize {
     64 + count * POSITION_BYTES
 }

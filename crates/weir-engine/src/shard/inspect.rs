@@ -8,7 +8,8 @@ use crate::table::State;
 use crate::time::duration_of;
 use crate::topics::Member;
 
-/// Slots looked at for one page: a page may be short, but a look never holds the shard up.
+/// Slots that the shard looks at for one page. A page may be short, but a look never holds the
+/// shard up.
 const SLOTS_PER_PAGE: u32 = 4096;
 
 impl<N: Net, F: Front> Shard<N, F> {

@@ -1,8 +1,8 @@
 //! The stores of conflation: the newest message of each key, for every topic behind which a
 //! connection lags.
 //!
-//! [`Latest`] does no I/O and charges nothing. It says which bytes a store occupies, and the shard
-//! does the rest (`catch_up`).
+//! [`Latest`] does no I/O and charges nothing. It says how many bytes a store occupies, and the
+//! shard does the rest (`catch_up`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -26,33 +26,34 @@ pub(super) struct Latest {
 
 /// The newest messages of one topic.
 ///
-/// Invariant: of each key at most one message; `by_key` has the offsets of those with a key.
+/// Invariant: at most one message for each key; `by_key` has the offsets of messages with a key.
 #[derive(Debug, Default)]
 struct Store {
     lagging: usize,
-    /// Offset of the last message that was entered. The next connection in the same walk need not enter it again.
+    /// Offset of the last entered message. The next connection in the same walk need not enter it
+    /// again.
     met: Option<u64>,
     by_offset: BTreeMap<u64, Held>,
     by_key: HashMap<Key, u64>,
-    /// What the shard's lease holds for it.
+    /// Bytes that the shard's lease holds for the store.
     charged: usize,
 }
 
-/// A message that is counted as waiting as long as it is kept here.
+/// A message that counts as waiting as long as the store keeps it.
 #[derive(Debug)]
 pub(super) struct Held(Arc<Message>);
 
-/// What is to be done so that the lease holds what a store occupies.
+/// The change of the lease after which it holds the bytes that a store occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Balance {
-    /// So many bytes are given back.
+    /// Give back this many bytes.
     Give(usize),
-    /// So many bytes are taken, and then told by [`Latest::note_charged`].
+    /// Take this many bytes, and then call [`Latest::note_charged`].
     Take(usize),
 }
 
 impl Held {
-    /// Holds a message that has been counted as waiting already.
+    /// Holds a message that counts as waiting already.
     pub(super) fn new(message: Arc<Message>) -> Held {
         Held(message)
     }
@@ -72,16 +73,17 @@ impl Drop for Held {
     }
 }
 
-/// A message that stands for its key.
+/// The message of a key.
 #[derive(Debug)]
 struct Key(Arc<Message>);
 
-/// What a store, and what a message in it, occupies: tree and table nodes with the room that they leave free.
+/// The bytes of a store, and of a message in it: tree and table nodes with the room that they leave
+/// free.
 const STORE_BYTES: usize = 256;
 const NODE_BYTES: usize = 80;
 
-/// One send of a connection that catches up gathers little more than this, so that what the kernel holds is not stale
-/// before the rest is asked for: as much as `TCP_NOTSENT_LOWAT` by default.
+/// One send of a connection that catches up gathers little more than this. So the kernel holds no
+/// stale bytes when the shard asks for the rest. The default of `TCP_NOTSENT_LOWAT` is the same.
 const BATCH_BYTES: usize = 16 * 1024;
 
 impl PartialEq for Key {
@@ -103,15 +105,16 @@ impl Store {
         STORE_BYTES + self.by_offset.len() * NODE_BYTES
     }
 
-    /// Enters a message, which is counted as waiting, unless it, or a newer one of its key, is there; returns how many it
-    /// replaced.
+    /// Enters a message that counts as waiting, unless it, or a newer one of its key, is there.
+    /// Returns how many messages it replaced.
     ///
-    /// A connection that meets it later, in a walk that is behind, enters it once more. That changes nothing.
+    /// A connection that meets the message later, in a slower walk, enters it once more. That
+    /// changes nothing.
     fn enter(&mut self, message: Held, messages_max: usize, keeps_older: bool) -> usize {
         let offset = message.offset();
         let is_full = self.by_offset.len() >= messages_max;
         if is_full && self.by_offset.first_key_value().is_some_and(|(first, _)| offset < *first) {
-            // It has fallen out already, and was counted then.
+            // The store has removed it already, and counted it then.
             return 0;
         }
         let mut replaced = 0;
@@ -122,7 +125,7 @@ impl Store {
                     return 0;
                 }
                 self.by_offset.remove(&before);
-                // The key's old message must not stay alive for its bytes.
+                // The key must not point into the old message, or it would keep that message alive.
                 self.by_key.remove(&key);
                 replaced = 1;
             }
@@ -161,12 +164,13 @@ impl Store {
 }
 
 impl Latest {
-    /// One more connection lags behind a topic.
+    /// Counts one more connection that lags behind a topic.
     pub(super) fn begin_lag(&mut self, topic: TopicId) {
         self.topics.entry(topic).or_default().lagging += 1;
     }
 
-    /// One less does; with the last one the store goes. Returns the bytes that the lease held for it.
+    /// Counts one connection less. With the last one the store goes. Returns the bytes that the
+    /// lease held for it.
     pub(super) fn end_lag(&mut self, topic: TopicId) -> usize {
         let Some(store) = self.topics.get_mut(&topic) else { return 0 };
         store.lagging -= 1;
@@ -176,14 +180,15 @@ impl Latest {
         self.topics.remove(&topic).map_or(0, |store| store.charged)
     }
 
-    /// A walk brings a lagging connection the message at `offset`. Whether that is to be entered: not if the walk has
-    /// brought it to another one just before.
+    /// A walk brings the message at `offset` to a lagging connection. Returns whether to enter it:
+    /// not if the walk has just brought it to another connection.
     pub(super) fn meet(&mut self, topic: TopicId, offset: u64) -> bool {
         let store = self.topics.get_mut(&topic);
         store.is_some_and(|store| store.met.replace(offset) != Some(offset))
     }
 
-    /// Enters a message; returns how many it replaced. `None`: no connection lags behind the topic any more.
+    /// Enters a message and returns how many it replaced. `None`: no connection lags behind the
+    /// topic any more.
     pub(super) fn enter(
         &mut self,
         topic: TopicId,
@@ -194,7 +199,7 @@ impl Latest {
         Some(self.topics.get_mut(&topic)?.enter(message, messages_max, keeps_older))
     }
 
-    /// What the lease must give or take for a store.
+    /// The change of the lease for a store.
     pub(super) fn account(&mut self, topic: TopicId) -> Balance {
         let Some(store) = self.topics.get_mut(&topic) else { return Balance::Give(0) };
         let (occupied, charged) = (store.footprint(), store.charged);
@@ -205,14 +210,15 @@ impl Latest {
         Balance::Give(charged - occupied)
     }
 
-    /// The lease has taken so much for a store; `false` if the store has gone meanwhile.
+    /// Notes that the lease has taken this many bytes for a store; `false` if the store has gone
+    /// meanwhile.
     pub(super) fn note_charged(&mut self, topic: TopicId, bytes: usize) -> bool {
         let store = self.topics.get_mut(&topic);
         store.map(|store| store.charged += bytes).is_some()
     }
 
-    /// Puts what a lagging connection gets next into `batch`, up to the first message whose time has passed. If that
-    /// comes first it is passed over, and its offset returned.
+    /// Puts the next messages of a lagging connection into `batch`, up to the first expired
+    /// message. If the expired one comes first, it is skipped and its offset returned.
     pub(super) fn gather(
         &self,
         lag: &Lag,
@@ -222,7 +228,7 @@ impl Latest {
         self.topics.get(&lag.topic)?.gather(lag, now, batch)
     }
 
-    /// The most that is held by the topics of some lags.
+    /// The most bytes that a holder has, among the topics of these lags.
     pub(super) fn most_held(&self, lags: &[Lag], budget: &Budget) -> usize {
         let stores = lags.iter().filter_map(|lag| self.topics.get(&lag.topic));
         let newest = stores.filter_map(|store| store.by_offset.values().next_back());
@@ -238,12 +244,12 @@ impl Latest {
         self.topics.values().flat_map(|store| store.by_offset.values()).map(|held| &held.0)
     }
 
-    /// What the stores have taken from the lease.
+    /// The bytes that the stores have taken from the lease.
     pub(super) fn charged(&self) -> usize {
         self.topics.values().map(|store| store.charged).sum()
     }
 
-    /// Looks for contradictions; `lagging` has how many lag behind each topic.
+    /// Looks for contradictions; `lagging` has the number of lagging connections for each topic.
     pub(super) fn check(&self, lagging: &BTreeMap<TopicId, usize>) -> Result<(), String> {
         let stores: BTreeMap<TopicId, usize> =
             self.topics.iter().map(|(topic, store)| (*topic, store.lagging)).collect();
@@ -281,7 +287,7 @@ mod tests {
     const TOPIC: TopicId = TopicId(3);
     const NOW: Nanos = Nanos(7);
 
-    /// A message whose key is this byte; 0: it has none.
+    /// A message whose key is this byte; 0: no key.
     fn held(budget: &Arc<Budget>, offset: u64, key: u8, expires_at: Option<Nanos>) -> Held {
         let key_range = if key == 0 { 0..0 } else { 0..1 };
         let topic = TopicMessage { offset, key: key_range, ..TopicMessage::default() };
@@ -291,7 +297,7 @@ mod tests {
         Held::new(message)
     }
 
-    /// Offsets that come next, or the one that is passed over.
+    /// The offsets that come next, or the offset that is skipped.
     fn gather(latest: &Latest, next: u64, seen: u64) -> Result<Vec<u64>, u64> {
         let mut batch = Vec::new();
         let expired = latest.gather(&Lag { topic: TOPIC, next, seen }, NOW, &mut batch);

@@ -1,5 +1,4 @@
-//! Lists of connections in the order in which something began for them, linked through their
-//! outboxes.
+//! Lists of connections, linked through their outboxes, in the order in which a state began.
 
 use crate::outbox::{Links, Outbox};
 use crate::slot::Slot;
@@ -7,7 +6,7 @@ use crate::table::Table;
 
 /// A list of connections, oldest first: of the stalled ones, and of those that lag.
 ///
-/// Shape: two slots here, two in the outbox of each that is in it.
+/// Shape: two slots here, two in the outbox of each listed connection.
 /// Cost: adding and removing are O(1), without an allocation.
 pub(super) struct SlotList {
     pub(super) first: Slot,

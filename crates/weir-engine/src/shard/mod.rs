@@ -1,20 +1,21 @@
 //! One shard: the loop of its thread, and everything that the thread owns.
 //!
-//! Each turn goes through the same stations in the same order: see [`Shard::turn`].
+//! Each turn takes the same steps in the same order: see [`Shard::turn`].
 //!
-//! Machines own a part of the state. They do no I/O and read no clock; they say what to do next:
-//! - `fanouts`: which messages go to many connections, and whose turn it is;
-//! - `latest`: the newest messages of topics that conflate;
-//! - `resumes`: which chunks of what was missed have come;
+//! State machines own a part of the state. They do no I/O and read no clock; they name the next
+//! step:
+//! - `fanouts`: the messages that go to many connections, and their order;
+//! - `latest`: the newest messages of conflating topics;
+//! - `resumes`: the replay chunks that have come;
 //! - `list`, `tls_table`: lists of connections, and their keys.
 //!
-//! The other files are parts of [`Shard`], which does what the machines say:
+//! The other files are parts of [`Shard`], which takes the steps that the machines name:
 //! - from devices: `read`, `rate` (how fast they may send), `secure` (TLS), `websocket`;
-//! - to devices: `write` (sends and flow control), `walk` (fan-outs), `catch_up` (conflation), `resume`, `forms` (formats
-//!   other than a stream of frames);
+//! - to devices: `write` (sends and flow control), `walk` (fan-outs), `catch_up` (conflation),
+//! `resume`, `forms` (formats other than a stream of frames);
 //! - from the front: `commands`, `inspect`;
-//! - ends: `close`, `deadlines`, `relief` (who gives way when room is short);
-//! - for tests alone: `check` (invariants), `seeded_bugs`.
+//! - ends: `close`, `deadlines`, `relief` (which connections end when room is short);
+//! - only for tests: `check` (invariants), `seeded_bugs`.
 
 mod catch_up;
 #[cfg(any(test, feature = "sim"))]
@@ -67,11 +68,11 @@ use rate::Rate;
 use resumes::Resumes;
 use tls_table::TlsTable;
 
-/// A shard: connections, members of topics, what waits, and the loop that serves them.
+/// A shard: connections, members of topics, outboxes, and the loop that serves them.
 ///
-/// Shape: everything is owned by one thread; the front is reached through `inbox` and `front` alone.
+/// Shape: one thread owns everything. The shard reaches the front only through `inbox` and `front`.
 /// Limits: those of [`ShardSettings`], and the process's byte budget.
-/// Cost: a turn that finds nothing to do is one `epoll_wait` and one clock reading.
+/// Cost: a turn that finds nothing to do is one `epoll_wait` and one reading of the clock.
 pub(crate) struct Shard<N: Net, F> {
     index: u8,
     net: N,
@@ -86,52 +87,55 @@ pub(crate) struct Shard<N: Net, F> {
     tls: TlsTable,
     topics: Topics,
     wheel: Wheel,
-    /// What it has of the budget for what waits, for beginnings of frames and records, and for positions of events.
+    /// Its pieces of the budget, for waiting items, for begun frames and records, and for positions
+    /// of events.
     lease: Lease,
     incoming: Lease,
     events: Lease,
     pool: Pool,
-    /// Outboxes that wait for a connection that needs one.
+    /// Empty outboxes for connections that need one.
     #[expect(clippy::vec_box, reason = "they move into entries as boxes")]
     spare_outboxes: Vec<Box<Outbox>>,
     /// The connections above the high watermark, longest-stalled first.
     stalled: SlotList,
     /// The connections that lag behind a topic, longest-lagging first.
     lagging: SlotList,
-    /// The connections that something waits for, to be looked at in turn when room is short.
+    /// The connections for which something waits. The shard looks at them in turn when room is
+    /// short.
     waiting: SlotList,
     latest: Latest,
-    /// Messages that one send to a lagging connection gathers; kept for its room.
+    /// Messages that one send to a lagging connection gathers. Kept for its memory.
     batch: Vec<Arc<Message>>,
     resumes: Resumes,
     positions: Positions,
     fanouts: Fanouts,
     draining: Option<Draining>,
 
-    /// Reports that the front had no room for, oldest first, and whether a command's credit returns with it.
-    /// Bounded: one for each command in the queue, one for each entry and one for each running resume.
+    /// Reports for which the front had no room, oldest first, and whether a command's credit
+    /// returns with the report. Bounded: one for each command in the queue, one for each entry and
+    /// one for each running resume.
     backlog: VecDeque<(Report, bool)>,
-    /// Connections to read from again though no edge will announce it.
+    /// Connections to read from again although no edge will announce it.
     to_read: Vec<Slot>,
-    /// Connections whose frames the front had no room for.
+    /// Connections with frames for which the front had no room.
     held_back: Vec<Slot>,
-    /// How far the table has been looked through for beginnings of frames.
+    /// The slot up to which the shard has looked for begun frames.
     looked_at: u32,
-    /// Reads of next to nothing since one was charged for.
+    /// Small reads since the last charge for them.
     small_reads: u32,
 
-    /// State of the draw of delays.
+    /// State of the random numbers for delays.
     random: u64,
     started: Nanos,
-    /// The clock as of this turn.
+    /// The clock's value in this turn.
     now: Nanos,
     ready: Vec<Ready>,
-    /// What connections of high priority are ready for in the middle of a turn.
+    /// The readiness of connections of high priority in the middle of a turn.
     ready_high: Vec<Ready>,
     due: Vec<Slot>,
     /// The shard's one receive buffer.
     recv_buf: Box<[u8]>,
-    /// Answers to what one read brought, sent together.
+    /// Answers to the frames of one read, sent together.
     replies: Vec<u8>,
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
@@ -140,7 +144,7 @@ pub(crate) struct Shard<N: Net, F> {
     audit: check::Audit,
 }
 
-/// Time-outs of the settings, in ticks, and the rates of what devices send.
+/// The settings' time-outs in ticks, and the rates for devices.
 struct Limits {
     stall: u32,
     frame: u32,
@@ -149,31 +153,33 @@ struct Limits {
     frames: Option<Rate>,
 }
 
-/// How much of each kind of work a turn does before readiness is looked at again.
+/// The amount of each kind of work in a turn, before the shard looks at readiness again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slices {
-    /// Commands taken, parts of resumes by their size: a full queue takes a few turns.
+    /// Commands; replay chunks count by their size. A full queue takes a few turns.
     pub(crate) commands: usize,
-    /// Sockets that are looked at because they are ready, those of high priority not counted.
+    /// Ready sockets that the shard serves, without those of high priority.
     pub(crate) events: usize,
     /// Sends of fan-outs: some 2 ms, so that a ping never waits longer behind one.
     pub(crate) sends: usize,
-    /// Entries that walks look at and, when gathering, put a message each: some 0.5 ms.
+    /// Entries that walks look at. A gathering walk puts a message into each. Some 0.5 ms.
     pub(crate) steps: usize,
-    /// A gathering ends when it has touched this many connections; what waits in outboxes is bounded by that.
+    /// A gathering ends when it has touched this many connections. This bounds the bytes in
+    /// outboxes.
     pub(crate) touched: usize,
 }
 
 const SLICES: Slices =
     Slices { commands: 512, events: 256, sends: 256, steps: 4096, touched: 32 * 1024 };
 
-/// After so many ready sockets those of high priority are looked at again: some 0.5 ms.
+/// After this many ready sockets the shard looks at those of high priority again: some 0.5 ms.
 const EVENTS_BESIDE_HIGH: usize = 64;
 
-/// One read: 64 KiB is what a busy device sends in a turn, and fits the cache beside the table.
+/// One read. 64 KiB is as much as a busy device sends in a turn, and fits the cache beside the
+/// table.
 const RECV_BYTES: usize = 64 * 1024;
 
-/// While the front has no room the shard looks again this often.
+/// While the front has no room, the shard tries again this often.
 const RETRY: Duration = Duration::from_millis(5);
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -252,10 +258,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.front.flush();
     }
 
-    /// One turn: wait, read and write what is ready, take commands, go on with fan-outs, see to deadlines.
+    /// One turn: wait, read and write ready sockets, take commands, continue fan-outs, check
+    /// deadlines.
     ///
-    /// A fan-out does a bounded part of its work in a turn, so that a huge one never delays a ping. Connections of high
-    /// priority go first at every station, and are looked at between the stations that may take long.
+    /// A fan-out does a bounded part of its work in a turn, so a huge one never delays a ping.
+    /// Connections of high priority go first at every step. The shard also looks at them between
+    /// long steps.
     pub(crate) fn turn(&mut self) {
         self.wait();
         let began = self.now;
@@ -291,7 +299,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Err(error) =
             waited.and_then(|()| self.net.wait(&mut self.ready, timeout, self.slices.events))
         {
-            // Only a fault of ours can end here (a bad descriptor, bad memory); going on would spin.
+            // Only a fault of ours can end here (a bad descriptor, bad memory). To continue would
+            // spin.
             panic!("waiting for readiness failed: {error}");
         }
         self.inbox.note_awake();
@@ -323,7 +332,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.ready = ready;
     }
 
-    /// In the middle of a turn: serves connections of high priority that are ready by now.
+    /// Serves ready connections of high priority in the middle of a turn.
     fn look_at_high(&mut self) {
         if !self.table.has(Priority::High) {
             return;
@@ -352,7 +361,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The slot that a readiness key names, if it still has the socket that it was made for.
+    /// The slot of a readiness key, if it still has the socket of that key.
     fn slot_of(&self, key: u64) -> Option<Slot> {
         let (generation, slot) = split_key(key);
         let entry = self.table.get(slot)?;
@@ -380,7 +389,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Tells the front, now or as soon as it has room; `credit`: a command's credit returns once it has taken it.
+    /// Sends a report to the front, now or as soon as it has room. `credit`: a command's credit
+    /// returns once the front has taken the report.
     fn report(&mut self, report: Report, credit: bool) {
         if self.backlog.is_empty() {
             if let Err(report) = self.try_report(report, credit) {
@@ -441,7 +451,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// The readiness key of a slot: generation and slot, so that a late edge for a former socket is recognised.
+/// The readiness key of a slot: generation and slot. So the shard recognises a late edge for a
+/// former socket.
 pub(crate) fn key_of(generation: u32, slot: Slot) -> u64 {
     u64::from(generation) << 32 | u64::from(slot.index())
 }

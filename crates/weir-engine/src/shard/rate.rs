@@ -1,4 +1,5 @@
-//! How fast a connection may send. It has two token buckets, and each is kept as one point in time.
+//! The rates at which a connection may send. It has two token buckets, each kept as one point in
+//! time.
 //!
 //! `Publish` has its own bucket. A `Publish` beyond its rate is answered with an error. All other
 //! work that a device can cause costs the other bucket: any other frame, a refused `Publish`, a
@@ -21,58 +22,63 @@ use crate::slot::Slot;
 use crate::table::{Entry, Reading, State};
 use crate::time::{Nanos, Tick};
 
-/// No topic's name is longer, whatever `limits.topic_bytes_max` says: the most that it may be set to.
+/// The longest topic name: the upper end of the range of `limits.topic_bytes_max`.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// A rate, and how much may come at once.
+/// A rate and its burst.
 ///
-/// Shape: time is divided into intervals, one for each token. What a connection owes is kept as the number of the
-/// interval at whose end it owes nothing, around a ring of 32 bits: at 100 a second once around is 497 days. A number
-/// that lies behind now is moved to now with every deadline of the connection, so none is taken for one ahead.
+/// Shape: time is divided into intervals, one for each token. A connection's debt is kept as the
+/// number of the interval at whose end it owes nothing, on a ring of 32 bits. At 100 a second, once
+/// around the ring is 497 days. Each deadline of the connection moves a number that lies in the
+/// past to now, so no such number counts as one in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rate {
     per_second: u32,
     interval_nanos: u64,
-    /// What a bucket holds, in intervals.
+    /// The size of a bucket, in intervals.
     burst: u32,
 }
 
-/// What the rate says to a `Publish`.
+/// The verdict of the rate on a `Publish`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Passed on; when it is, this is stored.
+    /// Pass it on, and then store this value.
     Pass(u32),
-    /// Answered with an error, and counted in `publish_due` all the same.
+    /// Answer it with an error. It counts in `publish_due` all the same.
     Refuse(u32),
-    /// The connection goes on in spite of a whole burst of refusals.
+    /// End the connection, which continued in spite of a whole burst of refusals.
     End,
 }
 
-/// With so many bursts beyond the first one a connection ends: no client sends as much by mistake.
+/// A connection ends when it owes this many bursts beyond the first one. No client sends that much
+/// by mistake.
 const BURSTS_OWED_MAX: u32 = 4;
 
-/// The most intervals that a connection owes. A ring has four times as many.
+/// The most intervals that a connection owes. The ring has four times as many.
 const OWED_MAX: u32 = 1 << 30;
 const BURST_MAX: u32 = OWED_MAX / 8;
 
-/// A read of fewer bytes that completes no frame is work for nothing. TCP segments are larger, but for a frame's last.
+/// A read of fewer bytes that completes no frame is work for nothing. TCP segments are larger,
+/// except the last one of a frame.
 pub(super) const SMALL_READ_BYTES: usize = 512;
-/// So many of them cost as much as a frame: clients that write the length of a frame by itself send one for each frame.
+/// This many small reads cost as much as a frame. Clients that write the length of a frame by
+/// itself cause one for each frame.
 const SMALL_READS_AS_FRAME: u32 = 16;
-/// Where all that comes is dropped, so many bytes cost as much as a frame.
+/// Where the shard drops all input, this many bytes cost as much as a frame.
 const DROPPED_BYTES_AS_FRAME: usize = 4096;
-/// A frame in so many TLS records, or so many bytes in one record, is nothing unusual.
+/// This many TLS records for one frame are normal.
 const RECORDS_OF_FRAME: u64 = 4;
+/// One TLS record for this many bytes is normal too.
 const BYTES_OF_RECORD: usize = 1024;
 
 impl Rate {
-    /// How fast connections may publish; `None`: as fast as they like.
+    /// The rate for publishing; `None`: no limit.
     pub(super) fn of_publishes(settings: &ShardSettings) -> Option<Rate> {
         Self::of(settings.publishes_per_second, settings.publish_burst)
     }
 
-    /// How fast they may send everything else. A device that comes back subscribes to all its topics at once, and may
-    /// have left as many before.
+    /// The rate for everything else. A device that reconnects subscribes to all its topics at once,
+    /// and may have left as many before.
     pub(super) fn of_frames(settings: &ShardSettings) -> Option<Rate> {
         let topics = u32::try_from(settings.topics_per_connection_max).unwrap_or(u32::MAX);
         let burst = settings.frame_burst.max(topics.saturating_mul(2));
@@ -90,20 +96,20 @@ impl Rate {
         (now.0 / self.interval_nanos) as u32
     }
 
-    /// How many intervals ahead of `now` a bucket is full.
+    /// The number of intervals from `now` until a bucket is full.
     fn owed(self, due: u32, now: Nanos) -> u32 {
         let ahead = due.wrapping_sub(self.interval(now));
         if ahead > OWED_MAX { 0 } else { ahead }
     }
 
-    /// When a bucket is full in which `owed` intervals are missing.
+    /// The interval in which a bucket is full that lacks `owed` intervals.
     fn due(self, owed: u32, now: Nanos) -> u32 {
         let due = self.interval(now).wrapping_add(owed.min(OWED_MAX));
-        // One token for nothing, once around.
+        // This gives one token away, once around the ring.
         if due == Entry::<()>::FREELY { due - 1 } else { due }
     }
 
-    /// Judges one more `Publish` at `now` of a connection whose bucket is full at `due`.
+    /// Judges a further `Publish` at `now` of a connection whose bucket is full at `due`.
     fn judge(self, due: u32, now: Nanos) -> Verdict {
         let owed = self.owed(due, now) + 1;
         if owed <= self.burst {
@@ -115,7 +121,7 @@ impl Rate {
         }
     }
 
-    /// How long it takes until no more than a burst is owed.
+    /// The time until the connection owes no more than a burst.
     fn pause(self, owed: u32) -> Duration {
         let intervals = u64::from(owed.saturating_sub(self.burst));
         Duration::from_nanos(self.interval_nanos.saturating_mul(intervals))
@@ -123,7 +129,7 @@ impl Rate {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// A connection begins with full buckets.
+    /// Fills the buckets of a new connection.
     pub(super) fn fill_buckets(&mut self, slot: Slot) {
         let now = self.now;
         let entry = &mut self.table[slot];
@@ -137,7 +143,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Moves buckets that are full to now, so that time does not overtake them around the ring.
+    /// Moves full buckets to now, so that time does not overtake them on the ring.
     pub(super) fn renew_buckets(&mut self, slot: Slot) {
         let now = self.now;
         let entry = &mut self.table[slot];
@@ -151,8 +157,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Charges a connection for work as much as that for `count` frames. Far beyond its burst it ends, unless what it
-    /// sent had to wait for us.
+    /// Charges a connection for as much work as `count` frames. Far beyond its burst the connection
+    /// ends, unless its bytes had to wait for us.
     pub(super) fn charge_frames(&mut self, slot: Slot, count: u32) {
         let Some(rate) = self.limits.frames else { return };
         let now = self.now;
@@ -168,7 +174,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Whether a connection is not to be read from now, as it owes more than a burst.
+    /// Whether the shard must not read from a connection now, because it owes more than a burst.
     pub(super) fn pauses_reading(&mut self, slot: Slot) -> bool {
         let (due, now) = (self.reading_due(slot), self.tick());
         let entry = &mut self.table[slot];
@@ -182,7 +188,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         if entry.flags.reading == Reading::Paused {
             entry.flags.reading = Reading::Late;
-            // What it has said meanwhile is read now, and what it had begun could not go on.
+            // The shard reads now what the connection sent meanwhile; a begun frame could not
+            // continue.
             entry.heard_at = now;
             let record = self.tls.get_mut(entry.tls).and_then(|tls| tls.partial.as_mut());
             for block in entry.partial.iter_mut().chain(record) {
@@ -192,7 +199,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    /// When a connection is read from that owes more than a burst; any other one at once.
+    /// When the shard reads again from a connection that owes more than a burst; at once from any
+    /// other.
     pub(super) fn reading_due(&self, slot: Slot) -> Tick {
         let Some(rate) = self.limits.frames else { return Tick(0) };
         let pause = rate.pause(rate.owed(self.table[slot].frames_due, self.now));
@@ -202,7 +210,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Tick::at(self.started, self.now.after(pause)).plus(1)
     }
 
-    /// Charges a connection for bytes that have come, by what they led to: `frames` whole frames.
+    /// Charges a connection for received bytes, by their result: `frames` whole frames.
     pub(super) fn charge_read(&mut self, slot: Slot, bytes: usize, frames: u64) {
         if self.format(slot) == Format::Sse {
             let count = u32::try_from(bytes / DROPPED_BYTES_AS_FRAME).unwrap_or(u32::MAX);
@@ -211,7 +219,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if bytes >= SMALL_READ_BYTES || frames > 0 {
             return;
         }
-        // Counted for all connections together: a connection that sends more of them pays more often.
+        // One count for all connections: a connection that sends more small reads pays more often.
         self.small_reads += 1;
         if self.small_reads >= SMALL_READS_AS_FRAME {
             self.small_reads = 0;
@@ -219,7 +227,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Charges a connection for changes of keys, and for TLS records with next to nothing in them, by what they led to.
+    /// Charges a connection for changes of keys, and for almost empty TLS records, by their result.
     pub(super) fn charge_records(
         &mut self,
         slot: Slot,
@@ -246,7 +254,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 handled
             }
-            // That it comes all at once is our doing: it is refused, and neither owed nor a reason to close.
+            // These came all at once because of us. They are refused, but neither owed nor a reason
+            // to close.
             Verdict::Refuse(_) | Verdict::End
                 if self.table[slot].flags.reading != Reading::Current =>
             {
@@ -270,7 +279,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn refuse_publish(&mut self, slot: Slot, body: &[u8], per_second: u32) -> Handled {
         let publish = hot::Publish::decode(body);
         let (topic, request) = publish.map_or(("", 0), |publish| (publish.topic, publish.request));
-        // What cannot be a name is not said back: it may be as long as a frame.
+        // The answer does not repeat a text that cannot be a name, because it may be as long as a
+        // frame.
         let topic = if topic.len() > NAME_BYTES_MAX { "" } else { topic };
         let message = format!(
             "connection publishes faster than {per_second} messages a second, the limit of limits.publishes_per_second"
@@ -294,7 +304,8 @@ mod tests {
         Rate::of(per_second, burst).expect("a rate is set")
     }
 
-    /// How many of `count` at once are passed and refused before the end, and when the bucket is full again.
+    /// How many of `count` at once are passed and refused before the end, and when the bucket is
+    /// full again.
     fn publish(rate: Rate, due: &mut u32, now: Nanos, count: usize) -> (usize, usize) {
         let (mut passed, mut refused) = (0, 0);
         for _ in 0..count {
@@ -315,7 +326,7 @@ mod tests {
         assert_eq!(publish(rate, &mut due, start, 100), (5, 5), "then it ends");
         let mut due = rate.due(0, start);
         assert_eq!(publish(rate, &mut due, start, 7), (5, 2));
-        // What was refused is owed as well.
+        // Refused messages are owed as well.
         let later = start.after(Duration::from_millis(200));
         assert_eq!(publish(rate, &mut due, later, 1), (0, 1));
         let later = start.after(Duration::from_millis(500));
@@ -328,7 +339,7 @@ mod tests {
     fn whoever_keeps_to_the_rate_is_never_refused() {
         for (per_second, nanos) in [(100, 10_000_000), (7, 142_857_143), (1_000_000, 1000)] {
             let rate = rate(per_second, 1);
-            // Across the end of the ring too.
+            // Also across the end of the ring.
             let mut now = Nanos(rate.interval_nanos * (u64::from(u32::MAX) - 5000) + 1);
             let mut due = rate.due(0, now);
             for _ in 0..10_000 {

@@ -16,18 +16,18 @@ use crate::pool::Block;
 use crate::slot::Slot;
 use crate::table::{Beat, Reading, State};
 
-/// Reads of one connection in a turn: a quarter of a megabyte, then the others have their turn.
+/// Reads of one connection in a turn: a quarter of a megabyte. Then the others have their turn.
 const READS_PER_TURN: usize = 4;
 
-/// Beyond this, frames of unknown kinds go unanswered until the answers are sent: an empty frame is one byte, its
-/// `Error` seventy. Answers to pings are no longer than the pings.
+/// Beyond this, frames of unknown kinds go unanswered until the answers are sent. An empty frame is
+/// one byte, its `Error` seventy. Answers to pings are no longer than the pings.
 pub(super) const REPLIES_BYTES_MAX: usize = 16 * 1024;
 
-/// What became of a frame.
+/// The result of handling a frame.
 pub(super) enum Handled {
-    /// Done; go on with the next.
+    /// Done. Continue with the next frame.
     Yes,
-    /// The front has no room: keep it and what follows.
+    /// The front has no room. Keep this frame and the bytes behind it.
     NoRoom,
     /// The connection has ended.
     Closed,
@@ -46,8 +46,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Reads until the socket is empty, or for this turn's share.
     ///
-    /// Bytes stay in the kernel while the front has no room for what came before, and while the device does not take
-    /// what is sent to it; a recovery lists the connection to be read again. Whether the share was used up.
+    /// Bytes stay in the kernel while the front has no room for earlier frames, and while the
+    /// device does not take what is sent to it. A recovery lists the connection to be read again.
+    /// Returns whether the share was used up.
     pub(super) fn read_open(&mut self, slot: Slot) -> bool {
         for _ in 0..READS_PER_TURN {
             let flags = &self.table[slot].flags;
@@ -80,7 +81,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Ends a stalled connection whose peer has ended: it cannot recover.
+    /// Ends a stalled connection whose peer has ended, because it cannot recover.
     fn check_end(&mut self, slot: Slot) {
         if !self.table[slot].flags.ended {
             return;
@@ -90,7 +91,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.close(slot, error.map_or(CloseReason::PeerClosed, |error| reason_of(&error)));
     }
 
-    /// Has the connection read again next turn, though no edge will announce it.
+    /// Lists the connection to be read again next turn, although no edge will announce it.
     pub(super) fn list_to_read(&mut self, slot: Slot) {
         let flags = &mut self.table[slot].flags;
         if !std::mem::replace(&mut flags.to_read, true) {
@@ -108,7 +109,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Handles the outcome of one read; whether there may be more to read.
+    /// Handles the outcome of one read. Returns whether there may be more to read.
     fn take_read(&mut self, slot: Slot, read: io::Result<usize>, buf: &mut [u8]) -> bool {
         match read {
             Ok(0) => {
@@ -135,7 +136,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Reads again from those that no edge will announce, those of high priority first.
+    /// Reads again from connections that no edge will announce, those of high priority first.
     pub(super) fn read_again(&mut self) {
         self.offer_held_back();
         let mut slots = std::mem::take(&mut self.to_read);
@@ -156,7 +157,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.to_read.append(&mut slots);
     }
 
-    /// Offers what was held back to the front once more, in turn by priority, until it has no room again.
+    /// Offers held-back frames to the front once more, in turn by priority, until it has no room
+    /// again.
     fn offer_held_back(&mut self) {
         if !self.backlog.is_empty() || self.held_back.is_empty() {
             return;
@@ -172,13 +174,14 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
             }
         }
-        // A connection that was refused is listed anew.
+        // A refused connection is listed again.
         let refused = self.held_back.last().copied();
         slots.retain(|slot| Some(*slot) != refused && self.table[*slot].flags.held_back);
         self.held_back.append(&mut slots);
     }
 
-    /// Whether the front may have room for more.
+    /// Offers the held-back frames of one connection. Returns whether the front may have room for
+    /// more.
     fn offer_held_back_of(&mut self, slot: Slot) -> bool {
         let entry = &mut self.table[slot];
         if !std::mem::replace(&mut entry.flags.held_back, false) {
@@ -197,7 +200,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes what came before the connection was welcomed, and reads on.
+    /// Takes the bytes that came before the connection was welcomed, and reads on.
     pub(super) fn begin_reading(&mut self, slot: Slot) {
         if let Some(block) = self.table[slot].partial.take() {
             self.consume_block(slot, block);
@@ -208,9 +211,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Takes what a block has kept, which may be whole frames.
+    /// Takes the bytes in a block, which may be whole frames.
     fn consume_block(&mut self, slot: Slot, mut block: Box<Block>) {
-        // A frame that is not whole could not go on while it was not read: it begins now.
+        // A begun frame could not continue while the shard did not read. Its time begins now.
         block.since = self.tick();
         match self.format(slot) {
             Format::Stream => {
@@ -223,13 +226,15 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.send_replies(slot);
     }
 
-    /// Takes bytes that have come, or that were held back: whole frames at once, the rest into a block.
+    /// Takes received or held-back bytes: handles whole frames at once, and keeps the rest in a
+    /// block.
     pub(super) fn consume(&mut self, slot: Slot, input: &mut [u8]) {
         self.take_input(slot, input);
         self.send_replies(slot);
     }
 
-    /// The same; answers gather. A reader of events has nothing to say after its request.
+    /// The same, but only gathers the answers. A reader of events has nothing to say after its
+    /// request.
     pub(super) fn take_input(&mut self, slot: Slot, input: &mut [u8]) {
         match self.format(slot) {
             Format::Stream => self.take_stream(slot, input),
@@ -244,8 +249,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Completes the frame that has begun, and no more, so that what follows needs no copy. `None`: all of `input` is
-    /// spoken for.
+    /// Completes the begun frame, and no more, so that the following bytes need no copy. `None`: no
+    /// part of `input` is left to handle.
     fn complete_block<'a>(&mut self, slot: Slot, input: &'a [u8]) -> Option<&'a [u8]> {
         let mut input = input;
         loop {
@@ -279,7 +284,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Handles the whole frame in `block`; whether what follows can be handled too.
+    /// Handles the whole frame in `block`. Returns whether the following frames can be handled too.
     fn take_block(&mut self, slot: Slot, block: Box<Block>) -> bool {
         let outcome = match frame::decode(block.filled(), self.settings.frame_bytes_max) {
             Ok(Some((body, _))) => self.handle_frame(slot, body),
@@ -302,8 +307,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Gives a block to its connection. If the budget has no room for it the connection ends; `charged` is what it
-    /// has been charged with already.
+    /// Gives a block to its connection. If the budget has no room for it, the connection ends.
+    /// `charged` is the number of bytes that it has been charged with already.
     pub(super) fn put_block(&mut self, slot: Slot, block: Box<Block>, charged: usize) -> bool {
         let block = self.charge_block(slot, block, charged);
         let is_granted = block.is_some();
@@ -313,7 +318,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         is_granted
     }
 
-    /// Takes from the budget what a block of a connection occupies above `charged`; without it the connection ends.
+    /// Charges the bytes of a connection's block above `charged`. If the budget has no room, the
+    /// connection ends.
     pub(super) fn charge_block(
         &mut self,
         slot: Slot,
@@ -337,7 +343,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.pool.give(block);
     }
 
-    /// Handles the whole frames in `input` in place and keeps what is left.
+    /// Handles the whole frames in `input` in place and keeps the rest.
     fn take_frames(&mut self, slot: Slot, input: &[u8]) {
         let mut rest = input;
         while !rest.is_empty() && self.table[slot].state == State::Open {
@@ -366,7 +372,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Puts the beginning of a frame, or frames that the front has no room for, into the connection's block.
+    /// Puts a begun frame, or frames for which the front has no room, into the connection's block.
     pub(super) fn keep(&mut self, slot: Slot, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
@@ -390,14 +396,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.held_back.push(slot);
     }
 
-    /// One whole frame.
+    /// Handles one whole frame.
     pub(super) fn handle_frame(&mut self, slot: Slot, body: &[u8]) -> Handled {
         match FromDevice::decode(body) {
             Ok(FromDevice::Ping { data }) => {
                 self.stats.pings.add(1);
                 self.reply(slot, |out| hot::encode_pong_frame(data, out));
             }
-            // It has a rate of its own.
+            // `Publish` has a rate of its own.
             Ok(FromDevice::Publish) => match self.handle_publish(slot, body) {
                 Handled::Yes => {
                     self.hear(slot);
@@ -424,7 +430,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }
     }
 
-    /// Something whole has come.
+    /// Notes that something whole has come.
     pub(super) fn hear(&mut self, slot: Slot) {
         self.stats.received_frames.add(1);
         let now = self.tick();
@@ -445,7 +451,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends the answers that have gathered.
+    /// Sends the gathered answers.
     pub(super) fn send_replies(&mut self, slot: Slot) {
         if self.replies.is_empty() {
             return;
@@ -458,7 +464,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.replies = replies;
     }
 
-    /// Reads what a closed connection still sends, so that its `Goodbye` is not lost to a reset, until its end.
+    /// Reads the bytes that a closed connection still sends, until its end, so that a reset does
+    /// not destroy its `Goodbye`.
     fn discard(&mut self, slot: Slot) {
         let mut buf = std::mem::take(&mut self.recv_buf);
         let mut outcome = Ok(1);
@@ -470,7 +477,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         self.recv_buf = buf;
         match outcome {
-            // A peer that has ended its side may still read what is on its way.
+            // A peer that has ended its side may still read the bytes on their way.
             Ok(0) if self.table[slot].outbox.is_some() => {}
             Ok(0) => self.give_up_socket(slot),
             Ok(_) => self.list_to_read(slot),
@@ -505,7 +512,7 @@ pub(super) fn error_item(code: ErrorCode, topic: &str, message: &str) -> Item {
     Item::Frame(out.into_boxed_slice())
 }
 
-/// Bytes that the frame beginning in `begun` still needs; one while not even its length is known.
+/// Bytes that the begun frame in `begun` still needs; one while its length is unknown.
 fn missing_bytes(begun: &[u8], frame_bytes_max: usize) -> Result<usize, WireError> {
     let whole = frame::whole_bytes(begun, frame_bytes_max)?;
     Ok(whole.map_or(1, |whole| whole.saturating_sub(begun.len())))
@@ -520,7 +527,7 @@ fn reason_of_wire(error: &WireError) -> CloseReason {
     }
 }
 
-/// What an error of the socket means.
+/// The close reason for an error of the socket.
 pub(super) fn reason_of(error: &io::Error) -> CloseReason {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut};
     let kind = error.kind();

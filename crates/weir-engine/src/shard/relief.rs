@@ -3,8 +3,8 @@
 //! Messages in the queues of slow connections have a share of the byte budget of their own, so they
 //! never take the room of new messages. When little of it is left, the shard ends connections whose
 //! queues hold messages of the largest holder: the topic, the device or the sender to which most of
-//! the waiting bytes belong. They end even below the high watermark, because a message is in memory
-//! once and leaves it only with the last queue that holds it.
+//! the waiting bytes belong. These connections end even below the high watermark: a message is in
+//! memory once, and its memory is free only after the last queue has released it.
 //!
 //! Begun frames and records have a share of their own. When it is short, connections end whose
 //! begun frames have held much room for a long time.
@@ -22,19 +22,21 @@ use crate::pool::Block;
 use crate::slot::Slot;
 use crate::table::State;
 
-/// Connections that are looked at together, for the one that holds the most: some 20 µs.
+/// A window: connections that the shard compares to find the one that holds the most. Some 20 µs.
 const LOOKS_MAX: usize = 256;
-/// Windows of so many that are looked at before one ends that does not belong to the largest holder.
+/// Windows that the shard looks at before it ends a connection that does not belong to the largest
+/// holder.
 const WINDOWS_MAX: usize = 16;
-/// Entries of the table that are looked at together, for the beginnings of frames that they have: some 10 µs.
+/// A window: entries of the table that the shard compares by their begun frames. Some 10 µs.
 const WINDOW_SLOTS: u32 = 1024;
-/// Windows of these that are looked at before the connection that asks for room ends: some 0.6 ms.
+/// Such windows that the shard looks at before the connection that asks for room ends: some 0.6 ms.
 const WINDOWS_OF_SLOTS_MAX: u32 = 64;
 /// Connections that end in a turn, so that others do not wait for it.
 const ENDS_PER_TURN: usize = 32;
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Counts what a connection's queue has as waiting, and lists the connection; `false` if there is no room for it.
+    /// Counts a connection's queued messages as waiting, and lists the connection. `false` if there
+    /// is no room.
     pub(super) fn hold_all(&mut self, slot: Slot) -> bool {
         self.list_waiting(slot);
         while let Some(outbox) = &mut self.table[slot].outbox
@@ -61,7 +63,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes bytes for what waits; if there are none, others give way.
+    /// Takes bytes for waiting items. If there is no room, other connections end.
     pub(super) fn charge(&mut self, bytes: usize) -> bool {
         while !self.lease.take(bytes) {
             if !self.make_room(bytes) {
@@ -71,7 +73,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes bytes for the beginning of a frame or a record; if there are none, others give way that have begun long ago.
+    /// Takes bytes for a begun frame or record. If there is no room, connections end that began
+    /// theirs long ago.
     pub(super) fn charge_incoming(&mut self, bytes: usize) -> bool {
         while !self.incoming.take(bytes) {
             let Some(slot) = self.first_begun() else { return false };
@@ -81,8 +84,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Looks for a connection whose beginning of a frame or a record has had the most room for the longest time: in one
-    /// window after the other, until there is one.
+    /// Looks for the connection whose begun frame or record has had the most room for the longest
+    /// time. Searches window after window until it finds one.
     ///
     /// A device that sends whole frames has a begun frame only for a moment.
     fn first_begun(&mut self) -> Option<Slot> {
@@ -101,7 +104,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         None
     }
 
-    /// Bytes of the beginnings that an open connection has, times the ticks since the first of them came.
+    /// The bytes of an open connection's begun frame and record, times the ticks since the first of
+    /// them came.
     fn weight_of_begun(&self, slot: Slot) -> u64 {
         let entry = &self.table[slot];
         if entry.state != State::Open {
@@ -116,7 +120,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         blocks.map(weight).sum()
     }
 
-    /// What waits for a connection finds no room.
+    /// Ends a connection because there is no room for its waiting items.
     pub(super) fn end_without_room(&mut self, slot: Slot) {
         if self.table[slot].state == State::Open {
             self.close(slot, CloseReason::BudgetExhausted);
@@ -125,12 +129,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Ends connections that hold much while little is left of the room for what waits.
+    /// Ends connections that hold much while little room is left for waiting items.
     pub(super) fn relieve_budget(&mut self) {
         let mut ends = 0;
         while ends < ENDS_PER_TURN && self.lease.is_tight() {
             let bar = self.lease.budget().most_held() / 2;
-            // Another shard may have those, or the next window.
+            // Another shard may have such connections, or the next window.
             let Some((_, slot)) = self.largest_of_window().filter(|(held, _)| *held >= bar) else {
                 return;
             };
@@ -139,7 +143,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Ends one connection that holds much; `false` if there is none, or it would not help.
+    /// Ends one connection that holds much. `false` if there is none, or if its end would not help.
     fn make_room(&mut self, bytes: usize) -> bool {
         if bytes > self.lease.budget().bytes_max_of(Share::Waiting) {
             return false;
@@ -158,12 +162,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Looks at the next connections that something waits for: which of them holds the most, and how much that is.
+    /// Looks at the next window of connections for which something waits. Returns the one that
+    /// holds the most, and how much that is.
     fn largest_of_window(&mut self) -> Option<(usize, Slot)> {
         let mut largest = None;
         for _ in 0..self.waiting.len.min(LOOKS_MAX) {
             let slot = self.waiting.first()?;
-            // It has had its turn.
+            // Moves it to the end of the list.
             self.waiting.remove(&mut self.table, slot);
             self.waiting.append(&mut self.table, slot);
             largest = largest.max(Some((self.held_by(slot), slot)));
@@ -171,7 +176,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         largest
     }
 
-    /// The most that is held by a topic, a device or a sender of what waits for a connection, or by the connection.
+    /// The most bytes held by any topic, device or sender among a connection's waiting messages, or
+    /// by the connection itself.
     fn held_by(&self, slot: Slot) -> usize {
         let Some(outbox) = &self.table[slot].outbox else { return 0 };
         let budget = self.lease.budget();
@@ -179,8 +185,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         outbox.most_held(budget).max(of_lags).max(outbox.charged)
     }
 
-    /// Ends a connection for the room that it has. What is committed would keep that until the linger ends, so the
-    /// socket goes at once if anything shared is left.
+    /// Ends a connection to free its memory. Its committed items would stay until the linger ends,
+    /// so the socket closes at once if a shared message is among them.
     fn cut(&mut self, slot: Slot) {
         if self.table[slot].state != State::Open {
             return self.give_up_socket(slot);

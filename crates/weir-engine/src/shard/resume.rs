@@ -1,5 +1,5 @@
-//! Resuming: sends a connection what it has missed, chunk by chunk, and makes it a member with the
-//! last one.
+//! Resuming: sends a connection the messages that it has missed, chunk by chunk. The last chunk
+//! makes it a member.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::slot::Slot;
 use crate::table::State;
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Queues a part of what a connection has missed; the last part enters it.
+    /// Queues a replay chunk. The last one enters the connection into the topic.
     pub(super) fn resume(&mut self, chunk: ReplayChunk) {
         let ReplayChunk { conn, topic, resume, begin, messages, after, is_last } = chunk;
         let mut is_refused = false;
@@ -53,7 +53,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.inbox.return_credit(CreditKind::Control);
     }
 
-    /// Answers the beginning of a resume; whether it may go on.
+    /// Answers the beginning of a resume. Returns whether the resume may continue.
     fn begin_resume(&mut self, slot: Slot, topic: TopicId, begin: ReplayBegin) -> bool {
         if self.table[slot].memberships.find(topic).is_some() {
             self.send_item(slot, &Item::Frame(begin.reply_if_member));
@@ -66,7 +66,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].state == State::Open
     }
 
-    /// Tells a connection that may not begin with a topic why; `reply` is what would have answered it.
+    /// Tells a connection why it may not begin with a topic. `reply` is the answer that it would
+    /// have got.
     pub(super) fn refuses_topic(&mut self, slot: Slot, topic: TopicId, reply: &[u8]) -> bool {
         if self.resumes.is_running(slot, topic) {
             let message = "connection is resuming this topic; unsubscribe from it first";
@@ -85,8 +86,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    /// Queues the messages of a part, and sends them together unless something waits already. Together, and with those
-    /// of the parts and ticks at about the same time, they count towards the high watermark from the next one on.
+    /// Queues the messages of a chunk, and sends them together unless something waits already. They
+    /// count towards the high watermark only from the next chunk on, together with those of chunks
+    /// and ticks that come at about the same time.
     fn queue_chunk(&mut self, slot: Slot, messages: &[Arc<Message>]) {
         let is_waiting = self.table[slot].outbox.is_some();
         let kept =
@@ -117,7 +119,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Notes how far a resume has come, and asks for the next part if there is room for it.
+    /// Notes the progress of a resume, and asks for the next chunk if there is room.
     fn go_on_with_resume(&mut self, slot: Slot, topic: TopicId, number: u32, after: u64) {
         if !self.resumes.is_running(slot, topic) {
             if !self.charge(RESUME_BYTES) {
@@ -132,8 +134,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.ask_for_more(slot);
     }
 
-    /// Asks for the next part of what the connection resumes, if no more than the low watermark waits for it: of one
-    /// topic at a time, that of which the fewest have come.
+    /// Asks for the next chunk if at most the low watermark waits for the connection. It asks for
+    /// one topic at a time: the one of which the fewest chunks have come.
     pub(super) fn ask_for_more(&mut self, slot: Slot) {
         if self.resumes.is_empty() || self.table[slot].state != State::Open {
             return;
@@ -147,7 +149,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.report(Report::ResumeNext { conn, topic, resume, after }, false);
     }
 
-    /// A resume has had its last part, or is called off.
+    /// Ends a resume after its last chunk, or when it is called off.
     pub(super) fn end_resume(&mut self, slot: Slot, topic: TopicId) {
         let bytes = self.resumes.end(slot, topic);
         if bytes > 0 {
@@ -155,7 +157,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The connection ends, and with it what it resumes.
+    /// Ends the resumes of a connection that ends.
     pub(super) fn end_resumes(&mut self, slot: Slot) {
         let bytes = self.resumes.end_connection(slot);
         if bytes > 0 {
@@ -163,7 +165,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// A topic is retired, and its resumes end. The front has told the connections that resumed it.
+    /// Ends the resumes of a retired topic. The front has told the connections that resumed it.
     pub(super) fn end_resumes_of(&mut self, topic: TopicId) {
         let slots = self.resumes.end_topic(topic);
         self.lease.give(slots.len() * RESUME_BYTES);

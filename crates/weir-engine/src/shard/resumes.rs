@@ -1,4 +1,4 @@
-//! The resumes of a shard: how far each has come, and which chunk to ask for next.
+//! The resumes of a shard: the progress of each, and the next chunk to ask for.
 //!
 //! ```text
 //! ──first chunk──► running ──chunk──► running ──last chunk──► over
@@ -14,40 +14,40 @@ use std::ops::RangeInclusive;
 use crate::id::TopicId;
 use crate::slot::Slot;
 
-/// The resumes that have begun and have not had their last part, by connection and topic.
+/// The running resumes, by connection and topic.
 ///
-/// Shape: a tree node each while it runs; a connection's entry knows nothing of them.
-/// Limits: `topics_per_connection_max` counts them with the memberships.
-/// Cost: one look at an empty tree a flush while no connection resumes.
+/// Shape: a tree node for each. A connection's entry has no field for them.
+/// Limits: `topics_per_connection_max` counts them together with the memberships.
+/// Cost: while no connection resumes, one look at an empty tree for each flush.
 #[derive(Debug, Default)]
 pub(super) struct Resumes {
     running: BTreeMap<(Slot, TopicId), Running>,
 }
 
-/// The part that a connection needs next.
+/// The chunk that a connection needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) topic: TopicId,
     /// Number of the resume, from the front.
     pub(super) resume: u32,
-    /// Offset up to which its parts have come.
+    /// Offset up to which its chunks have come.
     pub(super) after: u64,
 }
 
 /// One resume.
 #[derive(Debug, Clone, Copy)]
 struct Running {
-    /// From the front.
+    /// Number of the resume, from the front.
     number: u32,
-    /// Offset up to which its parts have come.
+    /// Offset up to which its chunks have come.
     after: u64,
-    /// Parts that have come.
+    /// Number of chunks that have come.
     parts: u32,
-    /// The next part has been asked for.
+    /// Whether the next chunk has been asked for.
     is_asked: bool,
 }
 
-/// What a running resume occupies, with the room that a tree node leaves free.
+/// The bytes of a running resume, with the room that a tree node leaves free.
 pub(super) const RESUME_BYTES: usize = 64;
 
 impl Resumes {
@@ -60,25 +60,26 @@ impl Resumes {
         self.running.contains_key(&(slot, topic))
     }
 
-    /// Whether it does so in the resume with this number.
+    /// Whether the running resume has this number.
     pub(super) fn is_current(&self, slot: Slot, topic: TopicId, number: u32) -> bool {
         self.running.get(&(slot, topic)).is_some_and(|running| running.number == number)
     }
 
-    /// How many topics the connection at `slot` resumes.
+    /// The number of topics that the connection at `slot` resumes.
     pub(super) fn count(&self, slot: Slot) -> usize {
         if self.is_empty() { 0 } else { self.of(slot).count() }
     }
 
-    /// A part has come, which reaches to the offset `after` and is not the last. The first one begins the resume.
+    /// Notes a chunk that reaches to the offset `after` and is not the last. The first one begins
+    /// the resume.
     pub(super) fn handle_part(&mut self, slot: Slot, topic: TopicId, number: u32, after: u64) {
         let first = Running { number, after, parts: 0, is_asked: false };
         let running = self.running.entry((slot, topic)).or_insert(first);
         *running = Running { parts: running.parts.saturating_add(1), ..first };
     }
 
-    /// The part to ask for next, now that a connection has room: of the topic of which the fewest parts have come.
-    /// `None` while one has been asked for.
+    /// The chunk to ask for when a connection has room: of the topic of which the fewest chunks
+    /// have come. `None` while one has been asked for.
     pub(super) fn poll_ask(&mut self, slot: Slot) -> Option<Ask> {
         if self.is_empty() || self.of(slot).any(|(_, running)| running.is_asked) {
             return None;
@@ -89,13 +90,13 @@ impl Resumes {
         Some(Ask { topic: *topic, resume: running.number, after: running.after })
     }
 
-    /// A resume has had its last part, or is called off. Returns the bytes that it occupied.
+    /// Ends a resume. Returns the bytes that it occupied.
     pub(super) fn end(&mut self, slot: Slot, topic: TopicId) -> usize {
         let ended = self.running.remove(&(slot, topic));
         ended.map_or(0, |_| RESUME_BYTES)
     }
 
-    /// A connection ends, and with it all that it resumes. Returns the bytes that these occupied.
+    /// Ends all resumes of a connection. Returns the bytes that they occupied.
     pub(super) fn end_connection(&mut self, slot: Slot) -> usize {
         if self.is_empty() {
             return 0;
@@ -104,7 +105,7 @@ impl Resumes {
         topics.into_iter().map(|topic| self.end(slot, topic)).sum()
     }
 
-    /// A topic is retired. Returns the connections that resumed it.
+    /// Ends the resumes of a retired topic. Returns their connections.
     pub(super) fn end_topic(&mut self, topic: TopicId) -> Vec<Slot> {
         let mut slots = Vec::new();
         self.running.retain(|(slot, other), _| {
@@ -127,12 +128,12 @@ fn range_of(slot: Slot) -> RangeInclusive<(Slot, TopicId)> {
 
 #[cfg(any(test, feature = "sim"))]
 impl Resumes {
-    /// What the running resumes have taken from the lease.
+    /// The bytes that the running resumes have taken from the lease.
     pub(super) fn charged(&self) -> usize {
         self.running.len() * RESUME_BYTES
     }
 
-    /// Slots and topics of the running resumes, and whether their next part has been asked for.
+    /// Slots and topics of the running resumes, and whether their next chunk has been asked for.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, TopicId, bool)> {
         self.running.iter().map(|((slot, topic), running)| (*slot, *topic, running.is_asked))
     }

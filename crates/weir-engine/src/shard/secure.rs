@@ -8,8 +8,8 @@
 //!                     └── the beginning of a record ──▶ block
 //! ```
 //!
-//! A sealed record has used its sequence number. It leaves unchanged, or the connection ends. So
-//! there is at most one.
+//! A sealed record has used its sequence number. It leaves unchanged, or the connection ends. So a
+//! connection has at most one.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::stats::DropRule;
 use crate::table::State;
 use crate::tls::{Exhausted, Violation};
 
-/// What became of plaintext that was sealed and offered to a socket.
+/// The result of sealing plaintext and offering it to a socket.
 pub(super) struct Offered {
-    /// Bytes of it whose records have left whole.
+    /// Bytes of the plaintext whose records have left whole.
     pub(super) sent: usize,
     /// The record that the socket has refused, in part or whole.
     pub(super) rest: Option<Box<Sealed>>,
 }
 
-/// Why nothing more can be sent.
+/// Why the connection can send nothing more.
 pub(super) enum Unsendable {
     /// The socket has failed.
     Socket(io::Error),
@@ -61,12 +61,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].tls != TlsSlot::NONE
     }
 
-    /// Takes over the records of a connection that is being adopted.
+    /// Takes over the record session of a connection that is being adopted.
     pub(super) fn secure(&mut self, slot: Slot, tls: &mut TlsAdoption) {
         self.table[slot].tls = self.tls.insert(&mut tls.session);
     }
 
-    /// Keeps the records that were read ahead until the connection is read from.
+    /// Keeps the records that the front read ahead, until the shard reads from the connection.
     pub(super) fn keep_sealed_ahead(&mut self, slot: Slot, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
@@ -79,7 +79,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Lets go of what has come and was not opened.
+    /// Releases received records that were not opened.
     pub(super) fn drop_sealed_block(&mut self, slot: Slot) {
         let tls = self.tls.get_mut(self.table[slot].tls);
         if let Some(block) = tls.and_then(|tls| tls.partial.take()) {
@@ -87,7 +87,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Wipes the keys of a connection whose socket goes.
+    /// Wipes the keys of a connection whose socket closes.
     pub(super) fn end_tls(&mut self, slot: Slot) {
         let tls_slot = std::mem::replace(&mut self.table[slot].tls, TlsSlot::NONE);
         if tls_slot != TlsSlot::NONE
@@ -97,7 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Whether nothing can be said any more, not even `Goodbye`.
+    /// Whether the connection can send nothing more, not even `Goodbye`.
     pub(super) fn is_mute(&self, slot: Slot) -> bool {
         self.tls.get(self.table[slot].tls).is_some_and(|tls| tls.farewell == Farewell::Over)
     }
@@ -105,7 +105,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
 /// Sending.
 impl<N: Net, F: Front> Shard<N, F> {
-    /// [`Shard::deliver`] for a connection that nothing waits for.
+    /// [`Shard::deliver`] for a connection for which nothing waits.
     pub(super) fn deliver_sealed(&mut self, slot: Slot, message: &Arc<Message>) -> bool {
         self.note_accepted();
         let bytes = message.bytes(self.format(slot));
@@ -130,7 +130,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         is_sent
     }
 
-    /// [`Shard::send_formed`] for a connection that nothing waits for.
+    /// [`Shard::send_formed`] for a connection for which nothing waits.
     pub(super) fn send_bytes_sealed(&mut self, slot: Slot, bytes: &[u8]) {
         match self.offer(slot, &mut [IoSlice::new(bytes)]) {
             Ok(Offered { rest: None, .. }) => self.note_sent(1),
@@ -168,7 +168,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends what is sealed and stands for so many bytes; returns what the socket refuses of it.
+    /// Sends the sealed bytes, which stand for `plaintext` bytes. Returns the part that the socket
+    /// refuses.
     fn send_scratch(&mut self, slot: Slot, plaintext: usize) -> io::Result<Option<Box<Sealed>>> {
         let scratch = std::mem::take(&mut self.tls.scratch);
         let sent = self.send(slot, &[IoSlice::new(&scratch)]);
@@ -183,7 +184,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         rest
     }
 
-    /// The socket took bytes of a record, which is more than none.
+    /// Notes that the socket took at least one byte of a record.
     fn note_taken(&mut self, slot: Slot, bytes: usize) {
         if bytes > 0
             && let Some(outbox) = &mut self.table[slot].outbox
@@ -192,8 +193,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Queues the rest of a record that the socket has refused, and what it begins to hold that does not wait already;
-    /// `sent` bytes of the first item have left.
+    /// Queues the rest of a record that the socket has refused, and those of its items that do not
+    /// wait already. `sent` bytes of the first item have left.
     pub(super) fn commit(
         &mut self,
         slot: Slot,
@@ -217,7 +218,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends what waits, record by record, and what TLS itself has to say; whether all is gone.
+    /// Sends the waiting items, record by record, and TLS's own records. Returns whether everything
+    /// is gone.
     pub(super) fn flush_sealed(&mut self, slot: Slot) -> bool {
         let outcome = self.flush_records(slot);
         if let Err(cause) = &outcome {
@@ -241,7 +243,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends the rest of the record that has begun to leave; whether there is none left.
+    /// Sends the rest of a record that has begun to leave. Returns whether nothing of it is left.
     fn flush_rest(&mut self, slot: Slot) -> io::Result<bool> {
         let outbox = self.table[slot].outbox.as_mut();
         let Some(mut sealed) = outbox.and_then(|outbox| outbox.sealed.take()) else {
@@ -259,7 +261,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         Ok(is_gone)
     }
 
-    /// Seals what leaves next; returns for how many bytes of the queue it stands, `None` if nothing is left to say.
+    /// Seals the next record. Returns how many bytes of the queue it stands for; `None` if there is
+    /// nothing to send.
     fn seal_next(&mut self, slot: Slot) -> Result<Option<usize>, Exhausted> {
         loop {
             let entry = &self.table[slot];
@@ -282,7 +285,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Ends a connection to which nothing more can be sent.
+    /// Ends a connection that can send nothing more.
     pub(super) fn end_unsendable(&mut self, slot: Slot, cause: &Unsendable) {
         match cause {
             Unsendable::Socket(error) => self.fail(slot, error),
@@ -296,7 +299,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Ends a connection while there are keys for its `Goodbye`.
+    /// Ends a connection while its keys still suffice for `Goodbye`.
     pub(super) fn end_if_spent(&mut self, slot: Slot) {
         let tls = self.tls.get(self.table[slot].tls);
         if tls.is_some_and(|tls| tls.is_nearly_spent()) {
@@ -307,7 +310,8 @@ impl<N: Net, F: Front> Shard<N, F> {
 
 /// Receiving.
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Before more is read: opens what was read ahead, and ends a connection whose peer has ended. Whether to go on.
+    /// Called before each read. Opens the records that were read ahead, and ends a connection whose
+    /// peer has ended. Returns whether to read.
     pub(super) fn may_read_sealed(&mut self, slot: Slot) -> bool {
         let Some(tls) = self.tls.get_mut(self.table[slot].tls) else { return true };
         if std::mem::take(&mut tls.is_ahead)
@@ -325,7 +329,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes bytes that have come: opens the whole records, handles what is in them, and keeps the rest.
+    /// Takes received bytes: opens the whole records, handles their plaintext, and keeps the rest.
     pub(super) fn consume_sealed(&mut self, slot: Slot, input: &mut [u8]) {
         let rest = self.complete_record(slot, input);
         let taken = rest.and_then(|rest| self.take_records(slot, rest));
@@ -339,7 +343,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Completes the record that has begun, and no more; returns what follows.
+    /// Completes the begun record, and no more. Returns the bytes behind it.
     fn complete_record<'a>(
         &mut self,
         slot: Slot,
@@ -377,7 +381,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Opens the whole records in `input`, handles their plaintext, and keeps what is left.
+    /// Opens the whole records in `input`, handles their plaintext, and keeps the rest.
     fn take_records(&mut self, slot: Slot, input: &mut [u8]) -> Result<(), Violation> {
         if input.is_empty() || self.table[slot].state != State::Open {
             return Ok(());
@@ -391,7 +395,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (opened, effort) = tls.open(input, &self.stats)?;
         tls.is_ended = opened.is_end;
         if opened.is_end {
-            // It has ended as with FIN: what came before is handled first, even if the front makes it wait.
+            // The peer has ended as with FIN. Earlier frames are handled first, even if the front
+            // makes them wait.
             self.table[slot].flags.ended = true;
             self.list_to_read(slot);
         }
@@ -416,8 +421,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Gives the beginning of a record to its connection. If the budget has no room for it the connection ends;
-    /// `charged` is what it has been charged with already.
+    /// Gives a begun record to its connection. If the budget has no room for it, the connection
+    /// ends. `charged` is the number of bytes that it has been charged with already.
     fn put_sealed_block(&mut self, slot: Slot, block: Box<Block>, charged: usize) -> bool {
         let Some(block) = self.charge_block(slot, block, charged) else { return false };
         if let Some(tls) = self.tls.get_mut(self.table[slot].tls) {
@@ -426,7 +431,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Ends a connection whose peer has done what TLS does not permit, or has sent a fatal alert.
+    /// Ends a connection whose peer has violated TLS, or has sent a fatal alert.
     fn end_violator(&mut self, slot: Slot, violation: Violation) {
         let Some(tls) = self.tls.get_mut(self.table[slot].tls) else { return };
         if self.table[slot].state != State::Open {
@@ -442,7 +447,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.close(slot, CloseReason::TlsRecord);
     }
 
-    /// The peer has said that it ends: says so too, if the socket takes it at once.
+    /// Answers the peer's `close_notify` with ours, if the socket takes it at once.
     fn answer_end(&mut self, slot: Slot) {
         let is_amid_record =
             self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.sealed.is_some());

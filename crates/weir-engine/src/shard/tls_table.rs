@@ -8,57 +8,59 @@ use crate::slot::TlsSlot;
 use crate::stats::ShardStats;
 use crate::tls::{Alert, Exhausted, Opened, Session, Version, Violation};
 
-/// The TLS side of the connections of a shard, and the scratch that their records are sealed in.
+/// The TLS state of a shard's connections, and the scratch buffer in which records are sealed.
 ///
 /// Shape: chunks of at most [`ENTRY_BYTES`] a connection, and a stack of the free places.
-/// Limits: there is one for an entry of the connection table at most.
-/// Cost: insert, look-up and remove are O(1); what was secret is wiped with its removal.
+/// Limits: at most one place for each entry of the connection table.
+/// Cost: insert, look-up and remove are O(1). Removing wipes the secrets.
 #[derive(Debug)]
 pub(super) struct TlsTable {
     entries: Chunks<TlsEntry, CHUNK>,
     free: Vec<TlsSlot>,
-    /// What is sealed to be sent at once; kept for its room.
+    /// Sealed bytes that are sent at once. Kept for its memory.
     pub(super) scratch: Vec<u8>,
 }
 
-/// The TLS side of one connection.
+/// The TLS state of one connection.
 #[derive(Debug)]
 pub(super) struct TlsEntry {
     session: Option<Session>,
-    /// The beginning of a record. Until the connection is read from, all records that were read ahead.
+    /// A begun record. Until the shard reads from the connection, all records that were read ahead.
     pub(super) partial: Option<Box<Block>>,
-    /// `partial` may hold whole records.
+    /// Whether `partial` may hold whole records.
     pub(super) is_ahead: bool,
-    /// The peer has said `close_notify`.
+    /// Whether the peer has sent `close_notify`.
     pub(super) is_ended: bool,
     pub(super) farewell: Farewell,
 }
 
-/// What opening records has cost besides their bytes.
+/// The cost of opening records besides their bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
-    /// Records opened; of those before a change of keys nothing is known.
+    /// Opened records. Those before a change of keys are not counted.
     pub(super) records: u64,
     pub(super) key_changes: u32,
 }
 
-/// How our side of the records ends.
+/// The state of our side's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Farewell {
-    /// With this alert, which is not sealed yet: `close_notify`, or what the peer has done wrong.
+    /// It ends with this alert, which is not sealed yet: `close_notify`, or the alert for a
+    /// violation of the peer.
     Due(Alert),
-    /// Nothing may be sealed any more: it has been, the peer has sent a fatal alert, or the keys are spent.
+    /// Nothing may be sealed any more: the alert has been sealed, the peer has sent a fatal alert,
+    /// or the keys are spent.
     Over,
 }
 
-/// A connection with TLS never takes more besides its entry.
+/// The most bytes that TLS takes for a connection, besides its entry.
 const ENTRY_BYTES: usize = 184;
 const _: () = assert!(size_of::<TlsEntry>() <= ENTRY_BYTES);
 
 /// Some 50 KB a chunk.
 const CHUNK: usize = 256;
 
-/// The longest record, and what may have to leave in front of it and behind it.
+/// The longest record, with the records that may have to leave before and after it.
 const SCRATCH_BYTES: usize = 17 * 1024;
 
 impl TlsTable {
@@ -66,7 +68,7 @@ impl TlsTable {
         Self { entries: Chunks::new(), free: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Takes over the records of a connection; returns its place.
+    /// Takes over the record session of a connection. Returns its place.
     pub(super) fn insert(&mut self, session: &mut Session) -> TlsSlot {
         if self.free.is_empty() {
             let first = self.entries.len();
@@ -79,26 +81,27 @@ impl TlsTable {
         slot
     }
 
-    /// Frees a place and wipes what was in it; what it held of a record is given back.
+    /// Frees a place and wipes its secrets. Returns its block, if it has a begun record.
     pub(super) fn remove(&mut self, slot: TlsSlot) -> Option<Box<Block>> {
         let entry = &mut self.entries[slot.index()];
-        // The keys are wiped where they are.
+        // This wipes the keys in place.
         entry.session = None;
         self.free.push(slot);
         std::mem::replace(entry, TlsEntry::vacant()).partial
     }
 
-    /// The TLS side of a connection, if it has one.
+    /// The TLS state of a connection, if it has one.
     pub(super) fn get(&self, slot: TlsSlot) -> Option<&TlsEntry> {
         if slot == TlsSlot::NONE { None } else { self.entries.get(slot.index()) }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(super) fn get_mut(&mut self, slot: TlsSlot) -> Option<&mut TlsEntry> {
         if slot == TlsSlot::NONE { None } else { self.entries.get_mut(slot.index()) }
     }
 
-    /// Seals a record's worth of `bufs` into the scratch; returns how many bytes that is.
+    /// Seals at most one record's worth of `bufs` into the scratch buffer. Returns how many bytes
+    /// that is.
     pub(super) fn seal(
         &mut self,
         slot: TlsSlot,
@@ -115,7 +118,7 @@ impl TlsTable {
         Ok(sealed)
     }
 
-    /// Seals what has to leave though there is no plaintext; whether there was anything.
+    /// Seals TLS's own pending records. Returns whether there were any.
     pub(super) fn seal_due(
         &mut self,
         slot: TlsSlot,
@@ -134,7 +137,7 @@ impl TlsTable {
         Ok(true)
     }
 
-    /// Seals what is said last behind what is in the scratch; whether there was anything to say.
+    /// Seals the farewell behind the records in the scratch buffer. Returns whether there was one.
     pub(super) fn seal_farewell(&mut self, slot: TlsSlot, stats: &ShardStats) -> bool {
         let entry = &mut self.entries[slot.index()];
         let (Farewell::Due(alert), Some(session)) = (entry.farewell, &mut entry.session) else {
@@ -156,7 +159,7 @@ fn note_key_changes(session: &mut Session, stats: &ShardStats) -> u32 {
     key_changes
 }
 
-/// Takes note of a warning that leaves in front of the next record.
+/// Counts a warning that leaves in front of the next record.
 fn note_refusal(session: &Session, stats: &ShardStats) {
     if session.is_due() && session.version() == Version::Tls12 {
         stats.tls_alerts_sent[Alert::NoRenegotiation.index()].add(1);
@@ -174,7 +177,7 @@ impl TlsEntry {
         }
     }
 
-    /// The session while more may be sealed.
+    /// The session while it may still seal records.
     fn open_session(&mut self) -> Result<&mut Session, Exhausted> {
         match (self.farewell, &mut self.session) {
             (Farewell::Due(_), Some(session)) => Ok(session),
@@ -182,13 +185,13 @@ impl TlsEntry {
         }
     }
 
-    /// Whether something has to leave though there is no plaintext.
+    /// Whether TLS has records of its own to send.
     pub(super) fn is_due(&self) -> bool {
         let is_open = self.farewell != Farewell::Over;
         is_open && self.session.as_ref().is_some_and(Session::is_due)
     }
 
-    /// Puts a bug into it.
+    /// Puts a seeded bug into the session.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn repeat_number(&mut self) {
         if let Some(session) = &mut self.session {
@@ -196,7 +199,7 @@ impl TlsEntry {
         }
     }
 
-    /// Whether few records are left under keys that cannot be changed.
+    /// Whether few records are left for keys that cannot be changed.
     pub(super) fn is_nearly_spent(&self) -> bool {
         self.session.as_ref().is_some_and(Session::is_nearly_exhausted)
     }
@@ -211,13 +214,14 @@ impl TlsEntry {
         let before = session.records_opened();
         let opened = session.open(input);
         let key_changes = note_key_changes(session, stats);
-        // With a new key they are counted anew.
+        // With a new key the count of records begins again.
         let records = session.records_opened();
         let records = records.checked_sub(before).unwrap_or(records);
         opened.map(|opened| (opened, Effort { records, key_changes }))
     }
 
-    /// Bytes that the record that begins with `begun` still needs; as many as its header's while that is not whole.
+    /// Bytes that the begun record still needs. While its header is not whole, the bytes that the
+    /// header needs.
     pub(super) fn missing_bytes(&self, begun: &[u8]) -> Result<usize, Violation> {
         let session = self.session.as_ref().expect("an entry in use has a session");
         let whole = session.record_bytes(begun)?.unwrap_or(HEADER_BYTES);
@@ -225,7 +229,7 @@ impl TlsEntry {
     }
 }
 
-/// A record's header: what its length is known from.
+/// Bytes of a record's header, which has its length.
 const HEADER_BYTES: usize = 5;
 
 #[cfg(any(test, feature = "sim"))]

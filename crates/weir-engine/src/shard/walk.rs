@@ -1,5 +1,5 @@
 //! Fan-outs to connections. A walk goes over the members of a topic, or over all connections. It
-//! sends as it goes, or gathers, within the share of work of each turn.
+//! sends as it goes, or it gathers. Each turn does a share of the work.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::table::State;
 use crate::time::Nanos;
 use crate::topics::Member;
 
-/// What is left of a turn's work on fan-outs.
+/// The remaining share of a turn's work on fan-outs.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     sends: usize,
     steps: usize,
 }
 
-/// A turn's work while there are connections of high priority: what comes for them in the middle of it waits some
-/// 0.5 ms.
+/// A turn's share while there are connections of high priority. Events for them in the middle of a
+/// turn wait some 0.5 ms.
 const SHARE_BESIDE_HIGH: Share = Share { sends: 64, steps: 1024 };
 
 impl<N: Net, F: Front> Shard<N, F> {
@@ -45,14 +45,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.begin_fanout(&message, over, ends);
     }
 
-    /// Begins the walks of a message; `ends`: how far that over each priority goes.
+    /// Begins the walks of a message. `ends` has the end of the walk over each priority.
     fn begin_fanout(&mut self, message: &Arc<Message>, over: Over, ends: [u32; Priority::COUNT]) {
         if !self.fanouts.begin(message, over, ends) {
             self.inbox.return_credit(CreditKind::Message);
         }
     }
 
-    /// Does this turn's share of the fan-outs; none of it is left after a part of a gathering.
+    /// Does this turn's share of the fan-outs. A part of a gathering uses up the share.
     pub(super) fn go_on_with_fanouts(&mut self) {
         let Slices { sends, steps, touched, .. } = self.slices;
         let mut share = Share { sends, steps };
@@ -78,7 +78,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The only walk, or the first while there is no budget for gathering: sends as it goes. What is left of the share.
+    /// Walks the only walk, or the first while the budget has no room for gathering. Sends as it
+    /// goes. Returns the rest of the share.
     fn walk_directly(&mut self, rank: usize, share: Share) -> Share {
         let Some(mut walk) = self.fanouts.take_walk(rank, self.now) else { return share };
         let mut share = share;
@@ -93,7 +94,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             if let Some(slot) = self.at(&walk, cursor) {
                 share.sends -= 1;
                 delivered += u64::from(self.deliver(slot, walk.over.topic(), &walk.message));
-                // A lower rank gathers for it: what is there already leaves with this.
+                // A lower rank has gathered messages for it. They leave together with this one.
                 self.flush_gathered(slot);
             }
         }
@@ -111,7 +112,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         share
     }
 
-    /// One of several: puts its message into the outboxes.
+    /// Walks one of several walks. Puts its message into the outboxes.
     fn walk_gathering(&mut self, rank: usize, share: Share) {
         let Share { mut sends, mut steps } = share;
         while !self.fanouts.rank(rank).is_full()
@@ -143,7 +144,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Lists a connection that was gathered for, unless it is in the list. From that of a lower rank it is taken over.
+    /// Lists a connection for which a message was gathered, unless it is listed. Takes it over from
+    /// the list of a lower rank.
     fn list_to_flush(&mut self, rank: usize, slot: Slot, is_new: bool) {
         let rank_number = u8::try_from(rank).unwrap_or(u8::MAX);
         let flags = &mut self.table[slot].flags;
@@ -153,7 +155,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Flushes this turn's share of the connections that a gathering has touched.
+    /// Flushes this turn's share of the touched connections.
     fn flush_touched(&mut self, rank: usize, share: Share) {
         let table = &self.table;
         self.fanouts.rank(rank).put_small_first(|slot| {
@@ -179,7 +181,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.fanouts.rank(rank).keep(flushed);
     }
 
-    /// A walk has ended and what it sent is sent.
+    /// Notes that a walk has ended and its sends have left.
     fn end_part(&mut self, walk: &Walk, now: Nanos) {
         if let Some(began) = self.fanouts.end_walk(walk, now) {
             self.stats.fanout.record(now.since(began), 1);
@@ -195,7 +197,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.take_behind();
     }
 
-    /// Carries out an end once the messages before it have walked. Its credit returns then.
+    /// Carries out a waiting command once the messages before it have been walked. Its credit
+    /// returns then.
     pub(super) fn end_behind(&mut self, behind: Behind) {
         self.fanouts.put_behind(behind);
         self.take_behind();
@@ -226,7 +229,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             Over::All { before } => {
                 let slot = Slot::at(cursor);
                 let entry = &self.table[slot];
-                // Welcomes are numbered around a ring: those since the walk began lie between `before` and now.
+                // Welcomes are numbered on a ring: those since the walk began lie between `before`
+                // and now.
                 let now = self.table.welcomes();
                 let is_earlier = now.wrapping_sub(entry.welcomed) > now.wrapping_sub(before);
                 let is_open = entry.state == State::Open && entry.flags.welcomed;

@@ -1,12 +1,12 @@
-//! Bytes from WebSockets (RFC 6455). Messages are put together in place, control frames are
-//! answered, and everything else is handled like frames of a stream.
+//! Bytes from WebSockets (RFC 6455). The shard assembles messages in place and answers control
+//! frames. It handles messages like frames of a stream.
 //!
 //! ```text
 //!  receive buffer ──whole message──▶ unmasked in place ──▶ handled
 //!        └── a part, or what the front has no room for ──▶ block: head │ put together │ as received
 //! ```
 //!
-//! A connection without a begun message has nothing of this.
+//! A connection without a begun message has no block.
 
 use std::ops::Range;
 
@@ -23,13 +23,13 @@ use crate::slot::Slot;
 use crate::table::State;
 use crate::time::Tick;
 
-/// What stands in front of the bytes in a block.
+/// The head of a block, in front of its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begun {
     assembly: Assembly,
-    /// Bytes behind the head, without which there is no use in looking again.
+    /// Bytes behind the head that are needed before another look is of use.
     needed: u32,
-    /// Length of a message at the beginning that the front had no room for; 0 if there is none.
+    /// Length of a message at the beginning for which the front had no room; 0 if there is none.
     whole: u32,
 }
 
@@ -55,18 +55,19 @@ impl Begun {
     }
 }
 
-/// What is left of bytes that were looked at.
+/// The rest of the bytes after a look.
 enum Left {
-    /// Nothing, or no connection to keep it for.
+    /// Nothing is left, or the connection has ended.
     Nothing,
-    /// The beginning of a message, and where what was not looked at follows.
+    /// A begun message, and the place where the bytes continue that were not looked at.
     Part(Begun, Range<usize>, usize),
-    /// A message that the front has no room for, and what is behind it: from there on.
+    /// A message for which the front has no room, and the bytes behind it, from this place on.
     Held(Begun, usize),
 }
 
 impl Left {
-    /// What has been gathered at `at`, where a frame has been taken that ends `used` behind it.
+    /// The rest after a frame that was taken: the message gathered at `at`. The frame ends `used`
+    /// bytes behind `at`.
     fn gathered(assembly: Assembly, at: usize, used: usize) -> Left {
         let begun = Begun { assembly, ..Begun::default() };
         Left::Part(begun, at..at + assembly.bytes(), at + used)
@@ -74,7 +75,7 @@ impl Left {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Takes bytes that have come.
+    /// Takes received bytes.
     pub(super) fn take_ws(&mut self, slot: Slot, input: &mut [u8]) {
         let mut input = input;
         loop {
@@ -113,16 +114,16 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Takes what is in a block, and keeps what is left of it.
+    /// Takes the bytes in a block, and keeps the rest.
     pub(super) fn take_ws_block(&mut self, slot: Slot, block: Box<Block>) {
         let begun = Begun::of(&block);
         let mut block = block;
-        // What was held back had come in time.
+        // Held-back messages had come in time.
         let since = if begun.whole > 0 { self.tick() } else { block.since };
         let input = &mut block.filled_mut()[Begun::BYTES..];
         let left = self.take_ws_bytes(slot, begun, input);
         match left {
-            // It stays where it is, without the frame that has been taken behind it.
+            // The gathered bytes stay in place; the frame that was taken behind them goes.
             Left::Part(begun, Range { start: 0, end }, used)
                 if used == input.len() && self.table[slot].state == State::Open =>
             {
@@ -140,7 +141,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Keeps what is left of `input`; returns where what has still to be looked at begins.
+    /// Keeps the rest of `input`. Returns where the bytes begin that must still be looked at.
     fn keep_left(&mut self, slot: Slot, left: &Left, input: &[u8], since: Tick) -> usize {
         let all = input.len();
         let (begun, kept, used) = match left {
@@ -164,12 +165,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         used
     }
 
-    /// The head of a block of a WebSocket about which nothing is known yet.
+    /// The head of a new block.
     pub(super) const FRESH: [u8; Begun::BYTES] = [0; Begun::BYTES];
 
-    /// Goes through bytes of which the first are those of the message that has begun, up to the first fragment, or to
-    /// what came between two. From then on the message is gathered in a block, where it need not make room for each
-    /// frame behind it.
+    /// Goes through bytes, of which the first are those of the begun message. Stops at the first
+    /// fragment, or at a frame between two fragments. From then on a block gathers the message, so
+    /// that it need not make room for each frame behind it.
     fn take_ws_bytes(&mut self, slot: Slot, begun: Begun, input: &mut [u8]) -> Left {
         let limits = ws::Limits {
             message_bytes_max: self.settings.frame_bytes_max,
@@ -231,7 +232,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Left::Nothing
     }
 
-    /// One whole message, if it is of the kind that was agreed on.
+    /// Handles one whole message, if it is of the kind that was agreed on.
     fn take_ws_kind(&mut self, slot: Slot, is_text: bool, body: &[u8]) -> Handled {
         if is_text == (self.format(slot) == Format::WsJson) {
             return self.take_ws_message(slot, body);
@@ -297,7 +298,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Ends a connection whose peer has done what RFC 6455 does not permit.
+    /// Ends a connection whose peer has violated RFC 6455.
     fn refuse_ws(&mut self, slot: Slot, error: WsError) {
         self.send_replies(slot);
         let mut last = Vec::new();

@@ -16,21 +16,22 @@ use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Beat, State};
 
-/// Outboxes kept for reuse: a fan-out that gathers for a few thousand connections takes none from the allocator.
+/// Outboxes kept for reuse. A fan-out that gathers for a few thousand connections takes none from
+/// the allocator.
 const SPARE_OUTBOXES_MAX: usize = 4096;
 
-/// What came of gathering one message for one connection.
+/// The result of gathering one message for one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gathered {
-    /// The connection is new to the gathering.
+    /// Whether the connection is new to the gathering.
     pub(super) is_new: bool,
-    /// What was gathered before has been offered to the socket.
+    /// Whether earlier gathered messages were offered to the socket.
     pub(super) has_sent: bool,
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Sends a shared message of `topic` (`NONE`: of no topic) to one open connection; the hot path of every fan-out.
-    /// Whether the kernel took all.
+    /// Sends a shared message of `topic` (`NONE`: no topic) to one open connection. This is the hot
+    /// path of every fan-out. Returns whether the kernel took all.
     pub(super) fn deliver(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) -> bool {
         let entry = &self.table[slot];
         if entry.outbox.is_some() {
@@ -63,7 +64,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.stats.delivered.add(1);
                 true
             }
-            // Whose position has been told waits for it, or another event would tell that it has come.
+            // A connection that has been told the position must wait for the message. Otherwise
+            // another event would say that it has come.
             Ok(0) if conflates(topic, message) && !self.tells_positions(slot) => {
                 self.lag(slot, topic, topic_message);
                 false
@@ -82,7 +84,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The same for a connection that something waits for: what becomes of the message is its topic's policy.
+    /// The same for a connection for which something waits: the topic's slow policy decides.
     fn deliver_behind(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         match message.slow() {
             SlowPolicy::Drop
@@ -101,7 +103,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends frames that are for one open connection alone.
+    /// Sends frames for this open connection alone.
     pub(super) fn send_bytes(&mut self, slot: Slot, frames: &[u8]) {
         if self.format(slot) == Format::Stream {
             return self.send_formed(slot, frames);
@@ -113,12 +115,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// The same with what is in the connection's format already.
+    /// The same with bytes that are in the connection's format already.
     pub(super) fn send_formed(&mut self, slot: Slot, bytes: &[u8]) {
         self.note_accepted();
         if self.table[slot].outbox.is_some() {
             self.queue(slot, Item::Frame(bytes.into()), 0);
-            // They do not wait until a gathering is over, which higher ranks may put off for ever.
+            // These bytes do not wait for the end of a gathering, which higher ranks may delay
+            // without end.
             return self.flush_gathered(slot);
         }
         if self.is_secure(slot) {
@@ -126,7 +129,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         match self.send(slot, &[IoSlice::new(bytes)]) {
             Ok(sent) if sent == bytes.len() => self.note_sent(1),
-            // The whole frame, so that what is left of it counts as committed.
+            // The whole frame, so that its remainder counts as committed.
             Ok(sent) => self.queue(slot, Item::Frame(bytes.into()), sent),
             Err(error) => {
                 self.count_dropped(DropRule::Closed, 1);
@@ -146,7 +149,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// [`Shard::deliver`] of one message by itself: its lag is noted here.
+    /// [`Shard::deliver`] for one message outside a walk. Notes the lag here.
     fn deliver_now(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         if self.deliver(slot, topic, message) {
             let lag = &self.stats.lag[self.table[slot].priority.index()];
@@ -154,7 +157,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// One send; what the socket refuses is 0 bytes.
+    /// One send. If the socket refuses, the result is 0 bytes.
     pub(super) fn send(&mut self, slot: Slot, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
         loop {
@@ -173,14 +176,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Puts an item into the connection's outbox and looks at the watermark.
+    /// Puts an item into the connection's outbox and checks the watermark.
     fn queue(&mut self, slot: Slot, item: Item, sent: usize) {
         if self.push(slot, item, sent) && !self.table[slot].flags.to_flush {
             self.check_watermarks(slot);
         }
     }
 
-    /// The connection's outbox; if it has none, one from the spare ones.
+    /// The connection's outbox. If it has none, it gets a spare one.
     pub(super) fn outbox(&mut self, slot: Slot) -> &mut Outbox {
         let spare = &mut self.spare_outboxes;
         let entry = &mut self.table[slot];
@@ -192,8 +195,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         })
     }
 
-    /// Puts an item, in the connection's format, into its outbox; `false` if the budget had no room and the connection
-    /// has ended.
+    /// Puts an item, in the connection's format, into its outbox. `false` if the budget had no room
+    /// and the connection has ended.
     pub(super) fn push(&mut self, slot: Slot, item: Item, sent: usize) -> bool {
         if self.is_seeded_lost_remainder() && sent > 0 {
             return true;
@@ -208,7 +211,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         false
     }
 
-    /// Queues a message behind what a gathered fan-out has put there already, to be flushed when the gathering is over.
+    /// Queues a message behind those of the same gathering, to be flushed when the gathering is
+    /// over.
     pub(super) fn gather(
         &mut self,
         slot: Slot,
@@ -230,7 +234,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             return not_new;
         }
         if self.tells_positions(slot) {
-            // It has a copy of its own: as many as a gathering touches would not find room at once.
+            // This connection needs a copy of its own. There would be no room for the copies of a
+            // whole gathering at once.
             self.deliver_now(slot, topic, message);
             return Gathered { is_new: false, has_sent: true };
         }
@@ -243,15 +248,15 @@ impl<N: Net, F: Front> Shard<N, F> {
         Gathered { is_new: !is_listed, has_sent }
     }
 
-    /// Whether so much is gathered for a connection that one of its conflating topics must first see whether it keeps
-    /// up: what is gathered is not conflated any more.
+    /// Whether so much is gathered for a connection that a conflating topic must first see whether
+    /// it keeps up. Gathered messages are not conflated any more.
     fn has_gathered_enough(&self, slot: Slot) -> bool {
         let entry = &self.table[slot];
         let bytes = entry.outbox.as_ref().map_or(0, |outbox| outbox.bytes());
         entry.flags.to_flush && bytes > self.settings.low_watermark_bytes
     }
 
-    /// Flushes what a gathered fan-out has put together for a connection.
+    /// Flushes the gathered messages of a connection.
     pub(super) fn flush_gathered(&mut self, slot: Slot) {
         let entry = &mut self.table[slot];
         if std::mem::replace(&mut entry.flags.to_flush, false) && entry.state == State::Open {
@@ -269,7 +274,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Sends what waits, and then what the connection lags behind, until all is gone or the socket refuses.
+    /// Sends the waiting items, and then the messages that the connection lags behind, until
+    /// everything is gone or the socket refuses.
     pub(super) fn flush(&mut self, slot: Slot) {
         if self.flush_queue(slot) {
             self.catch_up(slot);
@@ -280,7 +286,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.ask_for_more(slot);
     }
 
-    /// Sends what waits; whether all is gone.
+    /// Sends the waiting items. Returns whether everything is gone.
     fn flush_queue(&mut self, slot: Slot) -> bool {
         if self.is_secure(slot) {
             return self.flush_sealed(slot);
@@ -316,7 +322,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         true
     }
 
-    /// Takes note of what the kernel took; an empty outbox goes back to the spare ones.
+    /// Notes the bytes that the kernel took. An empty outbox goes back to the spare ones.
     pub(super) fn advance(&mut self, slot: Slot, sent: usize) {
         let priority = self.table[slot].priority;
         let Some(outbox) = &mut self.table[slot].outbox else { return };
@@ -342,7 +348,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Drops the first item, whose time has passed.
+    /// Drops the first item, which has expired.
     pub(super) fn drop_first(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let dropped = usize::from(outbox.pop().is_some());
@@ -360,7 +366,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.stats.dropped[rule as usize].add(count as u64);
     }
 
-    /// Takes an empty outbox, or that of a connection that ends, out of its entry.
+    /// Takes an outbox out of its entry. It is empty, or its connection ends.
     pub(super) fn release_outbox(&mut self, slot: Slot) {
         if self.is_stalled(slot) {
             self.end_stall(slot);
@@ -370,7 +376,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let now = self.tick();
         let entry = &mut self.table[slot];
         match entry.flags.beat {
-            // What asked it may have stood behind what waited.
+            // The question may have waited in the outbox.
             Beat::Asked if entry.state == State::Open => entry.leave_time_to_answer(now),
             Beat::Waiting => entry.flags.beat = Beat::Settled,
             Beat::Settled | Beat::Asked => {}
@@ -393,8 +399,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| outbox.stalled_since.is_some())
     }
 
-    /// Whether the connection lags and something more than what is begun waits for it. Until that has left it does not
-    /// catch up: so there is one message of dropping topics to each time that it does, and neither starves the other.
+    /// Whether the connection lags, and more than a begun item waits for it. It does not catch up
+    /// before that has left. So messages of dropping topics and of conflating topics take turns,
+    /// and neither starve.
     fn is_held_up(&self, slot: Slot) -> bool {
         self.table[slot]
             .outbox
@@ -402,7 +409,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             .is_some_and(|outbox| !outbox.lags.is_empty() && outbox.len() > outbox.committed())
     }
 
-    /// Above the high watermark a connection is stalled, and its clock runs until it is at the low one.
+    /// A connection above the high watermark is stalled. Its clock runs until it is at the low
+    /// watermark.
     pub(super) fn check_watermarks(&mut self, slot: Slot) {
         if !self.hold_all(slot) {
             return self.end_without_room(slot);
@@ -427,7 +435,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.arm(slot, self.tick().plus(self.limits.stall.saturating_add(1)));
     }
 
-    /// The connection has recovered, or ends.
+    /// Ends a stall: the connection has recovered, or ends.
     pub(super) fn end_stall(&mut self, slot: Slot) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         let Some(since) = outbox.stalled_since.take() else { return };
@@ -435,7 +443,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let lasted = self.now.since(since);
         if self.table[slot].state == State::Open {
             self.stats.stall_recovered.record(lasted, 1);
-            // It took bytes, which is a sign of life, and what it said meanwhile is read now.
+            // Taking bytes is a sign of life. The shard now reads what the connection sent
+            // meanwhile.
             let now = self.tick();
             let entry = &mut self.table[slot];
             (entry.heard_at, entry.flags.beat) = (now, Beat::Settled);
@@ -447,9 +456,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Brings what the lease holds for an outbox in line with what it occupies; `false` if the budget has no room.
+    /// Adjusts the lease to the bytes that an outbox occupies. `false` if the budget has no room.
     ///
-    /// Others give way to an open connection only: a `Goodbye` is not worth the end of another.
+    /// Other connections end only for an open connection: a `Goodbye` is not worth the end of
+    /// another one.
     pub(super) fn account(&mut self, slot: Slot) -> bool {
         let Some(outbox) = &mut self.table[slot].outbox else { return true };
         let (occupied, charged) = (outbox.footprint(), outbox.charged);
@@ -479,7 +489,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// Whether a connection that something waits for is to lag behind a message's topic.
+/// Whether a connection for which something waits shall lag behind the message's topic.
 fn conflates(topic: TopicId, message: &Message) -> bool {
     message.slow() == SlowPolicy::Conflate && topic != TopicId::NONE
 }

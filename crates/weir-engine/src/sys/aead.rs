@@ -29,18 +29,18 @@ pub(crate) enum Hash {
     Sha384,
 }
 
-/// A key made ready, for as long as [`Aead::with`] lasts.
+/// A key with its schedule, for the time of [`Aead::with`].
 ///
-/// Shape: some 600 bytes; never moved, so that wiping it in place leaves no copy of ours behind.
+/// Shape: some 600 bytes. It never moves, so wiping it in place leaves no copy of ours behind.
 pub(crate) struct Aead {
-    /// Initialised: [`Aead::with`] is the only way to one.
+    /// Initialised, because only [`Aead::with`] makes one.
     context: MaybeUninit<c::EVP_AEAD_CTX>,
 }
 
 impl Aead {
-    /// Makes `key` ready, and wipes it when `work` is done.
+    /// Prepares `key`, runs `work`, and wipes the key.
     ///
-    /// Panics if the key has not the algorithm's length.
+    /// Panics if the key has another length than the algorithm needs.
     /// Cost: 40 to 140 ns with AES, next to nothing with ChaCha20; no allocation.
     pub(crate) fn with<T>(algorithm: Algorithm, key: &[u8], work: impl FnOnce(&Aead) -> T) -> T {
         let mut aead = Aead { context: MaybeUninit::uninit() };
@@ -70,7 +70,8 @@ impl Aead {
         tag: &mut [u8; TAG_BYTES],
     ) {
         let mut tag_bytes = 0;
-        // Output and input are the same bytes: one pointer stands for both, as a second borrow would end with the write.
+        // Output and input are the same bytes. One pointer stands for both, because a second borrow
+        // would end with the write.
         let in_place = text.as_mut_ptr();
         // SAFETY: the context is initialised; every pointer comes with the length of a live slice; output and input may
         // be the same bytes, the library permits it; the tag lies elsewhere (`&mut`).
@@ -91,11 +92,13 @@ impl Aead {
                 additional.len(),
             )
         };
-        // It refuses nonces, tags and texts of impossible lengths only: these have none.
+        // The library refuses only nonces, tags and texts of impossible lengths, and these lengths
+        // are possible.
         assert_eq!((done, tag_bytes), (1, TAG_BYTES), "a record that cannot be sealed");
     }
 
-    /// Decrypts `text` in place; `false` if it is not what has been sealed. The text is worthless then.
+    /// Decrypts `text` in place. `false` if it differs from the sealed text; then its bytes are
+    /// worthless.
     #[must_use]
     pub(crate) fn open(
         &self,

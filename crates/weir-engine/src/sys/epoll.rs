@@ -22,11 +22,11 @@ use crate::time::Nanos;
 
 /// A shard's epoll and the descriptor of its waker.
 ///
-/// Sockets are registered once, edge-triggered for reading and writing, and never touched again until they close:
-/// a stall costs no syscall beyond the send that was refused.
+/// Sockets are registered once, edge-triggered for reading and writing, and not touched again until
+/// they close. So a stall costs no syscall beyond the refused send.
 ///
-/// Those of high priority are in an epoll of their own, which can be looked at alone however many others are ready; it
-/// is registered with the other one, level-triggered, so that it ends a wait.
+/// High-priority sockets have an epoll of their own, which the shard can look at without the
+/// others. It is registered level-triggered with the main epoll, so that it ends a wait.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     high: OwnedFd,
@@ -35,19 +35,19 @@ pub(crate) struct Epoll {
     events_high: Vec<epoll::Event>,
 }
 
-/// A socket of this shard, closed by it alone: it cannot leave the thread.
+/// A socket of this shard. Only the shard closes it, because it cannot leave the thread.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
     _stays_on_its_shard: PhantomData<*const ()>,
 }
 
-/// Events taken from one look at the sockets of high priority.
+/// Events from one look at the high-priority sockets.
 const HIGH_EVENTS_MAX: usize = 256;
-/// The keys of the waker and of the epoll for high priority; no slot has them.
+/// The keys of the waker and of the high-priority epoll. No slot has them.
 const WAKER_KEY: u64 = u64::MAX;
 const HIGH_KEY: u64 = u64::MAX - 1;
-/// What sockets are registered for.
+/// The events for which sockets are registered.
 const SOCKET_FLAGS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
@@ -63,7 +63,7 @@ impl Epoll {
     }
 }
 
-/// One wait, for at most `count_max` events.
+/// Looks once, for at most `count_max` events.
 fn look(
     epoll: &OwnedFd,
     events: &mut Vec<epoll::Event>,
@@ -88,12 +88,12 @@ fn ready_of(event: epoll::Event) -> Ready {
     }
 }
 
-/// The descriptor that a waker writes to, and the waker, which any thread may use.
+/// The descriptor that a waker writes to, and the waker. Any thread may use the waker.
 pub(crate) fn waker() -> io::Result<(Arc<OwnedFd>, Waker)> {
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let written = Arc::clone(&waker);
     let wake = move || {
-        // A counter that is full has been ringing all along.
+        // A full counter means that the waker has been used already.
         let _ = rustix::io::write(&*written, &1_u64.to_ne_bytes());
     };
     Ok((waker, Box::new(wake)))
@@ -162,7 +162,7 @@ impl Net for Epoll {
     }
 
     fn shutdown_write(&mut self, socket: &Socket) {
-        // It fails only where the connection is over, which reading shows.
+        // This fails only if the connection is over, which the next read shows.
         let _ = shutdown(&socket.fd, Shutdown::Write);
     }
 
@@ -187,5 +187,5 @@ impl Net for Epoll {
     }
 }
 
-/// Stands for a wait that does not fit the kernel's type.
+/// Replaces a wait that does not fit the kernel's type.
 const MAX_WAIT: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };

@@ -7,24 +7,26 @@ use std::time::Duration;
 
 use rustix::process::getpriority_process;
 
-/// What the calling thread is to its processor, relative to how the process was started.
+/// The scheduling of the calling thread, relative to how the process was started.
 ///
-/// A thread beside a busy shard waits for the end of the shard's time slice, unless its own slice is shorter: then it
-/// goes first, as often as its share of the processor permits. The slice is one of EEVDF's (Linux 6.12 and later; other
-/// kernels take no notice of it): Peter Zijlstra, "sched/eevdf: Use sched_attr::sched_runtime to set request/slice
-/// suggestion", 2024.
+/// A thread that shares a processor with a busy shard waits for the end of the shard's time slice.
+/// If its own slice is shorter, it goes first, as often as its share of the processor permits.
+/// EEVDF has this slice (Linux 6.12 and later; other kernels ignore it): Peter Zijlstra,
+/// "sched/eevdf: Use sched_attr::sched_runtime to set request/slice suggestion", 2024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadShare {
-    /// Steps of niceness to go down, 0 to 19. Each takes some 20 % off its share where others want the processor too.
+    /// Steps of niceness to go down, 0 to 19. Each takes some 20 % off its share while other
+    /// threads want the processor too.
     pub nice: i32,
     /// The time slice, 100 µs to 100 ms; `None`: the kernel's, some milliseconds.
     pub slice: Option<Duration>,
 }
 
 impl ThreadShare {
-    /// Applies it to the calling thread. It needs no privilege.
+    /// Applies the scheduling to the calling thread. This needs no privilege.
     ///
-    /// Errors: the kernel's, where a sandbox forbids the syscall; the thread goes on as it was.
+    /// Errors: the kernel's, if a sandbox forbids the syscall. Then the thread keeps its
+    /// scheduling.
     pub fn apply(self) -> io::Result<()> {
         let nice = (getpriority_process(None)? + self.nice).min(NICE_MAX);
         let slice = self.slice.map_or(0, |slice| slice.as_nanos());
@@ -49,7 +51,7 @@ impl ThreadShare {
 
 #[expect(clippy::cast_possible_truncation, reason = "56 bytes")]
 const ATTRIBUTES_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
-/// The least share that there is.
+/// The niceness with the smallest share.
 const NICE_MAX: i32 = 19;
 
 #[cfg(test)]

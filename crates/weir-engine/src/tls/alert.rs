@@ -2,23 +2,24 @@
 
 use super::protocol::Version;
 
-/// Something that a peer must not do; ends the connection.
+/// A violation by a peer. It ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct Violation {
-    /// What to tell the peer (RFC 8446 section 6); `None` if the peer has sent a fatal alert itself.
+    /// The alert for the peer (RFC 8446 section 6); `None` if the peer has sent a fatal alert
+    /// itself.
     pub alert: Option<Alert>,
-    /// What it did.
+    /// The action of the peer.
     pub cause: &'static str,
 }
 
-/// Alert descriptions that are sent here (RFC 8446 section 6).
+/// The alerts that we send (RFC 8446 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Alert {
-    /// Nothing more will be sent.
+    /// The sender will send nothing more.
     CloseNotify = 0,
-    /// A record or message that does not belong here.
+    /// A record or message that is not allowed at this point.
     UnexpectedMessage = 10,
     /// A record that does not open.
     BadRecordMac = 20,
@@ -26,21 +27,21 @@ pub enum Alert {
     RecordOverflow = 22,
     /// A handshake message that cannot be read.
     DecodeError = 50,
-    /// A value that cannot be.
+    /// A value that is not allowed.
     IllegalParameter = 47,
-    /// We cannot go on.
+    /// A fault of our own.
     InternalError = 80,
-    /// TLS 1.2: no second handshake (a warning; the connection goes on).
+    /// TLS 1.2: no second handshake. This is a warning, and the connection continues.
     NoRenegotiation = 100,
 }
 
 impl Alert {
-    /// Whether nothing may follow it.
+    /// Whether nothing may follow the alert.
     pub(super) fn is_last(self) -> bool {
         self != Alert::NoRenegotiation
     }
 
-    /// As it is sent: level and description.
+    /// The bytes of the alert: level and description.
     pub(super) fn encode(self) -> [u8; ALERT_BYTES] {
         let level = match self {
             Alert::CloseNotify | Alert::NoRenegotiation => WARNING,
@@ -65,26 +66,27 @@ impl Violation {
     }
 }
 
-/// What an alert of the peer's means.
+/// The meaning of an alert from the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It will send nothing more.
+    /// The peer will send nothing more.
     End,
-    /// Nothing: what goes on, goes on.
+    /// Nothing. The connection continues.
     Nothing,
 }
 
 /// Reads the content of an alert record.
 pub(super) fn read(version: Version, content: &[u8]) -> Result<Heard, Violation> {
     let &[level, description] = content else {
-        // RFC 8446 section 5.1: neither cut nor several in one record. TLS 1.2 permits it, but no implementation does it.
+        // RFC 8446 section 5.1: alerts are neither cut nor several in one record. TLS 1.2 permits
+        // that, but no implementation does it.
         return Err(Violation::new(Alert::DecodeError, "an alert that is not of two bytes"));
     };
     let fatal = Violation { alert: None, cause: "the peer has sent a fatal alert" };
     match (description, version) {
         (CLOSE_NOTIFY, _) => Ok(Heard::End),
         (USER_CANCELED, Version::Tls13) => Ok(Heard::Nothing),
-        // RFC 8446 section 6: all others are errors, whatever level they claim.
+        // RFC 8446 section 6: all other alerts are errors, whatever their level.
         (_, Version::Tls13) => Err(fatal),
         (_, Version::Tls12) => match level {
             WARNING => Ok(Heard::Nothing),

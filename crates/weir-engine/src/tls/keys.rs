@@ -13,10 +13,10 @@ pub(super) const SECRET_BYTES_MAX: usize = 48;
 
 pub(super) const IV_BYTES: usize = NONCE_BYTES;
 
-/// What records of one direction are sealed with.
+/// Key and IV of the records in one direction.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(super) struct Keys {
-    /// The cipher's length of it, then zeros.
+    /// As many bytes as the cipher needs, then zeros.
     pub(super) key: [u8; KEY_BYTES_MAX],
     pub(super) iv: [u8; IV_BYTES],
 }

@@ -1,5 +1,5 @@
-//! TLS records of an established connection. They are sealed and opened here; the handshake is made
-//! elsewhere.
+//! TLS records of an established connection. This module seals and opens them; rustls makes the
+//! handshake.
 //!
 //! ```text
 //!  handshake (rustls, on the front) ──secrets, sequence numbers──▶ Session ──open──▶ plaintext, in place

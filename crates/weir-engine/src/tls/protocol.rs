@@ -23,25 +23,26 @@ pub enum Cipher {
 /// Keys of one direction in TLS 1.2.
 #[derive(Clone, Copy)]
 pub struct Keys12<'a> {
-    /// As long as the cipher asks for.
+    /// As many bytes as the cipher needs.
     pub key: &'a [u8],
-    /// 12 bytes. With GCM the first four are the salt, and the last eight XOR the sequence number are the explicit
-    /// nonce (as rustls has it, whose series is continued).
+    /// 12 bytes. With GCM the first four are the salt. The last eight XOR the sequence number are
+    /// the explicit nonce, as in rustls, whose series we continue.
     pub iv: &'a [u8],
 }
 
-/// What [`Session::open`](super::Session::open) found.
+/// The result of [`Session::open`](super::Session::open).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// Bytes at the beginning of the input that are plaintext now.
     pub plaintext: usize,
-    /// Bytes of the input that were whole records; what is behind them is the beginning of one, for the next call.
+    /// Bytes of the input that were whole records. The bytes behind them begin a record, and belong
+    /// to the next call.
     pub used: usize,
-    /// The peer has said `close_notify`: what it sends after that is not looked at.
+    /// Whether the peer has sent `close_notify`. Later bytes are ignored.
     pub is_end: bool,
 }
 
-/// No more records can be sealed under the keys: TLS 1.2 has come to the limit of its cipher.
+/// The keys can seal no more records: TLS 1.2 has reached the limit of its cipher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the keys have sealed as many records as their cipher permits")]
 pub struct Exhausted;

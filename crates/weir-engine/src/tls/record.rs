@@ -1,4 +1,4 @@
-//! The layout of one record: header, limits, nonce, and how its content is sealed and opened.
+//! The layout of one record: header, limits, nonce, and the sealing and opening of its content.
 
 use std::iter;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use super::keys::IV_BYTES;
 use super::protocol::{Cipher, Version};
 use crate::sys::aead::{Aead, NONCE_BYTES, TAG_BYTES};
 
-/// Plaintext that one record holds at most (RFC 8446 section 5.1).
+/// The most plaintext in one record (RFC 8446 section 5.1).
 pub const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
 
-/// Bytes of the longest record that is opened here, its header included: 256 above its plaintext (RFC 8446 section
-/// 5.2), which is also enough for what the ciphers of TLS 1.2 add.
+/// Bytes of the longest record that we open, with its header: 256 more than its plaintext (RFC 8446
+/// section 5.2). That is also enough for the bytes that the ciphers of TLS 1.2 add.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PLAINTEXT_BYTES_MAX + 256;
 
-/// What a record that is sealed holds at most. Under the simulator `seals` may set less.
+/// The most plaintext in a record that we seal. In tests and in the simulator `seals` may set less.
 #[cfg(not(any(test, feature = "sim")))]
 pub(crate) const fn plaintext_bytes_max() -> usize {
     PLAINTEXT_BYTES_MAX
@@ -24,7 +24,7 @@ pub(crate) const fn plaintext_bytes_max() -> usize {
 /// Bytes of a header: type, version, length.
 pub(super) const HEADER_BYTES: usize = 5;
 
-/// What is in a record of an established connection.
+/// The kind of content in a record of an established connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ContentType {
@@ -33,14 +33,14 @@ pub(super) enum ContentType {
     ApplicationData = 23,
 }
 
-/// What a record is to hold: the first `bytes` of `parts`.
+/// The content of a new record: the first `bytes` of `parts`.
 pub(super) struct Content<I> {
     pub(super) kind: ContentType,
     pub(super) parts: I,
     pub(super) bytes: usize,
 }
 
-/// How the records of a connection look.
+/// The record format of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) version: Version,
@@ -66,16 +66,17 @@ impl ContentType {
 }
 
 impl<'a> Content<iter::Once<&'a [u8]>> {
-    /// The whole of one piece.
+    /// Content that is one whole piece.
     pub(super) fn whole(kind: ContentType, content: &'a [u8]) -> Self {
         Content { kind, parts: iter::once(content), bytes: content.len() }
     }
 }
 
 impl Form {
-    /// How many bytes the record has that begins with `head`, its header included; `None`: less than a header.
+    /// The bytes of the record that begins with `head`, with its header; `None` if `head` is
+    /// shorter than a header.
     pub(super) fn record_bytes(self, head: &[u8]) -> Result<Option<usize>, Violation> {
-        // The version is not looked at (RFC 8446 section 5.1), but the tag covers it.
+        // The code ignores the version (RFC 8446 section 5.1), but the tag covers it.
         let Some(&[kind, _, _, high, low]) = head.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -94,7 +95,7 @@ impl Form {
         Ok(Some(HEADER_BYTES + bytes))
     }
 
-    /// Opens a whole record in place. Returns what it is and where in it its content lies.
+    /// Opens a whole record in place. Returns its kind and the range of its content.
     pub(super) fn open(
         self,
         aead: &Aead,
@@ -164,7 +165,7 @@ impl Form {
         aead.seal(nonce, additional.as_slice(), text, tag);
     }
 
-    /// Bytes of the nonce that stand in front of the text.
+    /// Bytes of the nonce in front of the text.
     pub(super) fn explicit_bytes(self) -> usize {
         match self.version {
             Version::Tls12 if self.cipher.is_gcm() => EXPLICIT_BYTES,
@@ -172,7 +173,8 @@ impl Form {
         }
     }
 
-    /// The largest length in a header. TLS 1.2 permits more, which could only be plaintext beyond its limit.
+    /// The largest length in a header. TLS 1.2 permits more, but only for plaintext beyond its
+    /// limit.
     fn body_bytes_max(self) -> usize {
         match self.version {
             Version::Tls13 => RECORD_BYTES_MAX - HEADER_BYTES,
@@ -210,8 +212,8 @@ impl Additional {
     }
 }
 
-/// The IV with the sequence number XORed into its end (RFC 8446 section 5.3, RFC 7905; with GCM of TLS 1.2 the end is
-/// the explicit nonce, whose series rustls has begun like this).
+/// The IV with the sequence number XORed into its end (RFC 8446 section 5.3, RFC 7905). With GCM of
+/// TLS 1.2 the end is the explicit nonce; rustls begins its series in the same way.
 pub(super) fn nonce(iv: &[u8; IV_BYTES], sequence: u64) -> [u8; NONCE_BYTES] {
     let mut nonce = *iv;
     for (byte, sequence) in

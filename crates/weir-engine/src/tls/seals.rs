@@ -1,28 +1,29 @@
-//! Notes which nonce sealed which record, so that tests can prove that none is used twice. Tests
-//! can also make records shorter here, so that a short message takes several.
+//! Notes which nonce sealed which record, so that tests can prove that no nonce is used twice.
+//! Tests can also make records shorter here, so that a short message takes several.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::record::PLAINTEXT_BYTES_MAX;
 
-/// One record that has been sealed.
+/// One sealed record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seal {
     /// Fingerprint of the key.
     pub key: u64,
     /// Sequence number.
     pub sequence: u64,
-    /// The nonce, which is what must not come twice under a key.
+    /// The nonce, which must not come twice under a key.
     pub nonce: [u8; 12],
 }
 
-/// Begins to write down what this thread seals, anew if it did already.
+/// Begins to note what this thread seals, and forgets earlier notes.
 pub fn record() {
     SEALS.set(Some(Vec::new()));
 }
 
-/// What this thread has sealed since [`record`] or the last call; nothing if it does not write it down.
+/// The records that this thread has sealed since [`record`] or the last call; none if it does not
+/// note them.
 pub fn take() -> Vec<Seal> {
     SEALS.with_borrow_mut(|seals| seals.as_mut().map(std::mem::take).unwrap_or_default())
 }
@@ -42,7 +43,7 @@ pub fn set_plaintext_bytes_max(bytes: usize) {
     PLAINTEXT_MAX.set(bytes.clamp(1, PLAINTEXT_BYTES_MAX));
 }
 
-/// What a record of this thread's holds at most.
+/// The most plaintext in a record of this thread.
 pub fn plaintext_bytes_max() -> usize {
     PLAINTEXT_MAX.get()
 }

@@ -16,16 +16,16 @@ use super::peer::{Local, Name, Peer, SOCKLEN_OF_NAME};
 
 /// Room for the datagrams of one `recvmmsg`.
 ///
-/// Shape: [`Inbox::BATCH`] buffers of one length, and for each what the kernel tells of it.
+/// Shape: [`Inbox::BATCH`] buffers of one length, and the kernel's information about each datagram.
 pub struct Inbox {
     bytes_max: usize,
     buffer: Box<[u8]>,
     names: Box<[Name; Inbox::BATCH]>,
     controls: Box<[Control; Inbox::BATCH]>,
-    /// Length, whether it is cut, and where it was sent to.
+    /// Length, whether the datagram was cut, and the address that it was sent to.
     heads: Box<[(usize, bool, Local); Inbox::BATCH]>,
     count: usize,
-    /// The kernel's own count of what it threw away, which wraps.
+    /// The kernel's own count of dropped datagrams. It wraps.
     lost_last: u32,
     lost: u64,
 }
@@ -35,7 +35,7 @@ pub struct Inbox {
 pub struct Received<'a> {
     /// Its content, or the beginning of it.
     pub bytes: &'a [u8],
-    /// Whether it is longer than the room for it: then the rest is gone.
+    /// Whether it is longer than its buffer. Then the rest is lost.
     pub is_cut: bool,
     /// The sender.
     pub peer: Peer,
@@ -48,12 +48,13 @@ pub struct Outbox {
     waiting: Vec<(Peer, Range<usize>)>,
 }
 
-/// What became of the answers.
+/// The result of sending answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Taken by the kernel.
+    /// Answers that the kernel took.
     pub sent: usize,
-    /// Refused by it: an address that cannot be reached, or no room for a long time.
+    /// Answers that the kernel refused: their address cannot be reached, or there was no room for a
+    /// long time.
     pub refused: usize,
 }
 
@@ -63,10 +64,10 @@ pub struct Sent {
 struct Control([u8; CONTROL_BYTES]);
 
 impl Inbox {
-    /// Datagrams of one syscall at the most.
+    /// The most datagrams of one syscall.
     pub const BATCH: usize = 64;
 
-    /// Room for datagrams of at most so many bytes.
+    /// Buffers for datagrams of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Inbox {
         Inbox {
             bytes_max,
@@ -80,7 +81,8 @@ impl Inbox {
         }
     }
 
-    /// Takes what waits, in place of what was taken before; 0: nothing waits.
+    /// Takes the waiting datagrams in place of earlier ones. Returns their number; 0: nothing
+    /// waits.
     ///
     /// Cost: one syscall.
     pub fn receive(&mut self, socket: &DatagramSocket) -> io::Result<usize> {
@@ -105,8 +107,8 @@ impl Inbox {
                 msg_len: 0,
             });
         }
-        // SAFETY: there are `BATCH` headers, all written; each points to a slice, a name and a control buffer of its own,
-        // which live on and are told by their lengths.
+        // SAFETY: there are `BATCH` headers, all written. Each points to a slice, a name and a
+        // control buffer of its own. These live on, and the header has their lengths.
         let received = unsafe {
             libc::recvmmsg(
                 socket.fd.as_raw_fd(),
@@ -135,7 +137,7 @@ impl Inbox {
         Ok(received)
     }
 
-    /// Those that were received last.
+    /// The datagrams that were received last.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
         let parts = self.buffer.chunks_exact(self.bytes_max).zip(self.names.iter());
         parts.zip(self.heads.iter()).take(self.count).map(|((buffer, name), head)| {
@@ -144,8 +146,8 @@ impl Inbox {
         })
     }
 
-    /// Datagrams that the kernel threw away since the start, because the socket's buffer was full: as far as those that
-    /// came behind them tell (`SO_RXQ_OVFL`).
+    /// Datagrams that the kernel has dropped since the start because the socket's buffer was full.
+    /// Later datagrams carry the count (`SO_RXQ_OVFL`).
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -161,7 +163,7 @@ impl Inbox {
                     self.lost += u64::from(lost.wrapping_sub(self.lost_last));
                     self.lost_last = lost;
                 }
-                // Interface, the address of ours that answers, the address in the packet.
+                // Interface, our address that answers, the address in the packet.
                 (libc::IPPROTO_IP, libc::IP_PKTINFO, 12) => {
                     let [.., a, b, c, d, _, _, _, _] = *content else { continue };
                     local = Local::V4(Ipv4Addr::new(a, b, c, d));
@@ -180,25 +182,25 @@ impl Inbox {
 }
 
 impl Outbox {
-    /// Answers of one syscall at the most.
+    /// The most answers of one syscall.
     pub const BATCH: usize = Inbox::BATCH;
 
-    /// Whether it waits to be sent.
+    /// Whether there is no room for another answer.
     pub fn is_full(&self) -> bool {
         self.waiting.len() >= Outbox::BATCH
     }
 
-    /// How many wait.
+    /// The number of waiting answers.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no answer waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Adds what `write` appends, if it says so; what that answers.
+    /// Adds the bytes that `write` appends, if it returns true. Returns what `write` returns.
     pub fn push(&mut self, peer: Peer, write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
         let start = self.bytes.len();
         let is_there = write(&mut self.bytes);
@@ -210,9 +212,9 @@ impl Outbox {
         is_there
     }
 
-    /// Sends all that waits.
+    /// Sends all waiting answers.
     ///
-    /// Cost: one syscall a batch. If the kernel has no room it waits for some, but not for long.
+    /// Cost: one syscall a batch. If the kernel has no room, it waits for room, but not for long.
     pub fn send(&mut self, socket: &DatagramSocket) -> Sent {
         let mut outcome = Sent::default();
         let mut next = 0;
@@ -220,7 +222,7 @@ impl Outbox {
         while next < self.waiting.len() {
             let end = self.waiting.len().min(next + Outbox::BATCH);
             match self.send_batch(socket, next..end) {
-                // The kernel tells of an error only if it is the first one's.
+                // The kernel reports an error only if the first answer caused it.
                 Ok(sent) => {
                     outcome.sent += sent;
                     next += sent.max(1);
@@ -285,7 +287,7 @@ impl Outbox {
 }
 
 impl Local {
-    /// The control message that has an answer come from there, and its length.
+    /// The control message that sets the sender address of an answer, and its length.
     fn control(&self) -> Option<(Control, usize)> {
         let mut content = [0; 20];
         let (level, kind, bytes) = match self {
@@ -296,7 +298,7 @@ impl Local {
             }
             Local::V6(addr, interface) => {
                 content[..16].copy_from_slice(&addr.octets());
-                // Elsewhere the routes decide.
+                // In other cases the routes decide.
                 if addr.is_unicast_link_local() {
                     content[16..].copy_from_slice(&interface.to_ne_bytes());
                 }
@@ -312,7 +314,7 @@ impl Local {
     }
 }
 
-/// The first control message: level, type, content, and what stands behind it.
+/// The first control message (level, type, content), and the bytes behind it.
 fn control_message(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     let (head, _) = bytes.split_first_chunk::<CONTROL_HEAD_BYTES>()?;
     let (length, kind) = head.split_first_chunk::<8>()?;
@@ -324,13 +326,13 @@ fn control_message(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     Some((i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind), content, behind))
 }
 
-/// As the syscalls have it.
+/// The batch size in the type of the syscalls.
 const BATCH: libc::c_uint = 64;
 const _: () = assert!(BATCH as usize == Inbox::BATCH);
-/// Longer, and the answers are late anyway.
+/// If the wait were longer, the answers would be too late anyway.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(20);
-/// Of a `cmsghdr`.
+/// Bytes of a `cmsghdr`.
 const CONTROL_HEAD_BYTES: usize = 16;
 const _: () = assert!(size_of::<libc::cmsghdr>() == CONTROL_HEAD_BYTES);
-/// A count of losses and the longer one of the addresses.
+/// Room for a count of losses and for the longer of the two kinds of addresses.
 const CONTROL_BYTES: usize = 64;

@@ -1,4 +1,4 @@
-//! UDP sockets that take and send many datagrams by one system call (`recvmmsg`, `sendmmsg`).
+//! UDP sockets that receive and send many datagrams by one system call (`recvmmsg`, `sendmmsg`).
 
 #![expect(unsafe_code, reason = "syscalls that no safe wrapper covers")]
 
@@ -22,7 +22,8 @@ pub use peer::Peer;
 
 use crate::net::Waker;
 
-/// Sockets on one address, among which the kernel shares out what comes: all of one sender's port to the same one.
+/// Sockets on one address. The kernel distributes datagrams among them; all datagrams from one
+/// sender's port go to the same socket.
 ///
 /// Limits: no other socket can share the address, not even one of the same user.
 #[derive(Debug)]
@@ -31,36 +32,37 @@ pub struct DatagramSocket {
     waker: Arc<OwnedFd>,
 }
 
-/// How a [`DatagramSocket`] is to be.
+/// The options of a [`DatagramSocket`].
 #[derive(Debug, Clone, Copy)]
 pub struct DatagramOptions {
-    /// `SO_RCVBUF` to ask for.
+    /// The `SO_RCVBUF` to request.
     pub recv_buffer_bytes: usize,
-    /// `SO_SNDBUF` to ask for.
+    /// The `SO_SNDBUF` to request.
     pub send_buffer_bytes: usize,
-    /// Whether a socket of IPv6 takes no IPv4.
+    /// Whether an IPv6 socket refuses IPv4.
     pub only_v6: bool,
 }
 
-/// What the kernel holds of a socket at the moment.
+/// The sizes of a socket's buffers in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramBuffers {
-    /// `SO_RCVBUF` as granted: twice of what was asked for, or of what `net.core.rmem_max` allows.
+    /// The granted `SO_RCVBUF`: twice the requested size, or twice `net.core.rmem_max`.
     pub recv_bytes: usize,
-    /// `SO_SNDBUF` likewise, with `net.core.wmem_max`.
+    /// The granted `SO_SNDBUF`, likewise with `net.core.wmem_max`.
     pub send_bytes: usize,
 }
 
 impl DatagramSocket {
-    /// Binds `count` sockets to the address; with port 0 all have the same free one.
+    /// Binds `count` sockets to the address. With port 0 all have the same free port.
     ///
-    /// Errors: the kernel's; an address that is in use.
+    /// Errors: the kernel's, for example an address in use.
     pub fn bind(
         addr: SocketAddr,
         count: usize,
         options: &DatagramOptions,
     ) -> io::Result<Vec<DatagramSocket>> {
-        // The first one is bound alone, which fails if the address is in use, and then lets the others join.
+        // The first one is bound alone, which fails if the address is in use. Then it lets the
+        // others join.
         let first = DatagramSocket::open(addr, false, options)?;
         let addr = first.local_addr()?;
         if count > 1 {
@@ -89,7 +91,7 @@ impl DatagramSocket {
         sockopt::set_socket_send_buffer_size(&fd, options.send_buffer_bytes)?;
         switch_on(&fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         if addr.ip().is_unspecified() {
-            // Of many addresses the answer is to come from the one that was asked.
+            // If the socket has many addresses, the answer must come from the one that was asked.
             match addr {
                 SocketAddr::V4(_) => switch_on(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO)?,
                 SocketAddr::V6(_) => switch_on(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?,
@@ -100,12 +102,12 @@ impl DatagramSocket {
         Ok(DatagramSocket { fd, waker })
     }
 
-    /// Where it is bound.
+    /// The address that it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::try_from(getsockname(&self.fd)?)?)
     }
 
-    /// What the kernel has granted.
+    /// The buffers that the kernel has granted.
     pub fn buffers(&self) -> io::Result<DatagramBuffers> {
         Ok(DatagramBuffers {
             recv_bytes: sockopt::socket_recv_buffer_size(&self.fd)?,
@@ -113,7 +115,7 @@ impl DatagramSocket {
         })
     }
 
-    /// Bytes of the receive buffer that are taken, with what the kernel adds to each datagram.
+    /// Used bytes of the receive buffer, including the bytes that the kernel adds to each datagram.
     ///
     /// Cost: a syscall.
     pub fn queued_bytes(&self) -> io::Result<usize> {
@@ -132,18 +134,18 @@ impl DatagramSocket {
         if done == 0 { Ok(info[0] as usize) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// What ends a [`DatagramSocket::wait`] from any thread.
+    /// A waker that ends a [`DatagramSocket::wait`] from any thread.
     pub fn waker(&self) -> Waker {
         let waker = Arc::clone(&self.waker);
         Box::new(move || {
-            // A counter that is full has been ringing all along.
+            // A full counter means that the waker has been used already.
             let _ = rustix::io::write(&*waker, &1_u64.to_ne_bytes());
         })
     }
 
-    /// Waits for a datagram, for the waker, or for so long.
+    /// Waits for a datagram, for the waker, or until the timeout.
     ///
-    /// Cost: a syscall, and one more if it was used.
+    /// Cost: a syscall, and one more if the waker was used.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
@@ -161,10 +163,10 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Waits until it takes datagrams to send, or for so long.
+    /// Waits until the kernel has room for datagrams to send, or until the timeout.
     fn wait_for_room(&self, timeout: Duration) {
         let timeout = Timespec::try_from(timeout).ok();
-        // Whether there is room now is shown by the next attempt.
+        // The next attempt to send shows whether there is room now.
         let _ = poll(
             &mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::OUT)],
             timeout.as_ref(),

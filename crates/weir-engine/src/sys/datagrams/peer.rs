@@ -3,31 +3,31 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The sender of a datagram, and the local address that it reached: all that an answer needs.
+/// The sender of a datagram, and the local address that it reached. An answer needs nothing else.
 ///
-/// Shape: the kernel's forms, 52 bytes. Two are equal if their addresses and ports are.
+/// Shape: the kernel's forms, 52 bytes. Two peers are equal if their addresses and ports are.
 #[derive(Clone, Copy)]
 pub struct Peer {
     pub(super) name: Name,
     pub(super) local: Local,
 }
 
-/// A `sockaddr_in` or `sockaddr_in6` as the kernel wrote it; what it did not write is zero.
+/// A `sockaddr_in` or `sockaddr_in6` as the kernel wrote it, then zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C, align(4))]
 pub(super) struct Name(pub(super) [u8; NAME_BYTES]);
 
-/// The address that a datagram was sent to, where the socket has many.
+/// The address that a datagram was sent to, if the socket has many.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Local {
     /// The socket's own.
     Own,
     V4(Ipv4Addr),
-    /// With the index of the interface, which addresses of a link need.
+    /// With the index of the interface, which link-local addresses need.
     V6(Ipv6Addr, u32),
 }
 
-/// Of a `sockaddr_in6`, the longer one.
+/// Bytes of a `sockaddr_in6`, the longer of the two.
 const NAME_BYTES: usize = 28;
 const _: () = assert!(size_of::<libc::sockaddr_in6>() == NAME_BYTES);
 pub(super) const SOCKLEN_OF_NAME: libc::socklen_t = 28;
@@ -40,7 +40,7 @@ impl Peer {
         SocketAddr::new(self.ip(), u16::from_be_bytes([self.name.0[2], self.name.0[3]]))
     }
 
-    /// The address of ours that it sent to; `None` where the socket has only one.
+    /// Our address that the datagram was sent to; `None` if the socket has only one.
     pub fn local_ip(&self) -> Option<IpAddr> {
         match self.local {
             Local::Own => None,
@@ -64,7 +64,7 @@ impl Peer {
 impl Name {
     pub(super) const NONE: Name = Name([0; NAME_BYTES]);
 
-    /// Bytes that its family takes.
+    /// The bytes that its address family needs.
     pub(super) fn socklen(&self) -> libc::socklen_t {
         let family = i32::from(u16::from_ne_bytes([self.0[0], self.0[1]]));
         if family == libc::AF_INET { SOCKLEN_V4 } else { SOCKLEN_OF_NAME }

@@ -1,4 +1,4 @@
-//! What only tests need: keys that expire soon, and records that no honest peer seals.
+//! Functions for tests: keys that expire soon, and records that no honest peer seals.
 
 use super::super::protocol::Version;
 use super::super::record::{ContentType, RECORD_BYTES_MAX, nonce};
@@ -7,12 +7,14 @@ use crate::sys::aead::TAG_BYTES;
 
 /// For tests.
 impl Session {
-    /// Lets fewer records be sealed under one key, `1 << log2` of them (32 at least): tests have no time for millions.
+    /// Permits fewer records under one key: `1 << log2`, at least 32. Tests have no time for
+    /// millions.
     pub fn set_records_log2(&mut self, log2: u8) {
         self.state.records_log2 = log2.clamp(5, self.state.records_log2);
     }
 
-    /// Seals a record of any type with any content, in TLS 1.3 with padding; whatever it breaks, the tag is right.
+    /// Seals a record of any type with any content, in TLS 1.3 with padding. Whatever rule it
+    /// breaks, its tag is right.
     ///
     /// Limits: a body of more than 65,535 bytes is cut.
     pub fn forge(&mut self, kind: u8, content: &[u8], padding: usize, out: &mut Vec<u8>) {
@@ -45,17 +47,17 @@ impl Session {
         }
     }
 
-    /// Changes the key of what is sealed, as a `KeyUpdate` before does.
+    /// Changes the sealing key, as after a `KeyUpdate`.
     pub fn forge_new_keys(&mut self) {
         self.state.next_send_keys();
     }
 
-    /// The next record gets the number of the last one.
+    /// Gives the next record the number of the last one.
     pub(crate) fn forge_number_again(&mut self) {
         self.state.send_sequence -= 1;
     }
 
-    /// Whether there is any byte of a secret, a key or an IV in it.
+    /// Whether any byte of a secret, a key or an IV is not zero.
     pub fn holds_secrets(&self) -> bool {
         let state = &self.state;
         let all = [&state.send_secret[..], &state.receive_secret, &state.send_key, &state.send_iv];

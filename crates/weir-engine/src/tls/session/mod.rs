@@ -25,11 +25,12 @@ use crate::sys::aead::Aead;
 ///  receive: open … open ──close_notify, a violation─────▶ closed: nothing more is opened
 /// ```
 ///
-/// Shape: fixed, at most [`Session::BYTES_MAX`]; wiped when dropped, and `take` wipes what is left behind.
-/// Limits: what brings no application data (key updates, empty records, warnings, wishes to renegotiate) may come
-/// [`Session::IDLE_MAX`] times in a row.
-/// Cost: a record costs its cipher's time and the key schedule's, some 100 ns; opening in TLS 1.3 also the derivation
-/// of the key, about 1 µs a call. No allocation but what `out` lacks.
+/// Shape: fixed, at most [`Session::BYTES_MAX`]. It is wiped when dropped, and `take` wipes the old
+/// place.
+/// Limits: records without application data (key updates, empty records, warnings, requests to
+/// renegotiate) may come [`Session::IDLE_MAX`] times in a row.
+/// Cost: a record costs the time of its cipher and of the key schedule, some 100 ns. Opening in TLS
+/// 1.3 also derives the key, about 1 µs a call. No allocation except to grow `out`.
 pub struct Session {
     state: State,
 }
@@ -37,9 +38,10 @@ pub struct Session {
 /// All bytes of a session. A copy is a leak unless it is wiped: see [`Session::take`].
 #[derive(Clone, Copy)]
 struct State {
-    /// Of the next record to seal under these keys. Below `1 << records_log2`, so it never wraps.
+    /// Number of the next record to seal under these keys. Below `1 << records_log2`, so it never
+    /// wraps.
     send_sequence: u64,
-    /// Of the next record to open.
+    /// Number of the next record to open.
     receive_sequence: u64,
     /// TLS 1.3: the secret from which `send_key` and `send_iv` are derived; not used in TLS 1.2.
     send_secret: [u8; SECRET_BYTES_MAX],
@@ -49,19 +51,19 @@ struct State {
     send_iv: [u8; IV_BYTES],
     /// Bytes still to come of a ClientHello that is skipped (TLS 1.2).
     handshake_left: u16,
-    /// Bytes seen of the handshake message that has begun (TLS 1.2: of its header).
+    /// Bytes seen of the begun handshake message (TLS 1.2: of its header).
     handshake_seen: u8,
-    /// What has come without bringing application data, since the last that did.
+    /// Records in a row without application data.
     idle: u8,
     /// Key changes that have not been read yet.
     key_changes: u8,
-    /// So many records may be sealed under one key.
+    /// The most records under one key, as a power of two.
     records_log2: u8,
     version: Version,
     cipher: Cipher,
     is_send_closed: bool,
     is_receive_closed: bool,
-    /// The peer has asked for new keys of ours.
+    /// The peer has asked us to change our keys.
     is_update_due: bool,
     /// The peer has asked for a second handshake.
     is_refusal_due: bool,
@@ -70,16 +72,18 @@ struct State {
 const _: () = assert!(size_of::<Session>() <= Session::BYTES_MAX);
 
 impl Session {
-    /// No session is larger.
+    /// The largest size of a session.
     pub const BYTES_MAX: usize = 168;
 
-    /// What may come in a row without bringing application data. Peers have no reason for more than a few; each costs
-    /// us a key schedule at least.
+    /// The most records in a row without application data. Peers have no reason for more than a
+    /// few, and each costs us at least a key schedule.
     pub const IDLE_MAX: u8 = 32;
 
-    /// A TLS 1.3 session from its application traffic secrets and the records already sent and received under them.
+    /// A TLS 1.3 session, from its application traffic secrets and the numbers of records already
+    /// sent and received under them.
     ///
-    /// `None`: a secret that is not as long as the cipher's hash, or more records than the cipher permits.
+    /// `None`: a secret has another length than the cipher's hash, or the cipher permits fewer
+    /// records.
     pub fn tls13(cipher: Cipher, send: (&[u8], u64), receive: (&[u8], u64)) -> Option<Session> {
         let bytes = cipher.secret_bytes();
         if send.0.len() != bytes || receive.0.len() != bytes {
@@ -92,9 +96,10 @@ impl Session {
         Some(session)
     }
 
-    /// A TLS 1.2 session from its keys and the sequence numbers to go on with.
+    /// A TLS 1.2 session, from its keys and the next sequence numbers.
     ///
-    /// `None`: a key or an IV that is not as long as the cipher asks for, or more records than it permits.
+    /// `None`: a key or an IV has another length than the cipher needs, or the cipher permits fewer
+    /// records.
     pub fn tls12(
         cipher: Cipher,
         send: (Keys12<'_>, u64),
@@ -135,11 +140,11 @@ impl Session {
             is_update_due: false,
             is_refusal_due: false,
         };
-        // Built before it is looked at, so that there is one place that knows the limit.
+        // Built before the check, so that only one place knows the limit.
         (sent < state.last_record()).then_some(Session { state })
     }
 
-    /// Moves the session out and wipes what is left behind: a session that neither seals nor opens.
+    /// Moves the session out and wipes the old place, which then neither seals nor opens.
     pub fn take(&mut self) -> Session {
         let state = self.state;
         self.wipe();
@@ -156,12 +161,13 @@ impl Session {
         self.state.cipher
     }
 
-    /// How often keys have changed since this was last asked, both directions together (up to 255).
+    /// How often keys have changed since the last call, both directions together (up to 255).
     pub fn take_key_changes(&mut self) -> u32 {
         u32::from(std::mem::take(&mut self.state.key_changes))
     }
 
-    /// Whether few records are left under keys that cannot be changed (TLS 1.2): time to say goodbye.
+    /// Whether few records are left under keys that cannot change (TLS 1.2). Then it is time for
+    /// `Goodbye`.
     pub fn is_nearly_exhausted(&self) -> bool {
         let state = &self.state;
         state.version == Version::Tls12 && state.send_sequence >= state.late_record()
@@ -179,14 +185,16 @@ impl Session {
 
 /// Sealing.
 impl Session {
-    /// Bytes that one call of [`Session::seal`] appends at most.
+    /// The most bytes that one call of [`Session::seal`] appends.
     pub const SEALED_BYTES_MAX: usize = super::RECORD_BYTES_MAX + DUE_BYTES_MAX;
 
-    /// Seals the beginning of `plaintext`, at most one record's worth (16,384 bytes), and appends the record to `out`;
-    /// in front of it what has to leave first: an answer to the peer's `KeyUpdate`, or our own before the limit of the
-    /// cipher. Returns how many bytes of `plaintext` the record holds; without any there is no record.
+    /// Seals the beginning of `plaintext`, at most one record's worth (16,384 bytes), and appends
+    /// the record to `out`. If necessary it first appends an answer to the peer's `KeyUpdate`, or
+    /// our own `KeyUpdate` before the cipher's limit. Returns how many bytes of `plaintext` the
+    /// record holds. Empty plaintext makes no record.
     ///
-    /// Errors: also once an alert has been sealed behind which nothing may follow. Nothing has been appended then.
+    /// Errors: the keys are spent, or an alert has been sealed after which nothing may follow. Then
+    /// nothing is appended.
     pub fn seal(
         &mut self,
         plaintext: &[IoSlice<'_>],
@@ -211,7 +219,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// Seals an alert. After `CloseNotify` or a fatal one nothing more is sealed.
+    /// Seals an alert. After `CloseNotify` or a fatal alert nothing more can be sealed.
     pub fn seal_alert(&mut self, alert: Alert, out: &mut Vec<u8>) -> Result<(), Exhausted> {
         if alert.is_last() {
             self.seal_last(alert.encode(), out);
@@ -223,8 +231,8 @@ impl Session {
         self.state.seal(Content::whole(ContentType::Alert, &alert.encode()), out)
     }
 
-    /// Seals a fatal alert by its code, also one that an established connection never ends with. Nothing more is
-    /// sealed.
+    /// Seals a fatal alert by its code, even one that an established connection never sends.
+    /// Nothing more can be sealed afterwards.
     pub fn seal_fatal(&mut self, code: u8, out: &mut Vec<u8>) {
         self.seal_last([alert::FATAL, code], out);
     }
@@ -234,18 +242,18 @@ impl Session {
             return;
         }
         self.state.is_send_closed = true;
-        // The last record is kept for this one: nothing else is sealed with it.
+        // The last number of the keys is kept for this alert.
         self.state.seal_any(Content::whole(ContentType::Alert, &content), out);
     }
 
-    /// Whether something has to leave though there is no plaintext: the answer to a `KeyUpdate` or, in TLS 1.2, to a
-    /// wish to renegotiate. [`Session::seal_due`] seals it.
+    /// Whether a record must leave although there is no plaintext: the answer to a `KeyUpdate` or,
+    /// in TLS 1.2, to a request to renegotiate. [`Session::seal_due`] seals it.
     pub fn is_due(&self) -> bool {
         let state = &self.state;
         !state.is_send_closed && (state.is_update_due || state.is_refusal_due)
     }
 
-    /// Seals what is due.
+    /// Seals the pending answers.
     pub fn seal_due(&mut self, out: &mut Vec<u8>) -> Result<(), Exhausted> {
         let state = &mut self.state;
         if state.is_send_closed {
@@ -267,10 +275,10 @@ impl Session {
 
 /// Opening.
 impl Session {
-    /// Opens the whole records at the beginning of `input`, in place: their plaintext is moved together to its
-    /// beginning. Work is bounded by the bytes of `input`.
+    /// Opens the whole records at the beginning of `input` in place, and moves their plaintext
+    /// together at its beginning. The work is bounded by the bytes of `input`.
     ///
-    /// Errors: the connection is over; what was opened before in the same call is not handed out.
+    /// Errors: the connection is over. Records that the same call opened before are not returned.
     pub fn open(&mut self, input: &mut [u8]) -> Result<Opened, Violation> {
         let opened = self.open_all(input);
         self.state.is_receive_closed |= opened.is_err();
@@ -282,9 +290,9 @@ impl Session {
         self.state.receive_sequence
     }
 
-    /// How many bytes the record that `head` begins with has, once its five bytes of header are there.
+    /// The size of the record that `head` begins, once its five bytes of header are there.
     ///
-    /// Errors: a header that no record of an established connection has.
+    /// Errors: no record of an established connection has such a header.
     pub fn record_bytes(&self, head: &[u8]) -> Result<Option<usize>, Violation> {
         self.state.form().record_bytes(head)
     }
@@ -292,7 +300,7 @@ impl Session {
     fn open_all(&mut self, input: &mut [u8]) -> Result<Opened, Violation> {
         let mut done = Opened { plaintext: 0, used: 0, is_end: false };
         while !self.state.is_receive_closed && self.is_whole(&input[done.used..])? {
-            // One pass for each key: it lies on the stack as long as the pass lasts.
+            // One pass for each key. The key lies on the stack only during the pass.
             let keys = self.state.receive_keys();
             let key = &keys.key[..self.state.cipher.key_bytes()];
             let algorithm = self.state.cipher.algorithm();
@@ -346,18 +354,18 @@ impl State {
         Form { version: self.version, cipher: self.cipher }
     }
 
-    /// Of the last record that may be sealed under one key: kept for an alert.
+    /// The number of the last record under one key. It is kept for an alert.
     fn last_record(&self) -> u64 {
         (1 << self.records_log2) - 1
     }
 
-    /// From this record on it is time for new keys: a sixteenth before the limit.
+    /// From this record on the keys should change: a sixteenth before the limit.
     fn late_record(&self) -> u64 {
         let limit = 1u64 << self.records_log2;
         limit - limit / 16
     }
 
-    /// Seals a record unless it is the last of these keys.
+    /// Seals a record, unless only the last number of these keys is left.
     fn seal<'a>(
         &mut self,
         content: Content<impl Iterator<Item = &'a [u8]>>,
@@ -419,7 +427,8 @@ impl State {
         }
     }
 
-    /// Handles a record without application data. Whether the key has changed or the peer has ended.
+    /// Handles a record without application data. Returns whether the key has changed or the peer
+    /// has ended.
     fn is_turning_point(&mut self, kind: ContentType, content: &[u8]) -> Result<bool, Violation> {
         self.between_messages(kind)?;
         match (kind, self.version) {
@@ -437,7 +446,8 @@ impl State {
         Ok(false)
     }
 
-    /// TLS 1.3: nothing comes between the records of one handshake message (RFC 8446 section 5.1).
+    /// TLS 1.3: no other record may come between the records of one handshake message (RFC 8446
+    /// section 5.1).
     fn between_messages(&self, kind: ContentType) -> Result<(), Violation> {
         if self.version == Version::Tls13
             && self.handshake_seen > 0
@@ -448,8 +458,8 @@ impl State {
         Ok(())
     }
 
-    /// Reads (more of) a KeyUpdate, the only message that there may be (RFC 8446 section 4.6.3). Whether the key has
-    /// changed.
+    /// Reads (more of) a KeyUpdate, the only handshake message that is allowed (RFC 8446 section
+    /// 4.6.3). Returns whether the key has changed.
     fn key_update(&mut self, content: &[u8]) -> Result<bool, Violation> {
         for (at, byte) in content.iter().enumerate() {
             let seen = usize::from(self.handshake_seen);
@@ -484,7 +494,8 @@ impl State {
         Ok(false)
     }
 
-    /// Reads (more of) a ClientHello, the only message that there may be in TLS 1.2, and skips it.
+    /// Reads (more of) a ClientHello, the only handshake message that TLS 1.2 allows here, and
+    /// skips it.
     fn renegotiation(&mut self, mut content: &[u8]) -> Result<(), Violation> {
         while let Some((&byte, rest)) = content.split_first() {
             match self.handshake_seen {
@@ -529,7 +540,7 @@ impl Drop for Session {
     }
 }
 
-/// Without secrets.
+/// Does not print secrets.
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = &self.state;
@@ -545,7 +556,8 @@ impl fmt::Debug for Session {
 /// Records under one key of AES-GCM: 2^24.5 of full size is where an attacker's advantage reaches 2^-57 (RFC 8446
 /// section 5.5).
 const GCM_RECORDS_LOG2: u8 = 24;
-/// With ChaCha20-Poly1305 the sequence numbers would end first (the same section); this is before they do.
+/// With ChaCha20-Poly1305 the sequence numbers would run out first (same section). This limit is
+/// below that.
 const SEQUENCE_LOG2: u8 = 63;
 
 /// Header of every handshake message: type, three bytes of length.
@@ -554,8 +566,8 @@ const CLIENT_HELLO: u8 = 1;
 const KEY_UPDATE_HEADER: [u8; 4] = [24, 0, 0, 1];
 const UPDATE_NOT_REQUESTED: u8 = 0;
 const UPDATE_REQUESTED: u8 = 1;
-/// Ours: an answer, or one that wants none.
+/// Our answer, or an update that asks for none.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, UPDATE_NOT_REQUESTED];
 
-/// A record with a `KeyUpdate`, the longest that is sealed in front of data.
+/// The longest bytes sealed in front of data: a record with a `KeyUpdate`.
 const DUE_BYTES_MAX: usize = 64;
