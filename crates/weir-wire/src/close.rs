@@ -1,4 +1,4 @@
-//! Why a connection ended: a closed set, shared by everyone who says it or hears it.
+//! Why a connection ended. All parts of Weir and its clients share this closed set.
 
 use std::fmt;
 
@@ -19,19 +19,19 @@ crate::named_enum! {
         KernelTimeout = ("kernel_timeout", 4002),
         /// Another error of the socket, such as an unreachable host.
         SocketError = ("socket_error", 4003),
-        /// Nothing whole was heard for two heartbeats.
+        /// Nothing whole came for two heartbeats.
         HeartbeatMissed = ("heartbeat_missed", 4004),
         /// No whole `Hello` within `hello_timeout`.
         HelloTimeout = ("hello_timeout", 4104),
-        /// A frame that had begun was not complete within `frame_timeout`.
+        /// A begun frame was not complete within `frame_timeout`.
         FrameTimeout = ("frame_timeout", 4302),
         /// A frame announced more bytes than `frame_bytes_max`.
         FrameTooLarge = ("frame_too_large", 4301),
         /// Bytes that are no frame or no message, or a first message that is not `Hello`.
         Malformed = ("malformed", 4300),
-        /// The device did not take what was sent to it for `stall_timeout`.
+        /// For `stall_timeout` the device did not take the bytes sent to it.
         Stalled = ("stalled", 4005),
-        /// The byte budget was used up and this connection was the one to give way.
+        /// The byte budget was used up, and this connection had to end.
         BudgetExhausted = ("budget_exhausted", 4102),
         /// A newer connection of the same device took its place.
         Replaced = ("replaced", 4303),
@@ -41,28 +41,30 @@ crate::named_enum! {
         Revoked = ("revoked", 4201),
         /// The credentials have ended, and no new ones came.
         Expired = ("expired", 4202),
-        /// What keeps the tokens could not be asked.
+        /// The store of tokens could not be asked.
         StoreUnavailable = ("store_unavailable", 4106),
         /// An operator closed it.
         ClosedByOperator = ("closed_by_operator", 4006),
         /// A limit on connections was reached.
         TooManyConnections = ("too_many_connections", 4101),
-        /// It published faster than `limits.publishes_per_second`, after having been told so.
+        /// It published faster than `limits.publishes_per_second`, although an error had told it
+        /// so.
         RateLimited = ("rate_limited", 4105),
         /// The TLS handshake failed, or was refused.
         TlsHandshake = ("tls_handshake", 4304),
-        /// A record that TLS does not permit, or an alert that ended it.
+        /// The peer sent a record that TLS does not permit, or an alert that ended the connection.
         TlsRecord = ("tls_record", 4305),
-        /// As many records as the cipher permits were sent under keys that TLS 1.2 cannot change.
+        /// The keys of TLS 1.2, which cannot change, have sealed as many records as the cipher
+        /// permits.
         TlsKeysSpent = ("tls_keys_spent", 4007),
         /// The server shuts down.
         Draining = ("draining", 4100),
-        /// A fault of the server's own.
+        /// A fault of the server.
         Internal = ("internal", 4103),
     }
 }
 
-/// What a device should do after a close: the meaning of the code's range.
+/// The advice to a device after a close: the meaning of the code's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Reconnect now (codes 4000 to 4099).
@@ -71,7 +73,7 @@ pub enum Advice {
     ReconnectLater,
     /// Reconnect with other credentials (codes 4200 to 4299).
     FixCredentials,
-    /// Do not come back: the same would happen again (codes 4300 to 4399).
+    /// Do not come back, because the same would happen again (codes 4300 to 4399).
     DoNotReturn,
 }
 
@@ -84,12 +86,13 @@ impl CloseReason {
         self as usize
     }
 
-    /// The reason whose code this is, if any.
+    /// The reason with this code, if any.
     pub fn from_code(code: u32) -> Option<CloseReason> {
         Self::ALL.into_iter().find(|reason| u32::from(reason.code()) == code)
     }
 
-    /// Whether the device may still hear why. After its own end, a reset or a failure there is nobody to tell.
+    /// Whether the device can still be told the reason. After its own end, a reset or a failure it
+    /// cannot.
     pub const fn can_be_told(self) -> bool {
         !matches!(
             self,
@@ -100,7 +103,7 @@ impl CloseReason {
         )
     }
 
-    /// What the device should do next.
+    /// The advice to the device.
     pub fn advice(self) -> Advice {
         Advice::from_code(u32::from(self.code())).unwrap_or(Advice::ReconnectLater)
     }

@@ -1,39 +1,41 @@
-//! What can go wrong without ending a connection: a closed set of words for `Error.code`.
+//! Errors that do not end the connection: a closed set of words for `Error.code`.
 
 use std::fmt;
 
 crate::named_enum! {
-    /// The word in `Error.code`: something that the device asked for could not be done, and the connection stays.
+    /// The word in `Error.code`: the server could not do something that the device asked for, and
+    /// the connection stays.
     ///
-    /// Bytes that are no frame or no message are not among them: they end the connection, see
-    /// [`CloseReason`](crate::CloseReason). docs/protocol.md explains each to whoever writes a client.
+    /// Bytes that are no frame or no message have no code here, because they end the connection:
+    /// see [`CloseReason`](crate::CloseReason). docs/protocol.md explains each code to authors of
+    /// clients.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum ErrorCode {
-        /// A message without a kind, or of one that the server does not know.
+        /// A message without a kind, or of a kind that the server does not know.
         UnknownKind = "unknown_kind",
         /// A kind that `weir.v1` has and this server does not handle yet.
         NotSupported = "not_supported",
         /// A second `Hello`.
         AlreadyGreeted = "already_greeted",
-        /// A topic name that is empty, too long or holds a character that names must not hold.
+        /// A topic name that is empty, too long, or has a forbidden character.
         TopicName = "topic_name",
-        /// The connection, or the server, is in as many topics as it may.
+        /// The connection, or the server, is in as many topics as the limit permits.
         TooManyTopics = "too_many_topics",
         /// A message that would not fit a frame on its way to the subscribers.
         TooLarge = "too_large",
-        /// The server has no room at the moment: the same may work later.
+        /// The server has no room at the moment. A later attempt may succeed.
         Busy = "busy",
         /// The device's credentials do not permit it.
         NotPermitted = "not_permitted",
-        /// Messages come faster than the connection, or the topic, may take them.
+        /// Messages come faster than the limit of the connection, or of the topic, permits.
         RateLimited = "rate_limited",
-        /// A field that is too long, or holds characters that it must not hold.
+        /// A field that is too long, or has a forbidden character.
         InvalidField = "invalid_field",
     }
 }
 
 impl ErrorCode {
-    /// The code whose word this is, if any.
+    /// The code with this word, if any.
     pub fn from_name(name: &str) -> Option<ErrorCode> {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }

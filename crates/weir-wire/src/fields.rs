@@ -1,17 +1,19 @@
-//! The fields of a message of protocol buffers: read by borrowing, written by appending.
+//! The fields of a protobuf message: read by borrowing, written by appending.
 //!
-//! Accepts and refuses exactly what prost does; the tests and the fuzz targets compare the two.
+//! This code accepts and refuses exactly the bytes that prost does. The tests and the fuzz targets
+//! compare the two.
 
 use crate::WireError;
 
-/// How deep unknown groups may nest, counted as prost counts: the message itself is the first level.
+/// How deep unknown groups may nest, counted as prost counts: the message itself is the first
+/// level.
 ///
-/// Reason: skipping a group recurses, and the depth is the sender's to choose.
+/// Reason: skipping a group recurses, and the sender chooses the depth.
 pub(crate) const DEPTH_MAX: u32 = 100;
 
 /// Reads the fields of one message, in the order of the wire.
 ///
-/// Cost: one pass, no copy, no allocation; recursion at most [`DEPTH_MAX`] deep.
+/// Cost: one pass, no copy, no allocation. Recursion is at most [`DEPTH_MAX`] deep.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
@@ -32,9 +34,9 @@ enum Value<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
-    /// Known to no message of ours, so nothing of it is kept.
+    /// No message of ours has such a field, so its value is not kept.
     Fixed32,
-    /// Skipped with all that it holds.
+    /// Skipped with all its content.
     Group,
 }
 
@@ -44,7 +46,7 @@ impl<'a> Fields<'a> {
         Fields { rest: body, depth: DEPTH_MAX }
     }
 
-    /// The fields of a message that lies `depth` levels within the outermost one.
+    /// The fields of a message that lies `depth` levels inside the outermost one.
     pub(crate) fn embedded(body: &'a [u8], depth: u32) -> Self {
         Fields { rest: body, depth: DEPTH_MAX - depth }
     }
@@ -113,7 +115,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Any encoding of at most ten bytes and 64 bits is taken, minimal or not, as every protobuf parser does.
+    /// Takes any encoding of at most ten bytes and 64 bits, minimal or not, as every protobuf
+    /// parser does.
     #[inline]
     fn varint(&mut self) -> Result<u64, WireError> {
         let mut value = 0;
@@ -147,7 +150,7 @@ impl<'a> Field<'a> {
         if let Value::Varint(value) = self.value { Ok(value) } else { Err(WRONG_TYPE) }
     }
 
-    /// The low 32 bits, as protobuf asks for.
+    /// The low 32 bits, as protobuf requires.
     pub(crate) fn uint32(&self) -> Result<u32, WireError> {
         Ok((self.uint64()? & 0xffff_ffff) as u32)
     }
@@ -179,7 +182,7 @@ pub(crate) fn delimited_bytes(bytes: usize) -> usize {
     KEY_BYTES + varint_bytes(bytes as u64) + bytes
 }
 
-/// Appends what stands before the content of a length-delimited field.
+/// Appends the head of a length-delimited field: its key and its length.
 pub(crate) fn put_delimited_head(number: u8, bytes: usize, out: &mut Vec<u8>) {
     out.push(key(number, BYTES));
     put_varint(bytes as u64, out);
@@ -191,12 +194,12 @@ pub(crate) fn put_delimited(number: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// As [`delimited_bytes`], but nothing for an empty field.
+/// Like [`delimited_bytes`], but nothing for an empty field.
 pub(crate) fn optional_delimited_bytes(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { delimited_bytes(bytes) }
 }
 
-/// As [`put_delimited`], but nothing for an empty field.
+/// Like [`put_delimited`], but nothing for an empty field.
 pub(crate) fn put_optional_delimited(number: u8, bytes: &[u8], out: &mut Vec<u8>) {
     if !bytes.is_empty() {
         put_delimited(number, bytes, out);

@@ -1,33 +1,37 @@
-//! Frames of a byte stream: each message behind its length as a base-128 varint.
+//! Frames of a byte stream: each message after its length as a base-128 varint.
 //!
-//! The framing of Netty's `ProtobufVarint32FrameDecoder` and of `writeDelimitedTo` in protobuf's own libraries.
+//! Netty's `ProtobufVarint32FrameDecoder`, and `writeDelimitedTo` in protobuf's own libraries, use
+//! the same framing.
 
 use crate::{ProstMessage, WireError, fields};
 
 /// Longest length prefix, in bytes: 32 bits in groups of seven.
 pub const LENGTH_BYTES_MAX: usize = 5;
 
-/// Splits the first frame off `input`: its body and the bytes it took, prefix included.
+/// Splits the first frame off `input`: returns its body and the bytes that it took, prefix
+/// included.
 ///
-/// `None` means that more bytes are needed: call again with the same bytes and more behind them. An empty body is a
-/// frame. One length has one form: a prefix that ends in a needless zero byte (`80 00` for 0) is refused, though
-/// protobuf's parsers would take it; no encoder in use writes one, so it means a broken or hostile peer.
+/// `None` means that more bytes are needed: call again with the same bytes and more behind them. An
+/// empty body is a frame. A length has only one valid form: a prefix that ends in a needless zero
+/// byte (`80 00` for 0) is refused. Protobuf's parsers would take it, but no encoder in use writes
+/// one, so the peer is broken or hostile.
 /// Limits: a length is refused as soon as its last byte is there, before any of the body.
-/// Errors: an overlong length, one beyond 32 bits, or one above `frame_bytes_max`; each is final for the stream.
-/// Cost: at most five bytes are looked at; no copy, no allocation.
+/// Errors: an overlong length, one beyond 32 bits, or one above `frame_bytes_max`. Each is final
+/// for the stream.
+/// Cost: reads at most five bytes; no copy, no allocation.
 pub fn decode(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usize)>, WireError> {
     let Some((start, end)) = bounds(input, frame_bytes_max)? else { return Ok(None) };
     Ok(input.get(start..end).map(|body| (body, end)))
 }
 
-/// Bytes of the frame that begins `input`, prefix included; `None` while its length is not known.
+/// Bytes of the frame that begins `input`, prefix included; `None` while its length is unknown.
 ///
 /// Errors and cost: as for [`decode`].
 pub fn whole_bytes(input: &[u8], frame_bytes_max: usize) -> Result<Option<usize>, WireError> {
     Ok(bounds(input, frame_bytes_max)?.map(|(_, end)| end))
 }
 
-/// Where the body of the first frame begins and ends.
+/// The range of the first frame's body.
 fn bounds(input: &[u8], frame_bytes_max: usize) -> Result<Option<(usize, usize)>, WireError> {
     let mut length: u64 = 0;
     for (index, byte) in input.iter().take(LENGTH_BYTES_MAX).enumerate() {
@@ -74,7 +78,7 @@ mod tests {
 
     const LIMIT: usize = 300;
 
-    /// What `input` says, and that every shorter cut of it asks for more or says the same.
+    /// Checks the result for `input`. Every shorter cut must ask for more or return the same.
     #[track_caller]
     fn check(input: &[u8], expected: Result<Option<(&[u8], usize)>, WireError>) {
         assert_eq!(decode(input, LIMIT), expected);
@@ -84,7 +88,7 @@ mod tests {
         }
     }
 
-    /// An error that is there with the last byte of `input` and not before.
+    /// Checks an error that appears with the last byte of `input`, and not before.
     #[track_caller]
     fn check_earliest_error(input: &[u8], expected: WireError) {
         check(input, Err(expected));

@@ -40,11 +40,11 @@ pub mod v1 {
 
 pub use prost::Message as ProstMessage;
 
-/// Longest `data` of a `Ping`, in bytes: enough for a time stamp and an id, too little to make of the server an
-/// amplifier.
+/// Longest `data` of a `Ping`, in bytes. Enough for a time stamp and an id, and too little to use
+/// the server as an amplifier.
 pub const PING_BYTES_MAX: usize = 256;
 
-/// Bytes that are no frame or no message: always the sender's fault.
+/// Bytes that are no frame or no message. This is always the sender's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length that does not end within five bytes or does not fit 32 bits.
@@ -66,7 +66,8 @@ pub enum WireError {
     PingTooLarge(usize),
 }
 
-/// The longest beginning of `text` that has at most `bytes_max` bytes and is text too.
+/// The length of the longest beginning of `text` that has at most `bytes_max` bytes and is text
+/// too.
 pub(crate) fn char_boundary(text: &str, bytes_max: usize) -> usize {
     (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

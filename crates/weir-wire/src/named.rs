@@ -1,9 +1,9 @@
 //! Enums whose variants have names: one definition gives the variants, their names, their codes and
 //! the list of all.
 
-/// Defines an enum whose variants each have a name, and a code where one is given.
+/// Defines an enum whose variants each have a name, and optionally a code.
 ///
-/// The enum gets `ALL`, with every variant in order, and `name`; with codes it gets `code` too.
+/// The enum gets `ALL`, with every variant in order, and `name`. With codes it gets `code` too.
 ///
 /// ```
 /// weir_wire::named_enum! {
@@ -35,7 +35,7 @@ macro_rules! named_enum {
             /// Every variant, in order.
             $visibility const ALL: [$enum; [$($name),+].len()] = [$($enum::$variant),+];
 
-            /// The variant's name: in metrics, in logs and in what people or programs write.
+            /// The variant's name, for metrics, logs, configuration and messages.
             $visibility const fn name(self) -> &'static str {
                 match self {
                     $($enum::$variant => $name),+

@@ -1,6 +1,7 @@
-//! What a datagram is answered with, cut to what the sender's address may be sent.
+//! The answer to a datagram, cut to the bytes that the sender's address may be sent.
 //!
-//! Each answer begins with its mark (`role.rs`), so that even the beginning of one is known as an answer.
+//! Each answer begins with its mark (`role.rs`), so that even its beginning is recognised as an
+//! answer.
 
 use super::{Form, Id};
 use crate::fields::{
@@ -9,49 +10,50 @@ use crate::fields::{
 use crate::json::{put_decimal, put_serialized, put_string};
 use crate::{ProstMessage, v1};
 
-/// An answer.
+/// An answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Answer<'a> {
-    /// To a call.
+    /// The answer to a call.
     Call {
-        /// The token that it came with.
+        /// The token of the call.
         token: &'a str,
-        /// Its count.
+        /// The count of the call.
         count: u64,
     },
-    /// To an activation.
+    /// The answer to an activation.
     Activated {
-        /// The device's token from now on.
+        /// The device's new token.
         token: &'a str,
-        /// When it ends, in milliseconds since 1970.
+        /// The end of the token, in milliseconds since 1970.
         expires_at_ms: u64,
-        /// Where to connect.
+        /// Gateways to connect to.
         gateways: &'a [String],
     },
-    /// To a publish.
+    /// The answer to a publish.
     Published(&'a v1::Published),
-    /// It could not be done.
+    /// The request could not be carried out.
     Refused(Refused<'a>),
 }
 
-/// Why something could not be done.
+/// Why a request could not be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused<'a> {
-    /// The word for programs.
+    /// The code, a word for programs.
     pub code: &'a str,
-    /// The field at fault, or nothing.
+    /// The field at fault, or empty.
     pub field: &'a str,
-    /// The sentence for people.
+    /// A sentence for people.
     pub message: &'a str,
-    /// Not 0: the same may work then.
+    /// Other than 0: a request after this time may succeed.
     pub retry_after_ms: u32,
 }
 
 impl Answer<'_> {
-    /// Appends the answer in as many bytes as are allowed; `false`: it does not fit, and nothing is appended.
+    /// Appends the answer within the allowed bytes. `false`: it does not fit, and nothing is
+    /// appended.
     ///
-    /// What is left out if need be: gateways, then the end of a token; sentences, then fields.
-    /// Cost: that to a call is written once, without an allocation beside that of `out`.
+    /// If necessary it leaves out gateways, then the end of a token; sentences, then fields.
+    /// Cost: the answer to a call is written once, with no allocation except that of `out`.
     #[must_use]
     pub fn encode(&self, form: Form, id: &Id<'_>, bytes_max: usize, out: &mut Vec<u8>) -> bool {
         let start = out.len();
@@ -174,7 +176,7 @@ impl Answer<'_> {
     }
 }
 
-/// What is left out.
+/// The parts that are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Nothing,
@@ -182,5 +184,6 @@ enum Cut {
     All,
 }
 
-/// Field 3 as a varint, which is written even if it is 0: that it is there says what the answer is to.
+/// Field 3 as a varint. It is written even if it is 0, because its presence says that this answers
+/// a call.
 const COUNT_KEY: u8 = 3 << 3;

@@ -1,13 +1,13 @@
-//! The short way for calls, which are nearly all that comes: one pass, nothing allocated.
+//! A fast decoder for calls, which are nearly all datagrams: one pass, no allocation.
 //!
-//! What it does not know it leaves to the libraries, so it never refuses.
+//! It leaves everything that it does not know to the libraries, so it never refuses a datagram.
 
 use std::borrow::Cow;
 
 use super::{Datagram, Form, ID_BYTES_MAX, Id, Request, TOKEN_BYTES_MAX};
 use crate::fields::Fields;
 
-/// The call that this is; `None`: it is something else, or written in a way that is rare.
+/// The call in the datagram; `None`: it is something else, or is written in a rare form.
 pub(super) fn decode(datagram: &[u8]) -> Option<Datagram<'_>> {
     let (token, count, id) = match datagram.first()? {
         b'{' => json(&datagram[1..])?,
@@ -65,7 +65,7 @@ fn protobuf(datagram: &[u8]) -> Option<Call<'_>> {
     Some((token, count?, id))
 }
 
-/// What is left of a text.
+/// The rest of a text.
 struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
@@ -86,7 +86,7 @@ impl<'a> Text<'a> {
         (self.next()? == byte).then_some(())
     }
 
-    /// A string without escapes and without what is not ASCII.
+    /// A string without escapes and with ASCII characters only.
     fn string(&mut self) -> Option<&'a str> {
         self.take(b'"')?;
         let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'"' && *byte != b'\\';
@@ -104,7 +104,7 @@ impl<'a> Text<'a> {
         if digits.is_empty() || (digits[0] == b'0' && digits.len() > 1) {
             return None;
         }
-        // A fraction or an exponent: it is none.
+        // A fraction or an exponent: no whole number.
         if matches!(rest.first()?, b'.' | b'e' | b'E') {
             return None;
         }

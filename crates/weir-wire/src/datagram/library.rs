@@ -1,4 +1,4 @@
-//! Datagrams as the libraries read them: what is rare, and what is wrong.
+//! Reads datagrams with libraries: those in a rare form, and those with errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(super) fn decode(datagram: &[u8]) -> Result<Datagram<'static>, Malformed> {
     }
 }
 
-/// The members of a JSON datagram; `null` is as good as absent.
+/// The members of a JSON datagram. `null` counts as absent.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Members {
@@ -65,7 +65,7 @@ fn read_json(datagram: &[u8]) -> Result<Datagram<'static>, Malformed> {
 fn read_protobuf(datagram: &[u8]) -> Result<Datagram<'static>, Malformed> {
     let message = v1::DatagramRequest::decode(datagram).map_err(|error| {
         let reason = error.to_string();
-        // The library says `DatagramRequest.token: …`; it is ours to say where that is in JSON.
+        // The library names the field `DatagramRequest.token: …`; we name its place in JSON.
         let names = [
             ("DatagramRequest.id:", Field::Id),
             ("DatagramRequest.token:", Field::Token),
@@ -99,7 +99,7 @@ fn read_protobuf(datagram: &[u8]) -> Result<Datagram<'static>, Malformed> {
     request(Form::Protobuf, id, message.token, count, activate, publish)
 }
 
-/// The one thing that is asked for, with all that it needs and nothing that does not belong to it.
+/// The one request in a datagram, with all fields that it needs and no others.
 fn request(
     form: Form,
     id: Id<'static>,
@@ -142,7 +142,7 @@ fn request(
     }
 }
 
-/// A field, where in it, and what is wrong.
+/// The field, the place in it, and the error.
 type Fault = (Field, &'static str, String);
 
 fn check_token(token: &str) -> Result<(), Fault> {
@@ -182,7 +182,7 @@ fn check_text(field: Field, text: &str, bytes_max: usize) -> Result<(), Fault> {
     }
 }
 
-/// The deepest level that opens, strings passed over.
+/// The deepest level in a text, with strings skipped.
 fn depth(text: &str) -> usize {
     let (mut level, mut deepest) = (0_usize, 0);
     let (mut in_string, mut escaped) = (false, false);

@@ -1,6 +1,6 @@
-//! Datagrams: a request in one, its answer in another, as JSON or as one message of protocol buffers.
+//! Datagrams: each has one request or its answer, as JSON or as one protobuf message.
 //!
-//! A call is read and answered without an allocation; everything else is read by the libraries.
+//! Calls are read and answered without an allocation. Libraries read everything else.
 
 mod answer;
 mod call;
@@ -15,21 +15,21 @@ pub use answer::{Answer, Refused};
 use crate::v1;
 use role::Role;
 
-/// A request that one datagram holds.
+/// The request in a datagram.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Datagram<'a> {
-    /// How it is written, and so its answer.
+    /// The form of the request, and so of its answer.
     pub form: Form,
-    /// What tells it from others; repeated in the answer.
+    /// The id that distinguishes the request from others. The answer repeats it.
     pub id: Id<'a>,
-    /// What is asked for.
+    /// The request itself.
     pub request: Request<'a>,
 }
 
-/// What a datagram asks for.
+/// The kinds of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request<'a> {
-    /// A sign of life of an activated device: answered with the same two fields.
+    /// A sign of life of an activated device. The answer has the same two fields.
     Call {
         /// Its token.
         token: Cow<'a, str>,
@@ -38,9 +38,9 @@ pub enum Request<'a> {
     },
     /// A device asks for its token.
     Activate {
-        /// Its serial: 1 to [`SERIAL_BYTES_MAX`] bytes without control characters.
+        /// Its serial number: 1 to [`SERIAL_BYTES_MAX`] bytes without control characters.
         serial: String,
-        /// Its key: 1 to [`KEY_BYTES_MAX`] bytes.
+        /// Its device key: 1 to [`KEY_BYTES_MAX`] bytes.
         key: String,
     },
     /// An activated device publishes.
@@ -52,61 +52,62 @@ pub enum Request<'a> {
     },
 }
 
-/// How a datagram is written.
+/// The encoding of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// One object; it begins with `{`.
+    /// One JSON object. It begins with `{`.
     Json,
     /// One `DatagramRequest` or `DatagramAnswer`.
     Protobuf,
 }
 
-/// What a sender calls its request.
+/// The sender's id of its request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Id<'a> {
-    /// Nothing.
+    /// No id.
     #[default]
     None,
     /// A number.
     Number(u64),
-    /// Text of at most [`ID_BYTES_MAX`] bytes; in JSON only.
+    /// A text of at most [`ID_BYTES_MAX`] bytes; only in JSON.
     Text(Cow<'a, str>),
 }
 
 /// Why a datagram is no request.
 ///
-/// Only what is malformed is answered. So no answer is answered, whichever gateway sent it, and neither is the reply of
-/// some other service: two programs that answer datagrams never keep each other busy.
+/// The gateway answers only malformed requests. It never answers an answer, from whichever gateway,
+/// nor the reply of another service. So two programs that answer datagrams never keep each other
+/// busy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoRequest {
     /// It has a field that only answers have.
     Answer,
     /// It has no field of a request.
     Foreign,
-    /// It has fields of a request, and something is wrong with it.
+    /// It has fields of a request, but is wrong.
     Malformed(Malformed),
 }
 
-/// A request that cannot be understood: always the sender's fault.
+/// A request that cannot be understood. This is always the sender's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed {
-    /// How it seems to be written.
+    /// The probable encoding of the request.
     pub form: Form,
     /// The request's id, if it could be read.
     pub id: Id<'static>,
     /// The field at fault.
     pub field: Field,
-    /// Where in the field, such as `publish.topic`; the field's name, or nothing, if there is no more to say.
+    /// The place in the field, such as `publish.topic`. Otherwise the field's name, or empty.
     pub path: String,
-    /// What is wrong, in at most some 200 bytes.
+    /// The error, in at most some 200 bytes.
     pub reason: String,
 }
 
 crate::named_enum! {
-    /// What can be wrong of a datagram.
+    /// The parts of a datagram that can be wrong.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Field {
-        /// The datagram itself: its length, its form, or what it asks for.
+        /// The datagram itself: its length, its encoding, or its request.
         Datagram = "datagram",
         /// `id`
         Id = "id",
@@ -125,11 +126,11 @@ crate::named_enum! {
 
 /// Reads a datagram.
 ///
-/// Fields that are not known are passed over, but for those that only answers have.
-/// Limits: the caller bounds the datagram's length; what is in it is bounded by the constants beside.
-/// Errors: [`NoRequest`]; where it is malformed, the field is named.
-/// Cost: a call without escapes is read in one pass and without an allocation; anything else takes a second pass, a
-/// library and some allocations.
+/// Unknown fields are ignored, except those that only answers have.
+/// Limits: the caller bounds the datagram's length; the constants of this module bound its content.
+/// Errors: [`NoRequest`]. If the request is malformed, the error names the field.
+/// Cost: a call without escapes is read in one pass and without an allocation. Anything else takes
+/// a second pass, a library and some allocations.
 pub fn decode(datagram: &[u8]) -> Result<Datagram<'_>, NoRequest> {
     if let Some(call) = call::decode(datagram) {
         return Ok(call);
@@ -137,7 +138,7 @@ pub fn decode(datagram: &[u8]) -> Result<Datagram<'_>, NoRequest> {
     decode_by_library(datagram)
 }
 
-/// The same without the short way for calls: what that is compared with.
+/// The same without the fast decoder for calls. Tests compare the two.
 ///
 /// Errors: as for [`decode`].
 pub fn decode_by_library(datagram: &[u8]) -> Result<Datagram<'static>, NoRequest> {
@@ -150,7 +151,7 @@ pub fn decode_by_library(datagram: &[u8]) -> Result<Datagram<'static>, NoRequest
     }
 }
 
-/// What a datagram is that is longer than the `limit`, by its beginning.
+/// Judges a datagram longer than `limit` by its beginning.
 pub fn too_long(beginning: &[u8], limit: usize) -> NoRequest {
     match Role::of(beginning) {
         Role::Answer => NoRequest::Answer,
@@ -166,14 +167,14 @@ pub fn too_long(beginning: &[u8], limit: usize) -> NoRequest {
 }
 
 impl Form {
-    /// That of a datagram that begins so.
+    /// The encoding of a datagram with this beginning.
     pub fn of(datagram: &[u8]) -> Form {
         if datagram.first() == Some(&b'{') { Form::Json } else { Form::Protobuf }
     }
 }
 
 impl Id<'_> {
-    /// The same, whose bytes are its own.
+    /// The same id with owned bytes.
     pub fn into_owned(self) -> Id<'static> {
         match self {
             Id::None => Id::None,
@@ -192,15 +193,15 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Longest token: one that a service has signed and filled with claims.
+/// Longest token. One that a service has signed and filled with claims fits.
 pub const TOKEN_BYTES_MAX: usize = 4096;
-/// Longest serial, as the stores take it.
+/// Longest serial number, as in the stores.
 pub const SERIAL_BYTES_MAX: usize = 128;
-/// Longest key: longer ones are no keys.
+/// Longest device key.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Longest id in JSON: a UUID and then some.
+/// Longest id in JSON. A UUID fits easily.
 pub const ID_BYTES_MAX: usize = 64;
-/// How deep a JSON datagram may nest, itself counted: `publish` is the second level.
+/// How deep a JSON datagram may nest, counting itself: `publish` is the second level.
 pub const DEPTH_MAX: usize = 8;
 
 #[cfg(test)]

@@ -1,24 +1,25 @@
-//! Whether a datagram is a request or an answer.
+//! Tells requests from answers.
 //!
-//! Each answer begins with a mark that no request may carry: `"answer":true`, or field 8. Answers of earlier versions have
-//! no mark, so the other fields that only answers have count too. What is neither is a reply of some other service.
+//! Each answer begins with a mark that no request may have: `"answer":true`, or field 8. Answers of
+//! earlier versions have no mark, so the other fields that only answers have count too. A datagram
+//! that is neither is a reply of another service.
 
 use super::Form;
 use crate::fields::Fields;
 
-/// What a datagram is, as far as its outermost fields tell.
+/// The kind of a datagram, by its outermost fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// It has a field that only answers have.
     Answer,
-    /// It has none of these, and one of a request.
+    /// It has no such field, and has a field of a request.
     Request,
-    /// It has neither.
+    /// It has no field of either.
     Neither,
 }
 
 impl Role {
-    /// Looks at the outermost fields up to the end, or up to where the datagram cannot be read.
+    /// Looks at the outermost fields, up to the end or to the first unreadable byte.
     ///
     /// Cost: one pass; nothing is allocated.
     pub(super) fn of(datagram: &[u8]) -> Role {
@@ -47,7 +48,8 @@ impl Role {
     }
 }
 
-/// What a member of a JSON object says. Both kinds have an `id`, and so have messages of other protocols.
+/// The role that a member of a JSON object shows. Both kinds have an `id`, as have messages of
+/// other protocols.
 fn of_member(name: &[u8]) -> Role {
     match name {
         b"answer" | b"error" | b"published" | b"expiresAt" | b"gateways" => Role::Answer,
@@ -56,7 +58,8 @@ fn of_member(name: &[u8]) -> Role {
     }
 }
 
-/// The same of a field of `DatagramRequest` or `DatagramAnswer`, which share the numbers up to 5.
+/// The role that a field of `DatagramRequest` or `DatagramAnswer` shows. The two share the numbers
+/// up to 5.
 fn of_field(number: u32, is_bytes: bool, is_varint: bool) -> Role {
     match (number, is_bytes, is_varint) {
         (4, _, true) | (6 | 7, true, _) | (8, _, true) => Role::Answer,
@@ -65,7 +68,8 @@ fn of_field(number: u32, is_bytes: bool, is_varint: bool) -> Role {
     }
 }
 
-/// The names of the outermost members of a JSON object, as they are written. What is broken or cut ends it early.
+/// The names of the outermost members of a JSON object, with their escapes. A broken or cut object
+/// ends the names early.
 struct Names<'a> {
     rest: &'a [u8],
     level: usize,
@@ -94,7 +98,7 @@ impl<'a> Iterator for Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// The rest of a string whose quotation mark has been read.
+    /// The rest of a string, after its opening quotation mark.
     fn string(&mut self) -> Option<&'a [u8]> {
         let mut is_escaped = false;
         let end = self.rest.iter().position(|byte| {

@@ -1,4 +1,4 @@
-//! Datagrams taken apart and written, well-formed and not.
+//! Datagrams read and written, well-formed and not.
 
 use std::borrow::Cow;
 
@@ -136,7 +136,7 @@ fn malformed(datagram: &[u8]) -> Malformed {
     }
 }
 
-/// What other services say, or a part of what somebody says: it is not answered.
+/// Replies of other services, or parts of datagrams, are not answered.
 #[test]
 fn what_has_no_field_of_a_request_is_foreign() {
     let foreign: [&[u8]; 11] = [
@@ -160,7 +160,8 @@ fn what_has_no_field_of_a_request_is_foreign() {
     }
 }
 
-/// Answers of each kind as they leave, in both forms, with each kind of id, and cut to each length.
+/// Answers of each kind as they leave, in both encodings, with each kind of id, and cut to each
+/// length.
 fn answers() -> Vec<Vec<u8>> {
     let gateways = ["a:1".to_owned(), "b:2".to_owned()];
     let published = v1::Published { message_id: 7, offset: 8, ..v1::Published::default() };
@@ -205,7 +206,7 @@ fn no_answer_is_a_request_or_is_answered() {
         let shown = String::from_utf8_lossy(answer);
         assert_eq!(decode(answer), Err(NoRequest::Answer), "{shown}");
         assert_eq!(decode_by_library(answer), Err(NoRequest::Answer), "{shown}");
-        // However little of one is read.
+        // Also with only a part of the datagram.
         for end in 0..answer.len() {
             let part = &answer[..end];
             assert!(matches!(decode(part), Err(NoRequest::Answer | NoRequest::Foreign)), "{shown}");
@@ -243,7 +244,7 @@ fn answers_without_a_mark_are_known_by_their_other_fields() {
     }
 }
 
-/// A value may say whatever it likes.
+/// A value may contain any text.
 #[test]
 fn a_request_may_speak_of_answers() {
     let publish = r#"{"pt":"t","publish":{"topic":"a","text":"{\"error\":1}"},"x":{"answer":"error"},"y":["error"]}"#;
@@ -335,7 +336,8 @@ fn an_answer_in_protobuf_is_what_the_library_reads() {
     }
 }
 
-/// An activation whose serial and key have three bytes together gets its token, however short the rest is.
+/// An activation whose serial number and key have three bytes together gets its token, however
+/// short the rest is.
 #[test]
 fn a_short_activation_can_be_answered() {
     let token = "AAAAAAAAAAAAAAAAAAAAAA";

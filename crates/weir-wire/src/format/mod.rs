@@ -1,7 +1,7 @@
-//! The forms in which a server's messages reach clients, and their making from frames.
+//! The formats in which clients get a server's messages, and their encoding from frames.
 //!
-//! Inside Weir a message is a frame ([`crate::frame`]). What a client reads instead is made from it once for all who
-//! read that form.
+//! Inside Weir a message is a frame ([`crate::frame`]). Each other format is made from it once, for
+//! all clients with that format.
 
 mod sse;
 
@@ -14,18 +14,18 @@ use crate::{ProstMessage, frame, json, v1};
 pub use sse::{parse_sse_id, sse_id};
 
 crate::named_enum! {
-    /// What a client reads.
+    /// The format of a client's connection.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
     #[repr(u8)]
     pub enum Format {
-        /// Frames: each message behind its length.
+        /// Frames: each message after its length.
         #[default]
         Stream = "tcp",
-        /// WebSocket: each message a binary one.
+        /// WebSocket: each message is a binary one.
         WsProtobuf = "websocket_protobuf",
-        /// WebSocket: each message a text one, in the JSON form of protobuf.
+        /// WebSocket: each message is a text one, in the JSON form of protobuf.
         WsJson = "websocket_json",
-        /// Server-sent events, which hold the JSON of what is in a message.
+        /// Server-sent events with the JSON of a message's content.
         Sse = "sse",
     }
 }
@@ -40,38 +40,42 @@ impl Format {
     }
 }
 
-/// A message in JSON has at most so many times the bytes of its frame's body, if the gateway has made it.
+/// A message in JSON has at most this many times the bytes of its frame's body, if the gateway has
+/// made it.
 ///
-/// A control character in a text becomes `\u0001`: six bytes for one. What stands around texts is less: the smallest
-/// message of a batch has 15 bytes (text without content, id, offset) and 60 in JSON, and a number of 64 bits that takes 9
-/// bytes has 20 digits and a name. Data in base64 is four thirds.
+/// A control character in a text becomes `\u0001`: six bytes for one. The bytes around texts grow
+/// less. The smallest message of a batch has 15 bytes (text without content, id, offset) and 60 in
+/// JSON. A number of 64 bits takes 9 bytes, and 20 digits and a name in JSON. Data in base64 is
+/// four thirds.
 pub const JSON_GROWTH_MAX: usize = 6;
 
-/// How an encoding of events ends: with `id:…` and the empty line behind it, to be replaced by what [`sse_id`] makes of
-/// all positions of a connection.
+/// The end of an encoding of events: `id:…` and the empty line after it. [`sse_id`] makes its
+/// replacement from all positions of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     /// Bytes at the end of the encoding.
     pub bytes: usize,
-    /// What the `id` says.
+    /// The position in the `id`.
     pub position: Position,
 }
 
-/// Appends to `out` what clients of `format` read of `frames`; returns how that ends, if it ends with an `id`.
+/// Appends to `out` the frames in the client's `format`. If the result ends with an `id`, returns
+/// that end.
 ///
-/// `frames` are whole frames that Weir has made, each with a `ServerMessage`, and those of a topic are of the one with
-/// `epoch`; 0 if the messages are of no topic.
+/// `frames` are whole frames that Weir has made, each with a `ServerMessage`. Those of a topic all
+/// have `epoch`; it is 0 if the messages have no topic.
 /// - [`Format::Stream`]: a copy.
-/// - [`Format::WsProtobuf`] and [`Format::WsJson`]: a WebSocket message each, in one frame; behind a `Goodbye` a Close
-///   frame with its code and reason.
-/// - [`Format::Sse`]: an event each, of a `Batch` one for each of its messages. An event has an `id` if it says a
-///   position: a message by `epoch` and its offset, `Subscribed` and `Unsubscribed` by the position in them. Of
-///   messages in a row only the last one has it. `Pong` and `Published` answer what such a client cannot have sent, and
-///   lead to nothing.
+/// - [`Format::WsProtobuf`] and [`Format::WsJson`]: one WebSocket message each, in one frame. After
+/// a `Goodbye` comes a Close frame with its code and reason.
+/// - [`Format::Sse`]: one event each; for a `Batch` one event for each of its messages. An event
+/// has an `id` if it has a position: a message by `epoch` and its offset, `Subscribed` and
+/// `Unsubscribed` by the position in them. Of messages in a row only the last one has an `id`.
+/// `Pong` and `Published` produce no event, because such a client cannot have sent the requests.
 ///
-/// Errors: a frame that is none, or holds no message, is a fault of the caller: it asserts in debug builds; otherwise
-/// that message is left out.
-/// Cost: one pass for messages and batches, without an allocation but `out`; others are decoded by prost.
+/// Errors: a frame that is invalid, or holds no message, is a fault of the caller. Debug builds
+/// assert; other builds leave the message out.
+/// Cost: one pass for messages and batches, with no allocation except `out`. prost decodes the
+/// other messages.
 pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> Option<Tail> {
     match format {
         Format::Stream => out.extend_from_slice(frames),
@@ -86,7 +90,8 @@ pub fn encode(format: Format, frames: &[u8], epoch: u64, out: &mut Vec<u8>) -> O
     None
 }
 
-/// The bodies of `frames`, one after the other. `take` says whether it understood.
+/// Calls `take` with the bodies of `frames`, one after the other. `take` returns whether it
+/// understood the body.
 fn each_body(mut frames: &[u8], mut take: impl FnMut(&[u8]) -> Option<()>) {
     while !frames.is_empty() {
         let Ok(Some((body, used))) = frame::decode(frames, usize::MAX) else {
@@ -108,7 +113,7 @@ fn put_binary(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
 
 fn put_text(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let message = FromServer::decode(body).ok()?;
-    // The length is known when the JSON is there; a head of as many bytes as are left free moves nothing.
+    // The length is known only when the JSON is there. A head of the reserved size moves nothing.
     let start = out.len();
     out.resize(start + ws::head_bytes(body.len()), 0);
     let json_start = out.len();

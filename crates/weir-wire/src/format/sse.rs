@@ -6,10 +6,11 @@ use crate::json::{self, put_decimal};
 use crate::v1::{Position, server_message::Kind};
 use crate::{ProstMessage, v1};
 
-/// Appends `id:E-O,E-O` and the empty line that ends an event: what a client returns in `Last-Event-ID`.
+/// Appends `id:E-O,E-O` and the empty line that ends an event. A client returns the id in
+/// `Last-Event-ID`.
 ///
-/// Shape: each epoch as 16 lower-case hexadecimal digits, each offset in decimal. Without positions it is the empty
-/// line alone: an empty `id` would make the client forget the one it has.
+/// Shape: each epoch as 16 lower-case hexadecimal digits, each offset in decimal. Without positions
+/// only the empty line is written: an empty `id` would make the client forget its id.
 pub fn sse_id(positions: impl Iterator<Item = (u64, u64)>, out: &mut Vec<u8>) {
     let start = out.len();
     for (index, (epoch, offset)) in positions.enumerate() {
@@ -24,7 +25,7 @@ pub fn sse_id(positions: impl Iterator<Item = (u64, u64)>, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// The positions in an id; `None` if it is not one that [`sse_id`] makes.
+/// The positions in an id; `None` if [`sse_id`] would not write such an id.
 ///
 /// Shape: at least one position; an offset has no leading zeros and fits 64 bits.
 /// Limits: the caller bounds the length of `id`; one position takes at least 18 bytes of it.
@@ -45,19 +46,20 @@ fn parse_position(text: &str) -> Option<Position> {
     Some(Position { epoch: u64::from_str_radix(epoch, 16).ok()?, offset: offset.parse().ok()? })
 }
 
-/// Writes events; what ends the last one is still to be written, for whether it has an id depends on what follows.
+/// Writes events. The end of the last event is not written yet, because its id depends on the next
+/// event.
 pub(super) struct Events<'o> {
-    /// Of the messages with an offset; 0: they have no position.
+    /// Epoch of messages with an offset; 0: they have no position.
     epoch: u64,
     out: &'o mut Vec<u8>,
     last: Last,
 }
 
-/// What has been written of the last event.
+/// The written part of the last event.
 enum Last {
-    /// All, or there is none.
+    /// The whole event, or there is none.
     Whole,
-    /// All but its id, which is this position or nothing, and the empty line.
+    /// Everything except its id, which is this position or none, and the empty line.
     Open(Option<Position>),
 }
 
@@ -66,7 +68,7 @@ impl<'o> Events<'o> {
         Events { epoch, out, last: Last::Whole }
     }
 
-    /// Appends the events of a message; `None` if the body holds none of ours.
+    /// Appends the events of a message; `None` if the body holds no message of ours.
     pub(super) fn put(&mut self, body: &[u8]) -> Option<()> {
         match FromServer::decode(body).ok()? {
             FromServer::Push(push) => self.put_push(&push),
@@ -82,7 +84,7 @@ impl<'o> Events<'o> {
         Some(())
     }
 
-    /// Ends the last event; returns how, if it has an id.
+    /// Ends the last event. Returns its end, if it has an id.
     pub(super) fn finish(mut self) -> Option<Tail> {
         self.end(false)
     }
@@ -110,7 +112,8 @@ impl<'o> Events<'o> {
             Kind::Goodbye(goodbye) => {
                 self.put_event("goodbye", goodbye, None, goodbye.retry_after_ms);
             }
-            // The hot kinds have been written before; there is nothing to publish or refresh with on such a connection.
+            // The hot kinds have been written before. The others answer requests that such a
+            // connection cannot send.
             Kind::Pong(_)
             | Kind::Push(_)
             | Kind::Batch(_)
@@ -138,7 +141,7 @@ impl<'o> Events<'o> {
         self.out.push(b'\n');
     }
 
-    /// Ends the event before the next one, which has this id.
+    /// Ends the previous event, before one with this id.
     fn begin(&mut self, next: Option<Position>) {
         self.end(next.is_some());
         self.last = Last::Open(next);

@@ -1,4 +1,4 @@
-//! What each format makes of each message; tests/json.rs looks at random ones.
+//! Each message in each format. tests/json.rs checks random messages.
 
 use super::*;
 use crate::hot::{self, Payload, Push};
@@ -46,8 +46,8 @@ fn goodbye(reason: &str) -> Vec<u8> {
     frame_of(Kind::Goodbye(goodbye))
 }
 
-/// The events that are made of `frames` behind something else in the buffer, and how they end: with the id of the
-/// position that is returned.
+/// Checks the events for `frames`, appended to a buffer that is not empty. `encode` must return the
+/// position of the id in `tail`, the end of the events.
 #[track_caller]
 fn check_sse(frames: &[u8], epoch: u64, expected: &str, tail: &str) {
     let mut out = b"before".to_vec();
@@ -135,7 +135,7 @@ fn answers_to_what_was_not_sent_are_no_events() {
     check_sse(&frame_of(Kind::Published(v1::Published::default())), EPOCH, "", "");
 }
 
-/// Each as a frame with its payload, read as a client does.
+/// Splits a WebSocket encoding into frames with their payload, as a client reads them.
 fn ws_frames(format: Format, frames: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
     let mut out = b"before".to_vec();
     assert_eq!(encode(format, frames, EPOCH, &mut out), None);

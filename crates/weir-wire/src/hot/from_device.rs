@@ -1,13 +1,13 @@
-//! What a device sends: `Ping` and `Publish`, told from the rest.
+//! Decodes frames from devices: `Ping` and `Publish`, and the class of all other messages.
 
 use super::*;
 
-/// What a frame from a device holds, as far as the shard needs to know.
+/// The content of a frame from a device, as far as the shard needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromDevice<'a> {
-    /// Answered where it arrives.
+    /// The shard answers it.
     Ping {
-        /// To be returned as it is; at most [`crate::PING_BYTES_MAX`] bytes.
+        /// The answer returns it unchanged. At most [`crate::PING_BYTES_MAX`] bytes.
         data: &'a [u8],
     },
     /// `Publish`: decode with [`Publish::decode`].
@@ -23,7 +23,7 @@ pub enum FromDevice<'a> {
 pub struct Publish<'a> {
     /// Topic name.
     pub topic: &'a str,
-    /// Content; absent on the wire: empty data.
+    /// Content. If it is absent on the wire: empty data.
     pub payload: Payload<'a>,
     /// Media type, or empty.
     pub content_type: &'a str,
@@ -36,8 +36,8 @@ pub struct Publish<'a> {
 impl<'a> FromDevice<'a> {
     /// Classifies the body of a frame.
     ///
-    /// What it says of `Ping`, `Publish` and `Unknown` holds: the whole body is well-formed, and [`Publish::decode`]
-    /// succeeds. The content of any other kind is not looked at.
+    /// For `Ping`, `Publish` and `Unknown` the whole body is well-formed, and [`Publish::decode`]
+    /// succeeds. The content of any other kind is not checked.
     /// Errors: [`WireError::PingTooLarge`], and [`WireError::MessageMalformed`] for all else.
     /// Cost: one pass, no allocation.
     pub fn decode(body: &'a [u8]) -> Result<FromDevice<'a>, WireError> {
@@ -80,7 +80,7 @@ impl<'a> Publish<'a> {
         self.content().bytes() + fields::optional_varint_bytes(u64::from(self.request))
     }
 
-    /// Reads the fields of one occurrence over those of an earlier one.
+    /// Merges a later occurrence of the fields into an earlier one.
     fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
         let mut content = self.content();
         while let Some(field) = fields.next()? {
@@ -104,7 +104,7 @@ impl<'a> Publish<'a> {
         Publish { topic: "", payload: Payload::Data(&[]), content_type: "", key: "", request: 0 };
 }
 
-/// A `ClientMessage` with the kinds that matter here decoded.
+/// A `ClientMessage`, with the kinds decoded that matter here.
 enum FromDeviceKind<'a> {
     Missing,
     Ping(&'a [u8]),

@@ -1,10 +1,10 @@
-//! What the server sends: `Push`, `Batch` and `Pong`, told from the rest.
+//! Decodes frames from the server: `Push`, `Batch` and `Pong`, and the class of all other messages.
 
 use std::ops::Range;
 
 use super::*;
 
-/// What a frame from the server holds.
+/// The content of a frame from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromServer<'a> {
     /// One message.
@@ -13,7 +13,7 @@ pub enum FromServer<'a> {
     Batch(Batch<'a>),
     /// The answer to a `Ping`.
     Pong {
-        /// What the ping carried.
+        /// The data of the ping.
         data: &'a [u8],
     },
     /// Another kind that `weir.v1` knows: decode with prost.
@@ -25,7 +25,7 @@ pub enum FromServer<'a> {
 /// `Push`, borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Push<'a> {
-    /// Topic name; empty for what was sent to a device or to all.
+    /// Topic name; empty for a message to a device or to all.
     pub topic: &'a str,
     /// Content.
     pub payload: Payload<'a>,
@@ -35,7 +35,7 @@ pub struct Push<'a> {
     pub key: &'a str,
     /// Id of the message, unique for a server.
     pub message_id: u64,
-    /// Offset in the topic's epoch; 0 for what has no topic.
+    /// Offset in the topic's epoch; 0 without a topic.
     pub offset: u64,
     /// Connection that published it; 0 for a backend.
     pub sender: u64,
@@ -46,14 +46,14 @@ pub struct Push<'a> {
 /// Shape: the messages stay encoded until [`Batch::messages`] reads them, one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch<'a> {
-    /// Topic name, of every message in it.
+    /// Topic name of all its messages.
     pub topic: &'a str,
     /// Offset of the first message.
     pub first_offset: u64,
     /// Offset of the last message.
     pub last_offset: u64,
     message_count: usize,
-    /// The whole message that holds it; more than one occurrence of the batch merges.
+    /// The whole message that holds it. Several occurrences of the batch are merged.
     body: &'a [u8],
 }
 
@@ -63,17 +63,17 @@ pub struct Batch<'a> {
 #[derive(Debug)]
 pub struct Messages<'a> {
     topic: &'a str,
-    /// What stands behind `batch` in the whole message.
+    /// The fields after `batch` in the whole message.
     rest: Fields<'a>,
-    /// What is unread of one occurrence of the batch.
+    /// The unread fields of one occurrence of the batch.
     batch: Fields<'a>,
 }
 
 impl<'a> FromServer<'a> {
-    /// Decodes the body of a frame, as far as its kind is one of those here.
+    /// Decodes the body of a frame, if its kind is one of those here.
     ///
-    /// What it says of `Push`, `Pong` and `Unknown` holds: the whole body is well-formed. The messages of a `Batch` are
-    /// looked at when they are read, and the content of any other kind is not.
+    /// For `Push`, `Pong` and `Unknown` the whole body is well-formed. The messages of a `Batch`
+    /// are checked when they are read. The content of any other kind is not checked.
     /// Errors: [`WireError::MessageMalformed`]. Cost: one pass, no allocation.
     pub fn decode(body: &'a [u8]) -> Result<FromServer<'a>, WireError> {
         let mut kind = FromServer::Unknown;
@@ -103,7 +103,7 @@ impl<'a> FromServer<'a> {
         Ok(push)
     }
 
-    /// Whatever of a batch stands in `body` belongs to this one: nothing but another batch may stand before it.
+    /// All parts of a batch in `body` belong to this batch. Only another batch may stand before it.
     fn merged_batch(self, body: &'a [u8], message: &'a [u8]) -> Result<Batch<'a>, WireError> {
         let mut batch = match self {
             FromServer::Batch(batch) => batch,
@@ -144,7 +144,8 @@ impl<'a> Push<'a> {
         frame_bytes(self.message_bytes())
     }
 
-    /// Appends a frame with a `ServerMessage` that holds this `Push`; says where in `out` its key stands.
+    /// Appends a frame with a `ServerMessage` that holds this `Push`. Returns the range of its key
+    /// in `out`.
     ///
     /// Shape: the range is empty if there is no key.
     /// Cost: grows `out` at most once.
@@ -165,7 +166,7 @@ impl<'a> Push<'a> {
             + fields::optional_fixed64_bytes(self.sender)
     }
 
-    /// Reads the fields of one occurrence over those of an earlier one.
+    /// Merges a later occurrence of the fields into an earlier one.
     fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
         let mut content = self.content();
         while let Some(field) = fields.next()? {
@@ -201,9 +202,9 @@ impl<'a> Push<'a> {
 impl<'a> Batch<'a> {
     /// Decodes the body of a frame; `None` if the `ServerMessage` is of another kind.
     ///
-    /// The messages are counted, but what they hold is not looked at: [`Batch::messages`] does that.
-    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass over the fields that are not within messages, no
-    /// allocation.
+    /// Counts the messages, but does not read them: [`Batch::messages`] does that.
+    /// Errors: [`WireError::MessageMalformed`]. Cost: one pass over the fields outside the
+    /// messages, no allocation.
     pub fn decode(body: &'a [u8]) -> Result<Option<Batch<'a>>, WireError> {
         match FromServer::decode(body)? {
             FromServer::Batch(batch) => Ok(Some(batch)),
@@ -214,12 +215,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// How many messages it holds.
+    /// The number of its messages.
     pub fn message_count(&self) -> usize {
         self.message_count
     }
 
-    /// The messages, each decoded when it is its turn; whatever topic one names itself, it is the batch's.
+    /// The messages, each decoded when it is read. Each gets the batch's topic, even if it names
+    /// another one.
     ///
     /// Errors: [`WireError::MessageMalformed`] for a message, and nothing after it.
     /// Cost: one pass, no allocation.
@@ -227,12 +229,12 @@ impl<'a> Batch<'a> {
         Messages { topic: self.topic, rest: Fields::new(self.body), batch: Fields::new(&[]) }
     }
 
-    /// A batch in `body` of which nothing has been read.
+    /// A batch in `body` with nothing read yet.
     fn empty(body: &'a [u8]) -> Batch<'a> {
         Batch { topic: "", first_offset: 0, last_offset: 0, message_count: 0, body }
     }
 
-    /// Reads the fields of one occurrence over those of an earlier one.
+    /// Merges a later occurrence of the fields into an earlier one.
     fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), WireError> {
         while let Some(field) = fields.next()? {
             match u8::try_from(field.number) {

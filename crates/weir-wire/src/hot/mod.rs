@@ -1,9 +1,10 @@
 //! The hot messages (`Ping`, `Pong`, `Publish`, `Push`, `Batch`), decoded and encoded by borrowing.
 //!
-//! Encoding yields the bytes that prost would. Decoding takes and refuses what prost does, down to what protobuf says
-//! of repeated fields (the last one wins, embedded messages merge), with one exception: a hot kind behind a kind that
-//! is not looked at in the same pass (any that is not hot, and `Batch`) is malformed. Protobuf would have the last kind
-//! win, but whether the one before is well-formed is not known here without decoding it, and no encoder writes two.
+//! Encoding yields the bytes that prost would. Decoding takes and refuses the same bytes as prost,
+//! including protobuf's rules for repeated fields (the last one wins, embedded messages merge).
+//! There is one exception: a hot kind is malformed after a kind that is not decoded in the same
+//! pass (`Batch`, and every kind that is not hot). Protobuf would let the last kind win, but this
+//! code cannot know whether the earlier one is well-formed. No encoder writes two kinds.
 
 mod batch;
 mod from_device;
@@ -25,7 +26,7 @@ pub enum Payload<'a> {
     Data(&'a [u8]),
 }
 
-/// Appends a frame with a `Ping` to `out` (what a client sends).
+/// Appends a frame with a `Ping`, as a client sends it, to `out`.
 ///
 /// Limits: the server refuses `data` over [`PING_BYTES_MAX`].
 pub fn encode_ping_frame(data: &[u8], out: &mut Vec<u8>) {
@@ -38,7 +39,7 @@ pub fn encode_pong_frame(data: &[u8], out: &mut Vec<u8>) {
 }
 
 impl<'a> Payload<'a> {
-    /// The content as bytes, whichever of the two it is.
+    /// The content as bytes, for either kind.
     pub fn as_bytes(self) -> &'a [u8] {
         match self {
             Payload::Text(text) => text.as_bytes(),
@@ -50,7 +51,7 @@ impl<'a> Payload<'a> {
         fields::delimited_bytes(self.as_bytes().len())
     }
 
-    /// Writes the field even if it is empty: which of the two it is says something.
+    /// Writes the field even if it is empty, because its kind (text or data) matters.
     fn put(self, out: &mut Vec<u8>) {
         let number = match self {
             Payload::Text(_) => CONTENT_TEXT,
@@ -60,7 +61,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// What `Publish` and `Push` have in common, its fields in the order of their numbers.
+/// The common fields of `Publish` and `Push`, in the order of their numbers.
 #[derive(Clone, Copy)]
 struct Content<'a> {
     topic: &'a str,
@@ -70,7 +71,7 @@ struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Takes one field over what an earlier one said; one with another number is nothing.
+    /// Merges one field into an earlier one. Ignores fields with other numbers.
     #[inline]
     fn merge(&mut self, number: u8, field: &Field<'a>) -> Result<(), WireError> {
         match number {
@@ -91,7 +92,7 @@ impl<'a> Content<'a> {
             + fields::optional_delimited_bytes(self.key.len())
     }
 
-    /// Appends the fields; the key ends what is appended.
+    /// Appends the fields. The key comes last.
     fn put(&self, out: &mut Vec<u8>) {
         fields::put_optional_delimited(CONTENT_TOPIC, self.topic.as_bytes(), out);
         self.payload.put(out);
@@ -100,13 +101,14 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Bytes of a frame whose message holds a kind of `message_bytes`.
+/// Bytes of a frame whose message has one kind of `message_bytes`.
 fn frame_bytes(message_bytes: usize) -> usize {
     let body_bytes = fields::delimited_bytes(message_bytes);
     fields::varint_bytes(body_bytes as u64) + body_bytes
 }
 
-/// Appends all that stands before the fields of a kind: the frame's length, the kind's key and its length.
+/// Appends everything before the fields of a kind: the frame's length, the kind's key and its
+/// length.
 fn put_frame_head(kind: u8, message_bytes: usize, out: &mut Vec<u8>) {
     out.reserve(frame_bytes(message_bytes));
     frame::encode_length(fields::delimited_bytes(message_bytes), out);
@@ -118,7 +120,7 @@ fn put_heartbeat_frame(kind: u8, data: &[u8], out: &mut Vec<u8>) {
     fields::put_optional_delimited(HEARTBEAT_DATA, data, out);
 }
 
-/// The `data` of a `Ping` or a `Pong`, read over that of an earlier occurrence.
+/// The `data` of a `Ping` or a `Pong`, with an earlier occurrence merged.
 fn merged_heartbeat<'a>(earlier: &'a [u8], message: &'a [u8]) -> Result<&'a [u8], WireError> {
     let mut data = earlier;
     let mut fields = Fields::embedded(message, KIND_DEPTH);
@@ -130,17 +132,17 @@ fn merged_heartbeat<'a>(earlier: &'a [u8], message: &'a [u8]) -> Result<&'a [u8]
     Ok(data)
 }
 
-// How deep a message lies in the outermost one.
+// Depth of a kind inside the outermost message.
 const KIND_DEPTH: u32 = 1;
 const MESSAGE_DEPTH: u32 = 2;
 
-// Field numbers of `ClientMessage`. Between the first and the last, 1 to 6, all are kinds.
+// Field numbers of `ClientMessage`. From the first to the last, 1 to 6, all are kinds.
 const CLIENT_HELLO: u8 = 1;
 const CLIENT_PING: u8 = 2;
 const CLIENT_PUBLISH: u8 = 5;
 const CLIENT_REFRESH: u8 = 6;
 
-// Field numbers of `ServerMessage`. Between the first and the last, 1 to 10, all are kinds.
+// Field numbers of `ServerMessage`. From the first to the last, 1 to 10, all are kinds.
 const SERVER_WELCOME: u8 = 1;
 const SERVER_PONG: u8 = 2;
 const SERVER_PUSH: u8 = 3;

@@ -1,4 +1,4 @@
-//! Single rules, each by its bytes; tests/twin.rs compares with prost at large.
+//! Single rules, each by its bytes. tests/twin.rs compares many messages with prost.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn check_malformed(parts: &[&[u8]], why: &'static str) {
     check(parts, Err(WireError::MessageMalformed(why)));
 }
 
-/// `inner` within `depth` groups of number 9.
+/// `inner` inside `depth` groups of number 9.
 fn groups(depth: usize, inner: &[u8]) -> Vec<u8> {
     [&[0x4b].repeat(depth), inner, &[0x4c].repeat(depth)].concat()
 }

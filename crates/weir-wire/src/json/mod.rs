@@ -1,6 +1,7 @@
-//! The JSON form of protobuf (proto3 JSON) of the messages: read by a library, the hot ones written by our own hand.
+//! Messages in the JSON form of protobuf (proto3 JSON). A library reads them; our own code writes
+//! the hot ones.
 //!
-//! docs/protocol.md says where reading deviates from what protobuf demands.
+//! docs/protocol.md says where reading deviates from protobuf's rules.
 
 mod write;
 
@@ -12,7 +13,7 @@ use crate::{ProstMessage, v1};
 
 pub(crate) use write::{put_decimal, put_push, put_string};
 
-/// Text that is no message: always the sender's fault.
+/// Text that is no message. This is always the sender's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonError {
     path: String,
@@ -21,20 +22,20 @@ pub struct JsonError {
 
 /// Reads a message of a device.
 ///
-/// Fields that are not known are passed over.
-/// Limits: what is known nests at most five levels; what is not is passed over without recursion.
+/// Unknown fields are ignored.
+/// Limits: known fields nest at most five levels deep. Unknown ones are skipped without recursion.
 /// Errors: [`JsonError`].
-/// Cost: allocates what the message holds; text that is refused is read twice.
+/// Cost: allocates the content of the message. Refused text is read twice.
 pub fn client_message(text: &str) -> Result<v1::ClientMessage, JsonError> {
     read(text)
 }
 
-/// Reads a message of the server, as [`client_message`] does one of a device.
+/// Reads a message of the server, like [`client_message`].
 pub fn server_message(text: &str) -> Result<v1::ServerMessage, JsonError> {
     read(text)
 }
 
-/// Reads a message of a device and encodes it: the body of the frame that says the same.
+/// Reads a message of a device and encodes it as the body of a frame.
 ///
 /// Errors and limits: as for [`client_message`].
 pub fn client_body(text: &str) -> Result<Vec<u8>, JsonError> {
@@ -52,12 +53,12 @@ pub fn server_message_to_json(message: &v1::ServerMessage) -> String {
 }
 
 impl JsonError {
-    /// Where in the message it is, such as `hello.topics[1].position`; empty if it is not in a field.
+    /// The place in the message, such as `hello.topics[1].position`; empty if it is not in a field.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is wrong there, with line and column; at most some 200 bytes of it.
+    /// The error at that place, with line and column; at most some 200 bytes.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -75,7 +76,7 @@ impl std::fmt::Display for JsonError {
     }
 }
 
-/// Appends a `ServerMessage` that has been decoded from `body`; `None` if it is none of ours.
+/// Appends a `ServerMessage` that is decoded from `body`; `None` if it is no message of ours.
 pub(crate) fn put_server_message(
     message: &FromServer<'_>,
     body: &[u8],
@@ -104,7 +105,8 @@ pub(crate) fn put_serialized(message: &impl Serialize, out: &mut Vec<u8>) {
     serde_json::to_writer(out, message).expect(ALWAYS_JSON);
 }
 
-/// First without keeping track of where it is, which costs; once more if that is asked for by an error.
+/// Reads first without tracking the path, which costs time. After an error it reads again with the
+/// path.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
     if let Ok(message) = serde_json::from_str(text) {
         return Ok(message);
@@ -113,7 +115,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
     let message = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         JsonError {
-            // What is not known of a path, or all of it, is left out.
+            // The unknown part of a path is left out.
             path: cut(path.trim_end_matches(['.', '?']).to_owned()),
             reason: cut(error.into_inner().to_string().replace(
                 NO_NUMBER,
@@ -126,7 +128,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, JsonError> {
     Ok(message)
 }
 
-/// An error repeats what it does not expect, and that may be long.
+/// An error repeats the unexpected text, which may be long.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > ERROR_BYTES_MAX {
         text.truncate(crate::char_boundary(&text, ERROR_BYTES_MAX));
@@ -135,10 +137,10 @@ pub(crate) fn cut(mut text: String) -> String {
     text
 }
 
-/// Room for a path or a sentence; what is beyond is a repetition of the input.
+/// Room for a path or a sentence. Anything longer repeats the input.
 const ERROR_BYTES_MAX: usize = 200;
 
-/// What the library says of a number that is none, negative, too large or not whole.
+/// The library's error for a number that is no number, negative, too large or not whole.
 const NO_NUMBER: &str = "data did not match any variant of untagged enum Content";
 
 const ALWAYS_JSON: &str = "messages have string keys only, and memory takes all that is written";

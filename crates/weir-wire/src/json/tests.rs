@@ -1,4 +1,4 @@
-//! Single rules, each by its text; tests/json.rs compares both encoders at large.
+//! Single rules, each by its text. tests/json.rs compares both encoders on many messages.
 
 use super::*;
 use crate::v1::{client_message, publish};

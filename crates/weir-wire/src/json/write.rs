@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::hot::{Batch, Payload, Push};
 
-/// Appends a `Push` with this topic, which is not written if it is empty.
+/// Appends a `Push` with this topic. An empty topic is not written.
 ///
-/// The payload is always written, empty or not: which of the two it is says something.
+/// The payload is always written, even an empty one, because its kind (text or data) matters.
 pub(crate) fn put_push(push: &Push<'_>, topic: &str, out: &mut Vec<u8>) {
     let texts = topic.len() + push.content_type.len() + push.key.len();
     out.reserve(PUSH_FIELDS_BYTES + texts + push.payload.as_bytes().len());
@@ -89,7 +89,7 @@ fn put_string_field(name: &[u8], text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// As a string, for numbers of 64 bits do not fit those of JavaScript.
+/// Appends the number as a string, because JavaScript's numbers cannot hold 64 bits.
 fn put_number_field(name: &[u8], number: u64, out: &mut Vec<u8>) {
     if number != 0 {
         out.extend_from_slice(name);
@@ -99,7 +99,7 @@ fn put_number_field(name: &[u8], number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a string in quotes; what stands between two characters that must be escaped is copied as a whole.
+/// Appends a string in quotes. Copies the text between two escaped characters as a whole.
 pub(crate) fn put_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
@@ -130,7 +130,7 @@ fn put_base64(data: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// What stands behind the backslash, or [`PLAIN`].
+/// The character after the backslash, or [`PLAIN`].
 const ESCAPES: [u8; 256] = {
     let mut escapes = [PLAIN; 256];
     let mut control = 0;
@@ -152,5 +152,6 @@ const PLAIN: u8 = 0;
 
 const DECIMAL_DIGITS_MAX: usize = 20;
 
-/// Names, quotes, commas and three numbers: all that a `Push` takes beside its texts and its payload.
+/// Names, quotes, commas and three numbers: everything in a `Push` besides its texts and its
+/// payload.
 const PUSH_FIELDS_BYTES: usize = 160;

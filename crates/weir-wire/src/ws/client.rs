@@ -1,18 +1,18 @@
-//! The client's side: what it sends, and what it receives.
+//! The client's side of WebSocket: it writes and reads frames.
 
 use std::ops::Range;
 
 use super::head::Head;
 use super::{Opcode, WsError, frame_head, unmask};
 
-/// A frame of the server.
+/// A frame from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerHead {
-    /// What it is.
+    /// Its kind.
     pub opcode: Opcode,
     /// Whether it ends its message.
     pub is_final: bool,
-    /// Where its payload stands in the input.
+    /// The range of its payload in the input.
     pub payload: Range<usize>,
 }
 
@@ -29,11 +29,12 @@ pub fn encode_client_frame(opcode: Opcode, payload: &[u8], mask: [u8; 4], out: &
     unmask(&mut out[start..], mask);
 }
 
-/// The first frame in what a client has received, and the bytes that it takes; `None` if more are needed.
+/// The first frame in the bytes that a client has received, and its size; `None` if more bytes are
+/// needed.
 ///
-/// Parts of a message are told, not put together; Weir sends each message in one frame.
-/// Errors: what a server must not send, and [`WsError::MessageTooLarge`] for a frame with more than
-/// `payload_bytes_max`; each as soon as it is known.
+/// Returns the fragments of a message one by one. Weir sends each message in one frame.
+/// Errors: a frame that a server must not send, and [`WsError::MessageTooLarge`] for a frame with
+/// more than `payload_bytes_max`. Each error comes as soon as it is known.
 pub fn decode_server_frame(
     input: &[u8],
     payload_bytes_max: usize,

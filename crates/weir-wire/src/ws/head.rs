@@ -1,22 +1,22 @@
-//! The head of a frame: what stands before its payload.
+//! The head of a frame, before its payload.
 
 use super::{CONTROL_BYTES_MAX, Control, WsError};
 
-/// What a frame is (RFC 6455 §5.2).
+/// The kind of a frame (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
-    /// The next part of a message.
+    /// A further fragment of a message.
     Continuation = 0,
-    /// A message of text, or its first part.
+    /// A text message, or its first fragment.
     Text = 1,
-    /// A binary message, or its first part.
+    /// A binary message, or its first fragment.
     Binary = 2,
     /// The end of the connection.
     Close = 8,
-    /// To be answered.
+    /// A ping, which the peer must answer.
     Ping = 9,
-    /// The answer.
+    /// The answer to a ping.
     Pong = 10,
 }
 
@@ -39,7 +39,7 @@ pub fn put_close(code: u16, reason: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(reason.as_bytes());
 }
 
-/// The head of a frame without a mask, and how many bytes it has.
+/// The head of a frame without a mask, and its size.
 pub(crate) fn frame_head(opcode: Opcode, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], usize) {
     let mut head = [0; HEAD_BYTES_MAX];
     head[0] = FINAL | opcode as u8;
@@ -69,7 +69,7 @@ pub(crate) fn head_bytes(payload_bytes: usize) -> usize {
 }
 
 impl Opcode {
-    /// What a control frame is for; `None` for the frames of messages.
+    /// The kind of a control frame; `None` for the frames of messages.
     pub(super) fn control(self) -> Option<Control> {
         match self {
             Opcode::Close => Some(Control::Close),
@@ -102,23 +102,24 @@ impl From<Control> for Opcode {
     }
 }
 
-/// A head, parsed.
+/// A parsed head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) is_final: bool,
     pub(super) opcode: Opcode,
     /// Below 2^63.
     pub(super) payload_bytes: u64,
-    /// Zero if there is none.
+    /// Zero if there is no mask.
     pub(super) mask: [u8; 4],
-    /// Of the head itself.
+    /// The size of the head itself.
     pub(super) bytes: usize,
 }
 
 impl Head {
-    /// The head that `input` begins with, or how many bytes it takes to know more.
+    /// The head at the beginning of `input`, or how many bytes are needed to know more.
     ///
-    /// It is there with its length already; if its mask is not, there are fewer bytes of input than [`Head::bytes`].
+    /// The head is returned as soon as its length is known. If its mask is missing, `input` has
+    /// fewer bytes than [`Head::bytes`].
     /// Errors: each as soon as the byte is there that shows it.
     pub(super) fn parse(input: &[u8], is_masked: bool) -> Result<Result<Head, usize>, WsError> {
         let Some(first) = input.first() else { return Ok(Err(2)) };
@@ -150,7 +151,7 @@ impl Head {
     }
 }
 
-/// A length and where in the head it ends, or how many bytes of the head it takes to know it.
+/// A length and its end in the head, or how many bytes of the head are needed to know it.
 fn parse_length(short: u8, rest: &[u8]) -> Result<Result<(u64, usize), usize>, WsError> {
     let (length, least, end) = match short {
         LENGTH_OF_2 => {

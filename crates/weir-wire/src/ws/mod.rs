@@ -1,6 +1,7 @@
-//! The frames of WebSocket (RFC 6455): received from clients without keeping anything between messages, and written.
+//! The frames of WebSocket (RFC 6455): reading those of clients without keeping anything between
+//! messages, and writing.
 //!
-//! The handshake that comes before, and its hash, are no part of this.
+//! The opening handshake, with its hash, is not here.
 
 mod client;
 mod head;
@@ -14,56 +15,56 @@ use head::Head;
 pub use head::{HEAD_BYTES_MAX, Opcode, put_close, put_frame_head};
 pub(crate) use head::{frame_head, head_bytes};
 
-/// What is known of a message that has begun and not ended; nothing, the default, while there is none.
+/// The state of a begun message. The default state means that there is none.
 ///
-/// Shape: 16 bytes, also as an array, so that it can lie in front of the bytes that it is about.
+/// Shape: 16 bytes, also as an array, so that it can lie in front of the message's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Assembly {
-    /// Of the payload, unmasked.
+    /// Bytes of the payload, which is unmasked.
     bytes: u64,
-    /// Frames; 0: there is no message.
+    /// Number of frames; 0: there is no message.
     fragments: u32,
     is_text: bool,
 }
 
-/// How large a message may be.
+/// The limits of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a message, all of its fragments together.
     pub message_bytes_max: usize,
-    /// Fragments of a message that has several; one that comes whole is always taken.
+    /// Fragments of a message that has several. A message in one frame is always taken.
     pub fragments_max: u32,
 }
 
-/// What [`next`] has found.
+/// The result of [`next`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The frame is not there as a whole, and nothing has been changed.
+    /// The frame is not whole yet, and nothing has changed.
     More {
-        /// How long the input must be at least for the next step, as far as is known.
+        /// The known minimum length of the input for the next step.
         needed: usize,
     },
-    /// A part of a message, now behind those before it.
+    /// A fragment of a message, which now follows the earlier ones.
     Fragment {
-        /// Where the frame ends in the input.
+        /// The end of the frame in the input.
         used: usize,
     },
     /// A control frame, which may stand between the fragments of a message.
     Control {
-        /// What it is for.
+        /// Its kind.
         control: Control,
-        /// Where its payload stands in the input, at most 125 bytes.
+        /// The range of its payload in the input, at most 125 bytes.
         payload: Range<usize>,
-        /// Where the frame ends in the input.
+        /// The end of the frame in the input.
         used: usize,
     },
     /// A whole message.
     Message {
-        /// Text, and it is UTF-8; otherwise binary.
+        /// Whether it is text, which is then UTF-8; otherwise it is binary.
         is_text: bool,
-        /// Where it stands in the input.
+        /// Its range in the input.
         body: Range<usize>,
-        /// Where its last frame ends in the input.
+        /// The end of its last frame in the input.
         used: usize,
     },
 }
@@ -73,13 +74,13 @@ pub enum Step {
 pub enum Control {
     /// Ends the connection; see [`close_code`].
     Close,
-    /// To be answered with a `Pong` of the same payload.
+    /// A ping. The answer is a `Pong` with the same payload.
     Ping,
     /// The answer, or a sign of life.
     Pong,
 }
 
-/// What RFC 6455 does not permit, or a limit of ours: each ends the connection.
+/// A violation of RFC 6455, or of a limit of ours. Each ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WsError {
     /// A client's frame without a mask (§5.1).
@@ -91,28 +92,28 @@ pub enum WsError {
     /// A bit of an extension that was not agreed (§5.2).
     #[error("reserved bit")]
     ReservedBit,
-    /// An opcode that means nothing (§5.2).
+    /// An opcode without a meaning (§5.2).
     #[error("reserved opcode {0}")]
     ReservedOpcode(u8),
-    /// A control frame that is not the only one of its message (§5.5).
+    /// A control frame in fragments (§5.5).
     #[error("control frame in fragments")]
     ControlFragmented,
     /// A control frame with a payload over 125 bytes (§5.5).
     #[error("control frame over 125 bytes")]
     ControlTooLong,
-    /// A continuation of nothing (§5.4).
+    /// A continuation without a begun message (§5.4).
     #[error("continuation without a message")]
     NothingToContinue,
-    /// A message within another one (§5.4).
+    /// A message inside another one (§5.4).
     #[error("message within another one")]
     MessageNotEnded,
-    /// A length over 63 bits, or in more bytes than it needs (§5.2).
+    /// A length over 63 bits, or in more bytes than necessary (§5.2).
     #[error("length is malformed")]
     LengthMalformed,
     /// A message over [`Limits::message_bytes_max`].
     #[error("message of {bytes} bytes is over the limit of {limit}")]
     MessageTooLarge {
-        /// At least as long is the message.
+        /// The message has at least this many bytes.
         bytes: u64,
         /// The limit in force.
         limit: usize,
@@ -131,17 +132,18 @@ pub enum WsError {
     CloseMalformed,
 }
 
-/// What the first frame in `input` means, where it stands behind the bytes that `assembly` has gathered.
+/// Reads the first frame in `input`. It stands after the bytes that `assembly` has gathered.
 ///
-/// After a step the caller takes out what stands from [`Assembly::bytes`], as it is then, to `used`, adds what it has
-/// received and calls again. While no message has begun, nothing of the input need be kept, and the caller may as well
-/// go on with `input[used..]`.
-/// Shape: payloads are unmasked where they stand; a part of a message is moved behind the parts before it, so that a
-/// message always stands in one piece.
-/// Limits: a message is refused as soon as its length is known, that of the frame which has only begun included.
-/// `needed` is at most [`INPUT_BYTES_OVER`] more than `message_bytes_max`.
-/// Errors: each is final; `input` and `assembly` mean nothing afterwards.
-/// Cost: no allocation; payloads are passed over once to unmask, once to move, and text once to check.
+/// After a step the caller removes the bytes from [`Assembly::bytes`], as it then is, to `used`,
+/// appends received bytes, and calls again. While no message has begun, the caller need not keep
+/// earlier input, and can continue with `input[used..]`.
+/// Shape: payloads are unmasked in place. A fragment is moved behind the earlier ones, so a message
+/// is always in one piece.
+/// Limits: a message is refused as soon as its length is known, including the length of a frame
+/// that has only begun. `needed` is at most [`INPUT_BYTES_OVER`] more than `message_bytes_max`.
+/// Errors: each is final. `input` and `assembly` mean nothing afterwards.
+/// Cost: no allocation. Payloads are passed over once to unmask and once to move, and text once to
+/// check.
 pub fn next(assembly: &mut Assembly, input: &mut [u8], limits: Limits) -> Result<Step, WsError> {
     let gathered = assembly.bytes();
     let raw = input.get(gathered..).unwrap_or_default();
@@ -151,7 +153,7 @@ pub fn next(assembly: &mut Assembly, input: &mut [u8], limits: Limits) -> Result
     };
     assembly.check(&head, limits)?;
     let start = gathered + head.bytes;
-    // Checked against the limits: it fits.
+    // This fits, because it was checked against the limits.
     let used = start.saturating_add(usize::try_from(head.payload_bytes).unwrap_or(usize::MAX));
     if input.len() < used {
         return Ok(Step::More { needed: used });
@@ -165,8 +167,8 @@ pub fn next(assembly: &mut Assembly, input: &mut [u8], limits: Limits) -> Result
 
 /// The code in a Close frame, if it has one.
 ///
-/// Errors: [`WsError::CloseMalformed`] for one byte or a code that must not be sent, [`WsError::NotUtf8`] for the
-/// reason behind the code.
+/// Errors: [`WsError::CloseMalformed`] for one byte or a code that must not be sent;
+/// [`WsError::NotUtf8`] for the reason after the code.
 pub fn close_code(payload: &[u8]) -> Result<Option<u16>, WsError> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return if payload.is_empty() { Ok(None) } else { Err(WsError::CloseMalformed) };
@@ -183,12 +185,12 @@ impl Assembly {
     /// Bytes of the array form.
     pub const BYTES: usize = 16;
 
-    /// Bytes that have been gathered of the message that has begun: they stand in front of what is received.
+    /// The gathered bytes of the begun message. They stand in front of received bytes.
     pub fn bytes(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    /// Whether no message has begun: there is nothing to keep.
+    /// Whether no message has begun. Then there is nothing to keep.
     pub fn is_idle(&self) -> bool {
         self.fragments == 0
     }
@@ -202,7 +204,7 @@ impl Assembly {
         array
     }
 
-    /// From the array that [`Assembly::to_bytes`] has made.
+    /// The state from an array of [`Assembly::to_bytes`].
     pub fn from_bytes(array: [u8; Self::BYTES]) -> Assembly {
         let [b0, b1, b2, b3, b4, b5, b6, b7, f0, f1, f2, f3, is_text, ..] = array;
         Assembly {
@@ -212,7 +214,7 @@ impl Assembly {
         }
     }
 
-    /// Whether a frame with this head may stand here.
+    /// Checks that a frame with this head may come now.
     fn check(&self, head: &Head, limits: Limits) -> Result<(), WsError> {
         match head.opcode {
             Opcode::Close | Opcode::Ping | Opcode::Pong => return Ok(()),
@@ -265,7 +267,7 @@ impl Assembly {
 }
 
 impl WsError {
-    /// Why the connection ends, as it is counted.
+    /// The close reason under which the connection's end is counted.
     pub const fn reason(self) -> CloseReason {
         match self {
             WsError::MessageTooLarge { .. } => CloseReason::FrameTooLarge,
@@ -284,7 +286,7 @@ impl WsError {
         }
     }
 
-    /// The code that tells the peer in a Close frame (RFC 6455 §7.4.1).
+    /// The code for the Close frame to the peer (RFC 6455 §7.4.1).
     pub const fn close_code(self) -> u16 {
         match self {
             WsError::Unmasked
@@ -303,28 +305,29 @@ impl WsError {
     }
 }
 
-/// How much longer than the longest message the input of [`next`] must be able to become: for the head of a client's
-/// frame, or a whole control frame behind fragments.
+/// The bytes by which the input of [`next`] may exceed the longest message: the head of a client's
+/// frame, or a whole control frame after fragments.
 pub const INPUT_BYTES_OVER: usize = 6 + CONTROL_BYTES_MAX;
 
 /// Longest payload of a control frame.
 pub const CONTROL_BYTES_MAX: usize = 125;
 
-/// Fragments of one message that are taken: enough for whoever sends what he reads in pieces of a packet's size.
+/// The most fragments of one message. It suffices for a client that sends its input in packet-sized
+/// pieces.
 pub const FRAGMENTS_MAX: u32 = 128;
 
-/// Close code: nothing more is to be said.
+/// Close code: a normal end.
 pub const NORMAL: u16 = 1000;
 /// Close code: the peer breaks the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
-/// Close code: a kind of message that is not taken here, text instead of binary or the other way round.
+/// Close code: a kind of message that is not accepted here, text instead of binary or the reverse.
 pub const UNSUPPORTED_DATA: u16 = 1003;
 /// Close code: text that is not UTF-8.
 pub const INVALID_PAYLOAD: u16 = 1007;
 /// Close code: a message over a limit.
 pub const TOO_BIG: u16 = 1009;
 
-/// Masks or unmasks: one is the other.
+/// Masks or unmasks. Both are the same operation.
 fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     let [a, b, c, d] = mask;
     let wide = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);

@@ -1,11 +1,11 @@
-//! The examples of RFC 6455 §5.7, and every rule by its bytes; tests/ws.rs compares streams at large.
+//! The examples of RFC 6455 §5.7, and every rule by its bytes. tests/ws.rs compares long streams.
 
 use super::*;
 
 const LIMITS: Limits = Limits { message_bytes_max: 300, fragments_max: 3 };
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// A frame of a client, whatever its head says.
+/// A frame of a client, with any head.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![first];
@@ -18,7 +18,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The first step in `input`, and that every shorter cut of it asks for more.
+/// Checks the first step in `input`. Every shorter cut must ask for more.
 #[track_caller]
 fn check(input: &[u8], expected: &Step) -> Vec<u8> {
     for end in 0..input.len() {
@@ -33,7 +33,8 @@ fn check(input: &[u8], expected: &Step) -> Vec<u8> {
     input
 }
 
-/// An error that is there with the last byte of `input` and not before, behind `before`, which is right.
+/// Checks an error that appears with the last byte of `input`, and not before. The valid bytes
+/// `before` come first.
 #[track_caller]
 fn check_error_behind(before: &[u8], input: &[u8], expected: WsError, code: u16) {
     let error_of = |input: &[u8]| {
@@ -78,7 +79,7 @@ fn a_masked_pong() {
     assert_eq!(&check(&input, &step)[6..], b"Hello");
 }
 
-/// The examples without a mask are what a server sends.
+/// The examples without a mask are frames of a server.
 #[test]
 fn frames_of_a_server() {
     let head = |opcode, payload: &[u8]| {
@@ -156,7 +157,7 @@ fn a_message_may_be_as_long_and_in_as_many_parts_as_the_limits_say() {
         &frame(0x88, &[7; 125]),
         &Step::Control { control: Control::Close, payload: 6..131, used: 131 },
     );
-    // One that comes whole is no fragment.
+    // A message in one frame has no fragments.
     let none = Limits { fragments_max: 0, ..LIMITS };
     let step = next(&mut Assembly::default(), &mut frame(0x82, b"hi"), none);
     assert_eq!(step, Ok(Step::Message { is_text: false, body: 6..8, used: 8 }));

@@ -1,15 +1,17 @@
-//! `Batch`: what a tick of a topic has gathered, made from single messages by copying.
+//! `Batch`: the messages of a tick of a topic, made from single messages by copying.
 
 use super::*;
 
-/// Appends the messages of a tick to `out`: one frame with a `Batch`, or as many as `frame_bytes_max` asks for.
+/// Appends the messages of a tick to `out`: one frame with a `Batch`, or several if
+/// `frame_bytes_max` requires it.
 ///
-/// Each of `singles` is an offset and the whole frame that [`Push::encode_frame`] made of a message of this `topic`, in
-/// order of the offsets. Its fields are copied, without the topic, which stands once in each batch.
-/// Limits: no frame's body exceeds `frame_bytes_max`; a message that would, even in a batch of its own, leaves as the
-/// single frame that it is.
-/// Cost: grows `out` at most once, to exactly what is needed; one copy of each message. Panics if one of `singles` is
-/// shorter than the frame of a message of this topic can be.
+/// Each of `singles` is an offset and a whole frame. [`Push::encode_frame`] made the frame of a
+/// message of this `topic`. They are in order of the offsets. The fields of each message are copied
+/// without the topic, which stands once in each batch.
+/// Limits: no frame's body exceeds `frame_bytes_max`. A message too large even for a batch of its
+/// own leaves as the single frame that it is.
+/// Cost: grows `out` at most once, to exactly the needed size; one copy of each message. Panics if
+/// one of `singles` is shorter than the frame of a message of this topic can be.
 pub fn encode_batch_frames(
     topic: &str,
     singles: &[(u64, &[u8])],
@@ -23,10 +25,10 @@ pub fn encode_batch_frames(
     }
 }
 
-/// A message as it would leave alone: its offset and its frame.
+/// A message in the form in which it would leave alone: its offset and its frame.
 type Single<'s> = (u64, &'s [u8]);
 
-/// The frames that the rest of a tick needs, each as full as the limit allows.
+/// The frames for the rest of a tick, each as full as the limit allows.
 #[derive(Clone)]
 struct Planned<'s> {
     topic: &'s str,
@@ -35,7 +37,7 @@ struct Planned<'s> {
 }
 
 enum PlannedFrame<'s> {
-    /// Leaves as it is.
+    /// The frame leaves unchanged.
     Single(&'s [u8]),
     /// At least one message, and the bytes of the `Batch` that holds them.
     Batch { singles: &'s [Single<'s>], message_bytes: usize },
@@ -103,9 +105,10 @@ fn head_bytes(topic: &str, first_offset: u64, last_offset: u64) -> usize {
         + fields::optional_varint_bytes(last_offset)
 }
 
-/// The fields of the `Push` in a frame of its own, without the first one, which is the topic.
+/// The fields of the `Push` in a frame of its own, without the topic, which is the first field.
 ///
-/// They stand at the end of the frame, and the lengths in front of them follow from the frame's: nothing is parsed.
+/// They stand at the end of the frame, and the lengths before them follow from the frame's length.
+/// So nothing is parsed.
 fn fields_behind_topic<'s>(frame: &'s [u8], topic: &str) -> &'s [u8] {
     let body_bytes = behind_length(frame.len());
     let message_bytes = behind_length(body_bytes - fields::KEY_BYTES);
@@ -115,9 +118,9 @@ fn fields_behind_topic<'s>(frame: &'s [u8], topic: &str) -> &'s [u8] {
     fields
 }
 
-/// How many of `bytes` stand behind their own length, in its shortest form.
+/// The number of `bytes` that follow their own length, in its shortest form.
 fn behind_length(bytes: usize) -> usize {
-    // The first guess has at most one byte too few, which never makes its length one byte shorter than it is.
+    // The first guess has at most one byte too few. That never makes its length one byte shorter.
     let guess = bytes - fields::varint_bytes(bytes as u64);
     bytes - fields::varint_bytes(guess as u64)
 }

@@ -1,10 +1,10 @@
-//! Batches by their sizes and their bytes; the fuzz target `batch` compares with prost at large.
+//! Batches by their sizes and their bytes. The fuzz target `batch` compares many with prost.
 
 use super::*;
 
 const TOPIC: &str = "room";
 
-/// The frames of messages with these contents, with offsets from 1 on.
+/// The frames of messages with these contents, and with offsets from 1 on.
 fn frames(contents: &[&str]) -> Vec<Vec<u8>> {
     contents.iter().zip(1..).map(|(content, offset)| frame(content, offset)).collect()
 }
