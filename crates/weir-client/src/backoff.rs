@@ -1,4 +1,4 @@
-//! How long to wait before connecting again.
+//! The time to wait before connecting again.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use weir_wire::Advice;
 
 use crate::{ClientError, Goodbye};
 
-/// Delays between attempts to connect: doubling, jittered, and never shorter than what the server asked for.
+/// Delays between attempts to connect. They double, have a random part, and are never shorter than
+/// the server asked for.
 ///
-/// A crowd of clients that lost the same server must not come back in the same instant, so every delay has a random
-/// half. What a server says with `Goodbye` comes first:
+/// Many clients that lost the same server must not come back at the same moment. So every delay has
+/// a random half. The advice in the server's `Goodbye` comes first:
 ///
 /// | the server says | delay |
 /// |---|---|
@@ -19,10 +20,11 @@ use crate::{ClientError, Goodbye};
 /// | reconnect later, with a delay | that delay, plus up to half a step |
 /// | fix the credentials; do not return | none: give up |
 ///
-/// The first step is `min`; each next one is twice as long, up to `max`. Call [`Backoff::handle_lasted`] before
-/// asking for the delay after a connection: otherwise the steps only grow.
+/// The first step is `min`. Each next one is twice as long, up to `max`. Call
+/// [`Backoff::handle_lasted`] before asking for the delay after a connection; otherwise the steps
+/// only grow.
 ///
-/// The loop that connects again, and goes on where the connection before ended:
+/// This loop connects again, and continues where the earlier connection ended:
 ///
 /// ```no_run
 /// # use weir_client::{Backoff, Client, Event, Options};
@@ -64,12 +66,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Steps from `min` to `max`; a `max` below `min` counts as `min`.
+    /// Steps from `min` to `max`. A `max` below `min` counts as `min`.
     pub fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max: max.max(min), step: min }
     }
 
-    /// The delay before the next attempt after the server said goodbye; `None`: coming back would not help.
+    /// The delay before the next attempt after `Goodbye`; `None`: another attempt would not help.
     pub fn after_goodbye(&mut self, goodbye: &Goodbye) -> Option<Duration> {
         match goodbye.advice {
             Advice::ReconnectNow => {
@@ -81,7 +83,7 @@ impl Backoff {
         }
     }
 
-    /// The delay before the next attempt after an error; `None`: coming back would not help.
+    /// The delay before the next attempt after an error; `None`: another attempt would not help.
     pub fn after_error(&mut self, error: &ClientError) -> Option<Duration> {
         match error {
             ClientError::Refused(goodbye) => self.after_goodbye(goodbye),
@@ -97,13 +99,14 @@ impl Backoff {
         }
     }
 
-    /// The delay before the next attempt after the server closed without a word.
+    /// The delay before the next attempt after the server closed without `Goodbye`.
     pub fn after_close(&mut self) -> Duration {
         self.jittered(None)
     }
 
-    /// A connection has been open for this long. Starts over with the shortest step if that is at least the next step: to do
-    /// so at every welcome would hammer a server that welcomes and closes at once.
+    /// Notes how long a connection has been open. If that is at least the next step, the delays
+    /// start over with the shortest one. To do so at every welcome would hammer a server that
+    /// welcomes and closes at once.
     pub fn handle_lasted(&mut self, lasted: Duration) {
         if lasted >= self.step {
             self.reset();

@@ -1,4 +1,4 @@
-//! The bytes that came in and are not yet frames.
+//! Received bytes until they form frames.
 
 use std::io;
 use std::pin::pin;
@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_wire::{WireError, frame};
 
-/// Bytes read from the server, from the first one that no frame has taken yet.
+/// Bytes from the server, from the first one that no frame has taken yet.
 ///
-/// Shape: `bytes[taken..]` is unread; the front is cut off when a read needs the room.
+/// Shape: `bytes[taken..]` is unread. The part before it goes when a read needs the room.
 /// Limits: never more than one frame of the largest size, plus one read.
 #[derive(Debug, Default)]
 pub(crate) struct FrameBuffer {
@@ -34,12 +34,12 @@ impl FrameBuffer {
         }
     }
 
-    /// Whether part of a frame is here.
+    /// Whether a part of a frame is here.
     pub(crate) fn holds_bytes(&self) -> bool {
         self.taken < self.bytes.len()
     }
 
-    /// Reads once; 0 means that the peer has closed.
+    /// Reads once. 0 means that the peer has closed.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -52,5 +52,6 @@ impl FrameBuffer {
     }
 }
 
-/// Room for one read: some dozens of small messages a syscall, and little to hold in a test with thousands of clients.
+/// Room for one read: some dozens of small messages a syscall, and little memory in a test with
+/// thousands of clients.
 const READ_BYTES: usize = 4 << 10;

@@ -1,4 +1,4 @@
-//! What can go wrong with a connection, by who is at fault.
+//! Errors of a connection, by the side at fault.
 
 use std::io;
 use std::time::Duration;
@@ -7,20 +7,22 @@ use weir_wire::WireError;
 
 use crate::{Goodbye, TlsError};
 
-/// Why an operation of a [`Client`](crate::Client) failed; the connection is over unless a variant says otherwise.
+/// Why an operation of a [`Client`](crate::Client) failed. The connection is over, unless a variant
+/// says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The network: the address does not resolve, nobody listens, the connection was reset.
+    /// The network: the address does not resolve, nothing listens there, or the connection was
+    /// reset.
     #[error(transparent)]
     Io(io::Error),
-    /// TLS: the server is not who it should be, or does not believe this client.
+    /// TLS: the client does not trust the server, or the server does not trust the client.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// No `Welcome` within `connect_timeout`.
     #[error("no welcome within {0:?} (connect_timeout)")]
     ConnectTimedOut(Duration),
-    /// The server refused the connection, and said why.
+    /// The server refused the connection and gave a reason.
     #[error("refused by the server: {0}")]
     Refused(Goodbye),
     /// The server closed the connection before its `Welcome`.
@@ -32,18 +34,19 @@ pub enum ClientError {
     /// The server has answered nothing, not even pings, for more than two heartbeats.
     #[error("the server is silent: no answer to {pings} pings, one every {heartbeat:?}")]
     Silent {
-        /// Pings sent in a row without hearing anything.
+        /// Pings in a row without any sign of life from the server.
         pings: u32,
-        /// The heartbeat agreed.
+        /// The agreed heartbeat.
         heartbeat: Duration,
     },
     /// The server sent bytes that are no frame or no message.
-    #[error("the server sent what is not weir.v1: {0}")]
+    #[error("the server sent bytes that are not weir.v1: {0}")]
     Wire(#[from] WireError),
-    /// The server said something that the protocol does not allow at this point.
+    /// The server sent a message that the protocol does not allow at this point.
     #[error("the server broke the protocol: {0}")]
     Protocol(&'static str),
-    /// The caller's own message is over `frame_bytes_max`; nothing was sent and the connection stays.
+    /// The caller's own message is over `frame_bytes_max`. Nothing was sent, and the connection
+    /// stays.
     #[error("message of {bytes} bytes is over the limit of {limit} (frame_bytes_max)")]
     TooLarge {
         /// Bytes of the message.
@@ -51,7 +54,7 @@ pub enum ClientError {
         /// The limit.
         limit: usize,
     },
-    /// The server has said `Goodbye`: nothing can be sent any more.
+    /// The server has said `Goodbye`. The client can send nothing more.
     #[error("the connection has ended")]
     Ended,
 }

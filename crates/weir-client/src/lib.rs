@@ -18,12 +18,12 @@
 //! | part | holds |
 //! |---|---|
 //! | `client` | begin here: [`Client`], one connection |
-//! | `options` | what a connection begins with: [`Options`] |
-//! | `event` | what arrives, and what is published: [`Event`], [`Publication`] |
+//! | `options` | the settings of a connection: [`Options`] |
+//! | `event` | events from the server, and messages to publish: [`Event`], [`Publication`] |
 //! | `positions` | how far each topic has been read |
 //! | `backoff` | how long to wait before the next connection: [`Backoff`] |
 //! | `tls` | which servers to trust: [`TlsOptions`] |
-//! | `buffer` | received bytes until they are a frame |
+//! | `buffer` | received bytes until they form a frame |
 //! | `error` | why an operation failed: [`ClientError`] |
 //!
 //! The client has no task and no thread of its own, and never reconnects by itself. [`Client::next`] keeps the

@@ -1,4 +1,4 @@
-//! How far a client has seen the topics that it is in.
+//! How far a client has seen the topics of its connection.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,27 @@ use weir_wire::v1::client_message::Kind as Say;
 
 use crate::{Position, Subscribed, Subscription, Unsubscribed};
 
-/// The topics that one connection is in or has asked for, each with the position up to which it has been seen.
+/// The topics that one connection is in or has asked for, each with the position up to which the
+/// program has seen it.
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     topics: BTreeMap<String, Place>,
-    /// Topics left, and how often, for which the server has not answered: until it has, what it says of them is of the
-    /// time before.
+    /// Topics that the client has left, and how often, until the server has answered. Until then
+    /// its answers about such a topic belong to the earlier subscription.
     leaving: BTreeMap<String, u32>,
 }
 
 #[derive(Debug, Default)]
 struct Place {
-    /// The last message seen, or what was asked for as long as the server has not answered.
+    /// The position of the last message seen. Until the server has answered: the position that was
+    /// requested.
     at: Option<Position>,
-    /// Whether the server has answered: only then does a message say anything about `at`.
+    /// Whether the server has answered. Before that, a message does not change `at`.
     is_in: bool,
 }
 
 impl Positions {
-    /// What a next `Hello` asks for to go on from here.
+    /// The topics that the next `Hello` should ask for, to continue from here.
     pub(crate) fn to_subscriptions(&self) -> Vec<Subscription> {
         self.topics
             .iter()
@@ -33,14 +35,14 @@ impl Positions {
             .collect()
     }
 
-    /// Something was said to the server that may concern topics.
+    /// Handles a sent message, which may concern topics.
     pub(crate) fn handle_said(&mut self, said: &v1::ClientMessage) {
         match &said.kind {
             Some(Say::Hello(hello)) => {
                 hello.topics.iter().for_each(|asked| self.handle_asked(asked))
             }
             Some(Say::Subscribe(asked)) => self.handle_asked(asked),
-            // Forgotten before the server has answered: the caller wants out.
+            // Removed before the server has answered, because the program wants to leave.
             Some(Say::Unsubscribe(left)) => {
                 self.topics.remove(&left.topic);
                 *self.leaving.entry(left.topic.clone()).or_default() += 1;
@@ -49,7 +51,7 @@ impl Positions {
         }
     }
 
-    /// Nothing changes if the connection is in the topic.
+    /// Changes nothing if the connection is in the topic.
     fn handle_asked(&mut self, asked: &v1::Subscribe) {
         let place = self.topics.entry(asked.topic.clone()).or_default();
         if !place.is_in {
@@ -57,8 +59,9 @@ impl Positions {
         }
     }
 
-    /// Where the topic goes on. What is on its way already comes from before `told.position`, and so does what was
-    /// missed: until it has been seen, the earlier position stays.
+    /// Handles the answer to a subscription. Messages already on their way, and those that were
+    /// missed, come from before `told.position`. So the earlier position stays until they have been
+    /// seen.
     pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) {
         if self.leaving.contains_key(&told.topic) {
             return;
@@ -72,7 +75,8 @@ impl Positions {
         }
     }
 
-    /// The end of a topic. One that was asked for is forgotten already, or asked for again.
+    /// Handles the end of a topic. If the program asked for it, the topic was removed already, or
+    /// has been asked for again.
     pub(crate) fn handle_unsubscribed(&mut self, told: &Unsubscribed) {
         match self.leaving.get_mut(&told.topic) {
             Some(count) if told.reason.is_empty() => {
@@ -86,7 +90,7 @@ impl Positions {
         }
     }
 
-    /// A message was handed to the caller.
+    /// Handles a message that was returned to the caller.
     pub(crate) fn handle_seen(&mut self, topic: &str, offset: u64) {
         if let Some(Place { at: Some(at), is_in: true }) = self.topics.get_mut(topic) {
             at.offset = at.offset.max(offset);
@@ -197,7 +201,7 @@ mod tests {
         positions.ask(at(1, 9));
         positions.leave();
         positions.ask(at(1, 9));
-        // Of before it left, the first time and the second.
+        // From before the client left, the first time and the second.
         subscribed(&mut positions, at(1, 5), true);
         unsubscribed(&mut positions, "fell_behind");
         unsubscribed(&mut positions, "");

@@ -1,4 +1,4 @@
-//! TLS beneath a connection: whom to believe, what to show, and sessions to resume.
+//! TLS of a connection: which servers to trust, which certificate to show, and sessions to resume.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How to speak TLS: TLS 1.2 or 1.3, and only with a server whose certificate the given CAs sign for the given name.
+/// How to speak TLS. The client uses TLS 1.2 or 1.3, and accepts only a server whose certificate is
+/// for the given name and signed by one of the given CAs.
 ///
-/// Shape: copies share one configuration, and with it the sessions that servers let one resume: connecting again with
-/// the same options, or copies of them, spares the server a full handshake.
+/// Shape: copies share one configuration, and with it the sessions that servers permit to resume.
+/// To connect again with the same options, or with copies, spares the server a full handshake.
 /// Limits: 256 sessions are kept.
 ///
 /// ```no_run
@@ -41,7 +42,7 @@ pub struct TlsOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The name is none that a certificate can be for.
+    /// No certificate can be for this name.
     #[error("server_name: not a DNS name or an IP address: {0:?}")]
     ServerName(String),
     /// The CA certificates cannot be used.
@@ -50,19 +51,19 @@ pub enum TlsError {
     /// The client's own certificate or key cannot be used.
     #[error("certificate: {0}")]
     Certificate(String),
-    /// The server's certificate is not believed.
+    /// The server's certificate is not trusted.
     #[error("the server's certificate is refused: {0}")]
     Refused(String),
-    /// The server's certificate would be believed at another time.
+    /// The server's certificate is not valid at this time.
     #[error("the server's certificate is refused: {0}")]
     NotNow(String),
-    /// The server ended TLS, and says why.
+    /// The server ended TLS with an alert.
     #[error("the server ended TLS with the alert {0:?}")]
     Alert(AlertDescription),
-    /// The server closed the connection without ending TLS: something may be missing at the end.
+    /// The server closed the connection without ending TLS, so bytes may be missing at the end.
     #[error("the server closed the connection without ending TLS")]
     BrokenOff,
-    /// Anything else that TLS does not allow.
+    /// Any other violation of TLS.
     #[error("TLS: {0}")]
     Protocol(rustls::Error),
 }
@@ -75,8 +76,8 @@ pub(crate) enum Socket {
 }
 
 impl TlsOptions {
-    /// Believes a server that shows a certificate for `server_name`, a DNS name or an IP address, signed by one of the
-    /// CAs in `ca`, which is PEM.
+    /// Trusts a server that shows a certificate for `server_name`, a DNS name or an IP address,
+    /// signed by one of the CAs in `ca`, which is PEM.
     pub fn new(server_name: &str, ca: &[u8]) -> Result<TlsOptions, TlsError> {
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| TlsError::ServerName(server_name.to_owned()))?;
@@ -93,8 +94,8 @@ impl TlsOptions {
         Ok(TlsOptions { roots, config, server_name: name })
     }
 
-    /// Shows a certificate where the server asks for one: a chain and its private key, both PEM; they may be the same
-    /// text. Sessions got before are not resumed.
+    /// Shows a certificate to servers that ask for one: a chain and its private key, both PEM. They
+    /// may be the same text. Earlier sessions are not resumed.
     pub fn certificate(self, chain: &[u8], key: &[u8]) -> Result<TlsOptions, TlsError> {
         let wrong = |what: &str, error: &dyn fmt::Display| {
             TlsError::Certificate(format!("{what}: {error}"))
@@ -111,9 +112,10 @@ impl TlsOptions {
         Ok(TlsOptions { config, ..self })
     }
 
-    /// Speaks TLS on a socket that is connected.
+    /// Speaks TLS on a connected socket.
     ///
-    /// Errors: a [`TlsError`] inside the error where TLS is at fault; [`TlsError::try_from`] takes it out.
+    /// Errors: if TLS is at fault, the error contains a [`TlsError`], which [`TlsError::try_from`]
+    /// takes out.
     pub async fn connect(&self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         TlsConnector::from(self.config.clone()).connect(self.server_name.clone(), socket).await
     }
@@ -126,7 +128,7 @@ impl fmt::Debug for TlsOptions {
 }
 
 impl TlsError {
-    /// Whether another attempt would end the same way.
+    /// Whether another attempt would end in the same way.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             TlsError::ServerName(_)
@@ -139,7 +141,7 @@ impl TlsError {
     }
 }
 
-/// What of an error of a socket is TLS's; anything else is given back.
+/// Takes a TLS error out of a socket's error. Any other error is given back.
 impl TryFrom<io::Error> for TlsError {
     type Error = io::Error;
 
@@ -178,10 +180,10 @@ fn configured(
     Ok(config)
 }
 
-/// In the words of someone who has to find out what to change.
+/// Says what to change.
 fn refused(why: CertificateError) -> TlsError {
     if matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
-        return TlsError::Refused("it is signed by none of the CAs given (ca)".to_owned());
+        return TlsError::Refused("none of the given CAs has signed it (ca)".to_owned());
     }
     let text = why.to_string();
     let passing = matches!(
@@ -234,10 +236,10 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// The frame protocol's name, for servers that speak several on one port.
+/// The protocol name, for servers that offer several protocols on one port.
 const ALPN: &[u8] = b"weir.v1";
 
-/// Alerts that say that the client must be changed first.
+/// Alerts that mean that the client must be changed first.
 const LASTING_ALERTS: [AlertDescription; 11] = [
     AlertDescription::BadCertificate,
     AlertDescription::UnsupportedCertificate,

@@ -101,7 +101,7 @@ fn a_server_that_is_not_believed_is_not_subscribed_to() {
     let (server, other) = (Server::new(), Server::new());
     let addr = server.addr().to_string();
     for (ca, name, expected) in [
-        (other.ca(), "weir.test", "it is signed by none of the CAs given (ca)"),
+        (other.ca(), "weir.test", "none of the given CAs has signed it (ca)"),
         // Without a name the host of the address counts.
         (server.ca(), "", "certificate not valid for name \"127.0.0.1\""),
     ] {

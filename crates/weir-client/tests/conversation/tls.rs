@@ -179,7 +179,7 @@ async fn a_certificate_that_is_not_believed_is_refused_in_plain_words() {
     for (tls, expected) in [
         (
             stranger,
-            "the server's certificate is refused: it is signed by none of the CAs given (ca)",
+            "the server's certificate is refused: none of the given CAs has signed it (ca)",
         ),
         (
             other_name,
