@@ -1,4 +1,4 @@
-//! The front in a run: what it asks of the shard, and what it does with reports.
+//! The front in a run: its requests to the shard, and its handling of reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::message::Item;
 const SECURE: u32 = 24_000;
 
 impl Run {
-    /// The front does something, or something befalls it.
+    /// The front acts, or a fault hits it.
     pub(super) fn front_acts(&mut self) -> Result<(), String> {
         match self.dice.below(1000) {
             0..=99 => self.adopt(),
@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// What comes sealed with the adoption.
+    /// The sealed bytes that come with the adoption.
     fn seal_ahead(&mut self, conn: &mut Conn) -> Vec<u8> {
         let Some(tls) = &mut conn.tls else { return Vec::new() };
         tls.skip_plain(conn.ahead);
@@ -115,7 +115,7 @@ impl Run {
         tls.take_ahead(self.dice.below(100) as usize)
     }
 
-    /// In every run some of each.
+    /// Each run has some connections of each format.
     fn drawn_format(&mut self) -> Format {
         let formats =
             [Format::Stream, Format::WsProtobuf, Format::WsJson, Format::Sse, Format::Sse];
@@ -177,7 +177,7 @@ impl Run {
         }
     }
 
-    /// Commands for a connection that has gone, whose slot somebody else may have by now.
+    /// Sends commands for a connection that has gone. Another connection may have its slot by now.
     fn address_the_dead(&mut self) {
         let Some(index) = (!self.conns.is_empty()).then(|| {
             let newest = self.conns.len().min(100);
@@ -238,7 +238,7 @@ impl Run {
         }
     }
 
-    /// Looks at connections and holds the answer against the model.
+    /// Looks at connections and compares the answer with the model.
     fn inspect(&mut self) -> Result<(), String> {
         let answer = Arc::new(Mutex::new(None::<InspectPage>));
         let slot = Arc::clone(&answer);
@@ -308,7 +308,7 @@ impl Run {
         }
     }
 
-    /// Takes all reports and checks that each may be.
+    /// Takes all reports and checks that each is allowed.
     pub(super) fn take_reports(&mut self) -> Result<(), String> {
         for report in self.shard.front_mut().take() {
             self.take_report(report)?;
@@ -318,7 +318,7 @@ impl Run {
         Ok(())
     }
 
-    /// Greets those who have been adopted, as far as the queue has room.
+    /// Greets adopted connections, as far as the queue has room.
     fn welcome(&mut self) {
         for index in std::mem::take(&mut self.to_welcome) {
             let (Some(id), Phase::Open) = (self.conns[index].id, self.conns[index].phase) else {

@@ -1,4 +1,4 @@
-//! The pool of blocks alone, for its benchmark.
+//! The pool of blocks by itself, for its benchmark.
 
 use crate::pool::{Block, Pool};
 use crate::time::Tick;
@@ -24,7 +24,7 @@ impl Blocks {
 }
 
 impl PooledBlock {
-    /// What it holds.
+    /// The bytes in the block.
     pub fn filled(&self) -> &[u8] {
         self.0.filled()
     }

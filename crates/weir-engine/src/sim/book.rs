@@ -1,4 +1,4 @@
-//! The book of a run: every frame that was sent, by number, and what it says.
+//! The book of a run: every frame that was sent, by number, with its content.
 
 use std::ops::Range;
 
@@ -8,20 +8,21 @@ use weir_wire::{ProstMessage, frame, v1};
 use crate::id::{Priority, SlowPolicy};
 use crate::time::Nanos;
 
-/// Everything that was ever sent, by number, and the sums over it.
+/// All sent frames by number, and sums over them.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(crate) sent: Vec<Sent>,
-    /// Commands that the queue has taken.
+    /// Number of commands that the queue has taken.
     pub(crate) position: u64,
     pub(crate) turn: u64,
-    /// Messages that a store keeps of a topic.
+    /// The most messages of a topic that a store keeps.
     pub(crate) keys_max: usize,
-    /// Messages seen whole behind the kernel.
+    /// Messages that an observer behind the kernel has seen whole.
     pub(crate) delivered: u64,
-    /// Items that must have been dropped because their time had passed.
+    /// Items that must have been dropped because they had expired.
     pub(crate) expired: u64,
-    /// Sends to connections whose end had been reported; and those whose end came between.
+    /// Sends to connections whose end was reported before, and sends whose connection ended
+    /// meanwhile.
     pub(crate) gone: u64,
     pub(crate) maybe_gone: u64,
 }
@@ -35,38 +36,39 @@ pub(crate) struct Sent {
     pub(crate) topic: Option<usize>,
     pub(crate) position: u64,
     pub(crate) turn: u64,
-    /// The first turn behind which all that was sent had reached everybody's queue; not known yet: beyond all turns.
+    /// The first turn after which all earlier messages had reached every queue. Not known yet: a
+    /// number beyond all turns.
     pub(crate) walked_in: u64,
     pub(crate) of_topic: OfTopic,
     pub(crate) says: Says,
-    /// The tick that it is a part of.
+    /// The tick to which it belongs.
     pub(crate) tick: Option<u32>,
 }
 
-/// What is said of a message to a topic.
+/// The facts about a message to a topic.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OfTopic {
     pub(crate) slow: SlowPolicy,
     pub(crate) key: Option<u8>,
-    /// Its offset, of a tick that of its last message.
+    /// Its offset; for a batch, that of its last message.
     pub(crate) offset: u64,
-    /// Of a tick, the numbers of its single messages.
+    /// For a batch, the numbers of its single messages.
     pub(crate) singles: Vec<u32>,
 }
 
-/// What the errors that the front sends say: no error of the shard does.
+/// The text in errors from the front. The shard's own errors have other texts.
 pub(crate) const FROM_FRONT: &str = "from_the_front";
 
-/// What an answer of the front says of a topic.
+/// The statement about a topic in an answer from the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Says {
     /// Nothing.
     Nothing,
     /// The connection is greeted.
     Welcome,
-    /// It gets what is behind this offset.
+    /// It gets the messages after this offset.
     Subscribed(usize, u64),
-    /// It is out of the topic; if it was resuming, here is how far it came.
+    /// It has left the topic. If it was resuming, this is the offset that the resume had reached.
     Unsubscribed(usize, Option<u64>),
 }
 
@@ -85,7 +87,8 @@ impl Book {
         u32::try_from(self.sent.len()).expect("fewer frames than 2^32")
     }
 
-    /// A new frame with a message of `bytes` bytes; its number is in it. Says where its key stands.
+    /// A new frame with a message of `bytes` bytes, which contains its number. Returns the range of
+    /// its key.
     pub(crate) fn push(
         &self,
         bytes: usize,
@@ -118,7 +121,7 @@ impl Book {
         (frame, key)
     }
 
-    /// A new frame with an answer of the front; its number is in it.
+    /// A new frame with an answer of the front, which contains its number.
     pub(crate) fn answer(&self, bytes: usize, says: Says) -> Vec<u8> {
         use v1::server_message::Kind;
         let number = self.next();
@@ -180,7 +183,8 @@ impl Book {
         known.map(Some).ok_or_else(|| wrong(number))
     }
 
-    /// Enters the frame that was made last; returns its number. Its position is that of the next command.
+    /// Enters the last frame that was made, and returns its number. Its position is that of the
+    /// next command.
     pub(crate) fn enter(
         &mut self,
         frame: Vec<u8>,
@@ -207,7 +211,7 @@ impl Book {
         number
     }
 
-    /// Says more of the frame that was entered last.
+    /// Adds facts about the frame that was entered last.
     pub(crate) fn describe(&mut self, of_topic: OfTopic) {
         let last = self.sent.len().saturating_sub(1);
         for single in &of_topic.singles {
@@ -218,7 +222,7 @@ impl Book {
         }
     }
 
-    /// Behind this turn nothing is under way in the shard.
+    /// Notes that after this turn nothing is on its way in the shard.
     pub(crate) fn note_quiet(&mut self) {
         for sent in self.sent.iter_mut().rev().take_while(|sent| sent.walked_in == u64::MAX) {
             sent.walked_in = self.turn;
@@ -229,18 +233,18 @@ impl Book {
         &self.sent[number as usize]
     }
 
-    /// Whether `number` could have been dropped for its age at `now`.
+    /// Whether `number` may have been dropped at `now` because it had expired.
     pub(crate) fn is_expired(&self, number: u32, now: Nanos) -> bool {
         self.sent(number).expires_at.is_some_and(|at| at <= now)
     }
 }
 
-/// The priority of a topic's messages, and of those that have no topic.
+/// The priority of a topic's messages, or of messages without a topic.
 pub(crate) fn priority_of(topic: Option<usize>) -> Priority {
     topic.map_or(Priority::Normal, |topic| Priority::ALL[topic % Priority::COUNT])
 }
 
-/// What texts are made of.
+/// The characters of texts.
 const CHARS: [char; 8] = ['a', ' ', '"', '\n', '\\', '\u{e4}', '\u{1}', ':'];
 
 /// Puts a length in front of a body.

@@ -1,4 +1,5 @@
-//! The reference model of one connection: what must reach it, and what must be heard from it.
+//! The reference model of one connection: what must reach its device, and what the front must hear
+//! from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,25 +16,25 @@ use super::secure::SecureEnd;
 use crate::id::ConnId;
 use crate::time::Nanos;
 
-/// Where a connection stands, as the front knows it.
+/// The state of a connection, as the front knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Offered; no answer yet.
     Offered,
     /// Adopted.
     Open,
-    /// Its end is reported.
+    /// The front has the report of its end.
     Ended(CloseReason),
-    /// The socket is gone too, and all accounts are closed.
+    /// The socket is gone too, and all counts are settled.
     Over,
 }
 
 /// How a device reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// All that comes.
+    /// Everything that comes.
     All,
-    /// So many bytes a turn.
+    /// This many bytes a turn.
     Slowly(usize),
     /// Nothing.
     Stopped,
@@ -46,59 +47,60 @@ pub(crate) struct Conn {
     pub(crate) heartbeat: Duration,
     pub(crate) id: Option<ConnId>,
     pub(crate) phase: Phase,
-    /// What it speaks, and whether its events name the positions of all its topics.
+    /// Its format, and whether its events name the positions of all its topics.
     pub(crate) format: Format,
     pub(crate) tells_positions: bool,
-    /// The one topic of a reader of events that does not.
+    /// The only topic of a reader of events whose ids name one position.
     pub(crate) only: Option<usize>,
-    /// The records, if it has TLS.
+    /// The device's TLS, if the connection has it.
     pub(crate) tls: Option<SecureEnd>,
     /// Bytes that came with the adoption.
     pub(crate) ahead: u64,
     pub(crate) is_taken: bool,
-    /// The command that greets it has been pushed.
+    /// Whether the command that greets it has been pushed.
     pub(crate) is_welcome: bool,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) topics: Vec<usize>,
-    /// What it resumes.
+    /// The topics that it resumes.
     pub(crate) resumes: BTreeMap<usize, Resuming>,
-    /// Topics and numbers of the resumes that the shard must say that it has refused.
+    /// Topics and numbers of resumes that the shard must report as refused.
     pub(crate) refused: BTreeSet<(usize, u32)>,
     pub(crate) reading: Reading,
     pub(crate) is_silent: bool,
-    /// Reasons that were brought about from outside.
+    /// Reasons for an end that came from outside.
     pub(crate) asked: Vec<CloseReason>,
-    /// Queue position of what closes it behind all that was queued.
+    /// Queue position of the command that closes it after everything queued.
     pub(crate) closed_behind: Option<u64>,
-    /// When it was last not read from: stalled, or held back.
+    /// When the shard last did not read from it, because it was stalled or held back.
     pub(crate) paused_at: Nanos,
     pub(crate) is_paused: bool,
-    /// Its end answers its Close frame.
+    /// Whether its end answers its Close frame.
     pub(crate) must_echo: bool,
-    /// When the shard was last seen not to listen to it: it held back what had come, or had not greeted it.
+    /// When the shard was last seen not to listen to it: it held back received frames, or had not
+    /// greeted it.
     pub(crate) held_at: Nanos,
     pub(crate) is_held: bool,
     /// When something last waited for it.
     pub(crate) waited_at: Nanos,
     pub(crate) is_waiting: bool,
-    /// Bytes that its socket had taken, and when that was first seen.
+    /// The bytes that its socket had taken, and when that was first seen.
     pub(crate) took: (u64, Nanos),
-    /// Since when it must have been asked for a sign of life.
+    /// The time by which it must have been asked for a sign of life.
     pub(crate) asked_by: Option<Nanos>,
-    /// When it was first seen stalled, while it is.
+    /// When it was first seen stalled, while it is stalled.
     pub(crate) stalled_at: Option<Nanos>,
-    /// When the socket last took bytes, while it is seen to lag.
+    /// When the socket last took bytes, while it lags.
     pub(crate) taken_at: Option<Nanos>,
 }
 
-/// A resume that has begun and has not had its last part.
+/// A running resume.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resuming {
     pub(crate) number: u32,
-    /// Offset up to which parts have been pushed.
+    /// Offset up to which chunks have been pushed.
     pub(crate) after: u64,
-    /// The next part has been asked for.
+    /// Whether the next chunk has been asked for.
     pub(crate) is_asked: bool,
 }
 
@@ -145,7 +147,7 @@ impl Conn {
         }
     }
 
-    /// What a failure says of it.
+    /// A short description for failures.
     pub(crate) fn outline(&self) -> String {
         let Self { id, phase, format, reading, is_silent, asked, paused_at, stalled_at, .. } = self;
         let Incoming { heard_at, begun_at, bad, .. } = &self.incoming;
@@ -157,9 +159,9 @@ impl Conn {
     }
 }
 
-/// What it says.
+/// The device speaks.
 impl Conn {
-    /// Has the device say something that the front gets.
+    /// Composes a message that the front gets.
     pub(crate) fn say_hello(&mut self, dice: &mut Dice, bytes: usize) {
         let body = hello_body(bytes);
         let end = self.say(&body, dice);
@@ -168,7 +170,7 @@ impl Conn {
         }
     }
 
-    /// Has the device say something that is answered.
+    /// Composes a message that the shard answers.
     pub(crate) fn ask(&mut self, body: &[u8], reply: Reply, dice: &mut Dice) {
         let end = self.say(body, dice);
         if self.format != Format::Sse {
@@ -181,7 +183,7 @@ impl Conn {
     }
 }
 
-/// What the shard has read of it.
+/// The shard reads.
 impl Conn {
     /// Plaintext that the shard has read.
     pub(crate) fn consumed(&self, link: &Link) -> u64 {
@@ -191,7 +193,7 @@ impl Conn {
         }
     }
 
-    /// Plaintext that it can read.
+    /// Plaintext that the shard can read.
     pub(crate) fn readable(&self, link: &Link) -> u64 {
         let unread = link.inbound.len() as u64;
         match &self.tls {
@@ -200,7 +202,7 @@ impl Conn {
         }
     }
 
-    /// The shard has read what `link` says.
+    /// Notes the bytes that the shard has read, as `link` says.
     pub(crate) fn note_consumed(&mut self, link: &Link, now: Nanos) {
         self.incoming.note_consumed(self.consumed(link), now);
         if let Some(tls) = &mut self.tls {
@@ -208,12 +210,12 @@ impl Conn {
         }
     }
 
-    /// Since when a record stands there in part, though no whole one can be read.
+    /// Since when a begun record waits, while no whole record can be read.
     pub(crate) fn record_begun_at(&self, link: &Link) -> Option<Nanos> {
         self.tls.as_ref().filter(|tls| !tls.has_whole_record(link))?.begun_at
     }
 
-    /// Whether the shard has read what it must end behind.
+    /// The reason, if the shard has read the bytes at which it must end the connection.
     pub(crate) fn has_ended(&self, link: &Link) -> Option<CloseReason> {
         let tls = self.tls.as_ref()?;
         let (end, reason) = tls.end?;
@@ -221,7 +223,7 @@ impl Conn {
     }
 }
 
-/// A message that the front gets, as its body.
+/// The body of a message that the front gets.
 fn hello_body(bytes: usize) -> Vec<u8> {
     use v1::client_message::Kind;
     let hello = v1::Hello { token: "h".repeat(bytes), ..v1::Hello::default() };

@@ -8,12 +8,13 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub struct Dice(ChaCha8Rng);
 
 impl Dice {
-    /// Dice that fall as `seed` says.
+    /// Dice that `seed` decides.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A number below `end`, which is not 0. The bias of at most 2⁻³² for small ends does not matter here.
+    /// A number below `end`, which is not 0. For small ends the bias is at most 2⁻³², and does not
+    /// matter here.
     pub fn below(&mut self, end: u32) -> u32 {
         let scaled = u64::from(self.0.next_u32()) * u64::from(end);
         u32::try_from(scaled >> 32).expect("below `end`, which has 32 bits")
@@ -29,7 +30,7 @@ impl Dice {
         self.below(u32::try_from(count).unwrap_or(u32::MAX)) as usize
     }
 
-    /// Whether something happens that does so `in_65536` times of 65,536.
+    /// True in `in_65536` of 65,536 cases.
     pub fn chance(&mut self, in_65536: u32) -> bool {
         in_65536 > 0 && self.below(1 << 16) < in_65536
     }

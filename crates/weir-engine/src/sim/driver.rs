@@ -1,4 +1,4 @@
-//! A run: devices and a front act at random, and the shard is compared with the reference model.
+//! A run: devices and a front act at random, and each turn is compared with the reference model.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,42 +23,44 @@ use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::time::Nanos;
 
-/// One run of the simulator: everything that a seed decides.
+/// One run of the simulator. A seed decides everything in it.
 ///
-/// Each event is something that a device or the front does, or a fault; mostly a turn of the shard follows, and after
-/// each turn everything is checked. At the end the shard drains, and nothing may be left of anything.
+/// Each event is an act of a device or of the front, or a fault. A turn of the shard mostly
+/// follows, and after each turn everything is checked. At the end the shard drains, and nothing may
+/// be left.
 pub struct Run {
     pub(super) shard: SimShard<Reports>,
     pub(super) dice: Dice,
     pub(super) faults: Faults,
     pub(super) settings: ShardSettings,
     pub(super) book: Book,
-    /// Index of a connection here and of its link in the network are the same.
+    /// A connection here and its link in the network have the same index.
     pub(super) conns: Vec<Conn>,
-    /// Those that are not over.
+    /// Connections that are not over.
     pub(super) live: Vec<usize>,
-    /// Adopted, and not greeted yet because the queue had no room.
+    /// Adopted connections that are not greeted yet because the queue had no room.
     pub(super) to_welcome: Vec<usize>,
     pub(super) topics: Vec<TopicModel>,
-    /// Resumes begun so far; and those that have asked for their next part.
+    /// Number of resumes begun so far, and the resumes that have asked for their next chunk.
     pub(super) resumes_begun: u32,
     pub(super) to_resume: Vec<(usize, usize, u32)>,
     pub(super) conns_wanted: usize,
-    /// How often what ends connections really happens, in 65,536ths.
+    /// How often events that end connections really happen, in 65,536ths.
     pub(super) deadliness: u32,
     pub(super) front_room: usize,
     pub(super) front_full_turns: u32,
     pub(super) clock_still_turns: u32,
-    /// Bytes of the budget that somebody else holds, and for how many turns.
+    /// Bytes of the budget that another user holds, and for how many turns.
     pub(super) foreign_share: Share,
     pub(super) foreign: usize,
     pub(super) foreign_turns: u32,
     /// Slots that were freed in the last turn.
     pub(super) freed: Vec<Slot>,
-    /// The budget as the last turn began: how often it had refused, and how much of each share was used.
+    /// The budget at the beginning of the last turn: its refusals, and the used bytes of each
+    /// share.
     pub(super) refused_before: u64,
     pub(super) used_before: [usize; Share::COUNT],
-    /// The front had taken all reports when the last turn began.
+    /// Whether the front had taken all reports when the last turn began.
     pub(super) is_up_to_date: bool,
     pub(super) sealed: secure::Sealed,
     pub(super) drained_at: Option<u64>,
@@ -66,10 +68,10 @@ pub struct Run {
     pub(super) summary: Summary,
 }
 
-/// What a run has done.
+/// The counts of a run.
 #[derive(Debug, Default, Clone)]
 pub struct Summary {
-    /// Things that happened.
+    /// Events.
     pub events: u64,
     /// Turns of the shard.
     pub turns: u64,
@@ -81,13 +83,14 @@ pub struct Summary {
     pub delivered: u64,
     /// Items dropped.
     pub dropped: u64,
-    /// Messages skipped, and messages replaced, for connections that did not keep up.
+    /// Messages that were dropped, and messages that were conflated, for connections that did not
+    /// keep up.
     pub slow: [u64; 2],
-    /// Parts that those who resume have asked for.
+    /// Replay chunks that resuming connections have asked for.
     pub parts: u64,
     /// Bytes that kernels took.
     pub sent_bytes: u64,
-    /// Times that a connection was not read from because it sent too fast.
+    /// Pauses in reading because a connection sent too fast.
     pub pauses: u64,
     /// Ends, by reason.
     pub closed: [u64; CloseReason::COUNT],
@@ -95,12 +98,12 @@ pub struct Summary {
     pub faults: Faults,
 }
 
-/// What was wrong, and when.
+/// A contradiction, and its place.
 #[derive(Debug)]
 pub struct Failure {
     /// The seed of the run.
     pub seed: u64,
-    /// The event.
+    /// The number of the event.
     pub event: u64,
     /// The contradiction.
     pub what: String,
@@ -132,7 +135,7 @@ impl Summary {
     }
 }
 
-/// Turns within which a drained shard must be empty.
+/// Turns in which a drained shard must become empty.
 const TURNS_TO_DRAIN: u32 = 20_000;
 
 impl Run {
@@ -193,7 +196,7 @@ impl Run {
         run
     }
 
-    /// Puts a bug into it.
+    /// Puts a seeded bug into the shard.
     pub fn seed_bug(&mut self, bug: SeededBug) {
         self.shard.seed_bug(bug);
     }
@@ -220,7 +223,7 @@ impl Run {
         if self.dice.chance(3 << 14) { self.turn() } else { Ok(()) }
     }
 
-    /// One turn of the shard, and everything that is looked at behind it.
+    /// Takes one turn of the shard, and checks everything after it.
     pub(super) fn turn(&mut self) -> Result<(), String> {
         self.book.turn += 1;
         self.count_down();
@@ -252,7 +255,7 @@ impl Run {
         self.bury_the_dead()
     }
 
-    /// Conditions that last some turns come to their end.
+    /// Ends conditions that last some turns.
     fn count_down(&mut self) {
         if self.front_full_turns > 0 {
             self.front_full_turns -= 1;
@@ -275,7 +278,7 @@ impl Run {
         }
     }
 
-    /// Everybody goes: nothing may be left.
+    /// Ends all connections. Then nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         self.front_full_turns = self.front_full_turns.min(1);
         self.clock_still_turns = self.clock_still_turns.min(1);
@@ -352,7 +355,7 @@ impl Run {
     }
 }
 
-/// Runs one seed; a panic is a failure like any other.
+/// Runs one seed. A panic counts as a failure.
 pub fn run_seed(seed: u64, events: u64, bug: Option<SeededBug>) -> Result<Summary, Failure> {
     let outcome = std::panic::catch_unwind(|| {
         let mut run = Run::new(seed);
@@ -373,7 +376,7 @@ pub fn run_seed(seed: u64, events: u64, bug: Option<SeededBug>) -> Result<Summar
     }
 }
 
-/// Small limits and short time-outs, so that they are all met.
+/// Small limits and short time-outs, so that runs reach them all.
 fn settings(dice: &mut Dice) -> ShardSettings {
     let low = 64 << dice.below(6);
     ShardSettings {
@@ -383,7 +386,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         low_watermark_bytes: low,
         high_watermark_bytes: low * dice.between(2, 8) as usize,
         conflation_keys_max: [2, 6, 4096][dice.index(3)],
-        // Slower than what devices say in a busy second, and then paused for some.
+        // Lower than the rate of devices in a busy second, so some of them are paused.
         frames_per_second: [0, 0, 10][dice.index(3)],
         frame_burst: 12,
         stall_timeout: Duration::from_millis(dice.between(300, 3000).into()),
@@ -397,7 +400,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
     }
 }
 
-/// Some runs see much of a kind of fault, some none.
+/// Rates of faults. Some runs have much of a kind of fault, some none.
 fn rates(dice: &mut Dice) -> Faults {
     let mut rate = |most: u32| {
         let share = [0, 1, 4, 16][dice.index(4)];

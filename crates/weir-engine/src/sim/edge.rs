@@ -7,24 +7,24 @@ use weir_wire::{ProstMessage, frame, json, v1};
 use super::book::framed;
 use super::dice::Dice;
 
-/// The first whole thing in what a device has received.
+/// The first whole unit in the bytes that a device has received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// A message, as a frame.
     Frame(Vec<u8>),
-    /// A message that was an event, and the positions that its id names.
+    /// A message that came as an event, and the positions in its id.
     Event(Vec<u8>, Option<Vec<v1::Position>>),
-    /// A WebSocket is asked for a sign of life.
+    /// A ping, which asks a WebSocket for a sign of life.
     Ping,
     /// The answer to a WebSocket's ping.
     Pong(Vec<u8>),
     /// A WebSocket ends.
     Close(Option<u16>),
-    /// A reader of events hears that the server lives.
+    /// A comment, which tells a reader of events that the server lives.
     Comment,
 }
 
-/// Cuts off what comes first, and says how many bytes that is; `None` if it is not whole.
+/// Cuts off the first unit, and returns its size; `None` if it is not whole.
 pub(crate) fn cut(format: Format, bytes: &[u8]) -> Result<Option<(Unit, usize)>, String> {
     match format {
         Format::Stream => {
@@ -74,7 +74,7 @@ fn frame_of_json(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// An event without the empty line behind it; `None` if it is none as Weir writes them.
+/// An event without the empty line after it; `None` if Weir would not write it.
 fn event(text: &str) -> Option<Unit> {
     if text == ":" {
         return Some(Unit::Comment);
@@ -106,7 +106,7 @@ fn event(text: &str) -> Option<Unit> {
     (retry_ms == due_ms).then_some(Unit::Event(frame, positions))
 }
 
-/// A client's frame with a mask of its own.
+/// A client's frame with a random mask.
 pub(crate) fn client_frame(opcode: Opcode, payload: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mask = dice.below(u32::MAX).to_ne_bytes();
@@ -114,13 +114,13 @@ pub(crate) fn client_frame(opcode: Opcode, payload: &[u8], dice: &mut Dice) -> V
     bytes
 }
 
-/// The end of a WebSocket, with a code or none.
+/// The end of a WebSocket, with or without a code.
 pub(crate) fn close_frame(code: Option<u16>, dice: &mut Dice) -> Vec<u8> {
     let code = code.map(u16::to_be_bytes);
     client_frame(Opcode::Close, code.as_ref().map_or(&[], |code| &code[..]), dice)
 }
 
-/// What a server must end a WebSocket for, and the code that it says.
+/// Bytes for which a server must end a WebSocket, and the code that it must send.
 pub(crate) fn bad_ws(format: Format, kind: u32, dice: &mut Dice) -> (Vec<u8>, Option<u16>) {
     let right = if format == Format::WsJson { Opcode::Text } else { Opcode::Binary };
     match kind {

@@ -1,4 +1,4 @@
-//! The faults of a run: which there are, how often they are injected, and how often they came.
+//! The faults of a run: the kinds, their rates, and their counts.
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,9 +12,9 @@ pub enum Fault {
     KernelTimeout,
     /// The kernel cannot reach the peer any more.
     Unreachable,
-    /// The kernel takes a part of what it has room for.
+    /// The kernel takes less than it has room for.
     PartialWrite,
-    /// The kernel refuses a send several times though there would be room.
+    /// The kernel refuses a send several times although it has room.
     RefusalStorm,
     /// A system call is interrupted.
     Interrupted,
@@ -28,21 +28,21 @@ pub enum Fault {
     ClockStill,
     /// A socket cannot be registered.
     AdoptFailed,
-    /// A slot is taken again in the turn after it was freed.
+    /// A new connection takes a slot in the turn after the slot was freed.
     SlotReuse,
     /// The front takes no reports for a while.
     FrontFull,
-    /// Somebody else holds nearly all of the byte budget.
+    /// Another user holds nearly all of the byte budget.
     BudgetHeld,
     /// The queue has no credit.
     LaneFull,
     /// The reserved queue is full.
     ReservedFull,
-    /// Readiness is announced for nothing.
+    /// Readiness is announced although nothing is ready.
     SpuriousEdge,
-    /// Readiness is announced for a socket that is closed.
+    /// Readiness is announced for a closed socket.
     LateEdge,
-    /// Only a part of what is ready is announced at once.
+    /// Readiness is announced only in part.
     ShortWait,
     /// The peer sends bytes that are no frame or no message.
     Garbage,
@@ -50,17 +50,17 @@ pub enum Fault {
     Oversized,
     /// The peer sends a frame byte by byte.
     Drip,
-    /// The peer says nothing any more.
+    /// The peer falls silent.
     Silence,
-    /// The peer changes its keys, and may want ours changed.
+    /// The peer changes its keys, and may ask us to change ours.
     KeyUpdate,
     /// A bit of a record flips on its way.
     BitFlip,
-    /// The peer sends what is no record.
+    /// The peer sends bytes that are no record.
     NoRecord,
     /// The peer sends a fatal alert.
     FatalAlert,
-    /// The peer ends its records.
+    /// The peer sends `close_notify`.
     CloseNotify,
     /// The peer ends its WebSocket.
     CloseFrame,
@@ -102,24 +102,24 @@ impl Fault {
     ];
 }
 
-/// How often the simulated kernel fails by itself, and how often any fault has happened.
+/// How often the simulated kernel fails by itself, and how often each fault has happened.
 ///
 /// Shape: rates are per call, in 65,536ths; all are 0 at first.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Of a send: takes only a part.
+    /// For a send: it takes only a part.
     pub partial_write: u32,
-    /// Of a send: begins a storm of refusals.
+    /// For a send: it begins a storm of refusals.
     pub refusal_storm: u32,
-    /// Of any call: is interrupted.
+    /// For any call: it is interrupted.
     pub interrupted: u32,
-    /// Of an adoption: fails.
+    /// For an adoption: it fails.
     pub adopt_failed: u32,
-    /// Of a wait: announces readiness for nothing.
+    /// For a wait: it announces readiness although nothing is ready.
     pub spurious_edge: u32,
-    /// Of a wait: announces readiness of a closed socket.
+    /// For a wait: it announces readiness of a closed socket.
     pub late_edge: u32,
-    /// Of a wait: announces a part of what is ready.
+    /// For a wait: it announces only a part of the readiness.
     pub short_wait: u32,
     pub(super) counts: [u64; Fault::ALL.len()],
 }
@@ -130,12 +130,12 @@ impl Faults {
         self.counts[fault as usize]
     }
 
-    /// Takes note that `fault` has happened.
+    /// Counts one `fault`.
     pub fn note(&mut self, fault: Fault) {
         self.counts[fault as usize] += 1;
     }
 
-    /// Adds what has happened elsewhere.
+    /// Adds the counts of other faults.
     pub fn add(&mut self, other: &Faults) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;

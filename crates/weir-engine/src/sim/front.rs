@@ -6,17 +6,17 @@ use crate::command::{Front, Report};
 
 /// The reports of a shard, in order, until they are taken.
 ///
-/// Limits: refuses what exceeds its room, or everything while it is closed.
+/// Limits: it refuses reports beyond its room, or all of them while it is closed.
 #[derive(Debug)]
 pub struct Reports {
     queue: VecDeque<Report>,
-    /// Of them those that the shard has not asked to look at, at the end.
+    /// The reports at the end that the shard has not asked it to look at.
     unseen: usize,
     room: usize,
 }
 
 impl Reports {
-    /// A front that holds `room` reports at the most.
+    /// A front that holds at most `room` reports.
     pub fn with_room(room: usize) -> Self {
         Self { queue: VecDeque::new(), unseen: 0, room }
     }
@@ -32,12 +32,12 @@ impl Reports {
         self.queue.drain(..seen).collect()
     }
 
-    /// Changes how many reports it holds at the most; 0 refuses all.
+    /// Changes the number of reports that it holds at most; 0 refuses all.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
     }
 
-    /// Reports that wait.
+    /// The number of waiting reports.
     pub fn len(&self) -> usize {
         self.queue.len()
     }

@@ -1,4 +1,5 @@
-//! The reference model of what a device says: what it wrote, and what the front must hear.
+//! The reference model of what a device sends: the bytes that it wrote, and the messages that the
+//! front must hear.
 
 use std::collections::VecDeque;
 
@@ -12,11 +13,11 @@ use super::edge::client_frame;
 use super::owed::{Answer, Reply};
 use crate::time::Nanos;
 
-/// What is to be answered to a device.
+/// The answers that a device must get.
 pub(crate) struct Answers<'a>(pub(crate) &'a mut VecDeque<Answer>);
 
 impl Answers<'_> {
-    /// What it answers ends here.
+    /// Notes that the answered frame ends here.
     fn close(&mut self, end: u64) {
         if let Some(last) = self.0.back_mut().filter(|last| last.end == u64::MAX) {
             last.end = end;
@@ -24,26 +25,27 @@ impl Answers<'_> {
     }
 }
 
-/// What must be heard from one device.
+/// The messages that the front must hear from one device.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) format: Format,
-    /// Composed and not yet written.
+    /// Composed bytes that are not written yet.
     pub(crate) unsent: VecDeque<u8>,
     /// Bytes composed so far.
     pub(crate) composed: u64,
-    /// Where what is a sign of life ends, as far as the shard has not read it whole.
+    /// The ends of signs of life that the shard has not read whole.
     pub(crate) ends: VecDeque<u64>,
-    /// The same of those behind which nothing is begun, and the last that it has read.
+    /// The ends after which nothing is begun, and the last one that the shard has read.
     bounds: VecDeque<u64>,
     last_bound: u64,
-    /// Bodies that the front must get, and where their frames end.
+    /// Bodies that the front must get, and the ends of their frames.
     pub(crate) bodies: VecDeque<(u64, Vec<u8>)>,
-    /// Where the stream goes bad, and the reason that it must end with.
+    /// The place where the stream becomes invalid, and the reason with which it must end.
     pub(crate) bad: Option<(u64, CloseReason)>,
-    /// What a WebSocket's Close frame must say then; `None`: the reason, behind `Goodbye`.
+    /// The code of a WebSocket's Close frame at that end; `None`: the code of the reason, after
+    /// `Goodbye`.
     pub(crate) last_word: Option<Option<u16>>,
-    /// When the shard last read the end of a frame, and the beginning of one that is not whole.
+    /// When the shard last read the end of a frame, and the beginning of a frame that is not whole.
     pub(crate) heard_at: Nanos,
     pub(crate) begun_at: Option<Nanos>,
 }
@@ -65,7 +67,7 @@ impl Incoming {
         }
     }
 
-    /// Appends a whole frame to what the device will write; returns where it ends.
+    /// Appends a whole frame to the bytes that the device will write. Returns where it ends.
     pub(crate) fn compose(&mut self, frame: &[u8]) -> u64 {
         self.unsent.extend(frame);
         self.composed += frame.len() as u64;
@@ -81,7 +83,7 @@ impl Incoming {
         self.composed
     }
 
-    /// The shard has read up to `consumed`.
+    /// Notes that the shard has read up to `consumed`.
     pub(crate) fn note_consumed(&mut self, consumed: u64, now: Nanos) {
         if self.format == Format::Sse {
             return;
@@ -102,21 +104,23 @@ impl Incoming {
         }
     }
 
-    /// Whether a sign of life stands in the `readable` bytes behind `consumed`.
+    /// Whether the `readable` bytes behind `consumed` contain a sign of life.
     pub(crate) fn has_sign(&self, consumed: u64, readable: u64) -> bool {
         self.ends.front().is_some_and(|end| *end <= consumed + readable)
     }
 
-    /// Whether a whole message does.
+    /// Whether they contain a whole message.
     pub(crate) fn has_whole_frame(&self, consumed: u64, readable: u64) -> bool {
         self.bounds.front().is_some_and(|end| *end <= consumed + readable)
     }
 }
 
 impl Incoming {
-    /// Appends a message with this body to what a device will write, as its format has it; returns where it ends.
+    /// Appends a message with this body, in the connection's format, to the bytes that a device
+    /// will write. Returns where it ends.
     ///
-    /// `answers` get what is answered to what stands between its parts. Who reads events says nothing: its end is 0.
+    /// `answers` gets the answers to frames between its parts. A reader of events sends nothing:
+    /// its end is 0.
     pub(super) fn say(&mut self, body: &[u8], dice: &mut Dice, answers: &mut Answers<'_>) -> u64 {
         match self.format {
             Format::Stream => self.compose(&framed(body)),
@@ -160,14 +164,14 @@ impl Incoming {
         self.compose(&bytes)
     }
 
-    /// A ping or a pong by itself.
+    /// Appends a ping or a pong by itself.
     pub(crate) fn say_control(&mut self, dice: &mut Dice, answers: &mut Answers<'_>) {
         let control = self.control(dice, answers);
         let end = self.compose(&control);
         answers.close(end);
     }
 
-    /// A pong, or a ping and its answer, of which it is not yet known when it is due.
+    /// A pong, or a ping with its answer. The time of that answer is not known yet.
     fn control(&self, dice: &mut Dice, answers: &mut Answers<'_>) -> Vec<u8> {
         let payload: Vec<u8> = vec![7; dice.index(20)];
         if dice.chance(1 << 15) {

@@ -1,4 +1,4 @@
-//! One simulated connection: two byte streams, and what the kernel knows of them.
+//! One simulated connection: two byte streams, and the kernel's state of them.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -15,10 +15,10 @@ impl PeerId {
     }
 }
 
-/// What a peer can tell of its connection.
+/// The state of the connection, as its peer can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerView {
-    /// Both sides are open, as far as it can see.
+    /// Both sides are open, as far as the peer can see.
     Open,
     /// The server has ended its side.
     Ended,
@@ -26,14 +26,14 @@ pub enum PeerView {
     Reset,
 }
 
-/// Who has the server's end.
+/// The owner of the server's end.
 #[derive(Debug)]
 pub(crate) enum Owner {
-    /// Offered and not yet taken; the weak reference tells whether the offer still exists.
+    /// Offered, but not taken. The weak reference tells whether the offer still exists.
     Offered(Option<Weak<()>>),
     /// The shard.
     Shard,
-    /// Nobody: closed, and what had been sent still arrives.
+    /// Nobody: it is closed, and sent bytes still arrive.
     Closed,
     /// Nobody: reset by the server.
     Aborted,
@@ -46,39 +46,39 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     pub(crate) is_high: bool,
 
-    /// From the peer, not yet read by the shard.
+    /// Bytes from the peer that the shard has not read.
     pub(crate) inbound: VecDeque<u8>,
     /// Bytes that the shard has read.
     pub(crate) consumed: u64,
     /// The peer has ended its side.
     pub(crate) is_ended: bool,
-    /// What the next call will fail with.
+    /// The error of the next call.
     pub(crate) error: Option<io::ErrorKind>,
-    /// An error has been told: reads see the end, writes a broken pipe.
+    /// An error has been reported: now reads see the end, and writes a broken pipe.
     pub(crate) is_dead: bool,
 
     /// Bytes that the kernel took, from `forgotten` on.
     outbound: Vec<u8>,
     forgotten: u64,
-    /// Of those, how many the peer has read, and how many an observer has seen.
+    /// How many of these bytes the peer has read, and how many an observer has seen.
     read: u64,
     observed: u64,
-    /// The kernel holds this much at the most, and announces room when it is down to the other.
+    /// The most bytes that the kernel holds, and the level at which it announces room.
     pub(crate) capacity: usize,
     pub(crate) low: usize,
     pub(crate) is_our_side_ended: bool,
-    /// Refusals left of a storm.
+    /// Remaining refusals of a storm.
     pub(crate) refusals: u32,
-    /// The peer has closed for good: bytes that reach it are answered with a reset.
+    /// The peer has closed both directions: bytes that reach it are answered with a reset.
     pub(crate) rejects: bool,
-    /// In the list of those whose kernel took bytes that no observer has seen.
+    /// Whether it is in the list of connections whose kernel took bytes that no observer has seen.
     pub(crate) is_fresh: bool,
 
-    /// In the list of those with an edge to announce.
+    /// Whether it is in the list of connections with an edge to announce.
     pub(crate) has_edge: bool,
-    /// The shard has found nothing to read: the next arrival is an edge.
+    /// The shard has found nothing to read. The next arrival is an edge.
     pub(crate) wants_read: bool,
-    /// The shard has been refused: the next room is an edge.
+    /// The shard has been refused. The next room is an edge.
     pub(crate) wants_write: bool,
 }
 
@@ -195,7 +195,7 @@ impl Link {
         &self.outbound[from..]
     }
 
-    /// Lets go of what both the peer and the observer have seen.
+    /// Releases the bytes that both the peer and the observer have seen.
     pub(crate) fn forget(&mut self) {
         let seen = usize::try_from(self.read.min(self.observed) - self.forgotten)
             .expect("both are behind what is forgotten");
@@ -205,7 +205,7 @@ impl Link {
         }
     }
 
-    /// Counts what has been read as observed too: for peers without an observer.
+    /// Counts read bytes as observed too, for peers without an observer.
     pub(crate) fn observe_what_is_read(&mut self) {
         self.observed = self.observed.max(self.read);
         self.forget();
@@ -214,5 +214,5 @@ impl Link {
 
 const CAPACITY: usize = 64 * 1024;
 
-/// Seen bytes are let go of in pieces of this size, so that the rest is seldom moved.
+/// Seen bytes are released in pieces of this size, so that the rest is seldom moved.
 const FORGOTTEN_AT_ONCE: usize = 64 * 1024;

@@ -36,17 +36,19 @@
 //! shard.advance(Duration::from_secs(1));
 //! ```
 //!
-//! [`Run`] drives such a shard at random and holds it against a reference model after every turn; [`run_seed`] runs one.
+//! [`Run`] drives such a shard at random and compares it with a reference model after every turn;
+//! [`run_seed`] runs one.
 //!
-//! [`Blocks`] is a shard's pool of blocks by itself, for its bench.
+//! [`Blocks`] is a shard's pool of blocks by itself, for its benchmark.
 //!
 //! The files, from the bottom up:
-//! - `fault` and `dice` say what goes wrong, and when; `link` and `net` are the kernel.
-//! - `book` knows all frames that were sent. `edge` and `secure` are a device's end of formats and of TLS.
+//! - `fault` and `dice` decide the faults and their times; `link` and `net` are the kernel.
+//! - `book` knows all frames that were sent. `edge` and `secure` are a device's end of formats and
+//! of TLS.
 //! - `incoming`, `owed`, `positions`, `outgoing`, `conn` and `topic` are the reference model.
-//! - `shard` and `front` are stepped by hand; `driver` makes a run of that.
-//! - `asks` and `rooms` are what the front does in a run, `peers` and `records` what devices do.
-//! - `verify` and `signs` hold the shard against the model.
+//! - `shard` and `front` are stepped by hand; `driver` makes a run with them.
+//! - `asks` and `rooms` are the front's acts in a run, `peers` and `records` those of devices.
+//! - `verify` and `signs` compare the shard with the model.
 
 mod asks;
 mod blocks;

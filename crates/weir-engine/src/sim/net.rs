@@ -15,16 +15,18 @@ use crate::id::Priority;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
 
-/// What a simulated connection is offered as: a number of its own, and as long as it exists the connection does.
+/// The offer of a simulated connection: a number of its own. The connection exists as long as the
+/// offer does.
 #[derive(Debug)]
 pub struct SimOffer {
     number: u64,
     _alive: Arc<()>,
 }
 
-/// What can stand for a simulated connection in [`Command::Adopt`](crate::Command::Adopt).
+/// A type that can stand for a simulated connection in [`Command::Adopt`](crate::Command::Adopt).
 ///
-/// A front that is written for real sockets offers an `OwnedFd`; any descriptor will do, as only its number counts.
+/// A front for real sockets offers an `OwnedFd`. Any descriptor will do, because only its number
+/// counts.
 pub trait Offer: Send + 'static {
     /// A number that no other offer has at the same time.
     fn number(&self) -> u64;
@@ -48,10 +50,11 @@ pub struct SimSocket(u32);
 
 /// The simulated kernel.
 ///
-/// Shape: edge-triggered. An edge is due when bytes arrive after the shard has found nothing to read, when there is
-/// room after it was refused, at the peer's end and at errors; what is announced is what holds when it is announced.
-/// With `announces_all` every arrival is an edge, as with epoll; without, only those that the shard may rely on.
-/// Time passes while the shard waits, at most until `wait_until`, and by a microsecond a turn.
+/// Shape: edge-triggered. An edge is due when bytes arrive after the shard has found nothing to
+/// read, when there is room after a refusal, at the peer's end, and at errors. An edge announces
+/// the readiness at that moment. With `announces_all` every arrival is an edge, as with epoll;
+/// without it, only those on which the shard may rely. Time passes while the shard waits, at most
+/// until `wait_until`, and by a microsecond a turn.
 #[derive(Debug)]
 pub struct SimNet<O = SimOffer> {
     now: Nanos,
@@ -75,10 +78,10 @@ pub struct SimNet<O = SimOffer> {
     _offer: std::marker::PhantomData<fn(O)>,
 }
 
-/// What a turn takes at least, so that a shard that never waits does not stop the clock.
+/// The least time of a turn, so that a shard that never waits does not stop the clock.
 const TURN: Duration = Duration::from_micros(1);
 
-/// Keys of closed sockets that are remembered, to announce them late.
+/// The most keys of closed sockets that are kept, to announce them late.
 const LATE_MAX: usize = 64;
 
 impl<O: Offer> SimNet<O> {
@@ -106,7 +109,7 @@ impl<O: Offer> SimNet<O> {
         }
     }
 
-    /// A new connection that `offer` stands for.
+    /// Makes a new connection that `offer` stands for.
     pub fn connect_with(&mut self, offer: &O) -> PeerId {
         self.link(offer.number(), Link::new(None))
     }
@@ -118,7 +121,7 @@ impl<O: Offer> SimNet<O> {
         PeerId(index)
     }
 
-    /// The clock jumps forward.
+    /// Lets the clock jump forward.
     pub fn jump(&mut self, by: Duration) {
         self.now = self.now.after(by);
     }
@@ -128,7 +131,7 @@ impl<O: Offer> SimNet<O> {
         self.is_clock_still = still;
     }
 
-    /// Until when waits may last.
+    /// The time until which waits may last.
     pub fn set_wait_until(&mut self, until: Nanos) {
         self.wait_until = until;
     }
@@ -138,17 +141,18 @@ impl<O: Offer> SimNet<O> {
         self.was_idle
     }
 
-    /// Looks that the shard has taken at connections of high priority.
+    /// The number of the shard's looks at high-priority connections.
     pub fn looks(&self) -> u64 {
         self.looks
     }
 
-    /// Sends that the shard has attempted.
+    /// The number of sends that the shard has attempted.
     pub fn sends(&self) -> u64 {
         self.sends
     }
 
-    /// What the kernel holds for a connection at the most, and the level at which it announces room.
+    /// Sets the most bytes that the kernel holds for a connection, and the level at which it
+    /// announces room.
     pub fn set_send_buffer(&mut self, peer: PeerId, capacity: usize, low: usize) {
         let link = self.link_mut(peer);
         link.capacity = capacity;
@@ -178,7 +182,7 @@ impl<O: Offer> SimNet<O> {
         bytes
     }
 
-    /// The peer reads at most `bytes_max` bytes, which an observer sees; returns how many.
+    /// The peer reads at most `bytes_max` bytes, which an observer sees. Returns their number.
     pub(crate) fn peer_skip(&mut self, peer: PeerId, bytes_max: usize) -> usize {
         let bytes = self.link_mut(peer).peer_read(bytes_max).len();
         self.note_room(peer);
@@ -208,7 +212,7 @@ impl<O: Offer> SimNet<O> {
         }
     }
 
-    /// What the peer can tell of its connection.
+    /// The state of the connection, as its peer can tell.
     pub fn peer_view(&self, peer: PeerId) -> PeerView {
         let link = self.link_of(peer);
         match &link.owner {
@@ -230,7 +234,7 @@ impl<O: Offer> SimNet<O> {
         &mut self.links[peer.0 as usize]
     }
 
-    /// Those whose kernel took bytes since the last call.
+    /// The connections whose kernel took bytes since the last call.
     pub(crate) fn take_fresh(&mut self) -> Vec<u32> {
         for index in &self.fresh {
             self.links[*index as usize].is_fresh = false;
@@ -238,7 +242,7 @@ impl<O: Offer> SimNet<O> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Bytes that the kernel ever took.
+    /// The number of bytes that the kernel ever took.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
@@ -248,12 +252,12 @@ impl<O: Offer> SimNet<O> {
         !self.edges.is_empty()
     }
 
-    /// Sockets that the shard holds.
+    /// The number of sockets that the shard holds.
     pub fn sockets_held(&self) -> usize {
         self.links.iter().filter(|link| matches!(link.owner, Owner::Shard)).count()
     }
 
-    /// Lets go of the memory of a connection that is over.
+    /// Frees the memory of a connection that is over.
     pub(crate) fn bury(&mut self, peer: PeerId) {
         let link = self.link_mut(peer);
         link.inbound = std::collections::VecDeque::new();
@@ -277,7 +281,7 @@ impl<O: Offer> SimNet<O> {
         is_hit
     }
 
-    /// Announces the edges that are due, in an order of chance.
+    /// Announces the due edges, in random order.
     fn announce(&mut self, ready: &mut Vec<Ready>, count_max: usize) {
         let mut count = self.edges.len().min(count_max);
         if count > 1 && self.dice.chance(self.faults.short_wait) {
@@ -336,7 +340,7 @@ impl<O: Offer> SimNet<O> {
         }
     }
 
-    /// How much of a send the kernel is made to take at the most; 0: refuse it.
+    /// The most bytes of a send that the kernel will take; 0: it refuses.
     fn bytes_taken_at_most(&mut self, index: u32, offered: usize) -> usize {
         let link = &mut self.links[index as usize];
         if link.refusals > 0 {
@@ -361,7 +365,7 @@ impl<O: Offer> SimNet<O> {
 }
 
 impl SimNet<SimOffer> {
-    /// A new connection, and what to offer it as.
+    /// Makes a new connection. Returns its peer and its offer.
     pub fn connect(&mut self) -> (PeerId, SimOffer) {
         let alive = Arc::new(());
         let link = Link::new(Some(Arc::downgrade(&alive)));

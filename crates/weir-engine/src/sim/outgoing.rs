@@ -1,5 +1,5 @@
-//! The reference model of what leaves for a device: what must come, in which order, and what may be
-//! missing.
+//! The reference model of the bytes to a device: the frames that must come, their order, and the
+//! frames that may be missing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,36 +14,37 @@ use super::positions::Told;
 use crate::id::{SlowPolicy, TopicId};
 use crate::time::Nanos;
 
-/// What must reach one connection.
+/// The frames that must reach one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outgoing {
     pub(crate) format: Format,
-    /// The beginning of a frame or an event, and when it was begun.
+    /// A begun frame or event, and when it was begun.
     partial: Vec<u8>,
     begun: Begun,
-    /// Events of a tick that has not come whole, and when its first one was begun.
+    /// Events of a batch that has not come whole, and when the first one was begun.
     gathered: Vec<Vec<u8>>,
     gathered_begun: Begun,
-    /// What a reader of events has been told.
+    /// The positions that a reader of events has been told.
     pub(crate) told: Told,
-    /// When the last sign of life left, or the last time that one was asked for.
+    /// When the last sign of life left, or was last asked for.
     pub(crate) beat_at: Option<Nanos>,
-    /// Signs of life that were asked for and not yet given.
+    /// Signs of life that were asked for and not given yet.
     pub(crate) pings: u32,
     pub(crate) directs: VecDeque<Direct>,
     pub(crate) pushes: VecDeque<u32>,
-    /// The same of the conflating topics, one by one, without order among them: of ticks the single messages.
+    /// The messages due of conflating topics, one by one and unordered; for batches, the single
+    /// messages.
     pub(crate) newest: BTreeMap<usize, VecDeque<u32>>,
-    /// The turns in which it was stalled, and in which it lagged.
+    /// The turns in which the connection was stalled, and those in which it lagged.
     pub(crate) stalled_in: Turns,
     pub(crate) lagged_in: Turns,
     pub(crate) answers: VecDeque<Answer>,
-    /// Code of the `Goodbye` that was seen, and of the Close frame.
+    /// The codes in the `Goodbye` and in the Close frame that were seen.
     pub(crate) goodbye: Option<u32>,
     pub(crate) close: Option<Option<u16>>,
     /// From this turn on only `Goodbye` may begin.
     pub(crate) ended_in: Option<u64>,
-    /// The device sent garbage: nobody knows what is answered.
+    /// The device sent garbage, so its answers cannot be predicted.
     pub(crate) is_wild: bool,
 }
 
@@ -55,7 +56,7 @@ impl Outgoing {
         Self { format, told: Told::new(tells_positions), ..Self::default() }
     }
 
-    /// Takes bytes as they leave and holds the frames in them against what must come.
+    /// Takes bytes as they leave, and compares their frames with those that must come.
     pub(crate) fn take(&mut self, bytes: &[u8], book: &Book, look: Look) -> Result<Seen, String> {
         let mut seen = Seen::default();
         let fresh = look.sealed_in.unwrap_or((look.now, book.turn));
@@ -117,7 +118,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// An event; of a tick the last one tells the position, and stands for all.
+    /// Takes an event. Of a batch, the last event tells the position, and stands for all.
     fn take_event(
         &mut self,
         frame: Vec<u8>,
@@ -149,7 +150,7 @@ impl Outgoing {
         self.take_id(number, id, book, look)
     }
 
-    /// Takes note of an event's id.
+    /// Notes an event's id.
     fn take_id(
         &mut self,
         number: Option<u32>,
@@ -165,7 +166,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// All of a topic up to `offset` has come or may never come.
+    /// Checks that all of a topic up to `offset` has come, or may never come.
     fn check_nothing_missing(
         &self,
         topic: usize,
@@ -177,7 +178,7 @@ impl Outgoing {
             let sent = book.sent(number);
             sent.topic == Some(topic) && sent.of_topic.offset <= offset
         };
-        // What follows the end of the topic belongs to another resume, which may begin further back.
+        // Frames after the end of the topic belong to another resume, which may begin further back.
         let is_of_this = |direct: &&Direct| match direct.what {
             DirectWhat::Frame(number) => {
                 !matches!(book.sent(number).says, Says::Unsubscribed(left, _) if left == topic)
@@ -204,7 +205,7 @@ impl Outgoing {
         self.check_given_way(due, count, book, look.now)
     }
 
-    /// The frame that the gathered events were made of: one with a message, or that of a tick.
+    /// The frame of which the gathered events were made: one with a message, or a batch.
     fn gathered_frame(&mut self, book: &Book) -> Result<Vec<u8>, String> {
         let mut numbers = Vec::new();
         let frames = std::mem::take(&mut self.gathered);
@@ -216,8 +217,8 @@ impl Outgoing {
             }
             numbers.push(number);
         }
-        // A tick of one message looks like that message. Where the tick is still due it comes first: whoever leaves a
-        // topic and resumes it gets what was queued before.
+        // A batch of one message looks like that message. If the batch is still due, it comes
+        // first: a connection that leaves a topic and resumes it gets the earlier queued messages.
         let is_missed = |number| {
             let is_due = |tick| self.pushes.contains(&tick);
             self.directs.iter().any(|direct| direct.what == DirectWhat::Missed(number))
@@ -237,7 +238,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes a whole frame; returns its number, unless it is one of the shard's own.
+    /// Takes a whole frame. Returns its number, unless it is one of the shard's own.
     fn take_frame(
         &mut self,
         frame: &[u8],
@@ -329,7 +330,7 @@ impl Outgoing {
                 self.pushes.remove(at);
                 return Ok(());
             }
-            // What is of lower priority may be overtaken.
+            // Frames of lower priority may be overtaken.
             if priority_of(book.sent(expected).topic) > priority_of(book.sent(number).topic) {
                 at += 1;
                 continue;
@@ -356,7 +357,8 @@ impl Outgoing {
         }
     }
 
-    /// Whether the connection may have been stalled, or lagged, when a message of a dropping topic came to it.
+    /// Whether the connection may have been stalled, or lagged, when this message of a dropping
+    /// topic came.
     pub(super) fn may_skip(&self, number: u32, book: &Book) -> bool {
         let Sent { turn, walked_in, .. } = *book.sent(number);
         book.sent(number).of_topic.slow == SlowPolicy::Drop
@@ -364,7 +366,8 @@ impl Outgoing {
                 || self.lagged_in.holds_within(turn, walked_in))
     }
 
-    /// A message of a conflating topic: those before it in its topic have given way to newer ones.
+    /// Takes a message of a conflating topic. Newer messages have replaced those before it in its
+    /// topic.
     fn take_newest(&mut self, number: u32, book: &Book, look: Look) -> Result<(), String> {
         self.check_overtakes_nothing(number, book, look)?;
         let sent = book.sent(number);
@@ -388,8 +391,9 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether the first `count` of what is due may never come: each has expired, or a newer one of its key is due while
-    /// it lagged, or it fell out of the store behind so many others.
+    /// Checks that the first `count` due messages may never come. Each has expired, or the
+    /// connection has left its topic. Or the connection lagged, and a newer message of the key is
+    /// due, or too many others pushed it out of the store.
     pub(super) fn check_given_way(
         &self,
         due: &VecDeque<u32>,
@@ -412,14 +416,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether the connection leaves the topic of a message behind it: then it may miss it.
+    /// Whether the connection leaves the message's topic behind it. Then it may miss the message.
     pub(super) fn has_left(&self, number: u32, book: &Book) -> bool {
         let sent = book.sent(number);
         let leaves = |direct: &Direct| direct.left.is_some() && direct.left == sent.topic;
         self.directs.iter().any(|direct| leaves(direct) && direct.position > sent.position)
     }
 
-    /// A message of the protocol itself.
+    /// Takes a message of the protocol itself.
     fn take_message(
         &mut self,
         body: &[u8],
@@ -462,7 +466,7 @@ impl Outgoing {
         self.partial.is_empty() && self.gathered.is_empty()
     }
 
-    /// Whether all that stood in the queue before `position` has come: for an end that leaves behind it.
+    /// Checks that everything queued before `position` has come, for an end that leaves behind it.
     pub(crate) fn check_all_before(
         &self,
         position: u64,
@@ -484,11 +488,12 @@ impl Outgoing {
         }
     }
 
-    /// When nothing waits any more: what must have come and has not is an error, the rest is forgotten.
+    /// Settles the model when nothing waits any more. A missing frame that must have come is an
+    /// error; the rest is forgotten.
     ///
-    /// Returns how many must have been dropped for their age.
+    /// Returns how many frames must have been dropped because they expired.
     ///
-    /// Of the topics in `lags` nothing is due: it is in their stores.
+    /// Messages of the topics in `lags` are not due, because they are in the stores.
     pub(crate) fn settle(
         &mut self,
         book: &Book,
@@ -533,7 +538,7 @@ mod tests {
     use super::super::book::OfTopic;
     use super::*;
 
-    /// Fails when only the last turn in which it was stalled is compared (`may_skip`).
+    /// Fails if only the last turn in which it was stalled is compared (`may_skip`).
     #[test]
     fn only_a_stall_while_a_message_came_excuses_its_loss() {
         let mut book = Book::default();

@@ -1,11 +1,11 @@
-//! Types of what a device is owed: frames for it alone, answers, and the time of a look.
+//! Types for what a device must get: frames for it alone, answers, and the time of a look.
 
 use std::collections::VecDeque;
 
 use super::book::Book;
 use crate::time::Nanos;
 
-/// Something for one connection alone, in the order of the queue.
+/// An item for one connection alone, in the order of the queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Direct {
     pub(crate) what: DirectWhat,
@@ -14,12 +14,12 @@ pub(crate) struct Direct {
     pub(crate) left: Option<usize>,
 }
 
-/// What it is.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirectWhat {
     /// A frame by its number.
     Frame(u32),
-    /// A message that was missed, by its number.
+    /// A missed message, by its number.
     Missed(u32),
     /// The error for one topic too many.
     TooMany,
@@ -28,7 +28,7 @@ pub(crate) enum DirectWhat {
 }
 
 impl Direct {
-    /// Whether it may be dropped for its age.
+    /// Whether it may be dropped because it expired.
     pub(super) fn may_expire(&self, book: &Book, now: Nanos) -> bool {
         match self.what {
             DirectWhat::Frame(number) | DirectWhat::Missed(number) => book.is_expired(number, now),
@@ -37,27 +37,27 @@ impl Direct {
     }
 }
 
-/// What the shard itself answers, once it has read to `end`.
+/// An answer of the shard itself, due once the shard has read to `end`.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) end: u64,
     pub(crate) reply: Reply,
 }
 
-/// What it is.
+/// The kind of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// `Pong`, and what it carries.
+    /// `Pong`, with its data.
     Pong(Vec<u8>),
     /// The same in a control frame of WebSocket.
     Control(Vec<u8>),
-    /// The error for what is not understood.
+    /// The error for a message that the shard does not understand.
     Error,
 }
 
-/// Turns in which something held, as intervals.
+/// Turns in which a condition held, as intervals.
 ///
-/// Limits: the last [`INTERVALS_MAX`] of them; what is older counts as one.
+/// Limits: the last [`INTERVALS_MAX`] of them. Older ones count as one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Turns {
     intervals: VecDeque<(u64, u64)>,
@@ -66,7 +66,7 @@ pub(crate) struct Turns {
 const INTERVALS_MAX: usize = 64;
 
 impl Turns {
-    /// It held in `turn`, which is no earlier than the last one noted.
+    /// Notes that the condition held in `turn`, which is not before the last one noted.
     pub(crate) fn note(&mut self, turn: u64) {
         match self.intervals.back_mut() {
             Some((_, last)) if turn <= *last + 1 => *last = turn,
@@ -80,18 +80,18 @@ impl Turns {
         }
     }
 
-    /// Whether it held in `turn`, which is the last one.
+    /// Whether the condition held in `turn`, which is the last one.
     pub(crate) fn is_last(&self, turn: u64) -> bool {
         self.intervals.back().is_some_and(|(_, last)| *last == turn)
     }
 
-    /// Whether it held in any turn from `first` to `last`.
+    /// Whether the condition held in any turn from `first` to `last`.
     pub(super) fn holds_within(&self, first: u64, last: u64) -> bool {
         self.intervals.iter().rev().any(|interval| interval.0 <= last && first <= interval.1)
     }
 }
 
-/// What was seen of the frames that one look brought.
+/// Facts about the frames of one look.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) delivered: u64,
@@ -104,7 +104,7 @@ pub(crate) struct Look {
     pub(crate) now: Nanos,
     /// Bytes that the shard has read from the device.
     pub(crate) consumed: u64,
-    /// It is the queue that is looked at: what has expired may still stand in it.
+    /// Whether the look is at the queue, which may still have expired messages.
     pub(crate) is_queue: bool,
     /// When, and in which turn, the bytes were sealed, if that was earlier.
     pub(crate) sealed_in: Option<(Nanos, u64)>,

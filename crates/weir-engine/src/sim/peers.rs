@@ -1,4 +1,4 @@
-//! The devices in a run: what they do to their connections.
+//! The devices in a run, and their acts.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use super::secure::Piece;
 const UNKNOWN_KEY: u8 = 15 << 3 | 2;
 
 impl Conn {
-    /// Has the device send what must end it.
+    /// The device sends bytes that must end its connection.
     fn end_bad(&mut self, bytes: &[u8], reason: CloseReason, last_word: Option<Option<u16>>) {
         let end = self.incoming.compose_bad(bytes);
         self.incoming.bad = Some((end, reason));
@@ -28,7 +28,7 @@ impl Conn {
 }
 
 impl Run {
-    /// Some device does something.
+    /// A device acts.
     pub(super) fn device_acts(&mut self) {
         let Some(index) = self.dice.pick(&self.live).copied() else { return };
         let act = self.dice.below(1000);
@@ -63,7 +63,7 @@ impl Run {
         }
     }
 
-    /// Most devices show that they live.
+    /// Most devices give a sign of life.
     fn speak_to_all(&mut self) {
         for at in 0..self.live.len() {
             if self.dice.chance(3 << 14) {
@@ -72,7 +72,7 @@ impl Run {
         }
     }
 
-    /// Composes a frame or a few, and writes, cutting anywhere.
+    /// Composes a few frames, and writes them, cut anywhere.
     fn speak(&mut self, index: usize) {
         if self.conns[index].is_silent {
             return;
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    /// Writes so many of the composed bytes.
+    /// Writes this many of the composed bytes.
     fn write(&mut self, index: usize, bytes: usize) {
         let peer = self.conns[index].peer;
         if self.shard.net().link_of(peer).is_ended {
@@ -161,7 +161,7 @@ impl Run {
         }
         if kind == 3 {
             conn.outgoing.is_wild = true;
-            // What is no message may be a Close frame.
+            // Bytes that are no message may be a Close frame.
             let reasons =
                 [CloseReason::Malformed, CloseReason::FrameTooLarge, CloseReason::PeerClosed];
             conn.asked.extend(reasons);
@@ -197,7 +197,7 @@ impl Run {
         self.write(index, usize::MAX);
     }
 
-    /// Says goodbye, if that is a WebSocket.
+    /// Sends a Close frame, if the connection is a WebSocket.
     fn say_close(&mut self, index: usize) {
         let code = [None, Some(1000), Some(1001), Some(4321)][self.dice.index(4)];
         let conn = &mut self.conns[index];
@@ -241,7 +241,7 @@ impl Run {
     fn fail(&mut self, index: usize, error: io::ErrorKind, fault: Fault, reason: CloseReason) {
         self.faults.note(fault);
         let conn = &mut self.conns[index];
-        // Whoever comes second to a failed socket is told of the end, or of a broken pipe.
+        // The next call on a failed socket sees the end, or a broken pipe.
         conn.asked.extend([reason, CloseReason::PeerClosed, CloseReason::PeerReset]);
         self.shard.net().peer_fail(self.conns[index].peer, error);
     }
@@ -261,7 +261,7 @@ impl Run {
         self.conns[index].reading = reading;
     }
 
-    /// What a device does of itself before each turn: it reads, and answers the server's end with its own.
+    /// The acts of a device before each turn: it reads, and answers the server's end with its own.
     pub(super) fn device_reads(&mut self, index: usize) {
         let conn = &self.conns[index];
         let bytes = match conn.reading {
@@ -281,7 +281,7 @@ impl Run {
         }
     }
 
-    /// Gives the signs of life that a WebSocket was asked for, once all has been read.
+    /// Answers a WebSocket's pings, once everything has been read.
     fn answer_pings(&mut self, index: usize) {
         let conn = &mut self.conns[index];
         let is_read = self.shard.net().link_of(conn.peer).unread() == 0;
@@ -294,7 +294,7 @@ impl Run {
         }
     }
 
-    /// Takes note of what the shard has read from whom.
+    /// Notes the bytes that the shard has read from each connection.
     pub(super) fn note_reading(&mut self) {
         let now = self.shard.now();
         for at in 0..self.live.len() {
@@ -310,7 +310,7 @@ impl Run {
         }
     }
 
-    /// Holds what left for the devices against what must reach them.
+    /// Compares the bytes that left for the devices with those that must reach them.
     pub(super) fn observe(&mut self) -> Result<(), String> {
         let now = self.shard.now();
         for index in self.shard.net().take_fresh() {

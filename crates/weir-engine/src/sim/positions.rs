@@ -1,4 +1,5 @@
-//! The reference model of event ids: what they tell a reader must agree with what has come.
+//! The reference model of event ids: the positions that a reader is told must agree with the
+//! messages that came.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use weir_wire::v1::Position;
 
 use super::book::{Book, Says, epoch_of};
 
-/// The topics of a reader of events as it sees them.
+/// The topics of a reader of events, as the reader sees them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     /// Each id names the positions of all topics.
@@ -14,27 +15,28 @@ pub(crate) struct Told {
     topics: BTreeMap<usize, At>,
 }
 
-/// Where it stands in one.
+/// The reader's state in one topic.
 #[derive(Debug, Clone, Copy)]
 struct At {
-    /// The offset of what came last, and that of the last id.
+    /// The offset of the last message, and the offset in the last id.
     came: u64,
     told: u64,
-    /// It has not been told that it is out.
+    /// Whether the reader has not been told that it left the topic.
     is_in: bool,
 }
 
 impl Told {
-    /// Of one who has been told nothing yet.
+    /// A reader that has been told nothing yet.
     pub(crate) fn new(tells_all: bool) -> Self {
         Self { tells_all, topics: BTreeMap::new() }
     }
 
-    /// Takes note of an event with frame `number` (`None`: one of the shard's own), and holds its id against all else.
+    /// Notes an event with frame `number` (`None`: one of the shard's own), and checks its id.
     ///
-    /// Who comes back with the id gets what is behind its positions: so all before them must have come or never come,
-    /// and nothing behind them may have come or be passed over. `check_all_came` says whether all of a topic up to an
-    /// offset has come, or may never come.
+    /// A reader that comes back with the id gets the messages after its positions. So all messages
+    /// before them must have come or never come, and no later message may have come or been
+    /// skipped. `check_all_came` says whether all of a topic up to an offset has come, or may never
+    /// come.
     pub(crate) fn take_id(
         &mut self,
         number: Option<u32>,

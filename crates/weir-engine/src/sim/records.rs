@@ -9,7 +9,7 @@ use super::fault::Fault;
 use crate::tls::{Alert, seals};
 
 impl Run {
-    /// Seals so many of the composed bytes, and writes.
+    /// Seals this many of the composed bytes, and writes them.
     pub(super) fn write_sealed(&mut self, index: usize, bytes: usize) {
         let conn = &mut self.conns[index];
         let Some(tls) = &mut conn.tls else { return };
@@ -27,7 +27,8 @@ impl Run {
         self.shard.peer_write(peer, &written);
     }
 
-    /// Sends what is no record, or an alert, if the connection has TLS; whether it has.
+    /// Sends bytes that are no record, or an alert, if the connection has TLS. Returns whether it
+    /// has.
     pub(super) fn break_record(&mut self, index: usize) -> bool {
         let kind = self.dice.below(4);
         let at = self.dice.below(1 << 16) as usize;
@@ -65,7 +66,7 @@ impl Run {
         true
     }
 
-    /// Says `close_notify`, if the connection has TLS.
+    /// Sends `close_notify`, if the connection has TLS.
     pub(super) fn end_sealed(&mut self, index: usize) {
         let conn = &mut self.conns[index];
         let Some(tls) = &mut conn.tls else { return };
@@ -78,7 +79,7 @@ impl Run {
         self.write_sealed(index, 0);
     }
 
-    /// No number is used twice under a key, whether the record has left or not.
+    /// Checks that no number is used twice under a key, whether the record has left or not.
     pub(super) fn check_seals(&mut self) -> Result<(), String> {
         for seal in seals::take() {
             if !self.sealed.insert((seal.key, seal.nonce)) {
@@ -88,7 +89,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes note of which records are sent in part.
+    /// Notes which records have left in part.
     pub(super) fn note_sealed(&mut self) {
         let (now, turn) = (self.shard.now(), self.book.turn);
         for index in &self.live {

@@ -1,4 +1,5 @@
-//! The front in a run, as to topics: messages by policy, ticks, and the rings that resumes read.
+//! The front's acts for topics in a run: messages by policy, ticks, and the rings that resumes
+//! read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::command::{Command, ReplayBegin, ReplayChunk};
 use crate::id::{ConnId, SlowPolicy, TopicId};
 use crate::message::{Message, TopicMessage};
 
-/// What a message is to be.
+/// The properties of a new message.
 struct Wanted {
     topic: Option<usize>,
     offset: u64,
@@ -24,7 +25,7 @@ struct Wanted {
     singles: Vec<(Arc<Message>, u32)>,
 }
 
-/// The frame of a tick of a topic.
+/// The frame of a topic's batch.
 fn tick_frame(topic: usize, head: u64, singles: &[(Arc<Message>, u32)]) -> Vec<u8> {
     let singles: Vec<_> =
         (head..).zip(singles.iter().map(|(message, _)| message.frame())).collect();
@@ -34,7 +35,7 @@ fn tick_frame(topic: usize, head: u64, singles: &[(Arc<Message>, u32)]) -> Vec<u
 }
 
 impl Run {
-    /// A topic of some kind.
+    /// A topic of a random kind.
     pub(super) fn topic(&mut self) -> TopicModel {
         TopicModel {
             slow: *self.dice.pick(&SlowPolicy::ALL).unwrap_or(&SlowPolicy::Close),
@@ -44,7 +45,7 @@ impl Run {
         }
     }
 
-    /// A new message to everybody or to one, if the budget has room, and its number.
+    /// A new message to all connections or to one, if the budget has room, and its number.
     pub(super) fn message(&mut self) -> Option<(Arc<Message>, u32)> {
         self.message_to(Wanted {
             topic: None,
@@ -104,7 +105,7 @@ impl Run {
         Some((message, number))
     }
 
-    /// A message that stands alone, at `offset`.
+    /// A single message at `offset`.
     fn single(&mut self, topic: usize, offset: u64) -> Option<(Arc<Message>, u32)> {
         let has_key = self.topics[topic].slow == SlowPolicy::Conflate && self.dice.chance(3 << 14);
         let key = has_key.then(|| u8::try_from(self.dice.below(4)).unwrap_or(0));
@@ -166,8 +167,8 @@ impl Run {
         }
     }
 
-    /// Whether the front would have this connection in a topic, again or not: who reads events has said all topics at
-    /// the beginning, once.
+    /// Whether the front would enter this connection into a topic, again or not. A reader of events
+    /// named all its topics once, at the beginning.
     fn may_join(&mut self, index: usize, topic: usize) -> bool {
         let conn = &mut self.conns[index];
         if conn.format != Format::Sse {
@@ -198,7 +199,8 @@ impl Run {
         }
     }
 
-    /// What answers who asks for a topic that it is not in: `number` unless it is refused.
+    /// The answer to a connection that asks for a topic it is not in: `number`, unless it is
+    /// refused.
     fn answer(&self, index: usize, topic: usize, number: u32) -> DirectWhat {
         let conn = &self.conns[index];
         if conn.resumes.contains_key(&topic) {
@@ -216,7 +218,7 @@ impl Run {
         self.topics[topic].members.push(index);
     }
 
-    /// The command that was pushed last brings this to a connection.
+    /// Notes that the command pushed last brings this item to a connection.
     fn note_direct(&mut self, index: usize, what: DirectWhat) {
         let direct = Direct { what, position: self.book.position - 1, left: None };
         self.conns[index].outgoing.directs.push_back(direct);
@@ -250,7 +252,7 @@ impl Run {
         true
     }
 
-    /// Begins to resume a topic for some connection, from an offset that the ring reaches back to.
+    /// Begins to resume a topic for some connection, from an offset that the ring still covers.
     pub(super) fn resume(&mut self) {
         let Some(index) = self.pick_open() else { return };
         let topic = self.dice.index(self.topics.len());
@@ -287,7 +289,7 @@ impl Run {
         }
     }
 
-    /// The messages of a topic behind `after`, as many as go into a part.
+    /// The messages of a topic after `after`, as many as fit a replay chunk.
     fn chunk(
         &self,
         conn: ConnId,
@@ -314,7 +316,7 @@ impl Run {
         (ReplayChunk { conn, topic, resume, begin, messages, after, is_last }, numbers)
     }
 
-    /// A part has been pushed to a connection that resumes the topic.
+    /// Notes that a chunk has been pushed to a connection that resumes the topic.
     fn note_part(
         &mut self,
         index: usize,
@@ -334,7 +336,7 @@ impl Run {
         }
     }
 
-    /// A connection has room for the next part of what it resumes.
+    /// Handles a connection that has room for its next chunk.
     pub(super) fn take_resume_next(
         &mut self,
         conn: ConnId,
@@ -349,7 +351,7 @@ impl Run {
             return Err(format!("{conn:?} resumes topic {topic} and has ended"));
         }
         let running = self.conns[index].resumes.get_mut(&topic);
-        // It may have been called off meanwhile.
+        // The resume may have been called off meanwhile.
         let Some(running) = running.filter(|running| running.number == resume) else {
             return Ok(());
         };
@@ -361,7 +363,7 @@ impl Run {
         Ok(())
     }
 
-    /// Answers those who have asked for more, as far as the queue has room.
+    /// Answers connections that have asked for more, as far as the queue has room.
     pub(super) fn go_on_with_resumes(&mut self) {
         for (index, topic, resume) in std::mem::take(&mut self.to_resume) {
             let conn = &self.conns[index];
@@ -396,7 +398,7 @@ impl Run {
         true
     }
 
-    /// A part of a resume that has ended, or never was.
+    /// Pushes a chunk of a resume that has ended, or never existed.
     pub(super) fn push_stale_part(&mut self) {
         let Some(index) = self.pick_open() else { return };
         let topic = self.dice.index(self.topics.len());
@@ -410,7 +412,7 @@ impl Run {
         self.push_lost_part(conn, topic, resume);
     }
 
-    /// A part that nobody gets; its count comes back.
+    /// Pushes a chunk that no connection gets. Its count comes back.
     pub(super) fn push_lost_part(&mut self, conn: ConnId, topic: usize, resume: u32) {
         let (mut chunk, _) = self.chunk(conn, topic, resume, 0, None);
         chunk.is_last = self.dice.chance(1 << 15);

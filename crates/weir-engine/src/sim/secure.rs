@@ -15,35 +15,36 @@ use crate::tls::{Alert, Cipher, Keys12, PLAINTEXT_BYTES_MAX, Session, Version};
 #[derive(Debug)]
 pub(crate) struct SecureEnd {
     pub(super) session: Session,
-    /// Sealed and not yet written.
+    /// Sealed bytes that are not written yet.
     unsent: VecDeque<u8>,
     /// Bytes sealed so far, and the plaintext in them.
     sealed: u64,
     plain: u64,
-    /// Where the records end that the shard has not read whole, and their plaintext; and the last that it has.
+    /// The ends of the records that the shard has not read whole, and their plaintext; and the last
+    /// record that it has read.
     records: VecDeque<(u64, u64)>,
     last: (u64, u64),
     /// Bytes that came with the adoption.
     pub(super) ahead: u64,
     /// When the shard last read the beginning of a record that is not whole.
     pub(super) begun_at: Option<Nanos>,
-    /// Key updates since the server last sent data, and since it last got some.
+    /// Key updates since the server last sent data, and since it last received some.
     updates: u32,
-    /// Behind so many bytes the server must end, for this reason; nothing more is sealed.
+    /// The place at which the server must end, and the reason. Nothing more is sealed.
     pub(crate) end: Option<(u64, CloseReason)>,
-    /// The device has sent a fatal alert: it is told nothing more.
+    /// The device has sent a fatal alert, so it is told nothing more.
     pub(crate) is_mute: bool,
-    /// The server's keys may be spent: few records, and no others can follow.
+    /// The server's keys may run out: they permit few records, and cannot change.
     pub(crate) is_limited: bool,
-    /// The beginning of a record from the server.
+    /// A begun record from the server.
     observed: Vec<u8>,
-    /// When, and in which turn, the server had sealed the record that is being sent.
+    /// When, and in which turn, the server sealed the record that is being sent.
     sealed_in: Option<(Nanos, u64)>,
-    /// The server has said that it ends.
+    /// Whether the server has sent `close_notify`.
     pub(crate) has_farewell: bool,
 }
 
-/// Bytes as they leave for a device.
+/// Bytes on their way to a device.
 pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
     /// When, and in which turn, they were sealed, if that was earlier.
@@ -53,10 +54,10 @@ pub(crate) struct Piece {
 /// The type of records with handshake messages.
 const HANDSHAKE: u8 = 22;
 
-/// Key updates without data that a device sends at the most.
+/// The most key updates without data that a device sends.
 const UPDATES_MAX: u32 = 20;
 
-/// Two ends of new keys: the server's, and the device's.
+/// Two ends with new keys: the server's, and the device's.
 pub(crate) fn pair(dice: &mut Dice) -> (Session, SecureEnd) {
     let cipher = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305][dice.index(3)];
     let mut secret =
@@ -73,7 +74,8 @@ pub(crate) fn pair(dice: &mut Dice) -> (Session, SecureEnd) {
         (Session::tls12(cipher, ours, theirs), Session::tls12(cipher, theirs, ours))
     };
     let (Some(mut server), Some(session)) = made else { panic!("keys as long as they should be") };
-    // Keys that cannot change end well ahead of their limit: by more records than wait, which short ones would not be.
+    // Keys that cannot change end well before their limit, by more records than wait. Short records
+    // would be too many.
     let is_short = seals::plaintext_bytes_max() < PLAINTEXT_BYTES_MAX;
     let can_change = server.version() == Version::Tls13;
     let is_limited = dice.chance(1 << 14) && (can_change || !is_short);
@@ -105,7 +107,7 @@ fn keys_of(secret: &[u8], bytes: usize) -> Keys12<'_> {
 }
 
 impl SecureEnd {
-    /// So much plaintext has come with the adoption.
+    /// Notes that this much plaintext has come with the adoption.
     pub(crate) fn skip_plain(&mut self, bytes: u64) {
         (self.plain, self.last.1) = (bytes, bytes);
     }
@@ -137,7 +139,7 @@ impl SecureEnd {
         }
     }
 
-    /// Seals what the server must end behind.
+    /// Seals an alert at which the server must end.
     pub(super) fn seal_end(&mut self, alert: Alert, reason: CloseReason) {
         let mut out = Vec::new();
         self.session.seal_alert(alert, &mut out).expect("a device's keys are never spent");
@@ -151,14 +153,14 @@ impl SecureEnd {
         self.records.push_back((self.sealed, self.plain));
     }
 
-    /// Appends what is no record; the server must end behind `bytes` of it.
+    /// Appends bytes that are no record. The server must end after `bytes` of them.
     pub(super) fn enter_bad(&mut self, bad: &[u8], bytes: usize) {
         self.end = Some((self.sealed + bytes as u64, CloseReason::TlsRecord));
         self.unsent.extend(bad);
         self.sealed += bad.len() as u64;
     }
 
-    /// Bytes to be written now: all, some, or one.
+    /// The bytes to write now: all, some, or one.
     pub(super) fn take_unsent(&mut self, dice: &mut Dice) -> Vec<u8> {
         let all = self.unsent.len();
         let bytes = match dice.below(16) {
@@ -195,7 +197,7 @@ impl SecureEnd {
         }
     }
 
-    /// The server has, or has not, a record that is sent in part.
+    /// Notes whether the server has a record that has left in part.
     pub(crate) fn note_sealed(&mut self, is_sealed: bool, now: Nanos, turn: u64) {
         if is_sealed {
             self.sealed_in.get_or_insert((now, turn));
@@ -204,8 +206,8 @@ impl SecureEnd {
         }
     }
 
-    /// Opens what the server's kernel took, record by record: the plaintext of each, and when it was sealed if that was
-    /// in an earlier turn.
+    /// Opens the bytes that the server's kernel took, record by record. Returns the plaintext of
+    /// each, and when it was sealed if that was in an earlier turn.
     pub(crate) fn open(&mut self, bytes: &[u8]) -> Result<Vec<Piece>, String> {
         self.observed.extend_from_slice(bytes);
         let mut all = Vec::new();
@@ -232,7 +234,7 @@ impl SecureEnd {
             if !record.is_empty() {
                 self.updates = 0;
             }
-            // What TLS itself says leaves together with the data behind it.
+            // TLS's own records leave together with the data behind them.
             let sealed_in = if record.is_empty() { None } else { self.sealed_in.take() };
             all.push(Piece { bytes: record, sealed_in });
         }
@@ -243,17 +245,18 @@ impl SecureEnd {
         self.observed.is_empty()
     }
 
-    /// Whether a whole record stands in the `readable` bytes behind what the shard has read.
+    /// Whether there is a whole record in the `readable` bytes behind those that the shard has
+    /// read.
     pub(super) fn has_whole_record(&self, link: &Link) -> bool {
         let sealed = self.ahead + link.consumed + link.inbound.len() as u64;
         self.records.front().is_some_and(|(end, _)| *end <= sealed)
     }
 }
 
-/// What has been sealed in a run: keys and nonces.
+/// The keys and nonces of all records sealed in a run.
 pub(super) type Sealed = HashSet<(u64, [u8; 12])>;
 
-/// Begins to write down what is sealed. In half of the runs records are short, so that a message takes
+/// Begins to note sealed records. In half of the runs records are short, so that a message takes
 /// several.
 pub(super) fn begin(dice: &mut Dice) -> Sealed {
     seals::record();

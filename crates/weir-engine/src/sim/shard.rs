@@ -19,9 +19,9 @@ use crate::time::Nanos;
 
 /// A shard on a simulated network, with the front `F` and connections offered as `O`.
 ///
-/// Nothing happens by itself: [`SimShard::turn`] takes one turn, [`SimShard::settle`] as many as there is something to
-/// do, [`SimShard::advance`] lets time pass. Peers are played by `peer_*`. After any of them [`SimShard::check`] holds
-/// what the shard keeps against itself.
+/// Nothing happens by itself. [`SimShard::turn`] takes one turn, [`SimShard::settle`] takes turns
+/// until there is nothing to do, and [`SimShard::advance`] lets time pass. The `peer_*` functions
+/// play the peers. After any of them [`SimShard::check`] looks for contradictions in the shard.
 pub struct SimShard<F: Front, O: Offer = SimOffer> {
     shard: Shard<SimNet<O>, F>,
     mailbox: Mailbox<O>,
@@ -29,11 +29,12 @@ pub struct SimShard<F: Front, O: Offer = SimOffer> {
     stats: Arc<ShardStats>,
 }
 
-/// A shard that is still not idle after this many turns turns in circles.
+/// A shard that is not idle after this many turns never will be.
 const TURNS_MAX: u32 = 1_000_000;
 
 impl<F: Front, O: Offer> SimShard<F, O> {
-    /// A shard without connections; `seed` decides on the faults that its network injects (none unless asked to).
+    /// A shard without connections. `seed` decides the faults of its network; there are none unless
+    /// asked for.
     pub fn new(
         index: u8,
         settings: ShardSettings,
@@ -53,12 +54,12 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         Self { shard, mailbox, budget, stats }
     }
 
-    /// The way to the shard; clones reach the same.
+    /// The shard's mailbox. Clones reach the same shard.
     pub fn mailbox(&self) -> &Mailbox<O> {
         &self.mailbox
     }
 
-    /// What the shard counts.
+    /// The shard's counters.
     pub fn stats(&self) -> &Arc<ShardStats> {
         &self.stats
     }
@@ -93,13 +94,14 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         assert!(self.mailbox.try_urgent(urgent).is_ok(), "the reserved queue is full");
     }
 
-    /// Puts a bug into it.
+    /// Puts a seeded bug into the shard.
     pub fn seed_bug(&mut self, bug: SeededBug) {
         self.shard.seed_bug(bug);
     }
 
-    /// Makes a turn do less at once: commands taken (and events of readiness), sends of a fan-out, entries that it looks at, connections gathered for,
-    /// and bytes in one read. So a few connections make the fan-outs that otherwise take a hundred thousand.
+    /// Makes a turn do less at once: commands (and events of readiness), sends of a fan-out,
+    /// entries that it looks at, connections of a gathering, and bytes of one read. So a few
+    /// connections make fan-outs that otherwise take a hundred thousand.
     pub fn cut_turns(
         &mut self,
         commands: usize,
@@ -150,7 +152,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         panic!("time stands still");
     }
 
-    /// Looks for contradictions in what the shard keeps; costs a look at every entry.
+    /// Looks for contradictions in the shard's tables. Costs a look at every entry.
     pub fn check(&self) -> Result<(), String> {
         self.shard.check_invariants()
     }
@@ -163,7 +165,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         &self.shard
     }
 
-    /// A new connection that `offer` stands for.
+    /// Makes a new connection that `offer` stands for.
     pub fn connect_with(&mut self, offer: &O) -> PeerId {
         self.net().connect_with(offer)
     }
@@ -173,7 +175,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.net().peer_write(peer, bytes);
     }
 
-    /// The peer reads all that has come.
+    /// The peer reads everything that has come.
     pub fn peer_read(&mut self, peer: PeerId) -> Vec<u8> {
         self.net().peer_read(peer, usize::MAX)
     }
@@ -188,14 +190,14 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.net().peer_fail(peer, io::ErrorKind::ConnectionReset);
     }
 
-    /// What the peer can tell of its connection.
+    /// The state of the connection, as its peer can tell.
     pub fn peer_view(&mut self, peer: PeerId) -> PeerView {
         self.net().peer_view(peer)
     }
 }
 
 impl<F: Front> SimShard<F, SimOffer> {
-    /// A new connection, and what to offer it as.
+    /// Makes a new connection. Returns its peer and its offer.
     pub fn connect(&mut self) -> (PeerId, SimOffer) {
         self.net().connect()
     }

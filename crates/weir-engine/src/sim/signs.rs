@@ -1,4 +1,4 @@
-//! Signs of life in a run: which were asked for, given, and due; and what is said last.
+//! Signs of life in a run: those asked for, given, and due; and the farewell.
 
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
@@ -9,9 +9,9 @@ use crate::settings::ShardSettings;
 use crate::time::{Nanos, TICK};
 
 impl Conn {
-    /// Takes note of whether the shard listens to it, and whether something waits for it.
+    /// Notes whether the shard listens to the connection, and whether something waits for it.
     ///
-    /// `taken`: bytes that its socket has taken.
+    /// `taken`: the bytes that its socket has taken.
     pub(super) fn note_listening(
         &mut self,
         now: Nanos,
@@ -22,7 +22,7 @@ impl Conn {
         if self.took.0 != taken {
             self.took = (taken, now);
         }
-        // Either lasts to the end of the turn in which it ends.
+        // Either state lasts to the end of the turn in which it ends.
         if std::mem::replace(&mut self.is_held, is_held) || is_held {
             self.held_at = now;
         }
@@ -31,7 +31,8 @@ impl Conn {
         }
     }
 
-    /// Whether who must be asked for a sign of life, or be given some, is; and whether who gives none has ended.
+    /// Checks that due signs of life were asked for or given, and that a connection without signs
+    /// of life has ended.
     pub(super) fn check_signs(&mut self, now: Nanos, is_paused: bool) -> Result<(), String> {
         let heard_at = self.incoming.heard_at;
         let silent_since = heard_at.max(self.paused_at);
@@ -67,7 +68,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether it had time to answer when it was asked for a sign of life, and took what else there was.
+    /// Whether it had time to answer a request for a sign of life, and took all other bytes.
     pub(super) fn was_asked(&self, now: Nanos) -> bool {
         let lasted = |since| now.since(since) + TICK * 2 >= self.heartbeat;
         match self.format {
@@ -79,7 +80,8 @@ impl Conn {
         }
     }
 
-    /// Whether so much has waited for so long, or its socket has given no sign of life where nothing else does.
+    /// Whether enough has waited long enough. For a connection whose only sign of life is its
+    /// socket: whether the socket has given none.
     pub(super) fn may_be_stalled(&self, now: Nanos, settings: &ShardSettings) -> bool {
         let lasted = |since| now.since(since) + TICK;
         let took_nothing = self.format != Format::Stream && lasted(self.took.1) >= self.heartbeat;
@@ -87,7 +89,7 @@ impl Conn {
         took_nothing || self.stalled_at.or(self.taken_at).map_or(self.is_paused, is_late)
     }
 
-    /// Whether what was said last is what belongs to the end.
+    /// Checks that the farewell fits the end.
     pub(super) fn check_last_words(
         &self,
         reason: CloseReason,

@@ -16,7 +16,7 @@ pub(super) struct TopicModel {
     pub(super) has_ticks: bool,
     /// Offset of the last message.
     pub(super) head: u64,
-    /// The last messages, as many as it keeps.
+    /// The messages in its ring.
     pub(super) ring: VecDeque<Kept>,
     pub(super) ring_max: usize,
 }
@@ -35,7 +35,7 @@ impl TopicModel {
         self.ring.iter().map(|kept| &kept.message)
     }
 
-    /// Empties the ring, so that nothing holds its messages.
+    /// Empties the ring, which releases its messages.
     pub(super) fn forget(&mut self) {
         self.ring.clear();
     }

@@ -37,7 +37,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether all that was asked of the shard has been carried out.
+    /// Whether the shard has carried out all requests.
     fn is_quiet(&self) -> bool {
         self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0
     }
@@ -57,8 +57,9 @@ impl Run {
         Ok(())
     }
 
-    /// What waits is counted as waiting, to the byte. When nothing is on its way, messages have what rings keep of the
-    /// budget and nothing else: so what waits never takes the room of new ones.
+    /// Checks that waiting bytes are counted exactly. When nothing is on its way, the share for
+    /// messages holds only the bytes in rings. So waiting bytes never take the room of new
+    /// messages.
     fn check_budget(&self) -> Result<(), String> {
         let budget = self.shard.budget();
         let used = |share| {
@@ -82,7 +83,7 @@ impl Run {
         Ok(())
     }
 
-    /// What must hold of one connection, by what the shard itself says of it.
+    /// Checks one connection by what the shard says of it.
     fn check_conn(&mut self, index: usize, is_quiet: bool, is_idle: bool) -> Result<(), String> {
         let now = self.shard.now();
         let conn = &mut self.conns[index];
@@ -101,7 +102,8 @@ impl Run {
         };
         let is_held = peek.is_held_back || peek.is_too_fast;
         let is_paused = is_held || peek.stalled_since.is_some();
-        // A pause lasts to the end of the turn in which it ends, and may have begun in it too.
+        // A pause lasts to the end of the turn in which it ends, and may have begun in the same
+        // turn.
         let was_paused = conn.outgoing.stalled_in.is_last(self.book.turn) || is_paused;
         if std::mem::replace(&mut conn.is_paused, is_paused) || was_paused || has_unread {
             conn.paused_at = now;
@@ -155,7 +157,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes note of who was stalled, or lagged, at any time of the last turn.
+    /// Notes the connections that were stalled, or lagged, at any time of the last turn.
     pub(super) fn note_slow(&mut self) {
         let turn = self.book.turn;
         if self.is_quiet() {
@@ -176,7 +178,7 @@ impl Run {
         }
     }
 
-    /// When nothing is under way, the counts are those who are in.
+    /// Checks, while nothing is on its way, that the counts equal the numbers of members.
     fn check_topics(&self) -> Result<(), String> {
         for (id, topic) in self.topics.iter().enumerate() {
             let members = i64::try_from(topic.members.len()).unwrap_or(i64::MAX);
@@ -209,7 +211,7 @@ impl Run {
     /// Whether a share of the budget was short in the last turn.
     fn was_tight(&self) -> bool {
         let budget = self.shard.budget();
-        // What a turn takes at the most before it relieves the budget.
+        // The most that a turn takes before it relieves the budget.
         let is_share_tight = |(share, before): (Share, usize)| {
             let used = before.max(budget.used_of(share)) + 2 * LEASE_BYTES;
             used > budget.bytes_max_of(share) / 8 * 7
@@ -222,7 +224,7 @@ impl Run {
             || budget.refused() > self.refused_before
     }
 
-    /// Whether a connection may end, and for this reason.
+    /// Whether a connection may end for this reason.
     pub(super) fn check_end(
         &mut self,
         index: usize,
@@ -296,7 +298,7 @@ impl Run {
         Ok(())
     }
 
-    /// Closes the accounts of those whose socket is gone.
+    /// Settles the counts of connections whose socket is gone.
     pub(super) fn bury_the_dead(&mut self) -> Result<(), String> {
         self.freed.clear();
         for at in (0..self.live.len()).rev() {
@@ -310,7 +312,7 @@ impl Run {
                 Owner::Aborted => false,
                 Owner::Offered(_) | Owner::Shard => continue,
             };
-            // On a socket that has failed nothing follows, however it is closed.
+            // Nothing follows on a failed socket, however it is closed.
             if is_closed && !has_failed && !conn.outgoing.is_whole() {
                 return Err(format!("connection {index} ended within a frame, with {reason}"));
             }
@@ -348,7 +350,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing may be left of anything.
+    /// Checks that nothing is left.
     pub(super) fn check_nothing_left(&mut self) -> Result<(), String> {
         let stats = std::sync::Arc::clone(self.shard.stats());
         let gone = stats.dropped[DropRule::Gone as usize].get();
@@ -377,7 +379,7 @@ impl Run {
     }
 }
 
-/// Whether the device is told why.
+/// Whether the device is told the reason.
 fn is_told(reason: CloseReason) -> bool {
     !matches!(
         reason,

@@ -1,4 +1,4 @@
-//! Batches before a store that answers when it is told to.
+//! Batches in front of a store that answers on command.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use super::*;
 use crate::contract::Answer;
 use crate::records::{Device, DeviceEntry, Page, Put, Revoked};
 
-/// Answers a batch for each permit of its gate, and remembers what it was asked.
+/// Answers one batch for each permit of its gate, and remembers the requests.
 struct Scripted {
     gate: Semaphore,
     fails: AtomicBool,
@@ -75,7 +75,7 @@ impl Store for Scripted {
         })
     }
 
-    /// Knows token 1.
+    /// Recalls the holder of token 1.
     fn recall(&self, tokens: Vec<Hash>, _: Millis) -> Answer<'_, Vec<Option<Holder>>> {
         let known = |token: &Hash| (token.0[0] == 1).then(holder);
         let known = tokens.iter().map(known).collect();
@@ -127,7 +127,7 @@ fn holder() -> Holder {
     }
 }
 
-/// Knows devices whose name begins with "a".
+/// Finds devices whose name begins with "a".
 fn device(serial: Serial) -> Option<Device> {
     serial.as_str().starts_with('a').then(|| Device {
         serial,
@@ -178,7 +178,7 @@ impl Fixture {
         Fixture { store, batches, asked: 0 }
     }
 
-    /// Asks, and waits until that has been taken in.
+    /// Sends a request, and waits until the queue has it.
     async fn issue(&mut self, issue: Issue) -> Waiting<Result<Issued, Refusal>> {
         let batches = Arc::clone(&self.batches);
         let waiting = tokio::spawn(async move { batches.issue(issue).await });
@@ -278,7 +278,7 @@ async fn one_too_many_is_refused_at_once() {
     for serial in ["a", "b", "c"] {
         waiting.push(fixture.issue(issue(serial, 1)).await);
     }
-    // The first one is on its way and waits for nothing here.
+    // The first one is on its way and does not count as waiting.
     assert_eq!(fixture.batches.issue(issue("d", 1)).await, Err(Error::Overloaded(2)));
     fixture.store.gate.add_permits(2);
     for waiting in waiting {
@@ -314,7 +314,7 @@ async fn issues_for_one_device_are_never_on_their_way_side_by_side() {
     waiting.push(fixture.issue(by_token).await);
     fixture.until_asked(3).await;
     assert_eq!(fixture.store.asked(), [vec!["a1"], vec!["b1"], vec!["c1"]]);
-    // Held ones go before those that came later, and stay in their order.
+    // Held items go before later ones, and keep their order.
     fixture.store.gate.add_permits(10);
     for waiting in waiting {
         waiting.await.unwrap().unwrap().unwrap();
@@ -343,7 +343,7 @@ async fn checks_of_one_token_are_asked_as_one_and_each_at_its_time() {
     }
     // The token ends at 100.
     assert_eq!(found, [true, false, true, true]);
-    // What is on its way is not joined: it may not see what has been answered since.
+    // A check on its way is not joined, because it may not see later changes.
     assert_eq!(fixture.store.asked(), [vec!["1@50"], vec!["2@55", "1@55"]]);
     assert_eq!(fixture.batches.counts().checks.joined, 2);
 }

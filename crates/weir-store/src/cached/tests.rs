@@ -1,4 +1,4 @@
-//! What Redis must not remember once it has been emptied.
+//! Entries that Redis must not keep once it has been emptied.
 
 use weir_tests::Redis;
 
@@ -8,7 +8,7 @@ use crate::records::Proof;
 
 const TOKEN: Hash = Hash([7; 32]);
 
-/// A device with a token, and Redis before it.
+/// A device with a token, and Redis in front of its store.
 async fn stocked(redis: &Redis) -> (Cached, Serial) {
     let store = Arc::new(Memory::new());
     let serial = Serial::new("d1").unwrap();
@@ -27,7 +27,8 @@ async fn stocked(redis: &Redis) -> (Cached, Serial) {
     (Cached::new(store, &options).unwrap(), serial)
 }
 
-/// A check has read the store, and writes its entry when the token has ended and Redis has forgotten that it has.
+/// A check has read the store. It writes its entry after the token has ended and Redis has
+/// forgotten that.
 #[tokio::test]
 async fn what_was_read_before_a_flush_is_not_written_after_it() {
     let redis = Redis::start().unwrap();

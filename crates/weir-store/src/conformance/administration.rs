@@ -6,7 +6,7 @@ use super::{
 };
 use crate::records::{Device, Page, Put, Refusal, Revoked, State};
 
-/// What is imported is there as it came.
+/// Imported devices are stored as they came.
 pub async fn devices_are_added_and_found(make: &impl Make) {
     let store = make().await;
     let labels = [("colour", "green"), ("site", "7")];
@@ -18,7 +18,7 @@ pub async fn devices_are_added_and_found(make: &impl Make) {
     assert_eq!(found, [Some(expected[1].clone()), None, Some(expected[0].clone())]);
 }
 
-/// An import says what it changed: nothing, labels, or the key and with it everything.
+/// An import reports its effect: nothing, new labels, or a new key, which changes everything.
 pub async fn an_import_is_repeated_with_changes(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -55,7 +55,7 @@ pub async fn an_import_is_repeated_with_changes(make: &impl Make) {
     assert!(issued.generation > rekeyed.generation && !issued.is_first);
 }
 
-/// Importing a revoked device again leaves it shut out, unless its key has changed.
+/// A revoked device stays revoked when it is imported again, unless its key has changed.
 pub async fn a_revoked_device_comes_back_by_a_new_key_alone(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -72,7 +72,8 @@ pub async fn a_revoked_device_comes_back_by_a_new_key_alone(make: &impl Make) {
     assert!(check(&store, 12, NOW).await.is_some());
 }
 
-/// A serial that occurs several times in one import goes through all that is asked, in that order.
+/// If a serial number occurs several times in one import, all its items take effect, in their
+/// order.
 pub async fn items_of_an_import_take_effect_in_their_order(make: &impl Make) {
     let store = make().await;
     let labels = [("a", "b")];
@@ -99,7 +100,8 @@ pub async fn items_of_an_import_take_effect_in_their_order(make: &impl Make) {
     assert_eq!((device.key, device.labels), (key(1), map(&[])));
 }
 
-/// The first revocation is told from a repeated one and from one of nobody, also within a batch.
+/// A revocation tells a first one from a repeated one and from one of an unknown device, also
+/// within a batch.
 pub async fn a_revocation_says_what_it_found(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1)]).await;
     let serials = ["a", "gone", "a", "b"].map(serial).to_vec();
@@ -109,7 +111,7 @@ pub async fn a_revocation_says_what_it_found(make: &impl Make) {
     assert_eq!(find(&store, "a").await.state, State::Revoked);
 }
 
-/// Neither tokens nor key of a revoked device are good for anything.
+/// A revoked device can use neither its tokens nor its key.
 pub async fn a_revocation_ends_everything(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1)]).await;
     let before = issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -118,7 +120,7 @@ pub async fn a_revocation_ends_everything(make: &impl Make) {
     assert_eq!(revoke(&store, "a").await, Revoked::Now);
     for token in [10, 11] {
         assert_eq!(check(&store, token, NOW).await, None);
-        // Whether the token still leads to the device decides which of the two it is.
+        // The refusal depends on whether the token still leads to the device.
         let refused = issue(&store, refresh(token, 12)).await.expect_err("it is shut out");
         assert!(matches!(refused, Refusal::Revoked | Refusal::InvalidToken), "{refused:?}");
     }
@@ -130,7 +132,7 @@ pub async fn a_revocation_ends_everything(make: &impl Make) {
     assert!(check(&store, 20, NOW).await.is_some(), "others are not concerned");
 }
 
-/// Pages follow each other without gap or repetition, whatever their size.
+/// Pages follow each other without gaps or repetition, whatever their size.
 pub async fn devices_are_listed_in_pages(make: &impl Make) {
     let store = make().await;
     assert_eq!(list(&store, None, 10).await, [""; 0]);
@@ -155,7 +157,7 @@ pub async fn devices_are_listed_in_pages(make: &impl Make) {
     assert_eq!(page, [find(&store, &names[0]).await], "whole records are listed");
 }
 
-/// The serial that a page begins behind need not exist.
+/// The serial number that a page begins after need not exist.
 pub async fn a_page_begins_behind_any_serial(make: &impl Make) {
     let store = with(make, &[("b", 1), ("d", 1), ("d1", 1)]).await;
     assert_eq!(list(&store, Some("a"), 10).await, ["b", "d", "d1"]);
@@ -166,7 +168,8 @@ pub async fn a_page_begins_behind_any_serial(make: &impl Make) {
     assert_eq!(list(&store, None, 1).await, ["b"], "the revoked are listed too");
 }
 
-/// The last connection is kept, whatever order it is told in, and concerns nothing else.
+/// The store keeps the time of the last connection, in whatever order it is told, and changes
+/// nothing else.
 pub async fn seen_never_falls(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");

@@ -1,4 +1,4 @@
-//! Promises about how long tokens are valid, and about clearing away those that have ended.
+//! Promises about how long tokens are valid, and about removing ended ones.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::contract::Store;
 use crate::records::{Device, Holder, Issue, Millis, Page, Proof, Refusal};
 
-/// A token is valid before its end, and at its end it is not.
+/// A token is valid before its end, and not at its end.
 pub async fn a_token_ends_when_it_ends(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -17,19 +17,19 @@ pub async fn a_token_ends_when_it_ends(make: &impl Make) {
     assert_eq!(check(&store, 10, NOW + DAY).await, None);
     let late = wanted(Proof::Token(hash(10)), 11, NOW + DAY);
     assert_eq!(issue(&store, late).await, Err(Refusal::InvalidToken));
-    // The key is still good, and the token that has ended is not the one before.
+    // The key still works, but the ended token does not become the previous token.
     let again = wanted(Proof::Key { serial: serial("a"), key: key(1) }, 12, NOW + DAY);
     issue(&store, again).await.expect("the key is right");
     assert_eq!(check(&store, 10, NOW + DAY).await, None);
     assert_eq!(find(&store, "a").await.previous, None);
-    // One that ends when it begins is never valid.
+    // A token that ends when it begins is never valid.
     let short =
         Issue { expires: NOW + DAY + 9, ..wanted(Proof::Token(hash(12)), 13, NOW + DAY + 9) };
     issue(&store, short).await.expect("the token is valid");
     assert_eq!(check(&store, 13, NOW + DAY + 9).await, None);
 }
 
-/// After a new token the one before is valid until the time of grace is over.
+/// After a new token, the previous token is valid until its grace is over.
 pub async fn the_token_before_has_its_time_of_grace(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -38,7 +38,7 @@ pub async fn the_token_before_has_its_time_of_grace(make: &impl Make) {
     assert_eq!(holder.expires, NOW + GRACE);
     assert_eq!(check(&store, 10, NOW + GRACE).await, None);
     assert!(check(&store, 11, NOW + GRACE).await.is_some());
-    // Without grace it is over at once.
+    // Without grace it ends at once.
     let hard = Issue { grace_until: NOW, ..activation("a", 1, 12) };
     issue(&store, hard).await.expect("the key is right");
     assert_eq!(check(&store, 11, NOW).await, None);
@@ -46,7 +46,7 @@ pub async fn the_token_before_has_its_time_of_grace(make: &impl Make) {
     assert!(check(&store, 12, NOW).await.is_some());
 }
 
-/// The time of grace ends no later than the token itself.
+/// Grace ends no later than the token itself.
 pub async fn grace_prolongs_nothing(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     let short = Issue { expires: NOW + 10, ..activation("a", 1, 10) };
@@ -57,7 +57,7 @@ pub async fn grace_prolongs_nothing(make: &impl Make) {
     assert_eq!(check(&store, 10, NOW + 10).await, None);
 }
 
-/// However often a device activates, its last token and the one before are all that are valid.
+/// However often a device activates, only its last two tokens are valid.
 pub async fn two_tokens_are_valid_at_most(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     for token in 10..20 {
@@ -69,7 +69,7 @@ pub async fn two_tokens_are_valid_at_most(make: &impl Make) {
     }
 }
 
-/// A refresh needs no key, and has the time of grace of an activation.
+/// A refresh needs no key, and gives the same grace as an activation.
 pub async fn a_token_gives_the_next_one(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -80,7 +80,8 @@ pub async fn a_token_gives_the_next_one(make: &impl Make) {
     assert_eq!(check(&store, 10, NOW + GRACE).await, None);
 }
 
-/// Who lost the answer of a refresh may repeat it with the token that it had; that ends this token.
+/// A device that lost the answer to a refresh may repeat it with its old token. That ends the lost
+/// token.
 pub async fn a_token_in_grace_gives_the_next_one(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -95,13 +96,13 @@ pub async fn a_token_in_grace_gives_the_next_one(make: &impl Make) {
     assert_eq!(issue(&store, refresh(10, 13)).await, Err(Refusal::InvalidToken));
 }
 
-/// Whether tokens that have ended are cleared away shows in no other answer.
+/// Removing ended tokens changes no other answer.
 pub async fn sweeping_changes_nothing(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1), ("c", 1), ("d", 1)]).await;
     let short = |name, token| Issue { expires: NOW + 10, ..activation(name, 1, token) };
     let wishes = vec![
         short("a", 10),
-        // Issued by a token that ends first.
+        // Issued with a token that ends first.
         refresh(10, 11),
         activation("b", 1, 20),
         activation("b", 1, 21),
@@ -127,7 +128,7 @@ pub async fn sweeping_changes_nothing(make: &impl Make) {
     }
 }
 
-/// Sweeping takes as many as it may, comes to an end, and leaves what is valid.
+/// A sweep removes at most its limit, comes to an end, and keeps valid tokens.
 pub async fn sweeping_removes_what_has_ended(make: &impl Make) {
     let names: Vec<String> = (0..20).map(|number| format!("d{number}")).collect();
     let devices: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
@@ -151,7 +152,7 @@ pub async fn sweeping_removes_what_has_ended(make: &impl Make) {
     }
 }
 
-/// All that a store says at a time: about tokens, and about devices.
+/// All answers of a store at a time, about tokens and about devices.
 async fn answers(
     store: &Arc<dyn Store>,
     tokens: &[u64],

@@ -1,4 +1,4 @@
-//! Promises about the edges: sizes of batches, serials, labels, times.
+//! Promises about extremes: sizes of batches, serial numbers, labels, times.
 
 use super::{
     GRACE, Make, NOW, activation, check, entry, find, hash, issue, key, list, many, map, put,
@@ -7,7 +7,7 @@ use super::{
 use crate::contract::BATCH_MAX;
 use crate::records::{Issue, Millis, Page, Proof, Put, Revoked, Serial};
 
-/// Who asks nothing is answered nothing.
+/// An empty batch has an empty answer.
 pub async fn batches_may_be_empty(make: &impl Make) {
     let store = make().await;
     assert_eq!(store.put(Vec::new(), NOW).await, Ok(Vec::new()));
@@ -19,7 +19,7 @@ pub async fn batches_may_be_empty(make: &impl Make) {
     assert_eq!(store.sweep(NOW, 0).await, Ok(0));
 }
 
-/// Every method takes as many items as it says.
+/// Every method takes a batch of the largest size.
 pub async fn batches_may_be_large(make: &impl Make) {
     let store = make().await;
     let names: Vec<String> = (0..BATCH_MAX).map(|number| format!("d{number:05}")).collect();
@@ -44,7 +44,7 @@ pub async fn batches_may_be_large(make: &impl Make) {
     assert!(store.sweep(NOW + 100 * GRACE, BATCH_MAX).await.expect("swept") <= BATCH_MAX);
 }
 
-/// Serials that look alike are different devices, and none is changed on its way.
+/// Serial numbers that look alike are different devices, and none is changed.
 pub async fn serials_are_told_apart_by_their_bytes(make: &impl Make) {
     let store = make().await;
     let names = unlike_serials();
@@ -66,7 +66,7 @@ pub async fn serials_are_told_apart_by_their_bytes(make: &impl Make) {
     }
 }
 
-/// Listing knows no language: bytes decide.
+/// A list ignores languages: it is in the order of bytes.
 pub async fn serials_are_in_the_order_of_their_bytes(make: &impl Make) {
     let store = make().await;
     let mut names = unlike_serials();
@@ -79,7 +79,7 @@ pub async fn serials_are_in_the_order_of_their_bytes(make: &impl Make) {
     }
 }
 
-/// Labels come back as they were given, whatever they look like.
+/// Labels come back as they were given, whatever they contain.
 pub async fn labels_may_be_anything(make: &impl Make) {
     let store = make().await;
     let long = "ü".repeat(5_000);
@@ -106,7 +106,7 @@ pub async fn labels_may_be_anything(make: &impl Make) {
     assert_eq!(find(&store, "a").await.labels, map(&labels[1..]));
 }
 
-/// No time is too early or too late: a token without end is valid for a very long time.
+/// No time is too early or too late. A token without an end is valid for a very long time.
 pub async fn times_may_be_anything(make: &impl Make) {
     let store = make().await;
     assert_eq!(many(store.put(vec![entry("a", 1, &[])], 0), 1).await, [Put::Added]);
@@ -135,7 +135,7 @@ pub async fn times_may_be_anything(make: &impl Make) {
     store.sweep(Millis::MAX, 100).await.expect("the store answers");
 }
 
-/// Serials that somebody may take for equal, or for something else, or out of order.
+/// Serial numbers that a store may confuse, misread, or put in the wrong order.
 fn unlike_serials() -> Vec<String> {
     let mut names: Vec<String> = [
         "a",
@@ -187,5 +187,5 @@ fn unlike_serials() -> Vec<String> {
     names
 }
 
-/// The last moment that common representations of time can tell.
+/// The last moment in common representations of time.
 const YEAR_9999: Millis = 253_402_300_799_999;

@@ -1,4 +1,4 @@
-//! A store in memory: the obvious twin of the others, and a store for tests of what uses one.
+//! A store in memory: the reference model of the others, and a store for tests of other parts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use crate::records::{
     Serial,
 };
 
-/// Keeps everything in memory under one lock, and nothing beyond the process.
+/// Keeps everything in memory under one lock, and loses it with the process.
 #[derive(Default)]
 pub struct Memory {
     tables: Mutex<Tables>,
@@ -19,12 +19,12 @@ pub struct Memory {
 #[derive(Default)]
 struct Tables {
     devices: BTreeMap<Serial, Device>,
-    /// By the hash of a token: its device, and when the token ends.
+    /// By the hash of a token: its device, and the token's end.
     tokens: HashMap<Hash, (Serial, Millis)>,
 }
 
 impl Memory {
-    /// An empty one.
+    /// An empty store.
     pub fn new() -> Memory {
         Memory::default()
     }

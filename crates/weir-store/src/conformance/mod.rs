@@ -1,7 +1,7 @@
-//! What every store promises, each promise a function that fails if a store breaks it.
+//! The promises of every store. Each is a function that fails if a store breaks it.
 //!
-//! [`conformance!`](crate::conformance!) makes a test of each. All of them take what makes an empty store, and none
-//! depends on time: the clock is theirs.
+//! [`conformance!`](crate::conformance!) makes a test of each. Every promise takes a function that
+//! makes an empty store. None depends on real time, because each passes its own times.
 
 mod administration;
 mod lifetimes;
@@ -28,13 +28,14 @@ use crate::records::{
 
 /// Makes an empty store.
 ///
-/// Every async closure that gives an `Arc<dyn Store>` is one.
+/// Every async closure that returns an `Arc<dyn Store>` implements it.
 pub trait Make: AsyncFn() -> Arc<dyn Store> {}
 
 impl<F: AsyncFn() -> Arc<dyn Store>> Make for F {}
 
-/// Makes a test of each promise: `weir_store::conformance!(make)`, with an async function `make` that gives an empty
-/// store as `Arc<dyn Store>`; `make, but the order of serials` leaves that one out, for a server that orders otherwise.
+/// Makes a test of each promise: `weir_store::conformance!(make)`. `make` is an async function that
+/// returns an empty store as `Arc<dyn Store>`. `make, but the order of serials` leaves that promise
+/// out, for a server with another order.
 #[macro_export]
 macro_rules! conformance {
     ($make:path) => {
@@ -94,14 +95,14 @@ macro_rules! conformance {
     };
 }
 
-/// A moment in 2026, at which most of it happens.
+/// A moment in 2026. Most events of these tests happen then.
 const NOW: Millis = 1_790_000_000_000;
-/// As long as most tokens of these tests are valid.
+/// The life of most tokens in these tests.
 const DAY: Millis = 86_400_000;
-/// The time of grace of these tests.
+/// The grace in these tests.
 const GRACE: Millis = 60_000;
 
-/// What gives one answer for one item.
+/// Returns the one answer to a batch of one item.
 async fn one<T>(answer: Answer<'_, Vec<T>>) -> T {
     let mut answers = answer.await.expect("the store answers");
     assert_eq!(answers.len(), 1, "one item has one answer");
@@ -118,15 +119,15 @@ fn serial(text: &str) -> Serial {
     Serial::new(text).expect("a serial")
 }
 
-/// A hash that no other number gives.
+/// A hash that belongs to this number only.
 fn hash(number: u64) -> Hash {
     let mut bytes = [0x5a; 32];
-    // Mixed, so that the order of numbers is not that of hashes.
+    // Mixed, so that hashes have another order than their numbers.
     bytes[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
     Hash(bytes)
 }
 
-/// The hash of a device's key: no token has it.
+/// The hash of a device key. No token has the same hash.
 fn key(number: u64) -> Hash {
     let Hash(mut bytes) = hash(number);
     bytes[31] = 0xa5;
@@ -141,12 +142,12 @@ fn map(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Wants token number `token` for a day, by key number `key_number`.
+/// A request for token number `token` for a day, with key number `key_number`.
 fn activation(name: &str, key_number: u64, token: u64) -> Issue {
     wanted(Proof::Key { serial: serial(name), key: key(key_number) }, token, NOW)
 }
 
-/// Wants token number `token` for a day, by token number `shown`.
+/// A request for token number `token` for a day, with token number `shown`.
 fn refresh(shown: u64, token: u64) -> Issue {
     wanted(Proof::Token(hash(shown)), token, NOW)
 }
@@ -155,7 +156,7 @@ fn wanted(proof: Proof, token: u64, now: Millis) -> Issue {
     Issue { proof, token: hash(token), now, expires: now + DAY, grace_until: now + GRACE }
 }
 
-/// A store that knows these devices, each with its key number.
+/// A store with these devices, each with the number of its key.
 async fn with(make: &impl Make, devices: &[(&str, u64)]) -> Arc<dyn Store> {
     let store = make().await;
     let entries: Vec<_> = devices.iter().map(|(name, key)| entry(name, *key, &[])).collect();

@@ -1,4 +1,4 @@
-//! Promises about what happens at once: many tasks want something of one device, and exactly what was promised happens.
+//! Promises about concurrent requests: many tasks act on one device at the same time.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -14,7 +14,8 @@ use super::{
 use crate::contract::Store;
 use crate::records::{Issue, Issued, Put, Refusal, Revoked, State};
 
-/// Activations of one device all succeed, each with a generation of its own; the last one's token is the valid one.
+/// Concurrent activations of one device all succeed, each with its own generation. The token of the
+/// last one is valid.
 pub async fn racing_activations_stand_in_a_row(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     let results = race(&store, 32, |store, number| async move {
@@ -36,7 +37,8 @@ pub async fn racing_activations_stand_in_a_row(make: &impl Make) {
     assert_eq!(Some(&&device.generation), newest_first.first());
 }
 
-/// Of many refreshes with one token two succeed: the second one, in its time of grace, ends it.
+/// Of many refreshes with one token, two succeed. The second one uses the token in its grace, and
+/// ends it.
 pub async fn racing_refreshes_with_one_token_end_it(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 1_000)).await.expect("the key is right");
@@ -51,7 +53,7 @@ pub async fn racing_refreshes_with_one_token_end_it(make: &impl Make) {
     assert_eq!(check(&store, 1_000, NOW).await, None);
 }
 
-/// Without a time of grace one succeeds.
+/// Without grace only one succeeds.
 pub async fn racing_refreshes_without_grace_have_one_winner(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 1_000)).await.expect("the key is right");
@@ -62,7 +64,7 @@ pub async fn racing_refreshes_without_grace_have_one_winner(make: &impl Make) {
     check_winners(&store, &results, 1).await;
 }
 
-/// One of many revocations is the first.
+/// Exactly one of many revocations is the first.
 pub async fn racing_revocations_have_one_winner(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     let results = race(&store, 16, |store, _| async move { revoke(&store, "a").await }).await;
@@ -71,7 +73,7 @@ pub async fn racing_revocations_have_one_winner(make: &impl Make) {
     assert_eq!((first, others), (1, 15));
 }
 
-/// One of many equal imports adds a device, and one of many changes its key.
+/// Exactly one of many equal imports adds the device, and exactly one of many changes its key.
 pub async fn racing_imports_have_one_winner(make: &impl Make) {
     let store = make().await;
     for (number, winner) in [(1, Put::Added), (2, Put::Rekeyed)] {
@@ -88,7 +90,7 @@ pub async fn racing_imports_have_one_winner(make: &impl Make) {
     }
 }
 
-/// When all is answered a revoked device is shut out, whatever was issued on the way.
+/// After all answers a revoked device has no valid token, whatever was issued meanwhile.
 pub async fn a_revocation_beats_what_races_with_it(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 1_000)).await.expect("the key is right");
@@ -122,7 +124,7 @@ pub async fn a_revocation_beats_what_races_with_it(make: &impl Make) {
     }
 }
 
-/// When all is answered no token from before the change of the key is valid.
+/// After all answers no token from before the change of the key is valid.
 pub async fn a_changed_key_beats_what_races_with_it(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     let results = race(&store, 24, |store, number| async move {
@@ -148,7 +150,7 @@ pub async fn a_changed_key_beats_what_races_with_it(make: &impl Make) {
     }
 }
 
-/// Labels, last connections and tokens are written at once, and none of them is lost to another.
+/// Concurrent writes of labels, last connections and tokens do not overwrite each other.
 pub async fn nothing_is_lost_between_writers_of_one_device(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     race(&store, 3, |store, writer| async move {
@@ -181,7 +183,8 @@ pub async fn nothing_is_lost_between_writers_of_one_device(make: &impl Make) {
     assert_eq!(device.previous.map(|previous| previous.token), Some(hash(18)));
 }
 
-/// Once a revocation is answered, a check that begins finds nothing, however many went on before.
+/// Once a revocation is answered, a check that begins finds no token, however many checks went on
+/// before.
 pub async fn no_check_that_begins_after_a_revocation_finds_a_token(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 1_000)).await.expect("the key is right");
@@ -194,7 +197,7 @@ pub async fn no_check_that_begins_after_a_revocation_finds_a_token(make: &impl M
     .await;
 }
 
-/// Number 0 revokes in the middle of what the others check.
+/// Task number 0 revokes while the others check.
 async fn check_until_revoked(
     store: &Arc<dyn Store>,
     number: u64,
@@ -221,7 +224,8 @@ async fn check_until_revoked(
     }
 }
 
-/// Batches that overlap in their devices, in opposite orders, neither wait for each other for ever nor lose anything.
+/// Batches with the same devices in opposite orders neither wait for each other for ever nor lose
+/// anything.
 pub async fn writers_of_many_devices_do_not_disturb_each_other(make: &impl Make) {
     let names: Vec<String> = (0..50).map(|number| format!("d{number}")).collect();
     let devices: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
@@ -243,7 +247,7 @@ pub async fn writers_of_many_devices_do_not_disturb_each_other(make: &impl Make)
     assert_eq!(holders.iter().flatten().count(), 100, "two of each device");
 }
 
-/// So many succeeded, theirs are the valid tokens, and the others' were not valid.
+/// Checks that `expected` requests succeeded, and that only their tokens are valid.
 async fn check_winners(
     store: &Arc<dyn Store>,
     results: &[Result<Issued, Refusal>],
@@ -260,7 +264,7 @@ async fn check_winners(
     }
 }
 
-/// Begins the same thing in so many tasks at once; what each of them gave, in their order.
+/// Begins the same work in many tasks at once. Returns their results in order.
 async fn race<T, F>(
     store: &Arc<dyn Store>,
     tasks: u64,

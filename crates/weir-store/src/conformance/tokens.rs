@@ -6,7 +6,7 @@ use super::{
 };
 use crate::records::{Holder, Issued, Previous, Proof, Refusal, State};
 
-/// Who shows the key has a token, and the token leads to its device.
+/// A device that shows its key gets a token, and the token leads to the device.
 pub async fn a_key_gives_a_token(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     put(&store, entry("a", 1, &[("site", "7")])).await;
@@ -35,7 +35,7 @@ pub async fn a_key_gives_a_token(make: &impl Make) {
     assert_eq!(device.previous, Some(Previous { token: hash(10), until }));
 }
 
-/// Each refusal says why, and changes nothing.
+/// Each refusal has its reason, and changes nothing.
 pub async fn refusals_have_their_reasons(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 2), ("c", 3)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -57,12 +57,13 @@ pub async fn refusals_have_their_reasons(make: &impl Make) {
     }
     let after = (find(&store, "a").await, find(&store, "b").await, find(&store, "c").await);
     assert_eq!(after, before);
-    // Shut out is shut out, whatever key is shown.
+    // A revoked device is refused, whatever key it shows.
     let refused = issue(&store, activation("c", 1, 11)).await.expect_err("it is shut out");
     assert!(matches!(refused, Refusal::Revoked | Refusal::WrongKey), "{refused:?}");
 }
 
-/// A refusal in the middle of a batch disturbs nobody, and answers are in the order of the items.
+/// A refusal in the middle of a batch affects no other item, and answers are in the order of the
+/// items.
 pub async fn every_item_has_its_own_answer(make: &impl Make) {
     let names: Vec<String> = (0..64).map(|number| format!("d{number}")).collect();
     let devices: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
@@ -93,16 +94,17 @@ pub async fn every_item_has_its_own_answer(make: &impl Make) {
     }
 }
 
-/// What one batch asks for one device happens in that order: each item finds what those before it did.
+/// Items of one batch for one device take effect in their order: each one sees the effects of those
+/// before it.
 pub async fn items_for_one_device_take_effect_in_their_order(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1)]).await;
     let wishes = vec![
         activation("a", 1, 10),
         activation("b", 1, 20),
         refresh(10, 11),
-        // In its time of grace.
+        // During its grace.
         refresh(10, 12),
-        // Not any more: 11 is the one before 12.
+        // No longer valid: 11 is the token before 12.
         refresh(10, 13),
         activation("a", 2, 14),
         refresh(11, 15),
@@ -133,7 +135,7 @@ pub async fn items_for_one_device_take_effect_in_their_order(make: &impl Make) {
     }
 }
 
-/// A batch of checks may ask for anything, also twice.
+/// A batch of checks may contain any tokens, also twice.
 pub async fn checks_answer_in_their_order(make: &impl Make) {
     let store = with(make, &[("a", 1), ("b", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");
@@ -145,7 +147,7 @@ pub async fn checks_answer_in_their_order(make: &impl Make) {
     assert_eq!(names, [Some("b"), None, Some("a"), Some("b"), None, Some("a")]);
 }
 
-/// Whoever is told of a holder is told of it as it is when he asks, whatever was known of it before.
+/// A check returns the holder as it is now, whatever was known before.
 pub async fn a_holder_is_as_its_device_is_now(make: &impl Make) {
     let store = with(make, &[("a", 1)]).await;
     issue(&store, activation("a", 1, 10)).await.expect("the key is right");

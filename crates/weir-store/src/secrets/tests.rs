@@ -1,4 +1,4 @@
-//! Tests of the secrets: hashes that differ where they must, and key files good and bad.
+//! Tests of the secrets: hashes that must differ, and valid and invalid key files.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -10,7 +10,7 @@ fn serial(text: &str) -> Serial {
 
 #[test]
 fn hashes_are_what_they_were() {
-    // Of a store written by an earlier version: they may never change.
+    // From a store of an earlier version. These hashes may never change.
     let secrets = Secrets::new(&[7; SECRET_BYTES]);
     let key = blake3::keyed_hash(
         &blake3::derive_key("weir 2026-11-22 device keys", &[7; 32]),
@@ -68,7 +68,7 @@ fn what_is_no_token_has_no_hash() {
         "AAAAAAAAAAAAAAAAAAAAA",
         "AAAAAAAAAAAAAAAAAAAAAAA",
         "AAAAAAAAAAAAAAAAAAAAA=",
-        // Bits that are left over: another spelling of the good one.
+        // Unused bits are set: another spelling of the valid token.
         "AAAAAAAAAAAAAAAAAAAAAB",
         "AAAAAAAAAAAAAAAAAAAA+/",
         "AAAAAAAAAAAAAAAAAAAA\0A",

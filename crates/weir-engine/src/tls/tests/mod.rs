@@ -11,7 +11,7 @@ use super::*;
 
 const CIPHERS: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
-/// Both ends of a connection: the second is the peer's.
+/// Both ends of a connection. The second one is the peer's.
 fn pair(version: Version, cipher: Cipher) -> (Session, Session) {
     let (ours, theirs) = ([1; 48], [2; 48]);
     let made = match version {
@@ -130,7 +130,7 @@ fn keys_that_cannot_change_end() {
             assert!(sealed.is_ok() || is_late, "announced before it comes");
             sealed.is_ok()
         });
-        // From 3 on, and the last of 32 is kept for an alert.
+        // From 3 on. The last of 32 is kept for an alert.
         assert_eq!(sealed.count(), 28);
         assert_eq!(a.seal_alert(Alert::NoRenegotiation, &mut out), Err(Exhausted));
         assert_eq!(a.seal_alert(Alert::CloseNotify, &mut out), Ok(()));
@@ -162,7 +162,7 @@ fn what_is_left_behind_neither_seals_nor_opens() {
         b.seal(&[IoSlice::new(b"x")], &mut out).unwrap();
         assert_eq!(a.open(&mut out.clone()).map(|opened| opened.plaintext), Ok(0));
         assert_eq!(taken.open(&mut out).map(|opened| opened.plaintext), Ok(1));
-        // As bytes: no run of a secret is left.
+        // As bytes: no part of a secret is left.
         let debug = format!("{a:?}");
         assert!(debug.contains("Session") && !debug.contains("secret"), "{debug}");
     }

@@ -13,7 +13,7 @@ use rustls::{
 
 use super::*;
 
-/// Which end a session takes over after the handshake.
+/// The end that a session takes over after the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Client,
@@ -37,7 +37,7 @@ impl KeyLog for Secrets {
     }
 }
 
-/// A connection of which rustls holds one end.
+/// A connection with rustls at one end.
 struct Held {
     rustls: Connection,
     session: Session,
@@ -58,7 +58,7 @@ impl Held {
         Held { session: take_over(taken, end, &secrets), rustls }
     }
 
-    /// From rustls to the session, however it is cut; what came out.
+    /// Passes bytes from rustls to the session in pieces of `piece` bytes. Returns the plaintext.
     fn session_hears(&mut self, piece: usize) -> Vec<u8> {
         let mut sent = Vec::new();
         while self.rustls.wants_write() {
@@ -88,7 +88,7 @@ impl Held {
         got
     }
 
-    /// Both ways, in sizes of all kinds.
+    /// Sends data of many sizes in both directions.
     fn talk(&mut self) {
         for (bytes, piece) in [(1, 1), (100, 7), (16_384, 1000), (40_000, 100_000)] {
             let data: Vec<u8> = (0_u8..=255).cycle().take(bytes).collect();
@@ -190,7 +190,7 @@ fn parts(secrets: &ConnectionTrafficSecrets) -> (Cipher, &[u8], &[u8]) {
     }
 }
 
-/// The suites that a certificate on P-256 allows, of both versions, with either end.
+/// All suites of both versions that a certificate on P-256 allows, with either end.
 fn every_held() -> impl Iterator<Item = Held> {
     let suites: Vec<_> = aws_lc_rs::ALL_CIPHER_SUITES
         .iter()

@@ -1,4 +1,4 @@
-//! What a peer may and must not do, and the alert that each thing has.
+//! Allowed and forbidden acts of a peer, and the alert for each forbidden one.
 
 use super::*;
 
@@ -8,10 +8,10 @@ const DATA: u8 = 23;
 const UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 const UPDATE_REQUESTED: [u8; 5] = [24, 0, 0, 1, 1];
 
-/// A record of a type with a content, and with padding behind it.
+/// A record: its type, its content, and its padding.
 type Record<'a> = (u8, &'a [u8], usize);
 
-/// What a session of each cipher makes of these records by its peer; the ciphers must agree.
+/// The result of these records in a session of each cipher. All ciphers must agree.
 fn judge(version: Version, records: &[Record<'_>]) -> Result<Opened, Violation> {
     let judged = CIPHERS.map(|cipher| {
         let (mut a, mut b) = pair(version, cipher);
@@ -141,7 +141,7 @@ fn any_bit_that_is_changed_or_number_that_is_skipped() {
         let mut sent = Vec::new();
         a.seal(&[IoSlice::new(b"text")], &mut sent).unwrap();
         let b_state = b.take();
-        // The length, which would make it another record, apart.
+        // All bits except those of the length, which would make it another record.
         for bit in (8..24).chain(40..sent.len() * 8) {
             let mut copy = pair(b_state.version(), b_state.cipher()).1;
             let mut bytes = sent.clone();
@@ -181,7 +181,7 @@ fn alerts_of_the_peer() {
     assert_eq!(judged.map_err(|violation| violation.alert), Err(None), "no warnings there");
 }
 
-/// Sends one record, then, if it has ended a `KeyUpdate`, changes the keys that the next is sealed under.
+/// Sends one record. If it ends a `KeyUpdate`, changes the keys for the next record.
 fn send(b: &mut Session, record: Record<'_>, is_update: bool, sent: &mut Vec<u8>) {
     b.forge(record.0, record.1, record.2, sent);
     if is_update {
@@ -207,7 +207,7 @@ fn key_updates_whole_and_in_pieces() {
             assert_eq!(a.open(&mut sent).unwrap().plaintext, 4);
             assert_eq!(a.take_key_changes(), 5);
             sent.clear();
-            // One answer to all.
+            // One answer for all updates.
             assert_eq!(a.is_due(), round % 2 == 1);
             a.seal(&[IoSlice::new(b"y")], &mut sent).unwrap();
             assert!(!a.is_due());
@@ -256,14 +256,14 @@ fn key_updates_that_are_none() {
     refused(v, &[(HANDSHAKE, &[24, 0, 0, 1, 2], 0)], Alert::IllegalParameter);
     refused(v, &[(HANDSHAKE, &[24, 0, 0, 0], 0)], Alert::DecodeError);
     refused(v, &[(HANDSHAKE, &[24, 1], 0)], Alert::DecodeError);
-    // NewSessionTicket, ClientHello, Finished, a certificate that nobody has asked for.
+    // NewSessionTicket, ClientHello, Finished, and a certificate that nobody has requested.
     for message in [4, 1, 20, 11, 0, 254] {
         refused(v, &[(HANDSHAKE, &[message, 0, 0, 1, 0], 0)], Alert::UnexpectedMessage);
     }
     for amid in [(DATA, b"x".as_slice(), 0), (DATA, b"", 0), (ALERT, &[1, 0], 0)] {
         refused(v, &[(HANDSHAKE, &UPDATE[..3], 0), amid], Alert::UnexpectedMessage);
     }
-    // The old key is not taken any more.
+    // Records under the old key are refused.
     refused(v, &[(HANDSHAKE, &UPDATE, 0), (DATA, b"x", 0)], Alert::BadRecordMac);
 }
 

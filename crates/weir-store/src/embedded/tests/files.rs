@@ -1,8 +1,8 @@
-//! What becomes of a store whose files are taken away, replaced, cut or damaged.
+//! The behaviour of a store whose files are removed, replaced, cut or damaged.
 
 use super::*;
 
-/// Opens what is there already.
+/// Opens the existing file.
 fn reopen(directory: &TempDir) -> Result<Embedded, OpenError> {
     Embedded::open(EmbeddedOptions { create: false, ..options(directory) })
 }
@@ -19,7 +19,8 @@ async fn stocked(directory: &TempDir) -> Embedded {
     store
 }
 
-/// Does something to the files of a running store: it takes no more, says why, and still knows what it knew.
+/// Damages the files of a running store. The store must refuse writes, say why, and still know its
+/// devices.
 async fn check(expected: &str, harm: impl FnOnce(&Path)) {
     let parent = tempfile::tempdir().unwrap();
     let directory = tempfile::tempdir_in(&parent).unwrap();
@@ -35,7 +36,8 @@ async fn check(expected: &str, harm: impl FnOnce(&Path)) {
         let Err(Error::Lost(cause)) = outcome else { panic!("{expected}: {outcome:?}") };
         assert!(cause.contains(expected), "{cause}");
     }
-    // Of a file that was cut nothing may be left to be read: that is an error, and never a device that is not known.
+    // A cut file may have nothing left to read. Then the answer is an error, and never that the
+    // device is unknown.
     match store.check(vec![Hash([10; 32])], 1_500).await {
         Ok(holders) => assert!(holders[0].is_some(), "{expected}"),
         Err(error) => assert!(expected.contains("cut"), "{expected}: {error}"),
@@ -83,7 +85,7 @@ async fn a_file_that_is_brought_back_takes_writes_again() {
     assert!(store.check(vec![Hash([20; 32])], 1_500).await.unwrap()[0].is_some());
 }
 
-/// Moves of changes into their rows, and the log that begins anew, are no loss.
+/// Moving changes into their rows, and a log that begins anew, are no loss.
 #[tokio::test]
 async fn its_own_work_is_not_taken_for_a_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -94,7 +96,7 @@ async fn its_own_work_is_not_taken_for_a_loss() {
         for device in 0..40 {
             store.issue(vec![activation(device, device)]).await.unwrap().remove(0).unwrap();
         }
-        // The log is cut to nothing when it is written from its beginning the next time.
+        // The next write from the log's beginning cuts the log to nothing.
         file.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())).unwrap();
         assert_eq!(store.probe().await, Ok(()));
     }
@@ -109,7 +111,7 @@ async fn a_store_that_is_missing_is_made_only_if_that_is_permitted() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing is made by looking");
     fs::write(&path, "").unwrap();
     assert!(error(reopen(&directory)).ends_with(missing));
-    // One that was begun, and nothing more.
+    // A file that was made and never filled.
     let conn = Connection::open(&path).unwrap();
     conn.query_row("PRAGMA journal_mode = wal", [], |_| Ok(())).unwrap();
     drop(conn);
@@ -128,7 +130,7 @@ async fn a_store_that_is_missing_is_made_only_if_that_is_permitted() {
 async fn a_log_that_is_missing_after_a_crash_is_told() {
     let directory = tempfile::tempdir().unwrap();
     drop(stocked(&directory).await);
-    // As a process leaves it that is killed.
+    // The lock file as a killed process leaves it.
     fs::write(directory.path().join("devices.db.lock"), "1\n").unwrap();
     let store = reopen(&directory).unwrap();
     assert!(store.opened().is_log_lost);
@@ -157,7 +159,8 @@ async fn a_file_that_is_damaged_in_part_is_not_opened() {
     assert!(error.contains("devices.db: is damaged: ") && error.contains("copy"), "{error}");
 }
 
-/// Both threads end, one behind the other: the last connection that is closed moves the log into the file.
+/// Both threads end, one after the other. The last connection that closes moves the log into the
+/// file.
 #[tokio::test]
 async fn a_store_that_is_closed_is_one_whole_file() {
     for _ in 0..40 {

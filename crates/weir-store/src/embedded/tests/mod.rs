@@ -1,4 +1,4 @@
-//! Tests of the embedded store: the contract, files good and bad, and limits.
+//! Tests of the embedded store: the contract, valid and invalid files, and limits.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use crate::conformance::Memory;
 
 mod files;
 
-/// An empty store, whose files go with it.
+/// An empty store. Its files are removed with it.
 async fn make() -> Arc<dyn Store> {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Embedded::open(options(&directory)).unwrap();
@@ -81,7 +81,8 @@ async fn what_was_answered_is_there_when_it_is_opened_again() {
     assert!(holders.iter().all(Option::is_some));
 }
 
-/// Does the same to this store and to the twin in memory, and compares all that both say.
+/// Sends the same requests to this store and to the reference model in memory, and compares all
+/// answers.
 #[tokio::test]
 async fn it_does_what_its_twin_does() {
     let (store, twin) = (make().await, Memory::new());
@@ -120,7 +121,7 @@ async fn it_does_what_its_twin_does() {
                         if chance(2) == 0 {
                             wish.proof = crate::Proof::Token(Hash([chance(250); 32]));
                         }
-                        // Never used before.
+                        // A token that was never used before.
                         wish.token.0[1..9].copy_from_slice(&state_of(step, chance(250)));
                         let expires = now + u64::from(chance(200));
                         Issue { now, expires, grace_until: now + u64::from(chance(60)), ..wish }
@@ -163,7 +164,7 @@ async fn one_device_alone_does_not_fill_the_file() {
     }
 }
 
-/// Changes that were moved, and those that were not, and keys that changed between them.
+/// Opens a file with moved changes, unmoved changes, and keys that changed in between.
 #[tokio::test]
 async fn a_changed_key_is_not_undone_by_what_is_moved_later() {
     let directory = tempfile::tempdir().unwrap();
@@ -172,7 +173,7 @@ async fn a_changed_key_is_not_undone_by_what_is_moved_later() {
     store.put(devices.iter().map(|device| entry(*device)).collect(), 5).await.unwrap();
     for round in 0..4 {
         let wish = |device: &u8| activation(*device, 40 * round + device);
-        // More than are left unmoved.
+        // More devices than remain unmoved.
         for some in devices.chunks(7) {
             for issued in store.issue(some.iter().map(wish).collect()).await.unwrap() {
                 issued.unwrap();
@@ -183,7 +184,7 @@ async fn a_changed_key_is_not_undone_by_what_is_moved_later() {
         assert!(puts.iter().all(|put| *put == Put::Rekeyed));
         for _ in 0..2 {
             for some in 0..30 {
-                // Gives moves their turns.
+                // Gives the moves time.
                 store.seen(vec![(entry(some).serial, 7)]).await.unwrap();
             }
             let found = store.list(Page { after: None, limit: 100 }).await.unwrap();
@@ -229,7 +230,8 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
     assert_eq!((store.recent.index.len(), tokens()), (0, 0));
 }
 
-/// Whatever stands beside it: between two devices, before and behind all of them, and with the key of another.
+/// Tries every position of the unknown device: between two devices, before and after all of them,
+/// and with another device's key.
 #[tokio::test]
 async fn an_unknown_serial_is_refused_by_the_record_of_another() {
     let directory = tempfile::tempdir().unwrap();
@@ -304,7 +306,7 @@ fn a_store_is_not_opened_with_other_secrets() {
     let error = open(Hash([2; 32])).err().expect("an error").to_string();
     assert!(error.contains("devices.db: was hashed with another key file"), "{error}");
     drop(open(Hash([1; 32])).expect("the same secrets"));
-    // One from before they were remembered takes those that it is opened with.
+    // A file from before fingerprints takes the secrets that it is opened with.
     Connection::open(&path).unwrap().execute_batch("DROP TABLE secrets").unwrap();
     drop(open(Hash([2; 32])).unwrap());
     assert!(open(Hash([1; 32])).is_err());
@@ -317,7 +319,7 @@ async fn damage_is_said_to_be_damage() {
     let store = Embedded::open(options(&directory)).unwrap();
     store.put(vec![entry(1), entry(2)], 5).await.unwrap();
     drop(store);
-    // A record that nobody wrote concerns nobody else, also when both are asked for at once.
+    // One damaged record affects no other device, even if one batch asks for both.
     let conn = Connection::open(&path).unwrap();
     conn.execute("UPDATE devices SET state = 7 WHERE serial = 'd1'", []).unwrap();
     drop(conn);
@@ -348,7 +350,7 @@ async fn a_full_queue_refuses_and_a_late_answer_is_given_up() {
         fingerprint: FINGERPRINT,
     };
     let store = Embedded::open(limits).unwrap();
-    // Somebody else's transaction keeps the writer from beginning one.
+    // A foreign transaction keeps the writer from beginning one.
     let conn = Connection::open(directory.path().join("devices.db")).unwrap();
     conn.execute_batch("BEGIN IMMEDIATE").unwrap();
     let begun = store.put(vec![entry(0)], 5);
