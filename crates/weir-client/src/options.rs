@@ -43,7 +43,8 @@ pub struct Subscription {
 }
 
 impl Options {
-    /// The defaults for a device: anonymous, the server's heartbeat, no topics, 1 MiB frames, 10 s to connect.
+    /// The defaults for a device: anonymous, the server's heartbeat, no topics, 1 MiB frames, 10 s
+    /// to connect.
     pub fn device(device_id: impl Into<String>) -> Options {
         Options {
             device_id: device_id.into(),

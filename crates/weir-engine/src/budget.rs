@@ -1,5 +1,5 @@
-//! The byte budget of the process. It counts what waits for sockets, by the memory that it
-//! occupies.
+//! The byte budget of the process. It counts the bytes that wait for sockets, by the memory that
+//! they occupy.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl Share {
     }
 }
 
-/// All bytes that may wait in this process: messages, what sockets have refused, begun frames, queue nodes, and the
-/// positions of events.
+/// All bytes that may wait in this process: messages, bytes that sockets have refused, begun
+/// frames, queue nodes, and the positions of events.
 ///
 /// Shape: a counter for each [`Share`], common to all shards. A shard leases pieces of 64 KiB, so
 /// it rarely touches the counter. Messages have the bytes that may be retained and a quarter of the
@@ -668,7 +668,7 @@ mod tests {
         assert!(charge.hold() && charge.hold());
         assert_eq!(counts(&budget, &charge), [0, 300, 300, 300]);
         charge.add(50);
-        assert!(charge.try_add(10) && !charge.try_add(100), "what waits has a limit");
+        assert!(charge.try_add(10) && !charge.try_add(100), "waiting bytes have a limit");
         assert_eq!(counts(&budget, &charge), [0, 360, 360, 360]);
         let other =
             Charge::take(&budget, 60, usize::MAX, holders(&budget, 9, 0)).expect("there is room");

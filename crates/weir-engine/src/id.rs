@@ -84,7 +84,8 @@ impl TopicId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceRef(pub u32);
 
-/// The front's note of a connection's identity and format. The shard gives it back unchanged, and uses the format.
+/// The front's note of a connection's identity and format. The shard gives it back unchanged, and
+/// uses the format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The front's number for its source address.

@@ -1,9 +1,10 @@
 //! The shards of Weir: threads that hold settled connections and push to them.
 //!
-//! A shard owns its connections for good. It knows bytes and deadlines. It does not know what a topic means or who may
-//! use it; that is the gateway's business. There is no async runtime here. A shard waits for readiness and time only.
+//! A shard owns its connections for good. It knows bytes and deadlines. It does not know what a
+//! topic means, or who may use it; that is the gateway's business. There is no async runtime here.
+//! A shard waits only for readiness and time.
 //!
-//! Begin with `command` (what the gateway and a shard say to each other), then read `shard` (the loop).
+//! Begin with `command` (the commands to a shard, and its reports), then read `shard` (the loop).
 //!
 //! | part | does | does not |
 //! |---|---|---|
@@ -12,7 +13,7 @@
 //! | `mailbox`, `sleep_flag` | carry commands to a shard, wake it | block a caller |
 //! | `shard` | serves connections, turn by turn | call the kernel itself: see `net` |
 //! | `table`, `slot`, `topics`, `wheel` | connections, memberships, timers | any I/O |
-//! | `message`, `outbox`, `pool` | messages, what waits for a socket, begun frames | decide what is sent |
+//! | `message`, `outbox`, `pool` | messages, items that wait for a socket, begun frames | decide what is sent |
 //! | `budget` | counts the bytes that wait, for all shards | free them |
 //! | `tls` | seals and opens records | make handshakes |
 //! | `net`, `sys` | the kernel as a trait, and the real one: the only `unsafe` code | know connections |

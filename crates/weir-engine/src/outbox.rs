@@ -275,7 +275,7 @@ impl Outbox {
     pub(crate) fn keep(&mut self, keep: usize) -> usize {
         let mut dropped = 0;
         while self.items.len() > keep {
-            let item = self.items.pop_back().expect("longer than what is kept");
+            let item = self.items.pop_back().expect("the outbox is longer than `keep`");
             if self.held > self.items.len() {
                 self.held = self.items.len();
                 release(&item);
@@ -469,7 +469,7 @@ mod tests {
         }
         outbox.advance(1, |_| ());
         let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
-        assert_eq!(outbox.gather(&mut bufs, Nanos(6)), 3, "what is begun is finished");
+        assert_eq!(outbox.gather(&mut bufs, Nanos(6)), 3, "a begun item is finished");
         assert_eq!(outbox.gather(&mut bufs, Nanos(7)), 2);
     }
 

@@ -260,7 +260,7 @@ impl Topics {
             let Some(topic) = table.get_mut(id.0) else { continue };
             debug_assert!(
                 topic.members.len() == topic.tombstones as usize,
-                "a topic is retired when nobody is left in it"
+                "a topic without members is retired"
             );
             if topic.walkers == 0 {
                 *topic = Topic::default();

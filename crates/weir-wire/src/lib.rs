@@ -2,7 +2,7 @@
 //!
 //! Bytes in, values out. There is no I/O here, no clock, and no unsafe code.
 //!
-//! Begin with `proto/weir/v1.proto` (what devices and Weir say), then read [`frame`].
+//! Begin with `proto/weir/v1.proto` (the messages of devices and Weir), then read [`frame`].
 //!
 //! | part | does | does not |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | [`hot`] | reads and writes the frequent messages in place | know the rare ones |
 //! | [`json`] | the same messages as JSON | add anything to them |
 //! | [`ws`] | frames of WebSocket | open a WebSocket |
-//! | [`format`](mod@format) | turns frames into what a connection speaks | choose the format |
+//! | [`format`](mod@format) | turns frames into the format of a connection | choose the format |
 //! | [`datagram`] | requests and answers over UDP | send them |
 //! | `close`, `error_code` | why a connection ends, why a request fails | act on it |
 #![forbid(unsafe_code)]

@@ -162,7 +162,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.check_stalled(&sums)?;
         self.check_lagging(&sums)?;
         self.check_list(&self.waiting, sums.waiting, |outbox| (outbox.wait_links, Nanos(0)))
-            .map_err(|what| format!("the list of those that something waits for: {what}"))?;
+            .map_err(|what| format!("the list of connections for which something waits: {what}"))?;
         self.check_credits()?;
         let walks = |priority, topic| self.fanouts.walks_over(priority, topic);
         self.topics.check(walks)
@@ -178,9 +178,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         let is_held = matches!(state, State::Open | State::Closing);
         ensure!(entry.socket.is_some() == is_held, "a socket is there while it is held");
         ensure!(is_held || entry.outbox.is_none(), "an outbox without a socket");
-        ensure!(state == State::Open || entry.partial.is_none(), "a block of who is not open");
+        ensure!(state == State::Open || entry.partial.is_none(), "a block of a closed connection");
         let memberships = entry.memberships.len();
-        ensure!(state == State::Open || memberships == 0, "a membership of who is not open");
+        ensure!(state == State::Open || memberships == 0, "a membership of a closed connection");
         ensure!(entry.timer.is_armed() || !is_held, "no timer");
         ensure!(is_held || !entry.timer.is_armed(), "a timer without a connection");
         if state == State::Free {
@@ -211,7 +211,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             sums.stalled += usize::from(outbox.stalled_since.is_some());
             sums.waiting += usize::from(outbox.is_waiting);
             let is_seen_to = outbox.is_waiting && outbox.is_held();
-            ensure!(entry.flags.to_flush || is_seen_to, "what waits is not counted as waiting");
+            ensure!(entry.flags.to_flush || is_seen_to, "waiting items are not counted");
             sums.lagging += usize::from(!outbox.lags.is_empty());
             for lag in &outbox.lags {
                 let is_in = entry.memberships.find(lag.topic).is_some();
@@ -223,14 +223,14 @@ impl<N: Net, F: Front> Shard<N, F> {
         if let Some(tls) = self.tls.get(entry.tls) {
             ensure!(is_held, "keys without a socket");
             sums.secure += 1;
-            ensure!(state == State::Open || tls.partial.is_none(), "a record of who is not open");
+            ensure!(state == State::Open || tls.partial.is_none(), "a record after the close");
             sums.bytes_held += tls.partial.as_ref().map_or(0, |block| block.footprint());
-            ensure!(!tls.is_due() || entry.outbox.is_some(), "nobody answers a KeyUpdate");
+            ensure!(!tls.is_due() || entry.outbox.is_some(), "a KeyUpdate gets no answer");
         }
         for (at, membership) in entry.memberships.iter().enumerate() {
             let member = self.topics.member(entry.priority, membership.topic, membership.position);
             let is_agreed = member.is_some_and(|member| member.is(slot, at));
-            ensure!(is_agreed, "{membership:?} is not what the topic says: {member:?}");
+            ensure!(is_agreed, "{membership:?} disagrees with the topic: {member:?}");
         }
         sums.memberships += memberships;
         let flags = entry.flags;
@@ -254,9 +254,9 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn check_outbox(&self, entry: &Entry<N::Socket>, outbox: &Outbox) -> Result<(), String> {
         outbox.check()?;
-        ensure!(outbox.charged == outbox.footprint(), "charged otherwise than occupied");
+        ensure!(outbox.charged == outbox.footprint(), "the charge differs from the occupied bytes");
         let is_needed = !outbox.is_empty() || !outbox.lags.is_empty();
-        ensure!(is_needed, "an outbox for nothing");
+        ensure!(is_needed, "an outbox without need");
         let is_stalled = outbox.stalled_since.is_some();
         ensure!(!is_stalled || entry.state == State::Open, "stalled and not open");
         if entry.state == State::Open && !entry.flags.to_flush {
@@ -290,7 +290,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         ensure!(used <= most + overdrawn, "{used} bytes wait of {most} and {overdrawn}");
         let is_open = |slot: &&Slot| self.table[**slot].state == State::Open;
         let told = self.positions.keys().filter(is_open).count();
-        ensure!(told == self.positions.len(), "positions of who has gone: {:?}", self.positions);
+        ensure!(told == self.positions.len(), "leftover positions: {:?}", self.positions);
         ensure!(sums.memberships == self.topics.memberships(), "memberships: {sums:?}");
         self.tls.check(sums.secure)?;
         ensure!(sums.timers == self.wheel.armed(), "timers: {sums:?}");
@@ -338,8 +338,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             let asked =
                 self.resumes.iter().filter(|(other, _, is_asked)| *other == slot && *is_asked);
             let asked = asked.count();
-            ensure!(asked <= 1, "slot {slot}: {asked} parts are asked for");
-            ensure!(asked == 1 || !has_room, "slot {slot}: nobody asks for more of {topic:?}");
+            ensure!(asked <= 1, "slot {slot}: {asked} chunks are asked for");
+            ensure!(asked == 1 || !has_room, "slot {slot}: no chunk asked for of {topic:?}");
         }
         Ok(())
     }
@@ -352,7 +352,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn check_lagging(&self, sums: &Sums) -> Result<(), String> {
         self.check_list(&self.lagging, sums.lagging, |outbox| (outbox.lag_links, Nanos(0)))
-            .map_err(|what| format!("the list of those that lag: {what}: {sums:?}"))
+            .map_err(|what| format!("the list of lagging connections: {what}: {sums:?}"))
     }
 
     /// Walks a list of `len` connections. `look` returns the links of a connection, and the time

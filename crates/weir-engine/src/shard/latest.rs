@@ -254,7 +254,7 @@ impl Latest {
         let stores: BTreeMap<TopicId, usize> =
             self.topics.iter().map(|(topic, store)| (*topic, store.lagging)).collect();
         if stores != *lagging {
-            return Err(format!("the stores count {stores:?} who lag, there are {lagging:?}"));
+            return Err(format!("the stores count {stores:?} lagging, not {lagging:?}"));
         }
         self.topics.iter().try_for_each(|(topic, store)| {
             store.check().map_err(|what| format!("store of {topic:?}: {what}"))
@@ -293,7 +293,7 @@ mod tests {
         let topic = TopicMessage { offset, key: key_range, ..TopicMessage::default() };
         let message = Message::of_topic(budget, vec![key; 10], NOW, expires_at, topic);
         let message = message.expect("the budget has room");
-        assert!(message.hold(), "what waits has room");
+        assert!(message.hold(), "the budget has room");
         Held::new(message)
     }
 
@@ -311,7 +311,7 @@ mod tests {
     fn of_each_key_the_newest_is_kept_and_of_all_the_last_few() {
         let budget = Budget::new(1 << 20);
         let mut latest = Latest::default();
-        assert!(!latest.meet(TOPIC, 1), "nobody lags");
+        assert!(!latest.meet(TOPIC, 1), "no connection lags");
         latest.begin_lag(TOPIC);
         assert!(latest.meet(TOPIC, 1) && !latest.meet(TOPIC, 1));
         let mut enter = |offset, key| {
@@ -338,6 +338,6 @@ mod tests {
         assert_eq!(latest.account(TOPIC), Balance::Give(0));
         assert_eq!((latest.end_lag(TOPIC), latest.end_lag(TOPIC)), (0, bytes));
         assert!(!latest.note_charged(TOPIC, bytes), "it has gone");
-        assert_eq!(budget.used(), 0, "its message is let go of");
+        assert_eq!(budget.used(), 0, "its message is released");
     }
 }

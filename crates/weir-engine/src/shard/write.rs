@@ -149,7 +149,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// [`Shard::deliver`] for one message outside a walk. Notes the lag here.
+    /// [`Shard::deliver`] for a single message. Notes its delivery lag here.
     fn deliver_now(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         if self.deliver(slot, topic, message) {
             let lag = &self.stats.lag[self.table[slot].priority.index()];
@@ -159,7 +159,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One send. If the socket refuses, the result is 0 bytes.
     pub(super) fn send(&mut self, slot: Slot, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
+        let socket = self.table[slot].socket.as_ref().expect("a connection that sends has a socket");
         loop {
             match self.net.send(socket, bufs) {
                 Ok(sent) => {
@@ -302,7 +302,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
             let count = outbox.gather(&mut bufs, self.now);
             let bytes: usize = bufs[..count].iter().map(|buf| buf.len()).sum();
-            let socket = self.table[slot].socket.as_ref().expect("who is sent to has a socket");
+            let socket = self.table[slot].socket.as_ref().expect("a connection that sends has a socket");
             let sent = match self.net.send(socket, &bufs[..count]) {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -381,7 +381,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             Beat::Waiting => entry.flags.beat = Beat::Settled,
             Beat::Settled | Beat::Asked => {}
         }
-        debug_assert!(outbox.lags.is_empty(), "who lags has an outbox");
+        debug_assert!(outbox.lags.is_empty(), "a lagging connection has an outbox");
         self.stats.queued_items.set(self.stats.queued_items.get() - outbox.len() as u64);
         if !self.is_seeded_leak() {
             self.lease.give(outbox.charged);

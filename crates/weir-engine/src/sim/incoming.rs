@@ -126,7 +126,7 @@ impl Incoming {
             Format::Stream => self.compose(&framed(body)),
             Format::WsProtobuf => self.say_ws(Opcode::Binary, body, dice, answers),
             Format::WsJson => {
-                let message = v1::ClientMessage::decode(body).expect("it says what is known");
+                let message = v1::ClientMessage::decode(body).expect("the message is well-formed");
                 let text = json::client_message_to_json(&message);
                 self.say_ws(Opcode::Text, text.as_bytes(), dice, answers)
             }

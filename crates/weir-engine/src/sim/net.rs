@@ -126,7 +126,7 @@ impl<O: Offer> SimNet<O> {
         self.now = self.now.after(by);
     }
 
-    /// Has the clock stand still, or go on.
+    /// Stops the clock, or lets it continue.
     pub fn hold_clock(&mut self, still: bool) {
         self.is_clock_still = still;
     }
@@ -174,7 +174,7 @@ impl<O: Offer> SimNet<O> {
         }
     }
 
-    /// The peer reads at most `bytes_max` bytes of what the kernel took.
+    /// The peer reads at most `bytes_max` of the bytes that the kernel took.
     pub fn peer_read(&mut self, peer: PeerId, bytes_max: usize) -> Vec<u8> {
         let bytes = self.link_mut(peer).peer_read(bytes_max).to_vec();
         self.note_room(peer);

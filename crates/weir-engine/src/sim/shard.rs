@@ -45,7 +45,7 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         let (mailbox, inbox) = Mailbox::new(
             [settings.message_capacity, settings.control_capacity],
             settings.reserved_capacity,
-            Box::new(|| ()), // It is stepped: nobody has to be woken.
+            Box::new(|| ()), // It is stepped by hand and never sleeps.
         );
         let stats = Arc::new(ShardStats::default());
         let net = SimNet::new(seed);

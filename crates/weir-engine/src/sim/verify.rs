@@ -132,10 +132,10 @@ impl Run {
             return Err("stalled, and still open".into());
         }
         if is_idle && !is_paused && (is_over || has_unread) {
-            return Err("nobody reads what has come".into());
+            return Err("the shard does not read received bytes".into());
         }
         if is_idle && peek.outbox.is_some() && has_room {
-            return Err("nobody writes though there is room".into());
+            return Err("the shard does not write although there is room".into());
         }
         if conn.incoming.bad.is_some_and(|(end, _)| end <= consumed) && !is_paused {
             return Err("the stream went bad, and it is still open".into());

@@ -132,7 +132,7 @@ impl Drop for Aead {
         // SAFETY: the context is initialised, or zeros and an error if initialising failed; both may be cleaned up.
         unsafe { c::EVP_AEAD_CTX_cleanup(self.context.as_mut_ptr()) };
         // The library's clean-up leaves the key schedule where it is.
-        // SAFETY: these bytes are ours, and nobody looks at them any more.
+        // SAFETY: these bytes are ours, and nothing reads them any more.
         unsafe {
             c::OPENSSL_cleanse(self.context.as_mut_ptr().cast(), size_of::<c::EVP_AEAD_CTX>());
         }

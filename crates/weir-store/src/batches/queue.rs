@@ -128,7 +128,7 @@ impl<K: Kind> Queue<K> {
         }
         match tokio::time::timeout(self.limits.timeout, answered).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Error::Unavailable("it broke off".into())),
+            Ok(Err(_)) => Err(Error::Unavailable("the request broke off".into())),
             Err(_) => {
                 self.timed_out.fetch_add(1, Ordering::Relaxed);
                 Err(Error::TimedOut(millis(self.limits.timeout)))

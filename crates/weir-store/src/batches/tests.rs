@@ -381,12 +381,12 @@ async fn whatever_the_store_does_everyone_is_told_and_the_next_one_is_served() {
     fixture.store.fails.store(false, Ordering::Relaxed);
     fixture.store.panics.store(true, Ordering::Relaxed);
     gate(&fixture);
-    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("it broke off"));
+    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("the request broke off"));
 
     fixture.store.panics.store(false, Ordering::Relaxed);
     fixture.store.answers_max.store(0, Ordering::Relaxed);
     gate(&fixture);
-    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("it broke off"));
+    assert_eq!(fixture.issue(issue("a", 1)).await.await.unwrap(), failed("the request broke off"));
 
     fixture.store.answers_max.store(usize::MAX, Ordering::Relaxed);
     gate(&fixture);

@@ -66,9 +66,9 @@ pub async fn a_revoked_device_comes_back_by_a_new_key_alone(make: &impl Make) {
     assert_eq!(issue(&store, activation("a", 1, 11)).await, Err(Refusal::Revoked));
     assert_eq!(put(&store, entry("a", 2, &[])).await, Put::Rekeyed);
     assert_eq!(find(&store, "a").await.state, State::New);
-    assert_eq!(check(&store, 10, NOW).await, None, "what was revoked never comes back");
+    assert_eq!(check(&store, 10, NOW).await, None, "a revoked token never comes back");
     issue(&store, activation("a", 2, 12)).await.expect("the new key is right");
-    assert_eq!(check(&store, 10, NOW).await, None, "what was revoked never comes back");
+    assert_eq!(check(&store, 10, NOW).await, None, "a revoked token never comes back");
     assert!(check(&store, 12, NOW).await.is_some());
 }
 
@@ -128,7 +128,7 @@ pub async fn a_revocation_ends_everything(make: &impl Make) {
     assert_eq!(check(&store, 12, NOW).await, None);
     let device = find(&store, "a").await;
     assert!(device.generation > before.generation + 1, "an issue and a revocation");
-    assert!(device.activated.is_some(), "what has been is not forgotten");
+    assert!(device.activated.is_some(), "the first activation is not forgotten");
     assert!(check(&store, 20, NOW).await.is_some(), "others are not concerned");
 }
 
@@ -189,7 +189,7 @@ pub async fn seen_never_falls(make: &impl Make) {
     assert_eq!(find(&store, "b").await.seen, Some(at - 3));
     assert!(check(&store, 10, NOW + DAY - 1).await.is_some());
     let gone = many(store.find(vec![serial("gone")]), 1).await;
-    assert_eq!(gone, [None], "nobody is made by being seen");
+    assert_eq!(gone, [None], "a connection makes no device");
     issue(&store, activation("a", 1, 11)).await.expect("the key is right");
     assert!(check(&store, 10, NOW + GRACE - 1).await.is_some());
     assert_eq!(find(&store, "a").await.seen, Some(at));

@@ -42,7 +42,7 @@ pub async fn the_token_before_has_its_time_of_grace(make: &impl Make) {
     let hard = Issue { grace_until: NOW, ..activation("a", 1, 12) };
     issue(&store, hard).await.expect("the key is right");
     assert_eq!(check(&store, 11, NOW).await, None);
-    assert_eq!(check(&store, 10, NOW).await, None, "it was the one before that");
+    assert_eq!(check(&store, 10, NOW).await, None, "two tokens followed it");
     assert!(check(&store, 12, NOW).await.is_some());
 }
 

@@ -162,7 +162,7 @@ impl Embedded {
             pushed?;
             match tokio::time::timeout(timeout, answer).await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(Error::Unavailable("it has been closed".to_owned())),
+                Ok(Err(_)) => Err(Error::Unavailable("the store is closed".to_owned())),
                 Err(_) => {
                     let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
                     Err(Error::TimedOut(ms))

@@ -54,7 +54,7 @@ impl Queue {
     ) -> Result<(), Error> {
         let mut waiting = self.waiting();
         if waiting.is_closed {
-            return Err(Error::Unavailable("it has been closed".to_owned()));
+            return Err(Error::Unavailable("the store is closed".to_owned()));
         }
         // An empty batch takes a place too.
         let items = items.max(1);

@@ -128,7 +128,7 @@ fn a_message_in_parts_with_a_ping_between() {
     let mut input = parts.concat();
     let mut assembly = Assembly::default();
     let mut step = |expected: Step, used: usize, gathered: &[u8]| -> Vec<u8> {
-        // As it lies in front of what is received.
+        // The form in which it lies in front of received bytes.
         assembly = Assembly::from_bytes(assembly.to_bytes());
         assert_eq!(next(&mut assembly, &mut input, LIMITS), Ok(expected));
         let seen = input.clone();

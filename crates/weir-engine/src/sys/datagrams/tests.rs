@@ -108,7 +108,7 @@ fn what_the_kernel_throws_away_is_counted() {
     let client = client(socket.local_addr().unwrap());
     let mut inbox = Inbox::new(1000);
     let (mut received, mut sent) = (0, 0);
-    // Loss is told by what comes behind it.
+    // A later datagram tells the loss.
     while inbox.lost() == 0 {
         for _ in 0..50 {
             client.send(&[0; 1000]).unwrap();

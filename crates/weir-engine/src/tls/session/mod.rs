@@ -483,7 +483,7 @@ impl State {
                 }
             };
             if at + 1 < content.len() {
-                return Err(Violation::unexpected("a record that goes on behind a KeyUpdate"));
+                return Err(Violation::unexpected("a record that continues after a KeyUpdate"));
             }
             self.handshake_seen = 0;
             self.count_idle("too many key updates without data")?;
@@ -521,7 +521,7 @@ impl State {
                 if self.handshake_left == 0 {
                     self.handshake_seen = 0;
                     self.is_refusal_due = true;
-                    self.count_idle("too many wishes to renegotiate")?;
+                    self.count_idle("too many requests to renegotiate")?;
                 }
             }
         }

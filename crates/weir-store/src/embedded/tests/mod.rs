@@ -108,7 +108,7 @@ async fn it_does_what_its_twin_does() {
             }
             2 => {
                 let (sweep, limit) = (store.sweep(now, 1_000).await, twin.sweep(now, 1_000).await);
-                assert!(sweep.unwrap() <= limit.unwrap(), "only the twin keeps what is forgotten");
+                assert!(sweep.unwrap() <= limit.unwrap(), "only the model keeps ended tokens");
             }
             3..=7 => {
                 let wishes: Vec<Issue> = (0..4)
@@ -213,7 +213,7 @@ async fn forgotten_tokens_lead_nowhere_and_take_no_room() {
         let file = rusqlite::Connection::open(directory.path().join("devices.db")).unwrap();
         tables::recent(&file).unwrap().index.len()
     };
-    assert_eq!((store.recent.index.len(), tokens()), (2, 2), "those that the device knows");
+    assert_eq!((store.recent.index.len(), tokens()), (2, 2), "the tokens that the device knows");
     // The same in one batch.
     let wishes = (100..200).map(|token| activation(1, token)).collect();
     store.issue(wishes).await.unwrap();
@@ -369,7 +369,7 @@ async fn a_full_queue_refuses_and_a_late_answer_is_given_up() {
     drop(store);
     let store = Embedded::open(options(&directory)).unwrap();
     let page = Page { after: None, limit: 10 };
-    assert!(store.list(page).await.unwrap().len() <= 1, "what nobody waits for is not begun");
+    assert!(store.list(page).await.unwrap().len() <= 1, "a request without a caller is not begun");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ fn bodies(frames: &[Vec<u8>], frame_bytes_max: usize) -> Vec<Vec<u8>> {
     let singles: Vec<_> = (1..).zip(frames.iter().map(Vec::as_slice)).collect();
     let mut out = Vec::new();
     encode_batch_frames(TOPIC, &singles, frame_bytes_max, &mut out);
-    assert_eq!(out.capacity(), out.len(), "grown to what is needed, once");
+    assert_eq!(out.capacity(), out.len(), "grown once, to the needed size");
     let mut bodies = Vec::new();
     let mut rest = out.as_slice();
     while let Some((body, bytes)) = frame::decode(rest, usize::MAX).unwrap() {
