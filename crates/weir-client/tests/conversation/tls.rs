@@ -177,10 +177,7 @@ async fn a_certificate_that_is_not_believed_is_refused_in_plain_words() {
     let stranger = TlsOptions::new(NAME, signed().ca.as_bytes()).unwrap();
     let other_name = TlsOptions::new("other.test", server.signed.ca.as_bytes()).unwrap();
     for (tls, expected) in [
-        (
-            stranger,
-            "the server's certificate is refused: none of the given CAs has signed it (ca)",
-        ),
+        (stranger, "the server's certificate is refused: none of the given CAs has signed it (ca)"),
         (
             other_name,
             "certificate not valid for name \"other.test\"; certificate is only valid for",

@@ -159,7 +159,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// One send. If the socket refuses, the result is 0 bytes.
     pub(super) fn send(&mut self, slot: Slot, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let socket = self.table[slot].socket.as_ref().expect("a connection that sends has a socket");
+        let socket = self.table[slot].socket.as_ref().expect("the connection has a socket");
         loop {
             match self.net.send(socket, bufs) {
                 Ok(sent) => {
@@ -302,7 +302,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let mut bufs = [IoSlice::new(&[]); GATHER_MAX];
             let count = outbox.gather(&mut bufs, self.now);
             let bytes: usize = bufs[..count].iter().map(|buf| buf.len()).sum();
-            let socket = self.table[slot].socket.as_ref().expect("a connection that sends has a socket");
+            let socket = self.table[slot].socket.as_ref().expect("the connection has a socket");
             let sent = match self.net.send(socket, &bufs[..count]) {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

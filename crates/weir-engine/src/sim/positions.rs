@@ -99,7 +99,7 @@ impl Told {
         }
         for Position { epoch, offset } in id {
             let known = topics.iter().find(|(topic, _)| epoch_of(**topic) == *epoch);
-            let (topic, at) = known.ok_or_else(|| format!("{id:?} names a topic that it is not in"))?;
+            let (topic, at) = known.ok_or_else(|| format!("{id:?} names a foreign topic"))?;
             if !at.is_in {
                 continue;
             }
