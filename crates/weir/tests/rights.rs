@@ -94,7 +94,7 @@ async fn what_a_device_says_of_its_message_is_bounded() {
     for (content_type, key, message) in [
         (&*long, "", "content_type of 256 bytes is over the limit of 255"),
         ("", &*long, "key of 256 bytes is over the limit of 255"),
-        ("text/plain\n", "", "content_type holds what is not printable ASCII"),
+        ("text/plain\n", "", "content_type contains a character that is not printable ASCII"),
         (&*longest, &*longest, ""),
     ] {
         let Says::Publish(publish) = publish("room/1", 3) else { panic!("a publish") };

@@ -1,4 +1,4 @@
-//! Connections between the front and their shard: what the front still has to do once the shard has them.
+//! Pending adoptions: the front's remaining work for each connection that a shard has been offered.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -13,43 +13,43 @@ use crate::auth::devices::Pin;
 use crate::base::peer_charge::PeerCharge;
 use crate::limits::admission::Unsettled;
 
-/// What one shard was offered and has not answered yet.
+/// The connections that one shard was offered and has not answered yet.
 #[derive(Default)]
 pub(crate) struct PendingAdoptions {
     inner: Mutex<Inner>,
 }
 
-/// A connection, taken apart.
+/// The parts of a connection that go to the shard.
 pub(crate) struct Offer {
     pub(crate) socket: OwnedFd,
-    /// Plaintext that came behind `Hello`.
+    /// Plaintext that came after `Hello`.
     pub(crate) read_ahead: Vec<u8>,
     pub(crate) tls: Option<Box<TlsAdoption>>,
 }
 
-/// What follows when the shard has the connection.
+/// The front's work and state until the shard has answered.
 pub(crate) struct Pending {
-    /// The device, and the generation at which it was authenticated.
+    /// The device, and its generation at the authentication.
     pub(crate) pin: Pin,
-    /// Agreed.
+    /// The agreed heartbeat.
     pub(crate) heartbeat: Duration,
-    /// From its token.
+    /// The priority from its token.
     pub(crate) priority: Priority,
-    /// Where it comes from, and what its token permits.
+    /// The connection origin: source, grant and format.
     pub(crate) origin: Origin,
-    /// Whether `limits.publishes_per_second` holds for it.
+    /// Whether `limits.publishes_per_second` applies to the connection.
     pub(crate) publish_limited: bool,
-    /// If its credentials end.
+    /// Present if the credentials end at some time.
     pub(crate) term: Option<Term>,
-    /// For a reader of events.
+    /// The start positions of a reader of events.
     pub(crate) positions: Option<Vec<(u64, u64)>>,
-    /// Whether it replaces the oldest of its device's connections when they are too many.
+    /// Whether it replaces its device's oldest connection when the device has too many.
     pub(crate) replaces: bool,
-    /// From `Hello`.
+    /// The subscriptions from `Hello`.
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.
     pub(crate) unsettled: Unsettled,
-    /// For `topics`, and for what was read ahead; likewise.
+    /// The charge for `topics` and `read_ahead`, held equally long.
     pub(crate) _charge: PeerCharge,
 }
 
@@ -57,17 +57,19 @@ pub(crate) struct Pending {
 struct Inner {
     pending: HashMap<u64, Box<Pending>, foldhash::fast::RandomState>,
     next: u64,
-    /// The caller must wake the shard.
+    /// A caller has undertaken to wake the shard.
     is_ringer_there: bool,
     closed: bool,
 }
 
 impl PendingAdoptions {
-    /// Offers a connection to the shard whose mailbox the credit is of; gives it back if the mailbox has been told to
-    /// drain. That command is pushed behind [`PendingAdoptions::close`], so none is offered after it.
+    /// Offers a connection to the shard that the credit belongs to. It returns the connection if
+    /// the shard has been told to drain.
+    /// That command follows [`PendingAdoptions::close`], so no offer comes after it.
     ///
-    /// The shard is not woken yet. `Ok(true)`: the caller is the one who does so by [`PendingAdoptions::ring`], for all who offer
-    /// until then.
+    /// The shard still sleeps afterwards. `Ok(true)` tells the caller to wake it with
+    /// [`PendingAdoptions::ring`],
+    /// for all offers until then.
     pub(crate) fn offer(
         &self,
         credit: Credit<'_, OwnedFd>,
@@ -101,24 +103,24 @@ impl PendingAdoptions {
         Ok(!std::mem::replace(&mut inner.is_ringer_there, true))
     }
 
-    /// Wakes the shard for what it has been offered.
+    /// Wakes the shard for its offers.
     pub(crate) fn ring(&self, mailbox: &Mailbox<OwnedFd>) {
         self.lock().is_ringer_there = false;
         mailbox.wake();
     }
 
-    /// The shard has answered.
+    /// Removes and returns the entry that a shard has answered.
     pub(crate) fn take(&self, ticket: u64) -> Option<Box<Pending>> {
         let mut inner = self.lock();
         let pending = inner.pending.remove(&ticket);
-        // After a rush of connections the table is given back.
+        // Returns the table's memory after a rush of connections.
         if inner.pending.is_empty() && inner.pending.capacity() > TABLE_KEPT {
             inner.pending.shrink_to(0);
         }
         pending
     }
 
-    /// No more offers.
+    /// Ends the offers.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
@@ -128,5 +130,5 @@ impl PendingAdoptions {
     }
 }
 
-/// Entries that a table may keep without use.
+/// Unused entries that a table may keep.
 const TABLE_KEPT: usize = 256;

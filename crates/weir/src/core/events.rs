@@ -1,4 +1,4 @@
-//! What happens to connections, for those who listen: nobody waits for them.
+//! Events: readers hear what happens to connections. The gateway never waits for a reader.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,61 +12,64 @@ use weir_wire::CloseReason;
 
 use crate::base::clock::unix_time;
 
-/// Something has happened to a connection.
+/// One thing that has happened to a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When the front learnt of it, since 1970.
+    /// The time at which the front learnt of it, since 1970.
     pub at: Duration,
     /// The connection.
     pub conn: ConnId,
     /// Its device's id.
     pub device: String,
-    /// What.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What has happened.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// It has settled.
+    /// The connection has settled.
     Connected,
-    /// It has ended, and with it its subscriptions.
+    /// The connection has ended, and its subscriptions with it.
     Disconnected(CloseReason),
-    /// It was entered into a topic; also if it was in it already, or its shard has to refuse it because it is in as
-    /// many topics as it may.
+    /// The connection asked for a topic and the router accepted it. The event also comes if the
+    /// connection was
+    /// subscribed already, or if its shard refuses because the connection has too many topics.
     Subscribed(String),
-    /// It was taken out of a topic, at its own wish.
+    /// The connection asked to leave a topic.
     Unsubscribed(String),
 }
 
-/// Which events to hear of; by default all.
+/// A choice of events; by default all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventFilter {
     /// Names of kinds ([`EventKind::name`]); empty: every kind.
     pub kinds: Vec<&'static str>,
-    /// Only of this device.
+    /// Only events of this device.
     pub device: Option<String>,
-    /// Only of topics whose name begins so, and so only of subscriptions.
+    /// Only topics whose names begin with this prefix, so only subscriptions.
     pub topic: Option<String>,
-    /// Only of this share of the connections, from 0 to 1: of one that is among them, all.
+    /// Only this share of the connections, from 0 to 1. Each chosen connection shows all its
+    /// events.
     pub sample: Option<f64>,
 }
 
-/// Why no more events come.
+/// The reason why a stream of events ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventsEnd {
     /// The reader has fallen behind and was cut.
     Overflow {
-        /// Events that were not delivered up to the cut; those after it are not counted.
+        /// Events that were not delivered before the cut. Later events are not counted.
         dropped: u64,
     },
     /// The gateway has ended.
     Closed,
 }
 
-/// Events for one reader, in each connection's order.
+/// Events for one reader, in the order of each connection.
 ///
-/// Limits: [`Events::QUEUE_MAX`] events wait; with one more the reader is cut, and what waits is let go of.
+/// Limits: [`Events::QUEUE_MAX`] events wait. One more event cuts the reader and drops the waiting
+/// ones.
 pub struct Events {
     bus: Arc<Bus>,
     reader: Arc<Reader>,
@@ -74,11 +77,12 @@ pub struct Events {
 
 /// Passes events on to the readers.
 ///
-/// Cost: one relaxed read an event while nobody listens. Otherwise each event that passes somebody's filter is made
-/// once and shared.
+/// Cost: one relaxed read per event while there is no reader. Otherwise an event is made once, and
+/// all
+/// readers share it.
 #[derive(Default)]
 pub(crate) struct Bus {
-    /// As many as there are in `readers`.
+    /// The length of `readers.list`.
     count: AtomicUsize,
     readers: RwLock<Readers>,
     dropped: AtomicU64,
@@ -87,13 +91,13 @@ pub(crate) struct Bus {
 
 #[derive(Default)]
 struct Readers {
-    /// Those who are neither gone nor cut.
+    /// Readers that have neither left nor been cut.
     list: Vec<Arc<Reader>>,
-    /// No more events will come.
+    /// No more events come.
     is_closed: bool,
 }
 
-/// For the metrics.
+/// The counts for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventCounts {
     pub(crate) readers: usize,
@@ -109,24 +113,24 @@ struct Reader {
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Arc<Event>>,
-    /// Comes behind what still waits.
+    /// The stream ends with this, after the waiting events.
     end: Option<EventsEnd>,
     waker: Option<Waker>,
 }
 
 impl Event {
-    /// The topic, of a subscription.
+    /// The topic of a subscription event.
     pub fn topic(&self) -> Option<&str> {
         self.kind.topic()
     }
 }
 
 impl EventKind {
-    /// The name of every kind.
+    /// The names of all kinds.
     pub const NAMES: [&'static str; 4] =
         ["connected", "disconnected", "subscribed", "unsubscribed"];
 
-    /// The kind in a word.
+    /// The name of the kind.
     pub const fn name(&self) -> &'static str {
         match self {
             EventKind::Connected => Self::NAMES[0],
@@ -158,19 +162,19 @@ impl EventFilter {
 }
 
 impl Events {
-    /// Readers at one time.
+    /// The limit on simultaneous readers.
     pub const READERS_MAX: usize = 16;
     /// Events that wait for a reader: 2 MiB with the longest names.
     pub const QUEUE_MAX: usize = 1024;
 
     /// Waits for the next event.
     ///
-    /// Errors: why none will come any more.
+    /// Errors: the reason why no more events come.
     pub async fn next(&mut self) -> Result<Arc<Event>, EventsEnd> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next event; wakes when there is one.
+    /// The next event. If there is none, the waker is called for the next one.
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -194,7 +198,8 @@ impl Drop for Events {
 }
 
 impl Bus {
-    /// From now on; nothing but the end if the bus is closed.
+    /// Opens a stream of the events from now on; `None` if there are too many readers. On a closed
+    /// bus the stream only ends.
     pub(crate) fn listen(self: &Arc<Self>, filter: EventFilter) -> Option<Events> {
         let reader = Arc::new(Reader { filter, queue: Mutex::default() });
         let mut readers = self.readers.write().expect(NO_PANIC);
@@ -210,12 +215,12 @@ impl Bus {
         Some(Events { bus: Arc::clone(self), reader })
     }
 
-    /// Whether anybody would hear of an event: asked before anything is built for one.
+    /// Whether there is a reader. Callers ask before they build an event.
     pub(crate) fn is_heard(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Tells those who listen. Never waits for them.
+    /// Passes an event to the readers, and waits for none of them.
     pub(crate) fn tell(&self, conn: ConnId, device: &str, kind: EventKind) {
         if !self.is_heard() {
             return;
@@ -227,11 +232,12 @@ impl Bus {
                 cut.push(Arc::clone(reader));
             }
         }
-        // Its place is free for another, however long its connection takes to end.
+        // Their places are free for other readers at once, even if their connections take long to
+        // end.
         cut.iter().for_each(|reader| self.remove(reader));
     }
 
-    /// Ends all streams behind what still waits.
+    /// Ends all streams after their waiting events.
     pub(crate) fn close(&self) {
         let mut readers = self.readers.write().expect(NO_PANIC);
         readers.is_closed = true;
@@ -290,7 +296,8 @@ impl Queue {
     }
 }
 
-/// Whether a connection is among a share of them: the same answer for all that is heard of it.
+/// Whether a connection belongs to a share of all connections. The answer for one connection never
+/// changes.
 fn is_sampled(conn: ConnId, share: f64) -> bool {
     // Spreads ids that differ in few bits over all numbers (the finisher of SplitMix64).
     let mut mixed = conn.to_u64().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -397,7 +404,7 @@ mod tests {
         assert!(listen().is_none());
         readers.pop();
         assert!(listen().is_some());
-        // Those who are cut leave their places at once.
+        // Readers that were cut leave their places at once.
         for _ in 0..=Events::QUEUE_MAX {
             bus.tell(conn(1), "d", EventKind::Connected);
         }

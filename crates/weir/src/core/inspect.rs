@@ -1,4 +1,4 @@
-//! Looking at connections and closing them: the operator's side of the shared.
+//! Inspecting and closing connections for the operator.
 
 use std::sync::Arc;
 
@@ -55,8 +55,9 @@ impl SharedState {
         for conn in conns {
             let close = Urgent::Close(conn, CloseReason::Revoked);
             if self.mailbox(conn.shard()).try_urgent(close).is_err() {
-                // No record names it any more, so nobody else would close it: a task of its own goes on even if
-                // whoever asked has gone, or been told that it takes too long.
+                // No record names the connection any more, so nothing else would close it. A task
+                // of its own goes on even if the
+                // caller has gone, or has got an error after the timeout.
                 let closing = tokio::spawn(close_revoked(Arc::clone(self.mailboxes()), conn));
                 waiting.push((conn.shard(), closing));
             }
@@ -70,7 +71,8 @@ impl SharedState {
         Ok(true)
     }
 
-    /// Those of a device, oldest first; the cursor counts the ones before.
+    /// The connections of a device, oldest first. The cursor counts the connections of earlier
+    /// pages.
     async fn connections_of(
         &self,
         device: &str,
@@ -117,7 +119,7 @@ impl SharedState {
             let silent = ShardSilent { shard: shard as usize };
             let page = inspect(mailbox, what).await.ok_or(silent)?;
             let named = page.connections.into_iter().filter_map(|info| self.name(info));
-            // The topic may have ended since, and its number stand for another.
+            // The topic may have ended meanwhile, and its id may name another topic.
             found.extend(named.filter(|connection| {
                 query.topic.as_ref().is_none_or(|topic| connection.topics.contains(topic))
             }));
@@ -129,7 +131,8 @@ impl SharedState {
         Ok((found, None))
     }
 
-    /// Puts names in the place of numbers; `None` if the connection is on its way out: no device has it any more.
+    /// Replaces ids by names; `None` if no device record names the connection any more, because it
+    /// is closing.
     fn name(&self, info: ConnectionInfo) -> Option<Connection> {
         let device = self.devices.id_of(info.device, info.id)?;
         let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();

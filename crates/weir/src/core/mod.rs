@@ -1,4 +1,4 @@
-//! What the edges share: the shared state, publishing, events, the handle of an embedding program.
+//! The common part of connections, HTTP, datagrams and the admin API: the shared state, publishing, events, the gateway handle.
 
 pub(crate) mod adoptions;
 pub(crate) mod events;

@@ -1,4 +1,4 @@
-//! Publishing: to a topic, to a device, to all. Nothing here waits.
+//! Publishing to a topic, to a device or to all. Nothing here waits.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,14 +19,14 @@ use crate::limits::rates::Sender;
 use crate::observe::counters::{PublishTarget, RefuseCause};
 use crate::topics::{Class, Destination, Offer, Place, RouteError, validate_name};
 
-/// Why a caller's message was not published.
+/// The reason why a caller's message was not published.
 #[derive(Debug)]
 pub(crate) enum NotPublished {
     /// The caller's requests publish faster than `limits.publishes_per_second`.
     SenderRate { per_second: u32, after: Duration },
-    /// A field holds what it must not.
+    /// A field has a value that is not allowed.
     Field { field: &'static str, message: String },
-    /// The caller has no right to.
+    /// The caller lacks the right.
     NotPermitted(String),
     /// The message was refused.
     Error(PublishError),
@@ -35,10 +35,12 @@ pub(crate) enum NotPublished {
 }
 
 impl Handle {
-    /// Publishes for a device or a service: checks rate, fields and rights, and asks the embedding program if there
-    /// is one that decides. `None`: that program has taken it elsewhere.
+    /// Publishes for a device or a service: checks rate, fields and rights. If an embedding
+    /// program decides about topics, it gets the message instead. `None`: that program took the
+    /// message elsewhere.
     ///
-    /// `sender`: where the rate of a request counts. A connection has `None`: its shard limits it. Services have none.
+    /// `sender` says whose rate a request uses up. It is `None` for a connection, whose shard
+    /// limits it, and for a service, which has no limit.
     /// Cost: one look-up of the topic; no allocation but the message's own.
     pub(crate) fn publish_as(
         &self,
@@ -61,7 +63,8 @@ impl Handle {
         })
     }
 
-    /// Gives a message to the embedding program, which alone decides. What it publishes is counted there.
+    /// Passes a message to the embedding program, which alone decides. The program's own publishing
+    /// counts it.
     fn pass_on(
         &self,
         on_publish: &OnPublish,
@@ -95,7 +98,7 @@ impl Handle {
 }
 
 impl SharedState {
-    /// Publishes for the backend, or the embedding program, which may publish anything.
+    /// Publishes for a backend or the embedding program, which may publish anything.
     pub(crate) fn publish(
         &self,
         publication: &Publication<'_>,
@@ -134,7 +137,8 @@ impl SharedState {
         Ok(accepted)
     }
 
-    /// `permit` is asked for a topic only: it looks at the topic's name and class before anything else happens.
+    /// `permit` checks the name and class of a topic before anything else happens. Other targets do
+    /// not call it.
     fn route<E: From<PublishError>>(
         &self,
         publication: &Publication<'_>,
@@ -168,8 +172,9 @@ impl SharedState {
         Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
     }
 
-    /// Under the device's lock, so that a connection that replaces another at this moment gets the message, or the one
-    /// before it does.
+    /// Holds the device's lock. If one connection replaces another at this moment, the old or the
+    /// new one
+    /// gets the message.
     fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
             if conns.len() == 0 {
@@ -180,7 +185,7 @@ impl SharedState {
             });
             let credits: Vec<Credit<'_, OwnedFd>> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
-            // The first connection stands for the device.
+            // The first connection identifies the device.
             let target = conns.iter().next().map_or(0, |conn| conn.to_u64());
             let message =
                 draft.message(target).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
@@ -240,7 +245,7 @@ impl<'a> Draft<'a> {
             content_type: publication.content_type,
             key: publication.key,
             message_id: id,
-            // Stands for the longest one until the real one is known.
+            // The longest possible offset, until the real one is known.
             offset: u64::MAX,
             sender: publication.sender.map_or(0, ConnId::to_u64),
         };
@@ -259,13 +264,13 @@ impl<'a> Draft<'a> {
         Offer { frame_bytes, key: self.push.key, accepted_at, publisher }
     }
 
-    /// Encodes it for a device, or for all (0); `None` if the budget is used up.
+    /// Encodes the message for a device, or for all (0); `None` if the budget is used up.
     fn message(&self, target: u64) -> Option<Arc<Message>> {
         let (frame, _) = self.encode(0);
         self.made(frame, TopicMessage { target, ..TopicMessage::default() })
     }
 
-    /// Encodes it for a topic; `None` if the budget is used up.
+    /// Encodes the message for a topic; `None` if the budget is used up.
     fn topic_message(&self, class: &Class, place: Place) -> Option<Arc<Message>> {
         let (frame, key) = self.encode(place.offset);
         self.made(frame, class.topic_message(place, key))
@@ -278,7 +283,7 @@ impl<'a> Draft<'a> {
         Message::of_topic(budget, frame, self.accepted_at, self.expires_at, topic)
     }
 
-    /// The frame, and where its key stands in it.
+    /// The frame, and the range of the key in it.
     fn encode(&self, offset: u64) -> (Vec<u8>, Range<u32>) {
         let push = hot::Push { offset, ..self.push };
         let mut frame = Vec::with_capacity(push.frame_bytes());
@@ -312,7 +317,7 @@ impl<'a> Draft<'a> {
 }
 
 impl NotPublished {
-    /// When the same may be accepted, if it may.
+    /// The delay after which the same message may be accepted; `None` if it never will be.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             NotPublished::SenderRate { after, .. } => Some(*after),
@@ -325,7 +330,7 @@ impl NotPublished {
         }
     }
 
-    /// The cause that is counted. What the embedding program refuses it counts itself.
+    /// The counted cause; `None` for a refusal of the embedding program, which counts its own.
     fn cause(&self) -> Option<RefuseCause> {
         match self {
             NotPublished::SenderRate { .. } => Some(RefuseCause::SenderRate),
@@ -343,7 +348,7 @@ impl From<PublishError> for NotPublished {
     }
 }
 
-/// What a device is told.
+/// The device's answer.
 impl From<NotPublished> for Refusal {
     fn from(not_published: NotPublished) -> Self {
         let (code, message) = match not_published {
@@ -380,12 +385,12 @@ pub(crate) fn check_content_type(content_type: &str) -> Result<(), String> {
     if content_type.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
         return Ok(());
     }
-    Err("content_type holds what is not printable ASCII".to_owned())
+    Err("content_type contains a character that is not printable ASCII".to_owned())
 }
 
 /// Checks a conflation key: at most 255 bytes.
 ///
-/// Errors: as above.
+/// Errors: as for [`check_content_type`].
 pub(crate) fn check_key(key: &str) -> Result<(), String> {
     check_length("key", key)
 }
@@ -398,9 +403,10 @@ fn check_length(field: &str, value: &str) -> Result<(), String> {
     Err(format!("{field} of {bytes} bytes is over the limit of {FIELD_BYTES_MAX}"))
 }
 
-const NOT_TO_DEVICES: &str = "devices publish to topics; to a device or to all publishes a service with the right \
-                              \"publish\" (auth.services, may)";
-/// Longer ones are no media types and no keys: each travels with every message.
+const NOT_TO_DEVICES: &str = "devices publish to topics only; a service needs the right \"publish\" \
+                              to publish to a device or to all (auth.services, may)";
+/// Each message carries these fields, and no sensible media type or key is longer.
 const FIELD_BYTES_MAX: usize = 255;
-/// A mailbox empties within a few turns; a second is what the header of HTTP can say at the least.
+/// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
+/// can name.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

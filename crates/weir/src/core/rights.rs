@@ -1,4 +1,4 @@
-//! What a caller may do with a topic, on a connection, by a request or by a datagram.
+//! The rights of a caller to a topic, for connections, requests and datagrams.
 
 use weir_engine::{ConnId, DeviceRef};
 
@@ -8,7 +8,7 @@ use crate::base::pattern::Pattern;
 use crate::core::state::SharedState;
 use crate::topics::{Class, Destination, validate_name};
 
-/// The caller that asks for something.
+/// The sender of a request, with its grant.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) grant: &'a Grant,
@@ -18,22 +18,22 @@ pub(crate) struct Caller<'a> {
 /// The device of a caller.
 #[derive(Clone, Copy)]
 pub(crate) enum CallerDevice<'a> {
-    /// Named by the credentials of a request; `None`: they name no device.
+    /// The credentials of a request name this device; `None`: they name no device.
     Named(Option<&'a str>),
-    /// Entered for a connection. Its id is looked at only where a rule asks for it.
+    /// The device of a connection. Its id is looked up only if a rule needs it.
     Connected(DeviceRef, ConnId),
 }
 
-/// Why an act is not permitted. Nothing has reached the router.
+/// The reason why an act is not permitted. Nothing has reached the router.
 #[derive(Debug)]
 pub(crate) enum Denied {
     Name(TopicNameError),
-    /// The sentence that says so.
+    /// The sentence for the caller.
     NotPermitted(String),
 }
 
 impl SharedState {
-    /// Checks that the caller may do this with the topic, and finds the topic.
+    /// Checks that the caller may act on the topic, and finds the topic.
     pub(crate) fn permit(
         &self,
         caller: &Caller<'_>,
@@ -46,7 +46,7 @@ impl SharedState {
         permitted.map(|()| destination).map_err(Denied::NotPermitted)
     }
 
-    /// Checks the same by the topic's class, which has been looked up.
+    /// Checks the same for a topic whose class is known.
     ///
     /// Errors: the sentence that tells the caller why.
     pub(super) fn permit_class(
@@ -62,7 +62,7 @@ impl SharedState {
             Act::Publish => &class.publish,
         };
         let is_own = |pattern: &Pattern| self.is_own(caller.device, pattern, topic);
-        // A pattern without `{device}` fits for every device.
+        // A pattern without `{device}` applies to every device.
         let covers = |pattern: &Pattern| match pattern.has_device() {
             true => is_own(pattern),
             false => pattern.matches(topic),
@@ -77,7 +77,7 @@ impl SharedState {
         Err(grant.refusal(act, topic, class.configured_pattern(), actors))
     }
 
-    /// Whether the pattern fits the topic with `{device}` standing for this device.
+    /// Whether the pattern matches the topic when `{device}` stands for this device.
     fn is_own(&self, device: CallerDevice<'_>, pattern: &Pattern, topic: &str) -> bool {
         let fits = |device: &str| pattern.matches_for(topic, device);
         match device {

@@ -1,4 +1,4 @@
-//! What all parts of the front share: the shards, the router, the devices, the counters.
+//! The shared state of the front: shards, router, devices, counters.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,21 +35,21 @@ pub(crate) struct SharedState {
     /// By shard.
     pub(crate) adoptions: Box<[PendingAdoptions]>,
     pub(crate) admission: Arc<Admission>,
-    /// How fast the requests of each device publish, over HTTP and by datagram together.
+    /// The publish rates of each device's requests, over HTTP and by datagram together.
     pub(crate) publish_rates: Rates,
-    /// Formats that connections have spoken.
+    /// Formats that connections have used.
     pub(crate) formats: SharedFormats,
-    /// There if a listener speaks TLS.
+    /// Present if a listener uses TLS.
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
-    /// The part of the byte budget that HTTP connections may use.
+    /// HTTP's share of the byte budget.
     pub(crate) http_share: Arc<HttpShare>,
-    /// There if devices are kept.
+    /// Present if a store is configured.
     pub(crate) device_store: Option<Arc<DeviceStore>>,
-    /// There if they may activate here.
+    /// Present if devices may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
-    /// Becomes true once, by [`SharedState::begin_drain`]: nothing new is accepted.
+    /// Becomes true once, in [`SharedState::begin_drain`]; then the gateway accepts nothing new.
     pub(crate) draining: watch::Sender<bool>,
     /// A permit for each shard that has closed all its connections.
     pub(crate) drained: Semaphore,
@@ -60,7 +60,7 @@ pub(crate) struct SharedState {
     message_ids: AtomicU64,
 }
 
-/// Who lets connections and devices in.
+/// The parts that admit connections and devices.
 pub(crate) struct Doorkeepers {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) auth: Authenticator,
@@ -68,7 +68,7 @@ pub(crate) struct Doorkeepers {
 }
 
 impl SharedState {
-    /// `sockets_max`: sockets of devices that there are descriptors for.
+    /// `sockets_max` is the number of device sockets for which file descriptors are left.
     pub(crate) fn new(
         config: Config,
         engine: Engine,
@@ -133,7 +133,7 @@ impl SharedState {
         &self.mailboxes
     }
 
-    /// The way to a shard that exists.
+    /// The mailbox of an existing shard.
     pub(crate) fn mailbox(&self, shard: usize) -> &Mailbox<OwnedFd> {
         &self.mailboxes[shard]
     }
@@ -150,7 +150,7 @@ impl SharedState {
         self.readiness.is_ready()
     }
 
-    /// Accepts nothing new from now on.
+    /// The gateway accepts nothing new from now on.
     pub(crate) fn begin_drain(&self) {
         self.draining.send_replace(true);
         let cause = "the gateway closes its connections and ends".to_owned();
@@ -161,8 +161,9 @@ impl SharedState {
         *self.draining.borrow()
     }
 
-    /// The next message's id: milliseconds at the start of the server above a count, so that those of another start
-    /// differ unless four million messages a millisecond were published for its whole life.
+    /// The next message's id: the milliseconds at the start of the server, above a count. Ids of
+    /// different starts differ unless one server publishes four million messages a millisecond for
+    /// its whole life.
     pub(crate) fn next_message_id(&self) -> u64 {
         self.message_ids.fetch_add(1, Ordering::Relaxed)
     }

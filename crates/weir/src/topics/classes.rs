@@ -1,4 +1,4 @@
-//! Topic classes as the router uses them: patterns taken apart once, settings resolved.
+//! Topic classes as the router uses them: with parsed patterns and resolved settings.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::base::config::{Actor, Config, TopicClass};
 use crate::base::pattern::Pattern;
 use crate::limits::bucket::Rate;
 
-/// What holds for the topics whose names fit a pattern.
+/// The rules for the topics whose names match a pattern.
 #[derive(Debug)]
 pub(crate) struct Class {
-    /// Names that it holds for.
+    /// Pattern of the topic names.
     pub(crate) pattern: Pattern,
-    /// Whether it is the one for all names that no class of the configuration fits.
+    /// Whether this class serves the names that match no configured class.
     is_default: bool,
-    /// Who may publish; the admin API always may.
+    /// Actors that may publish. The admin API always may.
     pub(crate) publish: Vec<Actor>,
-    /// Who may subscribe.
+    /// Actors that may subscribe.
     pub(crate) subscribe: Vec<Actor>,
-    /// Whether what its topics keep can be read.
+    /// Whether requests may read the history.
     pub(crate) history: bool,
     pub(super) priority: Priority,
     pub(super) slow: SlowPolicy,
@@ -33,18 +33,18 @@ pub(crate) struct Class {
     pub(super) rate: Option<Rate>,
 }
 
-/// Messages are gathered and leave as one.
+/// The topic gathers messages and sends them as one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TickRule {
-    /// Index of its length among all that there are.
+    /// Index of its length among all tick lengths.
     pub(super) ticker: usize,
-    /// Bytes that they may occupy.
+    /// Bytes that the gathered messages may occupy.
     pub(super) bytes_max: usize,
-    /// Whether only the newest of each key stays.
+    /// Whether only the newest message of each key stays.
     pub(super) conflation: bool,
 }
 
-/// Messages are kept for those who come back.
+/// The topic retains messages for connections that resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
     pub(super) messages_max: usize,
@@ -52,14 +52,16 @@ pub(super) struct Retention {
     pub(super) ttl: Duration,
 }
 
-/// The classes in the order of the configuration, and the one for all other topics.
+/// The classes in the order of the configuration, and the default class for all other topics.
 ///
-/// Cost: a look-up tries the patterns one by one; the router does it once for a topic that exists.
+/// Cost: a look-up tries the patterns one by one. The router needs it only for a topic that does
+/// not
+/// exist yet.
 #[derive(Debug)]
 pub(crate) struct Classes {
     ordered: Box<[Arc<Class>]>,
     default: Arc<Class>,
-    /// Each once.
+    /// Each length once.
     tick_lengths: Vec<Duration>,
 }
 
@@ -90,14 +92,15 @@ impl Classes {
         self.ordered.iter().find(fits).unwrap_or(&self.default)
     }
 
-    /// How long ticks are.
+    /// The different lengths of ticks.
     pub(super) fn tick_lengths(&self) -> &[Duration] {
         &self.tick_lengths
     }
 }
 
 impl Config {
-    /// The class of the topics with this name; `None`: the default one, which stands in no file.
+    /// The class of the topics with this name; `None` for the default class, which no file
+    /// configures.
     pub fn class_of(&self, topic: &str) -> Option<&TopicClass> {
         self.topic_classes.iter().find(|class| Pattern::new(&class.pattern).matches(topic))
     }
@@ -134,12 +137,13 @@ impl Class {
         }
     }
 
-    /// The pattern under which it stands in the configuration, if it does.
+    /// The class's pattern in the configuration; `None` for the default class.
     pub(crate) fn configured_pattern(&self) -> Option<&str> {
         (!self.is_default).then(|| self.pattern.as_str())
     }
 
-    /// What the shards must know of a single message; `key` says where its key stands in the frame.
+    /// The class's properties and the place of one message, for the shards. `key` is the range of
+    /// its key in the frame.
     pub(crate) fn topic_message(&self, place: Place, key: Range<u32>) -> TopicMessage {
         let Place { epoch, offset } = place;
         TopicMessage {

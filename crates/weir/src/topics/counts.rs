@@ -2,13 +2,14 @@
 
 /// Members by shard.
 ///
-/// Shape: shard and count side by side for the first four shards; a topic that spreads further gets a count for every
-/// shard up to the highest. A shard that has had a member stays known. 24 bytes.
+/// Shape: 24 bytes. The first four shards have shard and count side by side. A topic with more
+/// shards has a
+/// count for every shard up to the highest. A shard that has had a member stays known.
 #[derive(Debug)]
 pub(super) enum ShardCounts {
     /// Shards in `shards[..known]`, their members in `counts[..known]`.
     Few { known: u8, shards: [u8; FEW], counts: [u32; FEW] },
-    /// Members plus one; 0: the shard does not know the topic.
+    /// Members plus one; 0 if the shard does not know the topic.
     Many(Box<[u32]>),
 }
 

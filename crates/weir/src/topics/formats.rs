@@ -1,4 +1,4 @@
-//! In which formats a topic's messages are wanted.
+//! The formats that a topic's subscribers read.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -7,13 +7,16 @@ use weir_wire::format::Format;
 
 use crate::observe::counters::Counters;
 
-/// Formats other than frames of a stream that somebody has asked for since the topic began.
+/// Formats, other than frames of a stream, that some subscriber has asked for since the topic
+/// began.
 ///
-/// Shape: a bit each. None is ever taken back: who leaves often comes again, and a topic that nobody is in ends.
+/// Shape: one bit each. A bit stays set: a format that left often returns, and a topic without
+/// subscribers
+/// ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Formats(u8);
 
-/// The same of all connections.
+/// The same for all connections.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFormats(AtomicU8);
 
@@ -24,7 +27,7 @@ impl Formats {
         }
     }
 
-    /// Makes a message in all of them; `false` if the budget has no room.
+    /// Encodes a message in all these formats; `false` if the budget has no room.
     pub(crate) fn encode_ahead(self, message: &Message, counters: &Counters) -> bool {
         let wanted = |format: &Format| self.0 & (1 << format.index()) != 0;
         Format::ALL.into_iter().filter(wanted).all(|format| {

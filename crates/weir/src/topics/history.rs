@@ -1,4 +1,4 @@
-//! Looking at what a topic keeps, without being in it.
+//! Reading a topic's retained messages without a subscription.
 
 use std::sync::Arc;
 
@@ -8,34 +8,35 @@ use weir_wire::v1::Position;
 use super::resume::Missed;
 use super::{Ring, Router};
 
-/// A part of what a topic keeps.
+/// A part of a topic's retained messages.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) epoch: u64,
-    /// Offset of the last message that has left.
+    /// Offset of the last message sent.
     pub(crate) sent: u64,
-    /// Whether all that has left since the position asked for is here or follows.
+    /// Whether every message sent since the requested position is here or in a later part.
     pub(crate) recovered: bool,
-    /// Whether nothing that is kept follows.
+    /// Whether this part ends with the newest retained message.
     pub(crate) is_all: bool,
-    /// In order; gaps are what ticks have conflated.
+    /// In order of their offsets; conflation in ticks leaves gaps.
     pub(crate) messages: Box<[Arc<Message>]>,
 }
 
-/// Which part.
+/// The requested part of a history.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// What lies behind it; `None`, or one that the topic knows nothing of: from the oldest on that is kept.
+    /// Only messages after this position. `None`, or a position unknown to the topic: from the
+    /// oldest retained message.
     pub(crate) after: Option<Position>,
     pub(crate) messages_max: usize,
-    /// Of their frames; one message may have more.
+    /// The limit on the bytes of their frames; a lone message may exceed it.
     pub(crate) bytes_max: usize,
 }
 
 impl Router {
-    /// Looks at a topic; `None` if there is none of this name.
+    /// Reads a topic's retained messages; `None` if no topic has this name.
     ///
-    /// Cost: references are copied under the topic's lock, nothing else.
+    /// Cost: copies only references under the topic's lock.
     pub(crate) fn history(&self, name: &str, range: Range) -> Option<History> {
         let topic = self.find(name)?;
         let state = topic.lock();

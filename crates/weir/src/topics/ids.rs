@@ -1,4 +1,4 @@
-//! Numbers of topics: dense, and used again only once every shard has let go.
+//! Ids of topics: dense, and used again only after every shard has forgotten the topic.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -8,12 +8,13 @@ use weir_engine::TopicId;
 
 use super::Topic;
 
-/// Topics by number.
+/// Topics by id.
 ///
-/// Shape: chunks of [`CHUNK`] pointers, so that growing copies nothing that matters; eight bytes a topic.
+/// Shape: chunks of [`CHUNK`] pointers, so that growth copies only the pointers to chunks; eight
+/// bytes a topic.
 pub(super) struct Ids {
     table: RwLock<Table>,
-    /// Retirements that found a mailbox full. Taken after `table`, never before.
+    /// Retirements that found a full mailbox. Lock it after `table`, never before.
     waiting: Mutex<VecDeque<Retirement>>,
     due: Notify,
     topics_max: usize,
@@ -29,10 +30,10 @@ pub(crate) struct Retirement {
 #[derive(Default)]
 struct Table {
     chunks: Vec<Box<[Option<Arc<Topic>>; CHUNK]>>,
-    /// Numbers below `used` have been given out.
+    /// Ids below `used` have been assigned.
     used: usize,
     free: Vec<TopicId>,
-    /// Ended topics, and how many shards have not let go of them.
+    /// Ended topics, and the number of shards that still have to forget each.
     retiring: HashMap<TopicId, usize, foldhash::fast::RandomState>,
 }
 
@@ -41,13 +42,13 @@ impl Ids {
         Self { table: RwLock::default(), waiting: Mutex::default(), due: Notify::new(), topics_max }
     }
 
-    /// The topic that has this number now.
+    /// The topic that has this id now.
     pub(super) fn topic(&self, id: TopicId) -> Option<Arc<Topic>> {
         let table = self.table.read().expect(NO_PANIC);
         table.slot(id)?.clone()
     }
 
-    /// Gives the next topic its number; `None` if there are too many.
+    /// Gives the next topic its id; `None` if there are too many.
     pub(super) fn begin(&self, topic: impl FnOnce(TopicId) -> Arc<Topic>) -> Option<Arc<Topic>> {
         let mut table = self.table.write().expect(NO_PANIC);
         let id = match table.free.pop() {
@@ -67,7 +68,7 @@ impl Ids {
         Some(topic)
     }
 
-    /// Takes a topic that has ended out of the table; its number is free once every one of `shards` has confirmed.
+    /// Removes an ended topic from the table. Its id is free once all `shards` have confirmed.
     pub(super) fn retire(
         &self,
         topic: TopicId,
@@ -82,7 +83,7 @@ impl Ids {
             table.free.push(topic);
             return;
         }
-        // Noted before any shard is asked: it may confirm at once.
+        // Before the first push, because a shard may confirm at once.
         table.retiring.insert(topic, retirements.len());
         drop(table);
         for retirement in retirements {
@@ -93,7 +94,7 @@ impl Ids {
         }
     }
 
-    /// A shard has let go of a topic.
+    /// Notes that a shard has forgotten a topic.
     pub(super) fn confirm(&self, id: TopicId) {
         let mut table = self.table.write().expect(NO_PANIC);
         let Some(remaining) = table.retiring.get_mut(&id) else {
@@ -107,7 +108,7 @@ impl Ids {
         }
     }
 
-    /// Tries those again that found a mailbox full; `false` if one still is.
+    /// Repeats the retirements that found a full mailbox; `false` if one is still full.
     pub(super) fn retry(&self, push: impl Fn(Retirement) -> bool) -> bool {
         let mut waiting = self.waiting();
         waiting.retain(|retirement| !push(*retirement));

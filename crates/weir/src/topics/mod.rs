@@ -1,11 +1,15 @@
-//! The router: which topics exist, who is in them by shard, and in which order their messages leave.
+//! The router: the topics by name, their subscribers per shard, and the order of their messages.
 //!
-//! A shard knows its members; the router knows only how many each shard has, and counts them so that no publish asks a
-//! shard that has none. What is counted: a membership from the moment its `Subscribe`, or the last part of its
-//! resume, is pushed until the shard reports it not made, left, or closed. Each +1 meets exactly one −1.
+//! A shard knows its members. The router only counts the members of each shard, so that no publish
+//! reaches a shard without members. A membership counts from the push of its `Subscribe`, or of the
+//! last chunk of its resume. It
+//! counts until the shard reports that the membership was not made, or that it ended or its
+//! connection closed. Each +1
+//! meets exactly one −1.
 //!
-//! Order of locks: a topic's, then one of its stripe, its ticker, the list of rings or that of resumes, then that of
-//! the ids. None is held while waiting for anything.
+//! Order of locks: the topic; then its stripe, its ticker, the list of rings or the resumes; then
+//! the
+//! ids. No thread waits for anything but a lock while it holds one.
 
 mod classes;
 mod counts;
@@ -45,10 +49,13 @@ use tick::{Tick, Ticker};
 /// All topics.
 ///
 /// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
-/// Limits: `topics_max` topics, those included whose id is not free again yet; half of them may be topics that nobody
-/// is in, or who publishes to new names all the time would leave no topic to those who subscribe.
-/// Cost: a topic with a name of 25 bytes takes 196 bytes in all, and more only if its class has a rate, a tick or
-/// a ring; nothing remains of one that has ended.
+/// Limits: at most `topics_max` topics, including ended topics whose id is not free yet. At most
+/// half of them may have no
+/// subscribers. Otherwise a publisher that always uses new names would leave no topics for
+/// subscribers.
+/// Cost: a topic with a name of 25 bytes takes 196 bytes in all. It takes more only if its class
+/// has a
+/// rate, a tick or a ring. An ended topic leaves nothing behind.
 pub(crate) struct Router {
     mailboxes: Arc<Mailboxes>,
     hasher: RandomState,
@@ -56,14 +63,14 @@ pub(crate) struct Router {
     ids: Ids,
     classes: Classes,
     tickers: Box<[Ticker]>,
-    /// Topics that keep something.
+    /// Topics with retained messages.
     rings: Mutex<Vec<Arc<Topic>>>,
     retained: Retained,
-    /// Topics that nobody is in, resumes included: they live for what they keep.
+    /// Topics without subscribers and without resumes. They exist only for their retained messages.
     unattended: AtomicUsize,
     unattended_max: usize,
     resumes: Resumes,
-    /// Bytes of one part of a resume.
+    /// Bytes of one replay chunk.
     chunk_bytes_max: usize,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
@@ -71,7 +78,7 @@ pub(crate) struct Router {
     frame_bytes_max: usize,
 }
 
-/// One topic, from its first subscriber, or message to keep, to its last.
+/// One topic. It begins with its first subscriber or its first message to retain.
 pub(crate) struct Topic {
     name: Box<str>,
     id: TopicId,
@@ -80,35 +87,35 @@ pub(crate) struct Topic {
     state: Mutex<State>,
 }
 
-/// What changes of a topic.
+/// The parts of a topic that change.
 struct State {
-    /// Offset of the last message accepted.
+    /// Offset of the last accepted message.
     offset: u64,
     counts: ShardCounts,
-    /// Formats that its subscribers speak.
+    /// Formats of its subscribers.
     formats: Formats,
-    /// Whether it counts as one that nobody is in.
+    /// Whether `unattended` counts it.
     is_unattended: bool,
-    /// Out of the tables: whoever still holds the topic looks its name up again.
+    /// It is in no table any more. A caller that still holds the topic looks its name up again.
     ended: bool,
-    /// What only the topics of some classes have.
+    /// Only topics of some classes have this.
     extra: Option<Box<Extra>>,
 }
 
-/// What a topic has beside its offset and its members, if its class asks for it.
+/// Further state of a topic, if its class needs it.
 #[derive(Default)]
 struct Extra {
     bucket: Bucket,
     tick: Tick,
     ring: Ring,
-    /// Connections that resume it and are not counted as members yet.
+    /// Connections that resume the topic and do not count as members yet.
     resuming: u32,
 }
 
-/// What the router must know of a message before it is made.
+/// The router needs this about a message before the message is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer<'a> {
-    /// Length of its frame, at the most.
+    /// The largest possible length of its frame.
     pub(crate) frame_bytes: usize,
     /// Its conflation key, or empty.
     pub(crate) key: &'a str,
@@ -116,7 +123,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) publisher: Publisher,
 }
 
-/// Where a message goes: a topic that exists, or the class of a topic that may have to begin.
+/// The destination of a message: a topic that exists, or the class of a topic that may have to
+/// begin.
 pub(crate) enum Destination {
     Topic(Arc<Topic>),
     Class(Arc<Class>),
@@ -136,20 +144,21 @@ pub(crate) struct Routed {
     pub(crate) connections: u32,
 }
 
-/// Why a publish was refused: nothing has been pushed and no offset used.
+/// The reason for a refused publish. The router has pushed nothing and used no offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteError {
     /// A shard's mailbox is full.
     Busy,
     /// The byte budget has no room for the message.
     Budget,
-    /// It is longer than its class allows.
+    /// The message is longer than its class allows.
     TooLarge { limit: usize },
-    /// The topic has had as many as its class allows in a second.
+    /// The topic has reached its class's messages in a second.
     RateLimited { per_second: u32, after: Duration },
-    /// The running tick has gathered as much as it may.
+    /// The running tick has no room left.
     TickFull { limit: usize, after: Duration },
-    /// It would have to begin its topic, and `topics_max` topics exist, or half as many that nobody is in.
+    /// The message would begin a topic, but `topics_max` topics exist, or half as many without
+    /// subscribers.
     TooManyTopics,
 }
 
@@ -194,10 +203,12 @@ impl Router {
         }
     }
 
-    /// Publishes to a topic; `None` if it does not exist, which is to say that nobody is in it and nothing is kept.
+    /// Publishes to a topic. `None` if the topic does not exist: then it has no subscribers and its
+    /// class retains nothing.
     ///
-    /// `message` makes the message once its offset is known; it is asked only if it will be pushed, or the budget is
-    /// used up. All mailboxes get it or none.
+    /// `message` makes the message once its offset is known. The router calls it only when nothing
+    /// but the
+    /// byte budget can still refuse the message. All mailboxes get the message, or none.
     pub(crate) fn publish(
         &self,
         name: &str,
@@ -225,9 +236,9 @@ impl Router {
         }
     }
 
-    /// Where a message to this name goes.
+    /// The destination of messages to this name.
     ///
-    /// Cost: one look-up; the patterns of the classes are tried only where no topic of this name exists.
+    /// Cost: one look-up. It tries the patterns of the classes only if no topic has this name.
     pub(crate) fn destination(&self, name: &str) -> Destination {
         match self.find(name) {
             Some(topic) => Destination::Topic(topic),
@@ -235,7 +246,7 @@ impl Router {
         }
     }
 
-    /// Begins the topic of a message, if the topic would keep it.
+    /// Begins the topic of a message, if its class retains messages.
     fn begin_to_publish(
         &self,
         name: &str,
@@ -252,7 +263,7 @@ impl Router {
         self.find_or_begin(name).map(Some).ok_or(RouteError::TooManyTopics)
     }
 
-    /// Takes a message under its topic's lock, or nothing of it.
+    /// Accepts a message under its topic's lock, or refuses it and changes nothing.
     fn accept(
         &self,
         topic: &Arc<Topic>,
@@ -286,7 +297,8 @@ impl Router {
         Ok(Routed { offset: state.offset, connections: state.counts.total() })
     }
 
-    /// A credit for each shard that has members, or none: those that are dropped return to their mailboxes.
+    /// A credit for each shard with members; `None` if one of them has none left. Dropped credits
+    /// return to their mailboxes.
     fn credits(
         &self,
         counts: &ShardCounts,
@@ -299,8 +311,9 @@ impl Router {
         counts.occupied().map(credit).collect()
     }
 
-    /// A shard reports that a membership was not made, or has ended. The last one's end is the topic's, unless it keeps
-    /// messages.
+    /// Ends a membership after its shard has reported that it was not made, or has ended. The last
+    /// membership ends the
+    /// topic, unless messages are retained.
     pub(crate) fn leave(&self, id: TopicId, shard: usize) {
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a membership counts for a topic that lives");
@@ -311,17 +324,17 @@ impl Router {
         self.end_if_idle(&topic, &mut state);
     }
 
-    /// A shard has forgotten a topic.
+    /// Frees the id of a topic that a shard has forgotten.
     pub(crate) fn retired(&self, id: TopicId) {
         self.ids.confirm(id);
     }
 
-    /// Asks the shards again whose mailboxes were full when topics ended; `false` while some still are.
+    /// Repeats the retirements that found a full mailbox; `false` while some mailbox is still full.
     pub(crate) fn retry_retirements(&self) -> bool {
         self.ids.retry(|retirement| self.push_retire(retirement))
     }
 
-    /// Waits until a mailbox was full when a topic ended.
+    /// Waits until a retirement has found a full mailbox.
     pub(crate) async fn retirement_due(&self) {
         self.ids.due().await;
     }
@@ -331,7 +344,7 @@ impl Router {
         self.ids.live_count()
     }
 
-    /// The topic's number, if it exists.
+    /// The topic's id, if the topic exists.
     pub(crate) fn id(&self, name: &str) -> Option<TopicId> {
         self.find(name).map(|topic| topic.id)
     }
@@ -346,9 +359,9 @@ impl Router {
         self.ids.topic(id).map(|topic| topic.name.as_ref().to_owned())
     }
 
-    /// Topics by name: those with `prefix`, behind `after`, at most `limit`.
+    /// Topics by name: those that begin with `prefix` and come after `after`, at most `limit`.
     ///
-    /// Cost: looks at every name, a stripe at a time; for an operator's eyes.
+    /// Cost: reads every name, one stripe at a time. Only operators should need it.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
         let mut least: std::collections::BTreeMap<Box<str>, Arc<Topic>> = Default::default();
         for stripe in &self.stripes {
@@ -370,7 +383,8 @@ impl Router {
         least.into_values().map(|topic| topic.info()).collect()
     }
 
-    /// Counts a topic by whether somebody is in it; called whenever that may have changed.
+    /// Counts a topic as attended or unattended. Every change of its subscribers or resumes calls
+    /// it.
     fn note_attendance(&self, state: &mut State) {
         let is_unattended = !state.ended && state.is_unattended();
         if is_unattended == state.is_unattended {
@@ -382,7 +396,7 @@ impl Router {
         } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max
             && let Some(extra) = &mut state.extra
         {
-            // One too many: it keeps nothing.
+            // There are too many unattended topics, so this one retains nothing.
             extra.ring.give_up(&self.retained);
             extra.tick = Tick::default();
         }
@@ -415,14 +429,14 @@ impl Router {
         lock(self.stripe(hash)).find(hash, |topic| topic.name.as_ref() == name).cloned()
     }
 
-    /// `None`: there are too many topics.
+    /// `None` if there are too many topics.
     fn find_or_begin(&self, name: &str) -> Option<Arc<Topic>> {
         let hash = self.hasher.hash_one(name);
         let mut stripe = lock(self.stripe(hash));
         if let Some(topic) = stripe.find(hash, |topic| topic.name.as_ref() == name) {
             return Some(Arc::clone(topic));
         }
-        // Not under the lock of all numbers: there may be many patterns.
+        // Outside the lock of the ids, because there may be many patterns.
         let class = Arc::clone(self.classes.of(name));
         let topic = self.ids.begin(|id| {
             let state = Mutex::new(State::new(&class));
@@ -454,7 +468,7 @@ impl State {
         State { offset: 0, counts, formats, is_unattended: false, ended: false, extra }
     }
 
-    /// Whether nobody is in it, and nobody can come back for anything.
+    /// Whether the topic has no subscribers, no resumes and no messages for a later resume.
     fn is_idle(&self, class: &Class) -> bool {
         let holds = |extra: &Extra| {
             let is_kept = class.retention.is_some() && !extra.tick.is_empty();
@@ -463,7 +477,7 @@ impl State {
         self.counts.total() == 0 && !self.extra.as_deref().is_some_and(holds)
     }
 
-    /// Whether nobody is in it, or about to be.
+    /// Whether the topic has no subscribers and no resumes.
     fn is_unattended(&self) -> bool {
         let is_resumed = self.extra.as_ref().is_some_and(|extra| extra.resuming > 0);
         self.counts.total() == 0 && !is_resumed
@@ -473,7 +487,7 @@ impl State {
         self.extra.get_or_insert_default()
     }
 
-    /// Offset of the last message that has left.
+    /// Offset of the last message sent.
     fn sent(&self, class: &Class) -> u64 {
         match &self.extra {
             Some(extra) if class.tick.is_some() => extra.tick.sent(),
@@ -539,7 +553,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const _: () =
     assert!(size_of::<Topic>() <= 96, "a topic of its own for each connection is in the sum");
 
-/// Enough that publishers and shards seldom meet; each costs an empty table.
+/// Enough that publishers and shards seldom meet at one lock. Each stripe costs an empty table.
 const STRIPES: usize = 64;
 
 #[cfg(test)]

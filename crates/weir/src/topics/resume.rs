@@ -1,8 +1,11 @@
-//! Subscribing and resuming: what a connection has missed, and then what comes.
+//! Subscribing and resuming: the messages that a connection has missed, and then the new ones.
 //!
-//! What fits one part is pushed at once, with the membership. Of a longer resume the router remembers only that it
-//! runs: the shard names connection, topic and offset when it asks for the next part. A topic lives as long as one
-//! runs; whoever counts on more than it keeps has fallen behind.
+//! If the missed messages fit one replay chunk, the router pushes it at once, with the membership.
+//! Of a longer resume the router remembers only
+//! that it runs. The shard names connection, topic and offset when it asks for the next chunk. A
+//! topic lives as
+//! long as a resume of it runs. A connection whose next message is no longer retained has fallen
+//! behind.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,31 +21,32 @@ use crate::base::frames;
 use crate::base::model::SubscribeError;
 use crate::observe::counters::ResumeOutcome;
 
-/// Resumes that take more than one part.
+/// Resumes that take more than one chunk.
 ///
-/// Shape: an entry for each connection that has one, until its last part is pushed, its shard refuses to begin it, it
-/// unsubscribes or it ends. What concerns a connection comes from one task, in order.
+/// Shape: an entry for each connection with such a resume. It stays until the last chunk is pushed,
+/// the shard refuses to begin the resume, the connection
+/// unsubscribes, or the connection ends. All calls for one connection come from one task, in order.
 #[derive(Default)]
 pub(super) struct Resumes {
     running: Mutex<HashMap<ConnId, Vec<Running>, foldhash::fast::RandomState>>,
     numbers: AtomicU32,
 }
 
-/// A connection resumes a topic.
+/// A running resume of a topic by a connection.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     topic: TopicId,
-    /// The first of its numbers; one before it belongs to a resume that was called off.
+    /// The first of its numbers. An earlier number belongs to a resume that was cancelled.
     first: u32,
-    /// The last of its numbers: a refusal of an earlier one says nothing of this.
+    /// The last of its numbers. The refusal of an earlier number does not end this resume.
     last: u32,
 }
 
-/// What a connection that names a position has missed.
+/// The messages that a connection has missed since the position that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missed {
     Nothing,
-    /// All of it is in the ring.
+    /// The messages after this offset; the ring has all of them.
     Since(u64),
     Unknown,
 }
@@ -52,7 +56,7 @@ impl Resumes {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether that is new.
+    /// Notes a running resume; returns whether the connection did not resume this topic already.
     fn begin(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
         let mut running = lock(&self.running);
         let of_conn = running.entry(conn).or_default();
@@ -66,19 +70,20 @@ impl Resumes {
 
     fn is_running(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
         let running = lock(&self.running);
-        // Numbers go round.
+        // Numbers wrap around.
         let fits = |running: &Running| {
             running.topic == topic && number.wrapping_sub(running.first) <= u32::MAX / 2
         };
         running.get(&conn).is_some_and(|of_conn| of_conn.iter().any(fits))
     }
 
-    /// Whether it was running.
+    /// Ends a resume; returns whether it was running.
     fn end(&self, conn: ConnId, topic: TopicId) -> bool {
         self.end_if(conn, |running| running.topic == topic)
     }
 
-    /// The resume with this number does not begin; whether it was the last one that runs.
+    /// Ends the resume whose shard refused this number; returns whether it ended. A later number
+    /// keeps it running.
     fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
         self.end_if(conn, |running| running.topic == topic && running.last == number)
     }
@@ -105,11 +110,13 @@ impl Resumes {
 }
 
 impl Router {
-    /// Enters a connection into a topic, which begins with it if need be; at once, or behind what it has missed since
-    /// `position`. `format`: what it speaks.
+    /// Subscribes a connection to a topic and begins the topic if it does not exist. With
+    /// `position`, the
+    /// messages missed since then come first. `format` is the connection's format.
     ///
-    /// The credit is one of the connection's own mailbox. It was taken without any lock; refused, it is given back for
-    /// the answer.
+    /// The credit belongs to the mailbox of the connection's shard; the caller took it without
+    /// holding a lock. An error
+    /// returns it, for the answer.
     pub(crate) fn subscribe<'a>(
         &self,
         credit: Credit<'a, OwnedFd>,
@@ -174,7 +181,7 @@ impl Router {
         credit.push(Command::Resume(Box::new(chunk)));
     }
 
-    /// A connection that resumes a topic has room for more.
+    /// Pushes the next chunk of a resume, for a connection that has room for it.
     pub(crate) fn resume_next(
         &self,
         credit: Credit<'_, OwnedFd>,
@@ -182,7 +189,7 @@ impl Router {
         id: TopicId,
         (number, after): (u32, u64),
     ) {
-        // Called off meanwhile, or gone.
+        // The resume was cancelled meanwhile, or has ended.
         if !self.resumes.is_running(conn, id, number) {
             return;
         }
@@ -221,7 +228,8 @@ impl Router {
         ReplayChunk { conn, topic: topic.id, resume, begin: None, messages, after, is_last }
     }
 
-    /// Takes a connection out of a topic and answers it; whether it was in it, only its shard knows.
+    /// Takes a connection out of a topic and answers it. Only the shard knows whether it was a
+    /// member.
     pub(crate) fn unsubscribe(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
         if let Some(topic) = self.find(name) {
             let mut state = topic.lock();
@@ -235,21 +243,21 @@ impl Router {
         credit.push(Command::Send(conn, Item::Frame(left(name))));
     }
 
-    /// A connection has ended, and with it what it resumes.
+    /// Ends all resumes of a connection that has ended.
     pub(crate) fn end_resumes(&self, conn: ConnId) {
         for Running { topic, .. } in self.resumes.end_all(conn) {
             self.let_go(topic);
         }
     }
 
-    /// A shard has not begun a resume: nothing more comes of it.
+    /// Ends a resume that its shard refused to begin.
     pub(crate) fn resume_refused(&self, conn: ConnId, id: TopicId, number: u32) {
         if self.resumes.end_refused(conn, id, number) {
             self.let_go(id);
         }
     }
 
-    /// One resume less of a topic.
+    /// Counts one resume of a topic less.
     fn let_go(&self, id: TopicId) {
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a topic lives as long as it is resumed");
@@ -298,7 +306,7 @@ impl Topic {
     }
 }
 
-/// The answer to `Unsubscribe`. Without a position: which message was the last that was sent, only the shard knows.
+/// The answer to `Unsubscribe`. It has no position: only the shard knows the last message sent.
 pub(crate) fn left(topic: &str) -> Box<[u8]> {
     frames::encode(Kind::Unsubscribed(Unsubscribed {
         topic: topic.to_owned(),
@@ -306,5 +314,5 @@ pub(crate) fn left(topic: &str) -> Box<[u8]> {
     }))
 }
 
-/// Why a resume ends early: the topic no longer keeps what comes next.
+/// The reason why a resume ends early: the topic no longer retains the next message.
 const FELL_BEHIND: &str = "fell_behind";

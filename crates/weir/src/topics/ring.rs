@@ -10,23 +10,24 @@ use weir_engine::{Message, Nanos};
 use super::classes::Retention;
 use super::{Router, Topic, lock};
 
-/// The newest messages of a topic that have left, one by one.
+/// The newest messages of a topic that have been sent, one by one.
 ///
-/// Shape: references by offset; gaps are what ticks have conflated.
-/// Limits: messages, bytes and age by its class, and [`Retained`] with all others. Bytes count as in the byte budget,
-/// where each message is charged as long as it is kept.
+/// Shape: references by offset; conflation in ticks leaves gaps.
+/// Limits: messages, bytes and age by the topic's class, and [`Retained`] for all rings together.
+/// Bytes count as in
+/// the byte budget, which charges each message as long as a ring keeps it.
 #[derive(Default)]
 pub(super) struct Ring {
-    /// With what each occupied when it came.
+    /// Each message with the bytes that it occupied when it came.
     messages: VecDeque<(Arc<Message>, usize)>,
     bytes: usize,
-    /// Nothing above this offset is missing.
+    /// The log start offset: no message above it is missing.
     base: u64,
-    /// Whether the sweep has it on its list.
+    /// Whether the sweep has the topic on its list.
     is_listed: bool,
 }
 
-/// What all rings keep together.
+/// The retained messages of all topics together.
 #[derive(Debug)]
 pub(crate) struct Retained {
     messages: AtomicUsize,
@@ -44,18 +45,19 @@ impl Ring {
         self.messages.len()
     }
 
-    /// Whether all that has left behind this offset is here.
+    /// Whether the ring has every message sent after this offset.
     pub(super) fn reaches(&self, offset: u64) -> bool {
         self.base <= offset
     }
 
-    /// The messages behind `offset` whose frames have at most `bytes_max` bytes together, or one; and whether they are
-    /// all that there are.
+    /// The messages after `offset` whose frames together have at most `bytes_max` bytes; the first
+    /// one always fits. The flag
+    /// says whether the ring has no later messages.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
         self.some_behind(offset, bytes_max, usize::MAX)
     }
 
-    /// The same, and at most `count_max`.
+    /// The same, with at most `count_max` messages.
     pub(super) fn some_behind(
         &self,
         offset: u64,
@@ -75,7 +77,8 @@ impl Ring {
         (messages, is_all)
     }
 
-    /// Keeps a message, the oldest ones giving way to it. If it finds no room even so, nothing is kept.
+    /// Appends a message and removes the oldest ones to make room. If the room is still too small,
+    /// it keeps nothing.
     fn push(&mut self, message: &Arc<Message>, limits: Retention, retained: &Retained) {
         let bytes = message.occupied_bytes();
         let fits = bytes <= limits.bytes_max;
@@ -99,7 +102,8 @@ impl Ring {
         }
     }
 
-    /// Lets go of what is older than `ttl` allows, of some of it at a time; whether that was all.
+    /// Removes messages older than `ttl`, a limited number at a time; returns whether no older one
+    /// is left.
     fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) -> bool {
         let is_old =
             |(message, _): &(Arc<Message>, usize)| message.accepted_at().after(limits.ttl) <= now;
@@ -109,14 +113,14 @@ impl Ring {
             }
             self.pop(retained);
         }
-        // After a burst the memory is given back.
+        // Returns the memory after a burst.
         if self.messages.capacity() > 4 * self.messages.len() + CAPACITY_KEPT {
             self.messages.shrink_to(2 * self.messages.len());
         }
         !self.messages.front().is_some_and(is_old)
     }
 
-    /// Lets go of everything, which counts as not kept.
+    /// Removes all messages and counts them as refused.
     pub(super) fn give_up(&mut self, retained: &Retained) {
         retained.refused.fetch_add(self.len() as u64, Ordering::Relaxed);
         while self.pop(retained) {}
@@ -153,7 +157,7 @@ impl Retained {
         self.bytes_max
     }
 
-    /// Messages that were not kept, because others are.
+    /// Messages that were not retained because of a limit on bytes or on unattended topics.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -174,7 +178,7 @@ impl Retained {
 }
 
 impl Router {
-    /// Keeps a message that leaves, if the topic's class says so.
+    /// Keeps a sent message, if the topic's class retains messages.
     pub(super) fn retain(&self, topic: &Arc<Topic>, ring: &mut Ring, message: &Arc<Message>) {
         let Some(limits) = topic.class.retention else { return };
         ring.push(message, limits, &self.retained);
@@ -184,7 +188,7 @@ impl Router {
         }
     }
 
-    /// Lets go of what is too old, and of topics that have nothing else.
+    /// Removes messages that are too old, and ends topics that existed only for them.
     pub(crate) async fn sweep_rings(&self) {
         let topics = std::mem::take(&mut *lock(&self.rings));
         let mut kept = Vec::new();
@@ -197,7 +201,8 @@ impl Router {
         lock(&self.rings).append(&mut kept);
     }
 
-    /// Whether something stays in the ring. Between the parts of a large sweep others have the topic.
+    /// Removes old messages of one topic; returns whether messages stay. A large sweep releases the
+    /// topic's lock between its parts.
     pub(super) fn sweep_ring(&self, topic: &Arc<Topic>, now: Nanos) -> bool {
         loop {
             let mut state = topic.lock();
@@ -213,15 +218,15 @@ impl Router {
         }
     }
 
-    /// What all topics keep.
+    /// The retained messages of all topics.
     pub(crate) fn retained(&self) -> &Retained {
         &self.retained
     }
 }
 
-/// Messages that are freed under one hold of a topic's lock: some tens of microseconds.
+/// Messages freed under one hold of a topic's lock: some tens of microseconds.
 const TRIMMED_AT_ONCE: usize = 1024;
-/// Room for messages that is kept without use: half a kilobyte.
+/// Unused capacity that a ring keeps: 1 KiB.
 const CAPACITY_KEPT: usize = 64;
 
 #[cfg(test)]
@@ -243,7 +248,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever its bounds: complete above its base, and no more than allowed.
+        /// Within all limits, a ring misses nothing above its base.
         #[test]
         fn keeps_the_newest_within_all_bounds(
             sizes in proptest::collection::vec((1usize..400, 1u64..4), 1..60),

@@ -1,8 +1,9 @@
-//! Ticks: what is published to a topic within one leaves as one.
+//! Ticks: the messages that a topic accepts within one tick leave as one batch.
 //!
-//! A message gets its offset, and is encoded as the frame that it would be alone, when it is accepted. At the tick's
-//! end the frames are copied into one message with as few frames as the limit allows. Ticks of one length end together,
-//! at the multiples of it on the monotonic clock.
+//! An accepted message gets its offset at once, and is encoded as a single frame. At the end of
+//! the tick the frames are copied into one message, with as few frames as the limit allows. Ticks
+//! of the same length
+//! end together, at multiples of that length on the monotonic clock.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -20,21 +21,21 @@ use super::classes::TickRule;
 use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
 use crate::base::mailboxes::Publisher;
 
-/// What a topic's running tick has gathered.
+/// The messages of a topic's running tick.
 ///
-/// Shape: at rest nothing beside itself.
+/// Shape: an empty tick owns no memory outside this struct.
 #[derive(Default)]
 pub(super) struct Tick {
-    /// By offset; `None`: a newer one of its key has come.
+    /// By offset; `None`: a newer message of the same key replaced it.
     messages: Vec<Option<Arc<Message>>>,
-    /// Where the newest message of each key stands.
+    /// Index of the newest message of each key.
     keys: HashTable<u32>,
     live: usize,
-    /// What those that are live occupy.
+    /// Bytes that the live messages occupy.
     bytes: usize,
-    /// Offset of the last message that has left.
+    /// Offset of the last message sent.
     sent: u64,
-    /// Whether the ticker has it on its list.
+    /// Whether the topic is on the ticker's list.
     is_listed: bool,
 }
 
@@ -47,14 +48,14 @@ pub(super) struct Ticker {
 
 #[derive(Default)]
 struct List {
-    /// Topics whose tick has gathered something.
+    /// Topics whose tick has gathered messages.
     due: VecDeque<Arc<Topic>>,
-    /// Topics taken from it that have not been seen to yet.
+    /// Topics taken off the list whose tick has not ended yet.
     in_hand: usize,
 }
 
 impl Tick {
-    /// Offset of the last message that has left.
+    /// Offset of the last message sent.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
@@ -63,7 +64,7 @@ impl Tick {
         self.live == 0
     }
 
-    /// Bytes that would be live with one more message.
+    /// Bytes of the live messages with one more message.
     fn bytes_with(&self, rule: &TickRule, offer: Offer<'_>, hasher: &RandomState) -> usize {
         let replaced = match rule.conflation {
             true => self
@@ -74,7 +75,7 @@ impl Tick {
         self.bytes - replaced + offer.frame_bytes + size_of::<Message>()
     }
 
-    /// Takes a message; whether it replaces one.
+    /// Takes a message; returns whether it replaced an older one.
     fn gather(&mut self, rule: &TickRule, message: Arc<Message>, hasher: &RandomState) -> bool {
         let mut is_newer = false;
         if rule.conflation && !message.key().is_empty() {
@@ -89,7 +90,7 @@ impl Tick {
         is_newer
     }
 
-    /// Lets go of the message of this key, if there is one, and notes where the next one will stand.
+    /// Removes the message of this key, if any, and stores the index of its successor.
     fn replace(&mut self, key: &[u8], hasher: &RandomState) -> bool {
         let next = u32::try_from(self.messages.len()).expect("a tick is bounded by its bytes");
         let (messages, hash) = (&mut self.messages, hasher.hash_one(key));
@@ -130,7 +131,7 @@ impl Tick {
         }
     }
 
-    /// Lets go of what has expired; how many that are.
+    /// Removes expired messages and returns their number.
     fn expire(&mut self, now: Nanos, hasher: &RandomState) -> usize {
         let is_expired =
             |message: &mut Arc<Message>| message.expires_at().is_some_and(|at| at <= now);
@@ -148,7 +149,7 @@ impl Tick {
         expired
     }
 
-    /// The next one begins.
+    /// Begins the next tick.
     fn begin(&mut self, sent: u64) {
         *self = Tick { sent, ..Tick::default() };
     }
@@ -159,7 +160,7 @@ impl Ticker {
         Self { length, list: Mutex::default(), filled: Notify::new() }
     }
 
-    /// How long the tick goes on that `now` falls in.
+    /// The rest of the tick in which `now` falls.
     fn rest(&self, now: Nanos) -> Duration {
         let length = u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX).max(1);
         Duration::from_nanos(length - now.0 % length)
@@ -180,7 +181,7 @@ impl Ticker {
     fn put_down(&self) {
         let mut list = lock(&self.list);
         list.in_hand -= 1;
-        // After a burst the memory is given back.
+        // Returns the memory after a burst.
         if list.due.is_empty() {
             list.due.shrink_to(LIST_KEPT);
         }
@@ -197,12 +198,12 @@ impl Ticker {
 }
 
 impl Router {
-    /// How many lengths of ticks there are.
+    /// The number of different tick lengths.
     pub(crate) fn ticker_count(&self) -> usize {
         self.tickers.len()
     }
 
-    /// Waits for the end of a tick in which something was gathered, and sees to it, over and over.
+    /// Waits for the end of each tick that has gathered messages, and ends it; runs forever.
     pub(crate) async fn run_ticks(&self, ticker: usize) {
         let ticker = &self.tickers[ticker];
         loop {
@@ -217,7 +218,7 @@ impl Router {
         }
     }
 
-    /// Ends all running ticks now; `false` if one could not leave.
+    /// Ends all running ticks now; `false` if one could not be sent.
     pub(crate) fn end_ticks(&self) -> bool {
         for ticker in &self.tickers {
             for _ in 0..ticker.len() {
@@ -239,7 +240,7 @@ impl Router {
         let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
         let ticker = &self.tickers[rule.ticker];
         let tick = &mut extra.tick;
-        // One always fits: no limit is below the longest message.
+        // An empty tick always has room: no limit is below the longest message.
         if !tick.is_empty() && tick.bytes_with(rule, offer, &self.hasher) > rule.bytes_max {
             let after = ticker.rest(offer.accepted_at);
             return Err(RouteError::TickFull { limit: rule.bytes_max, after });
@@ -268,19 +269,22 @@ impl Router {
         true
     }
 
-    /// Sends what a tick has gathered; `false`: there is no credit, and it goes on with what has not expired.
+    /// Sends the batch of a tick. `false` if there is no credit: then the tick continues with the
+    /// messages that have not
+    /// expired.
     fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
         let Some(extra) = &mut state.extra else { return true };
         let expired = extra.tick.expire(Nanos::now(), &self.hasher);
         self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
         let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
         if !messages.is_empty() && state.counts.total() > 0 {
-            // They have been accepted, whoever has sent them.
+            // All these messages have been accepted, so their publishers no longer matter.
             let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
                 return false;
             };
             let message = self.batch(topic, &messages, state.offset);
-            // What finds no room in the budget the shards make: it has been accepted.
+            // An accepted message must go out. If the budget has no room for an encoding, the
+            // shards make it.
             state.formats.encode_ahead(&message, &self.counters);
             for credit in credits {
                 credit.push(Command::Publish(topic.id, Arc::clone(&message)));
@@ -294,7 +298,7 @@ impl Router {
         true
     }
 
-    /// All messages of a tick as one; a single one is that already.
+    /// All messages of a tick as one. A lone message needs no copy.
     fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Arc<Message> {
         let [first, _, ..] = messages else { return Arc::clone(&messages[0]) };
         let singles: Vec<(u64, &[u8])> =
@@ -302,7 +306,7 @@ impl Router {
         let mut frames = Vec::new();
         hot::encode_batch_frames(&topic.name, &singles, self.frame_bytes_max, &mut frames);
         let expiries = messages.iter().map(|message| message.expires_at());
-        // One that does not expire keeps all the others.
+        // A single message without an expiry keeps the whole batch.
         let expires_at =
             expiries.collect::<Option<Vec<Nanos>>>().and_then(|all| all.into_iter().max());
         let of_topic = TopicMessage {
@@ -326,7 +330,7 @@ fn key_at(messages: &[Option<Arc<Message>>], index: u32) -> &[u8] {
     messages[index as usize].as_ref().map_or(&[], |message| message.key())
 }
 
-/// Gaps that are left before a tick is compacted.
+/// Gaps that stay before a tick is compacted.
 const SLACK: usize = 64;
-/// Room for topics that is kept without use: 8 KiB.
+/// Unused capacity that a list keeps: 8 KiB.
 const LIST_KEPT: usize = 1024;

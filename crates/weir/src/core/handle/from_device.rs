@@ -1,4 +1,4 @@
-//! What devices send to the program that embeds the gateway.
+//! Messages from devices to the program that embeds the gateway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,40 +11,41 @@ use super::Handle;
 use crate::base::mailboxes::Publisher;
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
 
-/// A device has published something.
+/// A message that a device wants to publish.
 pub struct FromDevice<'a> {
-    /// The connection that it came from; `None`: from a request, `POST /v1/publish`.
+    /// The connection that sent it; `None` for an HTTP request or a datagram.
     pub conn: Option<ConnId>,
-    /// The device's id; empty for a request whose token is bound to none.
+    /// The device's id; empty if the token of a request names no device.
     pub device: &'a str,
-    /// The topic that it names. Its name has been checked; that it exists is not needed.
+    /// The topic. Its name is valid, but the topic need not exist.
     pub topic: &'a str,
-    /// What it says.
+    /// The message's content.
     pub payload: Payload<'a>,
-    /// Media type, or empty.
+    /// The media type, or empty.
     pub content_type: &'a str,
-    /// Conflation key, or empty.
+    /// The conflation key, or empty.
     pub key: &'a str,
-    /// After this long it is not to be begun any more; only requests say so.
+    /// The message expires after this time. Only HTTP requests set it.
     pub ttl: Option<Duration>,
     pub(crate) handle: &'a Handle,
 }
 
-/// Why what a device sent is not taken: it is told so in `Error`.
+/// A refusal of a device's message. The device gets it as `Error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The word for programs.
+    /// The code for programs.
     pub code: ErrorCode,
-    /// A sentence for people.
+    /// The sentence for people.
     pub message: String,
 }
 
-/// Called for everything that devices publish, on a front thread; what comes on a connection in its order.
+/// Called on a front thread for each message that devices publish; the messages of one connection
+/// come in its order.
 pub(crate) type OnPublish =
     Arc<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
 
 impl FromDevice<'_> {
-    /// Publishes it to the topic that it names, with its connection as the sender.
+    /// Publishes the message to its topic, with the connection as the sender.
     pub fn publish(&self) -> Result<Accepted, PublishError> {
         let publication = Publication {
             target: Target::Topic(self.topic),
@@ -57,12 +58,12 @@ impl FromDevice<'_> {
         self.handle.shared().publish(&publication, Publisher::Device)
     }
 
-    /// Asks the embedding program, which alone decides. A panic of its must end nothing else.
+    /// Asks the embedding program, which alone decides. A panic in that program ends nothing else.
     pub(crate) fn ask(&self, on_publish: &OnPublish) -> Result<Option<Accepted>, Refusal> {
         catch_unwind(AssertUnwindSafe(|| on_publish(self))).unwrap_or_else(|_| {
             let conn = self.conn.map(tracing::field::display);
             tracing::error!(conn, "on_publish panicked");
-            let message = "the server failed to handle it".to_owned();
+            let message = "the server failed to handle the message".to_owned();
             Err(Refusal { code: ErrorCode::Busy, message })
         })
     }

@@ -1,4 +1,4 @@
-//! The gateway from the inside: what the publish API, an embedding program and the metrics call.
+//! The gateway handle: calls for the publish API, an embedding program and the metrics.
 
 mod from_device;
 
@@ -21,36 +21,38 @@ use crate::tls::Contexts;
 pub(crate) use from_device::OnPublish;
 pub use from_device::{FromDevice, Refusal};
 
-/// The gateway from the inside.
+/// The means to control a running gateway.
 ///
-/// Cost: cloning copies two pointers; whoever holds one keeps the gateway's tables alive, not its threads.
+/// Cost: cloning copies two pointers. A handle keeps the gateway's tables alive, but not its
+/// threads.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<SharedState>,
     pub(in crate::core) on_publish: Option<OnPublish>,
 }
 
-/// How many things the front holds.
+/// The sizes of the front's tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// Device records: devices that are connected or connecting.
     pub devices: usize,
     /// Topics.
     pub topics: usize,
-    /// Source addresses that are known; none where they are not limited.
+    /// Known source addresses; 0 if no limit applies to sources.
     pub sources: usize,
 }
 
-/// What all topics keep together for those who come back.
+/// The retained messages of all topics together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retained {
     /// Messages.
     pub messages: usize,
-    /// What they occupy.
+    /// The bytes that they occupy.
     pub bytes: usize,
-    /// The most that they may occupy.
+    /// The limit on these bytes.
     pub bytes_max: usize,
-    /// Messages that were not kept since the start, because of that limit.
+    /// Messages since the start that a limit on bytes or on unattended topics kept from being
+    /// retained.
     pub refused: u64,
 }
 
@@ -61,16 +63,20 @@ impl Handle {
 
     /// Publishes a message. Never waits.
     ///
-    /// Errors: a topic name or a size that cannot be; a full mailbox, budget or tick, or more messages than the topic
-    /// takes, to be tried again after the delay.
-    /// Cost: one encoding and one allocation, if anyone is to get it; for a topic its lock, and a push a shard.
+    /// Errors: an invalid topic name or size. A full mailbox, budget or tick, or a reached rate of
+    /// the topic: these
+    /// errors say when to try again.
+    /// Cost: one encoding and one allocation, if there is a reader. A topic also costs its lock,
+    /// and one
+    /// push for each shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
         self.shared.publish(publication, Publisher::Backend)
     }
 
-    /// Connections, a page at a time, and where to go on. A page may hold fewer than the limit.
+    /// A page of connections, and the cursor of the next page. A page may hold fewer than the
+    /// limit.
     ///
-    /// Errors: a shard does not answer; so do the three below.
+    /// Errors: a shard does not answer. The three methods below fail alike.
     pub async fn connections(
         &self,
         query: &ConnectionQuery,
@@ -93,38 +99,43 @@ impl Handle {
         self.shared.device(id).await
     }
 
-    /// Ends what a device was permitted: its connections are closed with `revoked`, those that are just being
-    /// authenticated too; `false` if the device is unknown. It may connect again with credentials that are still
-    /// valid.
+    /// Withdraws a device's admission: closes its connections with `revoked`, including those that
+    /// are
+    /// being authenticated. `false` if the device is unknown. The device may connect again with
+    /// credentials that are
+    /// still valid.
     ///
-    /// Errors: a shard that does not take it; as soon as it does, the connections are closed nevertheless.
+    /// Errors: a shard does not take the command in time. The connections are still closed as soon
+    /// as it does.
     pub async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
         self.shared.revoke(id).await
     }
 
-    /// Where devices are kept, if anywhere.
+    /// The store of devices, if there is one.
     pub fn device_store(&self) -> Option<&Arc<DeviceStore>> {
         self.shared.device_store.as_ref()
     }
 
-    /// Topics whose name begins with `prefix` and stands behind `after`, at most `limit`, by name.
+    /// Topics in the order of their names: those that begin with `prefix` and come after `after`,
+    /// at most `limit`.
     pub fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
         self.shared.topics(prefix, after, limit)
     }
 
-    /// Whether the gateway listens, does not drain, has all its shards, and has a store that works, if it has one.
+    /// Whether the gateway listens, does not drain, and has all its shards and, if configured, a
+    /// working store.
     pub fn is_ready(&self) -> bool {
         self.shared.is_ready()
     }
 
-    /// The same part by part, since when, and why not.
+    /// The readiness of each part, with the time of its last change and the cause of a failure.
     ///
-    /// Cost: a short lock. The store is asked every five seconds, and not by this.
+    /// Cost: a short lock. This does not ask the store; the gateway asks it every five seconds.
     pub fn readiness(&self) -> Readiness {
         self.shared.readiness.read()
     }
 
-    /// The shards, for what they count.
+    /// The shards and their statistics.
     pub fn engine(&self) -> &Engine {
         self.shared.engine()
     }
@@ -137,9 +148,10 @@ impl Handle {
         self.shared.config()
     }
 
-    /// What happens to connections from now on, as far as the filter lets it pass.
+    /// The events of connections from now on that pass the filter. `None` if there are
+    /// [`Events::READERS_MAX`] readers already.
     ///
-    /// Errors: `None` if [`Events::READERS_MAX`] read already. Cost: nothing is built while nobody reads.
+    /// Cost: no event is built while there is no reader.
     pub fn events(&self, filter: EventFilter) -> Option<Events> {
         self.shared.events.listen(filter)
     }
@@ -148,20 +160,22 @@ impl Handle {
         self.shared.events.counts()
     }
 
-    /// What the front counts.
+    /// The counters of the front.
     pub fn counters(&self) -> &Counters {
         self.shared.counters()
     }
 
-    /// Has the files that `[tls]` names read now, and the keys of `[auth.jwt]`; the log tells what came of it. They are
-    /// looked at every `reload_interval` anyway. `false`: nothing listens with TLS, and no key is configured.
+    /// Reads the files of `[tls]` and the keys of `[auth.jwt]` now; the log tells the result. The
+    /// gateway
+    /// checks them every `reload_interval` anyway. `false` if no listener uses TLS and no key is
+    /// configured.
     pub fn reload_certificates(&self) -> bool {
         let has_keys = self.shared.auth.ask_reload();
         self.tls().map(Contexts::ask_reload).is_some() || has_keys
     }
 
-    /// Has the file of the access log opened anew, once it has been renamed; the log tells what came of it. `false`:
-    /// there is none.
+    /// Opens the access log's file again after it was renamed; the log tells the result. `false` if
+    /// there is no access log.
     pub fn reopen_access_log(&self) -> bool {
         self.shared.access_log.reopen()
     }
@@ -178,7 +192,7 @@ impl Handle {
         &self.shared.admission
     }
 
-    /// How many devices and topics there are.
+    /// The numbers of devices, topics and sources.
     pub fn gauges(&self) -> Gauges {
         Gauges {
             devices: self.shared.devices.device_count(),
@@ -187,7 +201,7 @@ impl Handle {
         }
     }
 
-    /// What all topics keep together.
+    /// The retained messages of all topics together.
     pub fn retained(&self) -> Retained {
         let retained = self.shared.router.retained();
         Retained {
@@ -199,7 +213,7 @@ impl Handle {
     }
 }
 
-/// A shard did not answer in time: what it holds cannot be told, nor that it is not there.
+/// A shard did not answer in time, so its connections are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("shard {shard} does not answer")]
 pub struct ShardSilent {
@@ -207,38 +221,39 @@ pub struct ShardSilent {
     pub shard: usize,
 }
 
-/// One connection with names instead of numbers.
+/// One connection, with names instead of ids.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    /// What its shard says.
+    /// The shard's description.
     pub info: ConnectionInfo,
     /// Its device's id.
     pub device: String,
-    /// Where it comes from, as limits count it: an IPv4 address, or a /64 of IPv6. Behind a proxy it is what the proxy
-    /// says, and `info.peer` is the proxy.
+    /// The source of the connection, as limits count it: an IPv4 address, or a /64 of IPv6. Behind
+    /// a proxy the proxy names it, and
+    /// `info.peer` is the proxy.
     pub source: Option<String>,
-    /// Names of the topics it is in.
+    /// The names of its topics.
     pub topics: Vec<String>,
 }
 
-/// Which connections to list.
+/// A choice of connections to list.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionQuery {
-    /// Only those of this device.
+    /// Only connections of this device.
     pub device: Option<String>,
-    /// Only those in this topic.
+    /// Only subscribers of this topic.
     pub topic: Option<String>,
-    /// Where to go on: from the page before.
+    /// The cursor from the previous page.
     pub cursor: Option<ConnectionCursor>,
-    /// How many at most.
+    /// The most connections on a page.
     pub limit: usize,
 }
 
-/// A place in the list of connections: shard, and that shard's cursor.
+/// A place in the list of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionCursor {
-    /// Index of the shard.
+    /// The index of the shard.
     pub shard: u32,
-    /// The shard's cursor.
+    /// The cursor in the shard.
     pub cursor: u32,
 }
