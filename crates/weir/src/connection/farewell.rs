@@ -1,4 +1,4 @@
-//! What a connection is told that there is no place for.
+//! The last words to a connection that is refused a place.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -12,20 +12,20 @@ use crate::base::read_buffer::READ_BYTES;
 use crate::core::state::SharedState;
 use crate::observe::counters::ConnectRefuseCause;
 
-/// How one is told that there is no place for it.
+/// The way to tell a connection that there is no place for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Farewell {
-    /// By the frame `Goodbye`.
+    /// The frame `Goodbye`.
     Goodbye,
-    /// By an answer of HTTP.
+    /// An HTTP answer.
     Unavailable,
-    /// By a reset: a handshake only to say it would cost more than all that is saved.
+    /// A reset. A TLS handshake just for this would cost more than the refusal saves.
     Reset,
 }
 
-/// Says goodbye at once and closes: for a connection that there is no place for.
+/// Tells a connection that there is no place for it, and closes it at once.
 ///
-/// Cost: three syscalls, or one for a source that floods; the runtime never hears of the socket.
+/// Cost: three syscalls, or one for a source that floods. The runtime never learns of the socket.
 pub(crate) fn turn_away(
     shared: &SharedState,
     socket: impl AsFd,
@@ -36,25 +36,25 @@ pub(crate) fn turn_away(
     let reason = shared.admission.refuse(cause, addr);
     shared.counters().count_closed(reason);
     if farewell == Farewell::Reset {
-        // Should it fail, the peer sees an end instead.
+        // If this fails, the peer sees an end of the stream instead.
         let _ = set_socket_linger(&socket, Some(Duration::ZERO));
         return;
     }
     if !shared.admission.has_time_for_goodbye(cause) {
         return;
     }
-    // Into an empty send buffer; should it fail nevertheless, the close alone has to say it.
+    // The send buffer is empty. If sending fails nevertheless, the peer only sees the close.
     let _ = match farewell {
         Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
         Farewell::Unavailable => send(&socket, UNAVAILABLE, SendFlags::NOSIGNAL),
         Farewell::Reset => Ok(0),
     };
-    // A close with unread bytes is a reset, which may overtake what was said.
+    // A close with unread bytes is a reset, which may overtake the last words.
     let mut bytes = [0; READ_BYTES];
     let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
 }
 
-/// What one is told that there is no place for: as much as fits without knowing what it wanted.
+/// The HTTP answer to a connection without a place. It is valid for every request.
 pub(crate) const UNAVAILABLE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
     Content-Length: 0\r\n\r\n";

@@ -13,17 +13,18 @@ use tokio::time::timeout;
 use crate::observe::counters::http::Discarded;
 use crate::tls::stream::Stream;
 
-/// How much of what nobody wants is taken from a peer.
+/// How much unwanted input is read from a peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Linger {
     pub(crate) bytes_max: usize,
-    /// Altogether.
+    /// The longest time in all.
     pub(crate) time: Duration,
     /// The longest pause of the peer; also the time for the last bytes.
     pub(crate) silence: Duration,
 }
 
-/// When our side of TLS ends. Without a [`Linger`] it ends with the last bytes in any case.
+/// The moment at which our side of TLS ends. Without a [`Linger`] it always ends with the last
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsEnd {
     /// With the last bytes.
@@ -33,7 +34,7 @@ pub(crate) enum TlsEnd {
     AfterSilence,
 }
 
-/// Sends the last bytes, and shuts down our side. `linger`: the peer may still be sending.
+/// Sends the last bytes and shuts down our side. With `linger`, the peer may still be sending.
 ///
 /// Returns how the discarding ended; `None`: there was none.
 pub(crate) async fn say_last(
@@ -54,7 +55,7 @@ pub(crate) async fn say_last(
         io::Result::Ok(())
     };
     let silence = linger.map_or(SILENCE, |linger| linger.silence);
-    // Without success the socket is closed at once.
+    // If sending fails, the socket is closed at once.
     timeout(silence, said).await.ok()?.ok()?;
     let linger = linger?;
     let discarded = linger.discard(stream.socket()).await;
@@ -66,7 +67,7 @@ pub(crate) async fn say_last(
 }
 
 impl Linger {
-    /// Throws away what comes, until the peer ends, falls silent, or has sent too much.
+    /// Discards input until the peer ends, falls silent, or exceeds a limit of the linger.
     pub(crate) async fn discard(&self, socket: &TcpStream) -> Discarded {
         let mut left = self.bytes_max;
         let discarding = async {
@@ -94,9 +95,9 @@ fn read_away(socket: &TcpStream) -> io::Result<usize> {
     socket.try_read(&mut bytes)
 }
 
-/// A lost packet is sent again by then; a peer that pauses for longer sends no more.
+/// TCP has repeated a lost packet by then. A peer that pauses longer sends no more.
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 
-/// For a peer that has no place here.
+/// For a peer that is refused a place.
 pub(crate) const SHORT: Linger =
     Linger { bytes_max: 256 * 1024, time: Duration::from_secs(1), silence: SILENCE };

@@ -26,8 +26,9 @@ use crate::limits::admission::Unsettled;
 use crate::observe::counters::{AcceptError, ConnectRefuseCause};
 use crate::tls::stream::Stream;
 
-/// What the kernel granted of the buffer sizes asked for (it doubles them, and caps them with `wmem_max` and
-/// `rmem_max`).
+/// The sizes that the kernel granted for the buffers. The kernel doubles the configured sizes and
+/// caps them with `wmem_max` and
+/// `rmem_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
     /// `SO_SNDBUF`.
@@ -36,14 +37,15 @@ pub struct Buffers {
     pub recv_bytes: usize,
 }
 
-/// A socket that devices connect to. It hands out bare descriptors: the runtime learns of those that are let in only.
+/// A listening socket for devices. It hands out bare descriptors; the runtime learns only of
+/// admitted connections.
 pub(crate) type Listener = AsyncFd<TcpListener>;
 
-/// What a listener does with the connections that it has accepted.
+/// A listener's way to treat accepted connections.
 pub(crate) struct Door {
     pub(crate) transport: Transport,
     pub(crate) spoken: Spoken,
-    /// Begins to serve one, on the runtime of the listener.
+    /// Begins to serve a connection, on the listener's runtime.
     pub(crate) serve: Serve,
 }
 
@@ -60,10 +62,13 @@ impl Door {
     }
 }
 
-/// Binds a listener; `rivals`: all of its kind; `is_shared`: others listen on the same address.
+/// Binds a listener. `rivals` are the addresses of all listeners of its kind; `is_shared` lets
+/// other sockets listen on the same address.
 ///
-/// All options are set before `listen`: accepted sockets inherit them (Linux copies the whole socket), which saves
-/// five syscalls a connection, and the receive buffer must be known when the window scale is agreed.
+/// All options are set before `listen`. Accepted sockets inherit them (Linux copies the whole
+/// socket), which saves
+/// five syscalls a connection. The receive buffer must be set before TCP agrees on the window
+/// scale.
 pub(crate) fn bind(
     addr: SocketAddr,
     rivals: &[SocketAddr],
@@ -101,7 +106,7 @@ pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door
     let mut draining = shared.draining.subscribe();
     tokio::select! {
         () = accept(&shared, &listener, &door) => {}
-        // The sender lives in the shared, so this ends only by draining.
+        // The shared state holds the sender, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {}
     }
 }
@@ -142,7 +147,7 @@ async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
             Err(cause) => {
                 turn_away(shared, socket, peer, cause, door.farewell());
                 refused = refused.wrapping_add(1);
-                // Those who are in have their turn between a storm that is turned away.
+                // Admitted connections get a turn while a storm is refused.
                 if refused.is_multiple_of(REFUSED_AT_ONCE) {
                     yield_now().await;
                 }
@@ -151,7 +156,7 @@ async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
     }
 }
 
-/// A non-blocking socket and where it comes from, if the kernel says.
+/// A non-blocking socket, and its peer's address if the kernel names it.
 fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, peer) = acceptfrom_with(listener, flags)?;
@@ -159,15 +164,16 @@ fn accept_one(listener: &TcpListener) -> io::Result<(OwnedFd, Option<IpAddr>)> {
     Ok((socket, peer.map(|peer| peer.ip())))
 }
 
-/// Whether a connection from there begins with a PROXY header.
+/// Whether connections from this peer begin with a PROXY header.
 fn is_proxy(shared: &SharedState, peer: IpAddr) -> bool {
     let peer = peer.to_canonical();
     shared.config().listen.proxy_networks.iter().any(|network| network.contains(&peer))
 }
 
-/// Turns one connection away with a descriptor that was kept for this; `false` if none is left, or nobody waits.
+/// Turns one connection away with a descriptor that was reserved for this. `false` if none is left,
+/// or no connection waits.
 ///
-/// This happens only if the process holds more descriptors of other kinds than were counted at the start.
+/// This happens only if the process holds more other descriptors than were counted at the start.
 fn shed_one(shared: &SharedState, listener: &Listener, farewell: Farewell) -> bool {
     if !shared.admission.lend_descriptor() {
         return false;
@@ -185,20 +191,21 @@ fn shed_one(shared: &SharedState, listener: &Listener, farewell: Farewell) -> bo
 fn is_out_of_descriptors(kind: AcceptError) -> bool {
     match kind {
         AcceptError::Emfile => true,
-        // What one process gives up another takes.
+        // `Enfile` is a limit of the whole machine: other processes would take what this one frees.
         AcceptError::Enfile | AcceptError::Memory | AcceptError::Aborted | AcceptError::Other => {
             false
         }
     }
 }
 
-/// Whether a listener on the IPv6 wildcard takes IPv4 too: unless IPv4 has a listener of its own on that port.
+/// Whether a listener on the IPv6 wildcard also takes IPv4: yes, unless IPv4 has its own listener
+/// on that port.
 pub(crate) fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
     let is_rival = |other: &SocketAddr| other.is_ipv4() && other.port() == addr.port();
     addr.ip() == IpAddr::from([0u16; 8]) && !(addr.port() != 0 && listen.iter().any(is_rival))
 }
 
-/// Errors of accepting: how long to pause, and how long to be silent about them.
+/// The reaction to errors of accepting: the next pause, and the last log line.
 struct Trouble {
     pause: Duration,
     logged_at: Option<Instant>,
@@ -206,7 +213,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    /// Has readiness tell it, or that it is over.
+    /// Reports the error to readiness, or its end.
     fn tell(
         &self,
         shared: &SharedState,
@@ -221,8 +228,9 @@ impl Trouble {
         }
     }
 
-    /// Out of descriptors or memory, the connection stays in the backlog and accepting would fail again at once: the
-    /// pause, which grows, is what keeps the thread from spinning.
+    /// Without descriptors or memory, the connection stays in the backlog and accepting would fail
+    /// again at once. The
+    /// growing pause keeps the thread from spinning.
     async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
         self.unlogged += 1;
         let now = Instant::now();
@@ -263,10 +271,11 @@ impl Drop for Watch {
     }
 }
 
-/// A quarter of a millisecond's worth.
+/// Refusals that take a quarter of a millisecond.
 const REFUSED_AT_ONCE: u32 = 32;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Descriptors come back when connections close: soon enough to notice, seldom enough to cost nothing.
+/// Closed connections return descriptors. This is soon enough to notice, and seldom enough to cost
+/// nothing.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! A connection from its acceptance to its shard, and what shards report of it.
+//! A connection from accept to its shard, and the reports of shards about it.
 
 pub(crate) mod dispatcher;
 pub(crate) mod farewell;

@@ -1,4 +1,4 @@
-//! Where the reports of one shard are carried out, in order, as credits allow.
+//! The report dispatcher: carries out the reports of one shard, in order, as credits allow.
 
 mod refresh;
 mod run;
@@ -36,11 +36,12 @@ use refresh::{Found, Refreshes};
 pub(crate) use run::run;
 use terms::Terms;
 
-/// The jobs that one shard's reports have led to.
+/// The jobs that result from one shard's reports.
 ///
-/// Shape: one queue, so that what concerns a connection happens in its order: its adoption, what it sent, its end. The
-/// first job waits for its credit, and all others behind it; what a job leads to takes its place.
-/// Topics and devices are locked only when the credit is there, and nothing waits under a lock.
+/// Shape: one queue, so that each connection's adoption, messages and end keep their order. The
+/// first job waits for its credit, and all others wait behind it. A job's follow-up jobs take its
+/// place.
+/// Topics and devices are locked only once the credit is there, and no job waits under a lock.
 struct Dispatcher {
     shared: Arc<SharedState>,
     shard: usize,
@@ -53,7 +54,8 @@ struct Dispatcher {
 }
 
 enum Job {
-    /// Enter the handle, welcome the device, subscribe what `Hello` asks for.
+    /// Enter the connection in its device's record, welcome it, and subscribe the topics of
+    /// `Hello`.
     Adopted {
         conn: ConnId,
         ticket: u64,
@@ -78,7 +80,7 @@ enum Job {
         topic: String,
         position: Option<Position>,
     },
-    /// The next part of what a connection has missed.
+    /// Push the next replay chunk.
     ResumeNext {
         conn: ConnId,
         topic: TopicId,
@@ -94,19 +96,19 @@ enum Job {
         conn: ConnId,
         frame: Box<[u8]>,
     },
-    /// Behind what is queued for the connection, on whichever shard it is.
+    /// Close the connection after everything that is queued for it, on any shard.
     Evict {
         conn: ConnId,
         reason: CloseReason,
     },
-    /// At once.
+    /// Close the connection at once.
     Close {
         conn: ConnId,
         reason: CloseReason,
     },
 }
 
-/// A connection that wants something.
+/// The connection that sent a frame.
 #[derive(Clone, Copy)]
 struct Asker {
     conn: ConnId,
@@ -114,11 +116,12 @@ struct Asker {
     origin: Origin,
 }
 
-/// There is no credit, or no room in the reserved queue: the job is to be tried again.
+/// The mailbox has no credit, or the reserved queue has no room. The dispatcher must try the job
+/// again.
 struct OutOfCredit(Job);
 
 impl Dispatcher {
-    /// With it comes what is found out for it: see [`Dispatcher::take_found`].
+    /// Also returns the receiver of checked tokens; see [`Dispatcher::take_found`].
     fn new(handle: Handle, shard: usize, room: Arc<Room>) -> (Self, mpsc::Receiver<Found>) {
         let shared = Arc::clone(handle.shared());
         let terms = Terms::new(shared.config().auth.expiring_notice);
@@ -138,7 +141,8 @@ impl Dispatcher {
         )
     }
 
-    /// Takes a report. Counts go down at once: each −1 has had its +1, and a resume that is refused has its number. The rest becomes a job.
+    /// Takes a report. Memberships and refused resumes are counted down at once, since their +1 or
+    /// their number already exists. Other reports become jobs.
     fn take(&mut self, report: Report) {
         match report {
             Report::Adopted { conn, ticket } => self.jobs.push_back(Job::Adopted { conn, ticket }),
@@ -168,12 +172,13 @@ impl Dispatcher {
         }
     }
 
-    /// Jobs that have been carried out.
+    /// The number of jobs carried out so far.
     fn carried_out(&self) -> u64 {
         self.carried_out
     }
 
-    /// Carries out jobs until none is left, or the first has no credit: then `false`.
+    /// Carries out jobs until none is left, or until the first one has no credit; then returns
+    /// `false`.
     async fn work(&mut self) -> bool {
         loop {
             let is_more = self.look_at_terms();
@@ -189,7 +194,7 @@ impl Dispatcher {
                 break;
             }
         }
-        // After a burst the memory is given back.
+        // Returns the memory after a burst.
         if self.jobs.capacity() > JOBS_KEPT {
             self.jobs.shrink_to(0);
         }
@@ -303,7 +308,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// What `Hello` asks for comes before whatever the connection has sent since.
+    /// Subscribes the topics of `Hello` before any later message of the connection is handled.
     fn subscribe_first(&mut self, asker: Asker, topics: Vec<Subscribe>) {
         let limit = self.shared.config().limits.topics_per_connection_max;
         if topics.len() > limit {
@@ -321,7 +326,7 @@ impl Dispatcher {
     }
 
     fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
-        // A connection that was replaced or revoked is about to be closed; it has no say any more.
+        // A replaced or revoked connection is about to be closed; its messages no longer count.
         if !self.shared.devices.has(asker.device, asker.conn) {
             return;
         }
@@ -334,7 +339,7 @@ impl Dispatcher {
                 let malformed = |_| weir_wire::WireError::MessageMalformed("not a ClientMessage");
                 message.map_err(malformed).map(|kind| self.handle_message(asker, kind))
             }
-            // Answered by the shard.
+            // The shard answers these.
             Ok(hot::FromDevice::Ping { .. } | hot::FromDevice::Unknown) => Ok(()),
             Err(error) => Err(error),
         };
@@ -351,15 +356,15 @@ impl Dispatcher {
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => self.leave_topic(asker, topic),
             Some(Kind::Refresh(refresh)) => self.refresh(asker, refresh.token),
             Some(Kind::Hello(_)) => {
-                let message = "hello was said already".to_owned();
+                let message = "hello was already sent".to_owned();
                 self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
             }
-            // Not among the others that come here.
+            // These do not reach this function.
             Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
         }
     }
 
-    /// Takes on a subscription, if name and right are good.
+    /// Queues a subscription, if the topic's name is valid and the connection has the right.
     fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
         let Subscribe { topic, position } = subscribe;
         let conn = asker.conn;
@@ -370,7 +375,7 @@ impl Dispatcher {
             return;
         };
         let frame = match denied {
-            // Not sent back: it may be long.
+            // The answer does not repeat the topic, which may be long.
             Denied::Name(error) => {
                 self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
                 frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
@@ -383,12 +388,14 @@ impl Dispatcher {
         self.answer(conn, frame);
     }
 
-    /// Takes on the end of a subscription. Who may not subscribe is in nothing, and learns nothing of the topic.
+    /// Queues the end of a subscription. A connection without the right to subscribe is in no such
+    /// topic, and must learn nothing
+    /// about it.
     fn leave_topic(&mut self, asker: Asker, topic: String) {
         let (conn, device) = (asker.conn, asker.device);
         match self.check(asker, Act::Subscribe, &topic) {
             Ok(()) => self.jobs.push_front(Job::Unsubscribe { conn, device, topic }),
-            // Not sent back: it may be long.
+            // The answer does not repeat the topic, which may be long.
             Err(Denied::Name(error)) => {
                 self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
                 let message = error.to_string();
@@ -398,7 +405,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the class of the topic permits the act.
+    /// Whether the topic's class permits the act.
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
         self.shared.permit(&self.caller(asker), act, topic).map(|_| ())
     }
@@ -409,7 +416,7 @@ impl Dispatcher {
         Caller { grant: self.grant(asker), device }
     }
 
-    /// What whoever asks may do.
+    /// The grant of the asking connection.
     fn grant(&self, asker: Asker) -> &Grant {
         let auth = &self.shared.auth;
         match asker.origin.grant {
@@ -431,13 +438,13 @@ impl Dispatcher {
         if let Err((error, credit)) = self.shared.router.subscribe(credit, conn, &topic, from) {
             self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
             let frame = match error {
-                // Not sent back: it may be long.
+                // The answer does not repeat the topic, which may be long.
                 SubscribeError::Name(error) => {
                     frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
                 }
                 SubscribeError::TooManyTopics => {
                     let limit = self.shared.config().limits.topics_max;
-                    let message = format!("{limit} topics exist, the limit (limits.topics_max)");
+                    let message = format!("all {limit} topics are in use (limits.topics_max)");
                     frames::error(ErrorCode::TooManyTopics, message, &topic, 0)
                 }
             };
@@ -448,12 +455,12 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Tells those who listen, if there are any.
+    /// Tells the readers of events, if there are any.
     fn tell(&self, conn: ConnId, device: DeviceRef, kind: impl FnOnce() -> EventKind) {
         if !self.shared.events.is_heard() {
             return;
         }
-        // One that was replaced or revoked has nothing more to be told but its end.
+        // A replaced or revoked connection has no further event but its end.
         if let Some(device) = self.shared.devices.id_of(device, conn) {
             self.shared.events.tell(conn, &device, kind());
         }
@@ -478,7 +485,7 @@ impl Dispatcher {
                 offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
                 connections: accepted.map_or(0, |accepted| accepted.connections),
             })),
-            // A name that cannot be is not sent back: it may be long.
+            // The answer does not repeat an invalid name, which may be long.
             Err(Refusal { code: code @ ErrorCode::TopicName, message }) => {
                 frames::error(code, message, "", publish.request)
             }
@@ -503,6 +510,6 @@ fn payload_of<'a>(publish: &hot::Publish<'a>) -> Payload<'a> {
     }
 }
 
-/// Room for jobs that is kept without use: 16 KiB and a bit.
+/// Unused capacity that the queue of jobs keeps: 16 KiB.
 const JOBS_KEPT: usize = 256;
 const _: () = assert!(size_of::<Job>() <= 64);

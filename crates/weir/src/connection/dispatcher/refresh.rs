@@ -1,4 +1,4 @@
-//! New credentials for a running connection, and the end of old ones.
+//! New credentials for a settled connection, and the end of old ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::base::frames;
 use crate::core::state::SharedState;
 use crate::observe::counters::RefreshOutcome;
 
-/// What has been found out about the token of a `Refresh`.
+/// The result of checking the token of a `Refresh`.
 pub(crate) struct Found {
     conn: ConnId,
     device: DeviceRef,
@@ -28,7 +28,7 @@ pub(crate) struct Found {
     admitted: Option<Result<Admission, NoBearer>>,
 }
 
-/// Tokens that are being looked at for the connections of one shard.
+/// The tokens of one shard's connections that are being checked.
 pub(super) struct Refreshes {
     found: mpsc::Sender<Found>,
 }
@@ -41,13 +41,16 @@ impl Refreshes {
 }
 
 impl Dispatcher {
-    /// When the dispatcher has to be asked again though nothing has come; `None`: only then.
+    /// The time until the dispatcher must look at the terms again, even without a report; `None` if
+    /// no credentials end.
     pub(crate) fn until_next_look(&self) -> Option<Duration> {
         (!self.terms.is_empty()).then_some(LOOK_INTERVAL)
     }
 
-    /// Tells those whose credentials end, and ends those whose have: some at a time, so that others have their turns.
-    /// Whether there may be more.
+    /// Announces the coming end of credentials, and closes connections whose credentials have
+    /// ended. It does
+    /// a limited number at a time, so that other jobs get their turns. Returns whether more may be
+    /// due.
     pub(super) fn look_at_terms(&mut self) -> bool {
         if self.terms.is_empty() || self.jobs.len() > JOBS_MAX {
             return false;
@@ -60,7 +63,7 @@ impl Dispatcher {
                     let frame = frames::encode(Kind::Expiring(Expiring { expires_at_ms: ends }));
                     self.jobs.push_back(Job::Send { conn, frame });
                 }
-                // As at a revocation: this waits for no message.
+                // As for a revocation, the close waits for no message.
                 Some(Due::End(conn)) => {
                     let close = Job::Close { conn, reason: CloseReason::Expired };
                     if let Err(OutOfCredit(close)) = self.carry_out(close) {
@@ -73,7 +76,7 @@ impl Dispatcher {
         true
     }
 
-    /// Has the token looked at by a task: it may have to be asked for, and costs time in any case.
+    /// Checks the token in a task of its own: that takes time, and the store may have to be asked.
     pub(super) fn refresh(&mut self, asker: Asker, token: String) {
         let Asker { conn, device, .. } = asker;
         let refused = match self.terms.begin_refresh(conn, unix_millis()) {
@@ -102,7 +105,7 @@ impl Dispatcher {
             NoRefresh::Busy => (
                 ErrorCode::Busy,
                 RefreshOutcome::Busy,
-                "a token is being looked at; try again in a second",
+                "a token is being checked; try again in a second",
             ),
             NoRefresh::TooSoon => (
                 ErrorCode::RateLimited,
@@ -114,17 +117,17 @@ impl Dispatcher {
         self.answer(conn, frames::error(code, message.to_owned(), "", 0));
     }
 
-    /// Takes what has been found out; what it leads to stands behind what is there.
+    /// Takes the result of a check. Its answer waits behind the queued jobs.
     pub(crate) fn take_found(&mut self, found: Found) {
         let Found { conn, device, admitted } = found;
-        // Replaced, revoked or closed meanwhile: nobody is left to be told.
+        // The connection was replaced, revoked or closed meanwhile, so it gets no answer.
         let Some(admitted) = admitted.filter(|_| self.shared.devices.has(device, conn)) else {
             return;
         };
         let now = unix_millis();
         let (outcome, frame) = match admitted {
             Ok(admission) => {
-                // What does not end holds for as long as it can.
+                // Credentials without an end are valid as long as a time can express.
                 let ends = admission.ends.unwrap_or(Millis::MAX);
                 let term = Term { ends, grant: admission.grant };
                 if !self.terms.end_refresh(conn, Some(term), now) {
@@ -153,7 +156,7 @@ impl Dispatcher {
     }
 }
 
-/// What a token permits the device of a connection; `None`: the connection has gone.
+/// The permissions of a token for the device of a connection; `None`: the connection has gone.
 async fn find(
     shared: &SharedState,
     device: DeviceRef,
@@ -173,11 +176,11 @@ async fn find(
     }
 }
 
-/// Credentials end by the second.
+/// The end of credentials is noticed to the second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Jobs that one look may lead to: as many as are carried out in a moment.
+/// Jobs that one look may create; they are carried out in a moment.
 const LOOKS_MAX: usize = 256;
-/// While so many wait for their credits, nobody is told.
+/// While more jobs than this wait for credits, no look takes place.
 const JOBS_MAX: usize = 4 * LOOKS_MAX;
-/// Tokens looked at together for the connections of a shard: some batches of a store.
+/// Simultaneous checks for the connections of one shard: some batches of a store.
 const REFRESHES_MAX: usize = 1024;

@@ -1,10 +1,13 @@
-//! The task that empties the way back from one shard.
+//! The task that takes the reports of one shard.
 //!
-//! Some credits return only when the report that answers their command is taken from the shard. So the task takes
-//! reports always, even while it waits for a credit itself: otherwise each would wait for the other. What it has
-//! taken and cannot carry out yet lies in the [`Dispatcher`], which is bounded by what it is made of: at most
-//! `RECEIVED_BYTES_MAX` of frames from devices, beyond which the shard stops reading from those who send; one
-//! adoption for each unsettled connection; one close for each settled one.
+//! Some credits return only when the task takes the report that answers their command. So it
+//! takes reports even while it waits for a credit; otherwise task and shard would wait for each
+//! other. Reports that it
+//! cannot carry out yet stay in the [`Dispatcher`]. Their number is bounded: at most
+//! `RECEIVED_BYTES_MAX` of frames from devices
+//! (beyond that the shard stops reading from its devices), one adoption for each unsettled
+//! connection, and one close
+//! for each settled one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +21,7 @@ use crate::core::handle::Handle;
 use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 
-/// Takes the reports of one shard until it has stopped.
+/// Takes and carries out the reports of one shard until the shard has stopped.
 pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     let shared = Arc::clone(handle.shared());
     let room = Arc::clone(reports.room());
@@ -33,14 +36,14 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
         let received = tokio::select! {
             biased;
             received = reports.receive(&mut batch) => received,
-            // The dispatcher has a sender, so there is always somebody who may.
+            // The dispatcher keeps a sender, so the channel never closes.
             Some(found) = found.recv() => {
                 dispatcher.take_found(found);
                 true
             }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
         };
-        // Where credits come back it is soon asked again.
+        // After progress the next try comes soon.
         let is_stuck = is_starved && dispatcher.carried_out() == before;
         pause = if is_stuck { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         if !received {
@@ -58,7 +61,7 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     }
 }
 
-/// Notices that the way back of a shard has ended, whether the shard or the task behind it failed.
+/// Reports to readiness that a shard has stopped, or that the task for its reports has failed.
 struct Watch {
     shared: Arc<SharedState>,
     shard: usize,
@@ -77,6 +80,6 @@ impl Drop for Watch {
     }
 }
 
-/// How soon a credit is asked for again: a turn of a busy shard takes about as long.
+/// The pause before a credit is tried again; a turn of a busy shard takes about as long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);

@@ -1,4 +1,4 @@
-//! Connections whose credentials end: until when they hold, and what they permit.
+//! Connections whose credentials end: the time of the end, and the grant.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,15 +8,17 @@ use weir_store::Millis;
 
 use crate::auth::{GrantRef, Term};
 
-/// The terms of one shard's connections; one that does not end is not here, and costs nothing.
+/// The terms of one shard's connections. A numbered grant without an end has no entry and costs
+/// nothing.
 ///
-/// Shape: an entry of 40 bytes by connection, and 16 in the order of the time at which it is looked at next: with their
-/// slack some 90 bytes a connection.
-/// Limits: as many as there are settled connections.
-/// Cost: O(log n) when one comes, is prolonged, told, or goes; nothing else until its time.
+/// Shape: 40 bytes for the entry of a connection, and 16 in the order of the next looks. With the
+/// tables'
+/// slack that is some 90 bytes a connection.
+/// Limits: at most one entry for each settled connection.
+/// Cost: O(log n) when an entry begins, is prolonged, is told, or ends; nothing in between.
 pub(super) struct Terms {
     by_conn: HashMap<ConnId, Entry, foldhash::fast::RandomState>,
-    /// Seconds since 1970.
+    /// The second of the next look, since 1970.
     due: BTreeSet<(u32, ConnId)>,
     notice: Duration,
 }
@@ -24,7 +26,7 @@ pub(super) struct Terms {
 struct Entry {
     ends: Millis,
     grant: GrantRef,
-    /// Its place in the order; `NEVER`: it has none.
+    /// Its place in `due`; `NEVER`: it has none.
     due: u32,
     /// The second of its last `Refresh`.
     refreshed: u32,
@@ -39,23 +41,23 @@ enum Stage {
     Over,
 }
 
-/// What has become due.
+/// A connection whose next look is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// To be told that its credentials end at this time.
+    /// Tell the connection that its credentials end at this time.
     Tell(ConnId, Millis),
-    /// They have ended.
+    /// The credentials have ended.
     End(ConnId),
 }
 
-/// Why a `Refresh` is not looked at.
+/// The reason why a `Refresh` is not checked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoRefresh {
     /// The credentials do not end.
     Needless,
-    /// One is under way.
+    /// An earlier check is not finished.
     Busy,
-    /// One was looked at within this second.
+    /// An earlier check began within this second.
     TooSoon,
 }
 
@@ -81,18 +83,18 @@ impl Terms {
     pub(super) fn remove(&mut self, conn: ConnId) {
         let Some(entry) = self.by_conn.remove(&conn) else { return };
         self.due.remove(&(entry.due, conn));
-        // After a storm has left the table is given back.
+        // Returns the table's memory after many connections have gone.
         if self.by_conn.capacity() > KEPT && self.by_conn.len() < self.by_conn.capacity() / 8 {
             self.by_conn.shrink_to(self.by_conn.len() * 2);
         }
     }
 
-    /// What the credentials of a connection permit.
+    /// The grant of a connection's credentials.
     pub(super) fn grant(&self, conn: ConnId) -> Option<&GrantRef> {
         self.by_conn.get(&conn).map(|entry| &entry.grant)
     }
 
-    /// The next one that is due at this time.
+    /// The next connection that is due at this time.
     pub(super) fn take_due(&mut self, now: Millis) -> Option<Due> {
         let (at, conn) = *self.due.first()?;
         if u64::from(at) * 1000 > now {
@@ -110,7 +112,7 @@ impl Terms {
         Some(Due::Tell(conn, entry.ends))
     }
 
-    /// A `Refresh` has come; until [`Terms::end_refresh`] another one is refused.
+    /// Begins the check of a `Refresh`. Until [`Terms::end_refresh`] another one is refused.
     pub(super) fn begin_refresh(&mut self, conn: ConnId, now: Millis) -> Result<(), NoRefresh> {
         let second = second_of(now);
         let entry = self.by_conn.get_mut(&conn).filter(|entry| entry.stage != Stage::Over);
@@ -125,7 +127,8 @@ impl Terms {
         Ok(())
     }
 
-    /// It has been looked at; with `term` it has succeeded. False if it came too late, or nobody waits for it.
+    /// Ends the check; `term` is the new term after a success. False if the connection has gone or
+    /// its credentials have ended.
     pub(super) fn end_refresh(&mut self, conn: ConnId, term: Option<Term>, now: Millis) -> bool {
         let at = term.as_ref().map(|term| self.first_look(term.ends, now));
         let entry = self.by_conn.get_mut(&conn).filter(|entry| entry.stage != Stage::Over);
@@ -139,7 +142,8 @@ impl Terms {
         true
     }
 
-    /// When a connection is to be told: before the end by as much as is agreed, or by half of what is left.
+    /// The second in which to tell a connection: before the end by the configured notice, or by
+    /// half of the rest if that is shorter.
     fn first_look(&self, ends: Millis, now: Millis) -> u32 {
         let notice = u64::try_from(self.notice.as_millis()).unwrap_or(u64::MAX);
         let left = ends.saturating_sub(now);
@@ -157,9 +161,9 @@ fn second_after(at: Millis) -> u32 {
     u32::try_from(at.div_ceil(1000)).map_or(NEVER - 1, |second| second.min(NEVER - 1))
 }
 
-/// No clock gets there: it is in 2106.
+/// The year 2106, which no clock reaches.
 const NEVER: u32 = u32::MAX;
-/// Entries that the table may keep without use.
+/// Unused entries that the table may keep.
 const KEPT: usize = 1024;
 const _: () = assert!(size_of::<(ConnId, Entry)>() <= 48);
 
@@ -182,7 +186,7 @@ mod tests {
         Terms::new(Duration::from_secs(60))
     }
 
-    /// What becomes due until a time, with the seconds from `NOW` on.
+    /// The connections due until a time, with the seconds since `NOW`.
     fn look(terms: &mut Terms, until: Millis) -> Vec<(u64, Due)> {
         let mut found = Vec::new();
         for second in 0..=(until - NOW) / 1000 {
@@ -243,7 +247,7 @@ mod tests {
         for number in 0..100_000 {
             terms.enter(conn(number), term(NOW + number * 100), NOW);
         }
-        // What the longest-lived one could have is a time like any other.
+        // The longest possible term is a time like any other.
         terms.enter(conn(200_000), term(Millis::MAX), NOW);
         look(&mut terms, NOW + 100 * MINUTE);
         for number in (0..100_000).chain([200_000, 300_000]) {

@@ -1,14 +1,14 @@
 //! A connection before it settles: from accept to the offer to a shard.
 //!
 //! ```text
-//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (dispatcher.rs)
+//!  accepted ─PROXY, TLS─▶ secured ─Hello─▶ authenticated ─place on a shard─▶ offered ─Adopted─▶ settled (dispatcher)
 //!     │                       │                  │                              │
 //!     └ no handshake: alert   └── hello_timeout, malformed, unauthorized, limits ┴──▶ Goodbye, closed
 //! ```
 //!
-//! What is taken from HTTP comes in where `Hello` is heard: see `live`.
+//! WebSocket and event connections come from HTTP and join where `Hello` is read: see `upgraded`.
 //!
-//! Both headings are there only where they are configured: behind a proxy, and on a listener with TLS.
+//! PROXY exists only behind a configured proxy, and TLS only on a listener with TLS.
 
 mod upgraded;
 
@@ -49,10 +49,11 @@ use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
 pub(crate) use upgraded::{CallerIdentity, Upgraded, run_paired, run_upgraded};
 
-/// Takes a connection to its shard, or says why not.
+/// Takes a connection to its shard, or tells it the reason of its refusal.
 ///
-/// `is_proxied`: it comes through a proxy, which tells where from.
-/// Cost: a silent connection has this future and no buffer; one that sends has what it sent, counted in the budget.
+/// With `is_proxied` the connection comes through a proxy, whose header names the source.
+/// Cost: a silent connection needs this future and no buffer. The bytes of others count in the byte
+/// budget.
 pub(crate) async fn run(
     shared: Arc<SharedState>,
     mut stream: Stream,
@@ -62,20 +63,21 @@ pub(crate) async fn run(
     let mut draining = shared.draining.subscribe();
     let greeted = tokio::select! {
         greeted = greet(&shared, &mut stream, &mut unsettled, is_proxied) => greeted,
-        // The sender lives in the shared, so this ends only by draining.
+        // The shared state holds the sender, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
     let refused = match greeted {
         Ok(greeting) => settle(&shared, stream, greeting, unsettled).await,
         Err(NotGreeted::TurnedAway(cause)) => {
-            // Others wait behind a source over its limits: its place is not kept for it to hear this.
+            // A source over its limits gets no linger, because other connections wait for its
+            // place.
             let farewell = if stream.is_plain() { Farewell::Goodbye } else { Farewell::Reset };
             turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
             return;
         }
         Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
     };
-    // The place among the unsettled is kept until the socket is closed.
+    // The place among the unsettled connections stays taken until the socket is closed.
     if let Err((stream, _unsettled, reason)) = refused {
         shared.counters().count_closed(reason);
         debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
@@ -84,36 +86,36 @@ pub(crate) async fn run(
     }
 }
 
-/// What `Hello` was, and what came behind it.
+/// A connection's `Hello`, and the data with it.
 struct Greeting {
     hello: Hello,
     shown: Shown,
-    /// The time that is left for a token to be looked up.
+    /// The deadline also covers the look-up of the token.
     deadline: Deadline,
-    /// The device that its certificate names.
+    /// The device that the client's certificate names.
     identity: Option<String>,
     read_ahead: Vec<u8>,
-    /// For what is kept of `hello`, and for `read_ahead`.
+    /// For the kept parts of `hello`, and for `read_ahead`.
     charge: PeerCharge,
     format: Format,
     positions: Option<Vec<(u64, u64)>>,
 }
 
-/// What is known of who it is.
+/// The credentials that the connection has shown.
 pub(crate) enum Shown {
-    /// The token of `Hello` tells.
+    /// The token is in `Hello`.
     Token,
-    /// The request that it came by had a token.
+    /// The request had a token, which has been checked.
     Bearer(Bearer),
-    /// All of it.
+    /// The whole admission is known.
     Admitted(Box<Admission>),
 }
 
-/// Why a connection is not heard to the end of its `Hello`.
+/// The reason why the greeting ended early.
 pub(crate) enum NotGreeted {
-    /// Its own doing, or the time's: it is told as well as can be.
+    /// The peer or the deadline caused it. The peer is told the reason as far as possible.
     Closed(CloseReason),
-    /// There is no place for it, as is known from its PROXY header.
+    /// The PROXY header or the handshake shows that there is no place for it.
     TurnedAway(ConnectRefuseCause),
 }
 
@@ -132,10 +134,11 @@ impl From<NotSecured> for NotGreeted {
     }
 }
 
-/// Connection, place and reason.
+/// The connection, its place, and the reason of the refusal.
 type Refused = (Stream, Unsettled, CloseReason);
 
-/// Reads the PROXY header, where there is one, makes the handshake, where there is one, and reads `Hello`.
+/// Reads the PROXY header and makes the TLS handshake, where the listener has them, and reads
+/// `Hello`.
 async fn greet(
     shared: &SharedState,
     stream: &mut Stream,
@@ -148,7 +151,7 @@ async fn greet(
     let identity = secured.and_then(|secured| secured.identity);
     let hello_bytes_max = shared.config().limits.hello_bytes_max();
     loop {
-        // A header that came in pieces.
+        // The PROXY signature may have come in pieces.
         if !is_proxied && stream.is_plain() && proxy::is_signed(&read_buffer.bytes) {
             return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
         }
@@ -180,8 +183,9 @@ async fn greet(
     }
 }
 
-/// Reads the PROXY header, where there is one, and makes the handshake, where there is one. Answers with what has come
-/// behind, and what the handshake tells.
+/// Reads the PROXY header and makes the TLS handshake, where the listener has them. Returns the
+/// bytes that followed, and
+/// the result of the handshake.
 pub(crate) async fn arrive(
     shared: &SharedState,
     stream: &mut Stream,
@@ -207,7 +211,7 @@ pub(crate) async fn arrive(
     Ok((read_buffer, Some(secured)))
 }
 
-/// Reads the PROXY header, which tells the source.
+/// Reads the PROXY header, which names the source.
 async fn hear_proxy(
     stream: &mut Stream,
     unsettled: &mut Unsettled,
@@ -218,7 +222,8 @@ async fn hear_proxy(
         match proxy::decode(&read_buffer.bytes) {
             Ok(Some(announced)) => break announced,
             Ok(None) => read_more(read_buffer, stream, deadline).await?,
-            // Whoever has listed what is no proxy would lose all devices that are told not to come back.
+            // An operator may list a network that is no proxy by mistake. Its devices must be able
+            // to come back, so the reason is not `malformed`.
             Err(NoHeader) => {
                 return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
             }
@@ -269,7 +274,7 @@ async fn settle(
         Ok(admitted) => admitted,
         Err(reason) => return Err((stream, unsettled, reason)),
     };
-    // Not kept while the mailbox is full: a token may be as long as a frame.
+    // Not kept while the mailbox is full, because a token may be as long as a frame.
     drop(hello);
     shared.formats.add(format);
     let (grant, term) = carried(&admission);
@@ -305,7 +310,8 @@ async fn settle(
     match shared.adoptions[shard].offer(credit, offer, pending) {
         Ok(false) => {}
         Ok(true) => {
-            // Others who are ready by now offer theirs first: the shard wakes up once for all.
+            // Other connections that are ready now offer theirs first, so that the shard wakes once
+            // for all.
             behind_the_others().await;
             shared.adoptions[shard].ring(shared.mailbox(shard));
         }
@@ -318,7 +324,7 @@ async fn settle(
     Ok(())
 }
 
-/// Finds a shard, which has one more then, and waits for room in its mailbox.
+/// Chooses a shard, counts the connection there, and waits for room in its mailbox.
 async fn find_place<'a>(
     shared: &'a SharedState,
     unsettled: &Unsettled,
@@ -333,7 +339,8 @@ async fn find_place<'a>(
     }
 }
 
-/// Takes the connection apart. What it has received and not read is charged beside the bytes that are `kept` already.
+/// Takes the connection apart. Charges its received but unread bytes in addition to the `kept`
+/// ones.
 fn take_apart(
     shared: &SharedState,
     stream: Stream,
@@ -352,10 +359,12 @@ fn take_apart(
     })
 }
 
-/// Who it is. Only a token that is not known here, or an id that may be one of the store's, is waited for, and not for
-/// longer than `Hello` may take.
+/// Admits the connection: finds its device and its permissions. This waits only for an unknown
+/// token, or for an id that the store may keep, and not
+/// for longer than `Hello` may take.
 ///
-/// From the pin on a revocation of the device reaches this connection too; one since its token was looked at does here.
+/// Once the connection has its pin, a revocation of the device reaches it. A revocation between the
+/// check of the token and the pin fails here.
 async fn admit(
     shared: &SharedState,
     shown: Shown,
@@ -372,7 +381,8 @@ async fn admit(
             let mark = shared.devices.mark();
             Ok(admit(&match shared.auth.look(&hello.token, mark) {
                 Some(found) => found?,
-                // Apart, or everybody who has not settled would have room for it.
+                // In a box of its own; otherwise every unsettled connection would reserve room for
+                // it.
                 None => {
                     let asked = shared.auth.ask(&hello.token, origin, mark);
                     Box::pin(ask(shared, deadline, asked)).await?
@@ -391,7 +401,7 @@ async fn admit(
     Ok((admission, pin))
 }
 
-/// Waits for what keeps tokens and devices, as long as there is time for `Hello`.
+/// Waits for the stores of tokens and devices, as long as `Hello` may take.
 async fn ask<T>(
     shared: &SharedState,
     deadline: &Deadline,
@@ -401,15 +411,16 @@ async fn ask<T>(
     tokio::select! {
         asked = deadline.within(asked) => match asked {
             Ok(asked) => Ok(asked?),
-            // Its time is over, but it was we who let it wait.
+            // The deadline has passed, but the gateway let the connection wait.
             Err(_) => Err(CloseReason::StoreUnavailable),
         },
-        // The sender lives in the shared, so this ends only by draining.
+        // The shared state holds the sender, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining),
     }
 }
 
-/// What the shard carries of what somebody may do, and what stands on the front if that ends.
+/// The number of the grant that the shard carries, and the term that the front keeps for
+/// credentials of the connection's own.
 fn carried(admission: &Admission) -> (u16, Option<Term>) {
     match (&admission.grant, admission.ends) {
         (GrantRef::Numbered(number), None) => (*number, None),
@@ -426,7 +437,7 @@ fn offered(parts: Parts, mut read_ahead: Vec<u8>) -> io::Result<Offer> {
     Ok(Offer { socket, read_ahead, tls: parts.tls })
 }
 
-/// What the shard would say that does not take connections any more.
+/// Sends the goodbye in the place of a shard that takes no more connections.
 fn say_goodbye_for_shard(offer: Offer, format: Format, reason: CloseReason) {
     let mut goodbye = frames::goodbye_as(format, reason);
     if let Some(mut tls) = offer.tls {
@@ -442,10 +453,12 @@ fn say_goodbye_for_shard(offer: Offer, format: Format, reason: CloseReason) {
     let _ = std::net::TcpStream::from(offer.socket).write(&goodbye);
 }
 
-/// The topics that `Hello` asks for, and one more where it asks for too many, which is what tells.
+/// The topics of `Hello`, with at most one more than allowed; the extra one shows that there are
+/// too many.
 ///
-/// A topic without a name takes two bytes on the wire and 56 here: the longest `Hello` would hold megabytes. A name that
-/// is too long stays just as much too long as is needed to tell.
+/// A topic without a name takes two bytes on the wire and 56 here, so the longest `Hello` would
+/// hold megabytes. A too
+/// long name is cut just above the limit, so that it is still recognised as too long.
 fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
     let mut topics = std::mem::take(&mut hello.topics);
     topics.truncate(limits.topics_per_connection_max + 1);
@@ -460,7 +473,7 @@ fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
     topics
 }
 
-/// Bytes of `Hello` beside its topics.
+/// Bytes of `Hello` without its topics.
 fn hello_bytes(hello: &Hello) -> usize {
     hello.device_id.capacity() + hello.token.capacity() + hello.client.capacity()
 }
@@ -479,20 +492,20 @@ fn agree_heartbeat(shared: &SharedState, wished_ms: u32) -> Duration {
     }
 }
 
-/// Sends `Goodbye`, where the peer can read it, and waits a moment for the peer's end.
+/// Sends `Goodbye` if the peer can read it, and waits a moment for the peer's end.
 async fn say_goodbye(mut stream: Stream, last: &[u8], reason: CloseReason) {
     let is_readable = !stream.is_unsecured() && reason != CloseReason::TlsRecord;
     let last = if is_readable { last } else { &[] };
     let linger = Linger { time: LINGER_TIMEOUT, silence: LINGER_TIMEOUT, ..SHORT };
     let said = say_last(&mut stream, last, Some(&linger), TlsEnd::AtOnce);
-    // With or without success, the socket is closed now.
+    // The socket is closed now, whether or not this succeeded.
     let _ = timeout(LINGER_TIMEOUT, said).await;
 }
 
-/// For the last bytes and the peer's end together. Longer in tests: a slow machine does not take as
-/// long.
+/// For the last bytes and the peer's end together. Longer in tests, so that a slow machine does not
+/// fail.
 const LINGER_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(60) } else { SHORT.time };
-/// A mailbox that is full for this long belongs to a server that has more than it can do.
+/// A mailbox that stays full for so long shows that the server is overloaded.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

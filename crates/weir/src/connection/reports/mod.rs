@@ -1,4 +1,4 @@
-//! The way back from the shards: a bounded queue a shard.
+//! The reports from the shards: one bounded queue for each shard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use weir_engine::{Front, Report};
 pub(crate) struct Reporter {
     queue: mpsc::Sender<Report>,
     room: Arc<Room>,
-    /// Something is in the queue of which the front has not been told.
+    /// The queue has reports that the front has not been woken for.
     is_silent: bool,
 }
 
@@ -22,18 +22,20 @@ pub(crate) struct Reports {
     room: Arc<Room>,
 }
 
-/// What both ends know of the room on the way.
+/// The state of the queue that both ends share.
 #[derive(Default)]
 pub(crate) struct Room {
-    /// Bytes of the frames from devices that have been taken and not been carried out.
+    /// Bytes of the frames from devices that the shard has reported and the front has not carried
+    /// out.
     received_bytes: AtomicUsize,
-    /// The shard was refused something and wants to be woken when there is room.
+    /// The shard was refused a report and wants to be woken when there is room.
     is_awaited: AtomicBool,
-    /// Wakes the front: the queue itself would do so for every report, and a switch of threads costs more than many.
+    /// Wakes the front. The queue itself would wake it for every report, and one switch of threads
+    /// costs more than many reports.
     waker: Notify,
 }
 
-/// A way back for one shard, with room for `capacity` reports.
+/// A queue of `capacity` reports for one shard.
 pub(crate) fn queue(capacity: usize) -> (Reporter, Reports) {
     let (sender, receiver) = mpsc::channel(capacity);
     let room = Arc::new(Room::default());
@@ -47,7 +49,7 @@ impl Front for Reporter {
             Ok(()) => return Ok(()),
             Err(report) => report,
         };
-        // Room that was made before the note would be missed: so once more behind it.
+        // Room that was made before the flag was set would be missed, so try again.
         self.room.is_awaited.store(true, Ordering::SeqCst);
         self.try_once(report)
     }
@@ -61,7 +63,7 @@ impl Front for Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        // The front learns of the end when it looks.
+        // Replacing the sender closes the queue; the front sees that when it wakes.
         self.queue = mpsc::channel(1).0;
         self.room.waker.notify_one();
     }
@@ -74,7 +76,7 @@ impl Reporter {
             return Err(report);
         }
         match self.queue.try_send(report) {
-            // Closed: the gateway is gone, and nobody is left to tell.
+            // The queue is closed: the gateway has gone, and no receiver is left.
             Ok(()) | Err(TrySendError::Closed(_)) => {
                 self.is_silent = true;
                 Ok(())
@@ -92,7 +94,8 @@ impl Reports {
         &self.room
     }
 
-    /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. May be dropped while it waits.
+    /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. Safe to drop while it
+    /// waits.
     pub(crate) async fn receive(&mut self, batch: &mut Vec<Report>) -> bool {
         loop {
             while batch.len() < BATCH_REPORTS {
@@ -116,7 +119,7 @@ impl Room {
             return true;
         }
         let before = self.received_bytes.fetch_add(bytes, Ordering::SeqCst);
-        // One always fits, however long.
+        // A single frame always fits, however long it is.
         let fits = before == 0 || before + bytes <= RECEIVED_BYTES_MAX;
         if !fits {
             self.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
@@ -124,18 +127,18 @@ impl Room {
         fits
     }
 
-    /// What was received has been carried out.
+    /// Returns the bytes of a frame that has been carried out.
     pub(crate) fn give(&self, bytes: usize) {
         self.received_bytes.fetch_sub(bytes, Ordering::SeqCst);
     }
 
-    /// Whether the shard wants to be woken; asked after room has been made.
+    /// Whether the shard wants to be woken. Call it after room has been made.
     pub(crate) fn take_awaited(&self) -> bool {
         self.is_awaited.swap(false, Ordering::SeqCst)
     }
 }
 
-/// Bytes that a report takes of the room for what devices send.
+/// The bytes that a report counts against `RECEIVED_BYTES_MAX`.
 pub(crate) fn cost(report: &Report) -> usize {
     match report {
         Report::Received { body, .. } => body.len() + size_of::<Report>(),
@@ -151,9 +154,9 @@ pub(crate) fn cost(report: &Report) -> usize {
     }
 }
 
-/// Taken at a time.
+/// Reports taken at a time.
 pub(crate) const BATCH_REPORTS: usize = 64;
-/// Thousands of usual frames a shard; some of the longest.
+/// Room for thousands of usual frames of a shard, or some of the longest.
 const RECEIVED_BYTES_MAX: usize = 1024 * 1024;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The way back when it is full.
+//! The queue of reports when it is full.
 
 use weir_engine::{ConnId, DeviceRef, Origin};
 
@@ -29,7 +29,7 @@ async fn a_full_queue_gives_back_and_is_noted() {
 #[tokio::test]
 async fn frames_from_devices_have_a_bound_and_the_rest_passes_them() {
     let (mut reporter, mut reports) = queue(1000);
-    // One always fits.
+    // A single frame always fits.
     assert!(reporter.try_report(received(2 * RECEIVED_BYTES_MAX)).is_ok());
     assert!(reporter.try_report(received(1)).is_err());
     assert!(reports.room.take_awaited());

@@ -1,4 +1,5 @@
-//! Connections that come from HTTP: a WebSocket says `Hello`, who reads events has said it in his request.
+//! Connections that come from HTTP. A WebSocket sends `Hello`; for a reader of events its request
+//! is the `Hello`.
 
 use std::sync::Arc;
 
@@ -22,34 +23,34 @@ use crate::tls::stream::Stream;
 
 /// A connection that has been taken from HTTP.
 pub(crate) struct Upgraded {
-    /// What is to be said first: the head of an answer.
+    /// The head of the HTTP answer, which is sent first.
     pub(crate) head: Vec<u8>,
-    /// What has come behind the request.
+    /// Bytes that came after the request.
     pub(crate) read_ahead: Vec<u8>,
-    /// The device that its certificate names.
+    /// The device that the client's certificate names.
     pub(crate) identity: Option<String>,
     pub(crate) format: Format,
-    /// The positions that it comes with, if its events name those of all its topics.
+    /// The start positions of a reader of events whose events name the positions of all its topics.
     pub(crate) positions: Option<Vec<(u64, u64)>>,
     pub(crate) caller: CallerIdentity,
 }
 
-/// Who it is.
+/// The identity of the caller.
 pub(crate) enum CallerIdentity {
-    /// As the request has said, and as it has been found.
+    /// The request contained it, and it has been admitted.
     Is(Hello, Box<Admission>),
-    /// As its first message says; the token of the request, if it had one, counts where that one shows none.
+    /// The first message will tell it. If that has no token, the request's token counts.
     Comes(Option<Bearer>),
 }
 
-/// Why it is not heard to the end of its `Hello`.
+/// The reason why no `Hello` was received.
 struct NotUpgraded {
     reason: CloseReason,
-    /// What it is told, in its format.
+    /// The last bytes for the peer, in its format.
     last: Vec<u8>,
 }
 
-/// Takes a connection to its shard, or says why not.
+/// Takes a connection to its shard, or tells it the reason of its refusal.
 pub(crate) async fn run_upgraded(
     shared: &Arc<SharedState>,
     stream: Stream,
@@ -57,14 +58,15 @@ pub(crate) async fn run_upgraded(
     upgraded: Upgraded,
 ) {
     if let Err(refused) = take(shared, stream, unsettled, upgraded).await {
-        // The place among the unsettled is kept until the socket is closed.
+        // The place among the unsettled connections stays taken until the socket is closed.
         let (stream, _unsettled, NotUpgraded { reason, last }) = refused;
         say_goodbye(stream, &last, reason).await;
     }
 }
 
-/// The same for one end of a pair whose other end is ours: what is said there waits, and nothing comes from there, so
-/// nobody is waited for.
+/// The same for one end of a socket pair whose other end belongs to the gateway. Its last bytes
+/// wait in the buffer and no input follows, so it
+/// needs no linger.
 pub(crate) async fn run_paired(
     shared: &Arc<SharedState>,
     end: Stream,
@@ -74,12 +76,13 @@ pub(crate) async fn run_paired(
     if let Err((mut end, _unsettled, NotUpgraded { last, .. })) =
         take(shared, end, unsettled, upgraded).await
     {
-        // Into an empty buffer, which has room for it. Should it fail, the end alone has to say it.
+        // The buffer is empty and has room. If writing fails nevertheless, the other end only sees
+        // the close.
         let _ = end.write_all(&last).await;
     }
 }
 
-/// Takes a connection to its shard, or counts that it is refused.
+/// Takes a connection to its shard, or counts its refusal.
 async fn take(
     shared: &Arc<SharedState>,
     mut stream: Stream,
@@ -89,10 +92,10 @@ async fn take(
     let format = upgraded.format;
     let mut draining = shared.draining.subscribe();
     let greeted = tokio::select! {
-        // The head of the answer leaves before anything else is said.
+        // The head of the answer must leave first.
         biased;
         greeted = hear(shared, &mut stream, upgraded) => greeted,
-        // The sender lives in the shared, so this ends only by draining.
+        // The shared state holds the sender, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => {
             Err(NotUpgraded::of(format, CloseReason::Draining))
         }
@@ -128,7 +131,7 @@ impl NotUpgraded {
         NotUpgraded { reason, last }
     }
 
-    /// The peer has ended it; one without a code is answered without one.
+    /// Answers a close of the peer; a close without a code gets an answer without a code.
     fn answering(code: Option<u16>) -> NotUpgraded {
         match code {
             Some(code) => Self::closing(CloseReason::PeerClosed, code, ""),
@@ -145,7 +148,7 @@ impl NotUpgraded {
     }
 }
 
-/// Says the head, and hears `Hello`.
+/// Sends the head and reads `Hello`.
 async fn hear(
     shared: &SharedState,
     stream: &mut Stream,
@@ -180,7 +183,7 @@ async fn say(stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> Result<(
     deadline.within(said).await?.map_err(|error| reason_of(&error))
 }
 
-/// The first message of a WebSocket, what has come behind it, and what both are charged.
+/// The `Hello` of a WebSocket, the bytes after it, and the charge for both.
 async fn hear_hello(
     shared: &SharedState,
     stream: &mut Stream,
@@ -229,7 +232,7 @@ async fn hear_hello(
 
 fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotUpgraded> {
     if is_text != (format == Format::WsJson) {
-        let why = "messages of this kind are not of the subprotocol";
+        let why = "the subprotocol does not use messages of this kind";
         return Err(NotUpgraded::closing(CloseReason::Malformed, ws::UNSUPPORTED_DATA, why));
     }
     let message = if is_text {
@@ -244,7 +247,7 @@ fn decode(format: Format, is_text: bool, body: &[u8]) -> Result<Hello, NotUpgrad
     }
 }
 
-/// What is wrong with it is said before the end.
+/// Tells the peer its error before the end.
 fn malformed(format: Format, why: &str) -> NotUpgraded {
     let error = frames::error(ErrorCode::InvalidField, why.to_owned(), "", 0);
     let mut last = Vec::new();

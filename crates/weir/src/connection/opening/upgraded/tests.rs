@@ -1,4 +1,4 @@
-//! What is said first to who is taken from HTTP.
+//! The first answers to connections that come from HTTP.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::auth::GrantRef;
 use crate::base::model::Spoken;
 use crate::{Config, Gateway};
 
-/// Nothing here takes this long; what does, hangs.
+/// Nothing here takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 const FREE: &str = "127.0.0.1:0";
 const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
@@ -35,7 +35,7 @@ async fn start() -> (Gateway, Arc<SharedState>) {
 async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
     let (gateway, shared) = start().await;
     let listener = TcpListener::bind(FREE).await.unwrap();
-    // One of two things that are ready is as likely to be the first as the other.
+    // If both are ready, `select!` picks either with equal probability.
     for _ in 0..32 {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
@@ -69,7 +69,7 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
     gateway.shutdown().await;
 }
 
-/// Who holds both ends of a pair is answered without the time that a peer has to end its side.
+/// The gateway holds both ends of a pair, so the answer does not wait for the peer's end.
 #[tokio::test]
 async fn who_is_refused_over_a_pair_is_told_at_once() {
     let (gateway, shared) = start().await;
@@ -79,7 +79,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     let Ok(unsettled) = shared.admission.enter(Transport::Tcp, Spoken::Frames, None, false) else {
         panic!("there is no room");
     };
-    // It is revoked after it was found who it is.
+    // The device is revoked after its admission.
     let mark = shared.devices.mark();
     shared.devices.revoke("d");
     let admission = Admission {
@@ -100,7 +100,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
         caller: CallerIdentity::Is(Hello::default(), Box::new(admission)),
     };
     tokio::select! {
-        // Looked at first: a pause of the machine is none of it.
+        // Polled first, so that a pause of the machine does not fail the test.
         biased;
         () = run_paired(&shared, Stream::plain(end), unsettled, upgraded) => {}
         () = sleep(super::super::LINGER_TIMEOUT / 2) => panic!("it waits for an end"),
