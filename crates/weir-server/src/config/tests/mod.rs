@@ -169,7 +169,7 @@ fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
         ("[log]\nqueue_lines = 1\n", "f.toml:2:15: log.queue_lines = 1: allowed is 128 to 1048576"),
         (
             "[[auth.tokens]]\ntoken = \"s3cret\"\n[[auth.tokens]]\ntoken = \"s3cret\"\n",
-            "f.toml:4:9: auth.tokens[1].token = (hidden): allowed is a token that does not stand there already",
+            "f.toml:4:9: auth.tokens[1].token = (hidden): allowed is a token of its own",
         ),
         (
             "[[auth.tokens]]\ntoken = \"t\"\ndevice = \"\"\n",

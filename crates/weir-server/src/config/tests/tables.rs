@@ -252,17 +252,17 @@ fn words_and_lists_of_the_wrong_kind_are_said_one_by_one() {
         (
             "publish = \"devices\"",
             "11: CLASS.publish = \"devices\": allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
-             labels that a token carries",
+             labels that tokens have",
         ),
         (
             "publish = [\"services\", \"device\"]",
             "1: CLASS.publish = [\"services\", \"device\"]: allowed is a list of \"devices\", \"services\" and \
-             \"label:NAME\", labels that a token carries; did you mean devices?",
+             \"label:NAME\", labels that tokens have; did you mean devices?",
         ),
         (
             "subscribe = [\"label:\"]",
             "1: CLASS.subscribe = [\"label:\"]: allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
-             labels that a token carries",
+             labels that tokens have",
         ),
         ("tik = \"50ms\"", "1: CLASS.tik = \"50ms\": no such key; did you mean tick?"),
         ("wheels = 4", "1: CLASS.wheels = 4: no such key; `weir config reference` lists all"),
@@ -329,12 +329,12 @@ fn what_is_no_list_of_tables_is_said() {
         (
             "topic_classes = 5\n",
             "f.toml:1:17: topic_classes = 5: allowed is tables [[topic_classes]], each with a pattern, at most 256, \
-             each with names of its own",
+             each with a pattern of its own",
         ),
         (
             "topic_classes = [\"a\"]\n",
             "f.toml:1:1: topic_classes = [\"a\"]: allowed is tables [[topic_classes]], each with a pattern, at most \
-             256, each with names of its own",
+             256, each with a pattern of its own",
         ),
         (
             "[[topic_class]]\npattern = \"a\"\n",
@@ -363,25 +363,26 @@ fn a_rule_that_a_table_breaks_is_said_with_its_place() {
         (
             "[[topic_classes]]\npattern = \"*\"\n[[topic_classes]]\npattern = \"room/*\"\n",
             "f.toml:4:11: topic_classes[1].pattern = \"room/*\": allowed is a pattern that can still match: \
-             topic_classes[0].pattern = \"*\" takes all its names, since the first that fits counts; put this class \
-             before it",
+             topic_classes[0].pattern = \"*\" matches all its names, and the first matching class counts; \
+             put this class before it",
         ),
         // An element of a list has the list's place.
         (
             "[[topic_classes]]\npattern = \"a\"\npublish = [\"devices\", \"label:x\"]\n",
-            "f.toml:3:1: topic_classes[0].publish[1] = \"label:x\": allowed is a label that a token carries, and none \
-             of auth.tokens has labels",
+            "f.toml:3:1: topic_classes[0].publish[1] = \"label:x\": allowed is a label of a token, but no \
+             token in auth.tokens has labels",
         ),
         (
             "[listen]\nproxy_networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"]\n",
-            "f.toml:2:1: listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is the networks of your proxies only: all \
-             the world is in this one, and anyone could claim any address in a PROXY header",
+            "f.toml:2:1: listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is only the networks of your \
+             proxies: this one contains every address, so anyone could claim any address in a PROXY header",
         ),
         // A default at fault has the place of what it depends on, or of its table.
         (
             "[listen]\nproxy_networks = [\"127.0.0.1/32\"]\n",
-            "f.toml:2:1: auth.anonymous = (absent): allowed is true or false, and not absent while listen.proxy_networks \
-             is set: whoever comes through a proxy is not on loopback, where absent means true",
+            "f.toml:2:1: auth.anonymous = (absent): allowed is true or false, and not absent while \
+             listen.proxy_networks is set: absent means true on loopback, but connections through a proxy \
+             come from elsewhere",
         ),
         (
             "[limits]\nframe_bytes_max = 2097152\n[connection]\nhigh_watermark_bytes = 4194304\n\
@@ -395,8 +396,7 @@ fn a_rule_that_a_table_breaks_is_said_with_its_place() {
         ),
         (
             "[admin]\ntoken = \"5171\"\n[[auth.services]]\ntoken = \"5171\"\nname = \"n\"\nmay = [\"events\"]\n",
-            "f.toml:4:9: auth.services[0].token = (hidden): allowed is a token that does not stand there already: \
-             admin.token is the same",
+            "f.toml:4:9: auth.services[0].token = (hidden): allowed is a token of its own: admin.token has the same one",
         ),
     ]);
 }
@@ -461,7 +461,7 @@ fn tls_is_read_and_refused() {
         (
             "[listen]\ntls = [\"0.0.0.0:7443\"]\n[[auth.tokens]]\ntoken = \"t\"\n",
             "f.toml:2:1: tls.certificates = []: allowed is at least one certificate, since 0.0.0.0:7443 of listen.tls \
-             is not on loopback: the development certificate is signed by nobody; set [[tls.certificates]], or \
+             is not on loopback: no authority has signed the development certificate; set [[tls.certificates]], or \
              tls.development_certificate_anywhere = true",
         ),
         (

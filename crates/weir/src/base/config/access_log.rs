@@ -3,29 +3,29 @@
 use std::path::PathBuf;
 
 crate::config_table! {
-    /// Section `[access_log]`: a line for each request that comes by HTTP.
+    /// Section `[access_log]`: one line for each HTTP request.
     pub struct AccessLogConfig {
-        /// The file that lines are appended to; it is opened anew on SIGHUP. Empty: no line, and no
-        /// cost.
+        /// The file to which lines are appended; SIGHUP opens it again. Empty: no access log, and
+        /// no cost.
         path: PathBuf, allowed("\"-\" for standard output, or \"\" for none");
         /// One JSON object a line, or the combined format of web servers.
         format: AccessLogFormat;
-        /// One in so many of the requests that would have a line has one. 1: all of them.
-        // At a million requests a second one in a million is still a line a second.
+        /// The share of requests that get a line: one in so many. 1: all of them.
+        // One in a million of a million requests a second is still one line a second.
         sample: u32 = 1, range(1..=1_000_000), unit("requests");
-        /// Whether only requests that were answered with a status from 400 on have a line.
+        /// Whether only requests answered with a status of 400 or more get a line.
         errors_only: bool;
-        /// Bytes of lines that may wait for the file; the default is half a second of 100,000
-        /// requests a second. More are dropped rather than hold up requests, and counted in
-        /// `weir_access_log_dropped_total`.
-        // What waits longer than a minute is no log.
+        /// Bytes of lines that may wait for the file. The default holds half a second of 100,000
+        /// requests a second. Further lines are dropped, so that they do not delay requests;
+        /// `weir_access_log_dropped_total` counts them.
+        // A log must not lag by more than a minute.
         queue_bytes: usize = 16 * 1024 * 1024,
             range(AccessLogConfig::QUEUE_BYTES_MIN as u64..=1 << 30), unit("bytes");
     }
 }
 
 weir_wire::named_enum! {
-    /// How a line of the access log looks.
+    /// The form of a line in the access log.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum AccessLogFormat {
         /// One JSON object.
@@ -39,7 +39,7 @@ weir_wire::named_enum! {
 crate::config_words!(AccessLogFormat);
 
 impl AccessLogConfig {
-    /// The least that `queue_bytes` may be: every thread has a chunk of 32 KiB, and as many can
-    /// wait.
+    /// The least value of `queue_bytes`: every thread has a chunk of 32 KiB, and the same number
+    /// can wait.
     pub(crate) const QUEUE_BYTES_MIN: usize = 1024 * 1024;
 }

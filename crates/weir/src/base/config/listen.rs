@@ -7,46 +7,45 @@ use ipnet::IpNet;
 crate::config_table! {
     /// Section `[listen]`.
     pub struct ListenConfig {
-        /// Where devices connect over TCP. `[::]` takes IPv4 too; port 0 takes a free one, which is
-        /// printed at the start.
+        /// Addresses for devices over TCP. `[::]` accepts IPv4 too. Port 0 takes a free port, which
+        /// is printed at the start.
         tcp: Vec<SocketAddr> = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
             allowed("at least one, here or in listen.tls, listen.http or listen.https");
-        /// Where devices connect over TLS, likewise; see `[tls]`. By default nowhere; 7443 is the
-        /// usual port.
+        /// Addresses for devices over TLS, in the same form; see `[tls]`. By default none; 7443 is
+        /// the usual port.
         tls: Vec<SocketAddr>;
-        /// Where HTTP is spoken, version 1.1 and 2 (h2c with prior knowledge); see `[http]`. `[]`:
-        /// nowhere.
+        /// Addresses for HTTP, versions 1.1 and 2 (h2c with prior knowledge); see `[http]`. `[]`:
+        /// none.
         http: Vec<SocketAddr> = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))];
-        /// Where HTTP is spoken over TLS, likewise, with the certificates of `[tls]`; ALPN says
-        /// which version. By default nowhere; 8443 is the usual port.
+        /// Addresses for HTTP over TLS, with the certificates of `[tls]`; ALPN selects the version.
+        /// By default none; 8443 is the usual port.
         https: Vec<SocketAddr>;
-        /// Where datagrams are answered, likewise; `[]`: nowhere. What is not on loopback needs
-        /// `udp.cleartext`.
+        /// Addresses for datagrams; `[]`: none. An address outside loopback needs `udp.cleartext`.
         udp: Vec<SocketAddr> = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))];
-        /// Where the admin API listens. Keep it where only backends and operators reach it; beyond
-        /// loopback it needs `admin.token`.
+        /// Address of the admin API. Let only backends and operators reach it. Outside loopback it
+        /// needs `admin.token`.
         admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             allowed("or \"\" for none");
-        /// Networks of the proxies in front. A connection from there has to begin with a PROXY
-        /// header, version 1 or 2, and counts as coming from the address that it names; from
-        /// elsewhere none is read.
+        /// Networks of the proxies in front. A connection from there must begin with a PROXY
+        /// header, version 1 or 2, and counts as coming from the address in it. No header is read
+        /// from other networks.
         proxy_networks: Vec<IpNet>, range(0..=NETWORKS_MAX), unit("networks"),
-            reason(": every accept looks through them"),
+            reason(": every accept compares them all"),
             allowed("not the whole world, at most {NETWORKS_MAX}");
-        /// Connections that the kernel holds ready to be accepted; `net.core.somaxconn` caps it.
-        /// Too few, and a crowd that reconnects at once waits for retransmissions.
-        // The kernel keeps it in 32 bits; above 16 bits old kernels wrap.
+        /// Connections that the kernel holds until they are accepted; `net.core.somaxconn` caps it.
+        /// If it is too small, a crowd that reconnects at once waits for retransmissions.
+        // The kernel stores it in 32 bits; old kernels wrap above 16 bits.
         accept_backlog: u32 = 4096, range(1..=65_535), unit("connections");
     }
 }
 
 impl ListenConfig {
-    /// Whether anything listens with TLS.
+    /// Whether any listener uses TLS.
     pub(crate) fn has_tls(&self) -> bool {
         !self.tls.is_empty() || !self.https.is_empty()
     }
 
-    /// What strangers may connect to, with the keys, in the order of the file.
+    /// The addresses to which strangers may connect, with their keys, in the order of the file.
     pub(crate) fn doors(&self) -> [(&'static str, &[SocketAddr]); 4] {
         [
             ("listen.tcp", &self.tcp),
@@ -56,7 +55,7 @@ impl ListenConfig {
         ]
     }
 
-    /// The first address that is reached from elsewhere, and the key that it stands under.
+    /// The first address outside loopback, with its key.
     pub(crate) fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
         self.doors().into_iter().find_map(|(key, addrs)| {
             addrs.iter().find(|addr| !addr.ip().is_loopback()).map(|addr| (key, *addr))
@@ -64,5 +63,5 @@ impl ListenConfig {
     }
 }
 
-/// Every accept looks through them.
+/// Every accept compares them all.
 const NETWORKS_MAX: u64 = 256;

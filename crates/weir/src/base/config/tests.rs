@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::{MemoryLimit, Resources};
 
-/// Changes the default configuration and says which key is at fault, if one is.
+/// Changes the default configuration, and expects an error at `key`, or none if `key` is empty.
 fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
     let mut config = Config::default();
     change(&mut config);
@@ -18,7 +18,7 @@ fn check(change: impl FnOnce(&mut Config), key: &str, allowed: &str) {
     }
 }
 
-/// Two processors, and memory for a budget of 64 MiB and a quarter of that to retain.
+/// Two processors, and memory for a budget of 64 MiB and a quarter of that for retention.
 pub(super) fn machine() -> Resources {
     Resources {
         processors: vec![0, 1],
@@ -84,7 +84,7 @@ fn who_may_connect_from_where() {
 fn tokens_are_checked_and_never_shown() {
     check(|c| c.auth.tokens = vec![token("", None)], "auth.tokens[0].token", "1 to");
     let twice = vec![token("secret", None), token("secret", Some("d"))];
-    check(|c| c.auth.tokens = twice.clone(), "auth.tokens[1].token", "not stand there already");
+    check(|c| c.auth.tokens = twice.clone(), "auth.tokens[1].token", "a token of its own");
     let unnamed = vec![token("t", Some(""))];
     check(|c| c.auth.tokens = unnamed, "auth.tokens[0].device", "or absent");
     let unsayable = vec![token("t", Some("d\n"))];

@@ -61,8 +61,8 @@ impl Config {
             && admits_anonymous
             && !self.listen.proxy_networks.is_empty()
         {
-            let allowed = "true or false, and not absent while listen.proxy_networks is set: whoever comes through a \
-                           proxy is not on loopback, where absent means true";
+            let allowed = "true or false, and not absent while listen.proxy_networks is set: absent means \
+                           true on loopback, but connections through a proxy come from elsewhere";
             let depends_on = &["listen.proxy_networks"];
             return Err(ConfigError { depends_on, ..error("auth.anonymous", "(absent)", allowed) });
         }
@@ -116,8 +116,8 @@ impl Config {
         for (key, token) in named {
             if token.starts_with(PLACEHOLDER) {
                 let allowed = format!(
-                    "a secret of your own (openssl rand -hex 32), since {addr} is not on loopback: what begins with \
-                     {PLACEHOLDER} stands in an example that everybody has"
+                    "a secret of your own (openssl rand -hex 32), since {addr} is not on loopback: a text \
+                     that begins with {PLACEHOLDER} comes from a public example"
                 );
                 let depends_on =
                     &["listen.tcp", "listen.tls", "listen.http", "listen.https", "listen.admin"];
@@ -156,14 +156,14 @@ impl Config {
         check_secret(path, &service.token, secrets)?;
         // It is also a bearer token; see the rule of `admin.token`.
         if !service.token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let allowed = "printable ASCII without spaces, as it stands in a header";
+            let allowed = "printable ASCII without spaces, because it is sent in a header";
             return Err(error(&format!("{path}.token"), "(hidden)", allowed));
         }
         let limit = self.limits.device_id_bytes_max;
         if !is_word(&service.name, limit) || service.name.contains('/') {
             let allowed = format!(
                 "1 to {limit} bytes (limits.device_id_bytes_max) without control characters and without \"/\", \
-                 which sets off what a connection of the service adds to it"
+                 which separates the name from the part that a connection adds"
             );
             return Err(error(&format!("{path}.name"), quoted(&service.name), allowed));
         }
@@ -190,7 +190,7 @@ impl Config {
             let owner = device.split('/').next().unwrap_or_default();
             if let Some(service) = services.get(owner) {
                 let allowed = format!(
-                    "an id that is not a service's: {service} has {owner:?} and all that begins with \"{owner}/\""
+                    "an id that no service uses: {service} has {owner:?} and all ids that begin with \"{owner}/\""
                 );
                 return Err(error(
                     &format!("auth.tokens[{index}].device"),
@@ -220,7 +220,7 @@ fn check_secret<'a>(
         return Err(error(&key, format_args!("({bytes} bytes)"), allowed));
     }
     if let Some(earlier) = secrets.insert(token, key.clone()) {
-        let allowed = format!("a token that does not stand there already: {earlier} is the same");
+        let allowed = format!("a token of its own: {earlier} has the same one");
         return Err(error(&key, "(hidden)", allowed));
     }
     Ok(())
@@ -249,7 +249,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Said of what stands in a list a second time.
-pub(super) const ONCE: &str = "each word once, and this one stands before it";
+pub(super) const ONCE: &str = "each word once, and this one is repeated";
 /// How the tokens of `weir.toml` begin.
 const PLACEHOLDER: &str = "REPLACE-";
 /// A grant is named by 16 bits; one is that of anonymous devices, and one stands for those that come at run time.

@@ -55,8 +55,8 @@ impl Config {
             } else {
                 let earlier = &self.topic_classes[other].pattern;
                 format!(
-                    "a pattern that can still match: topic_classes[{other}].pattern = {earlier:?} takes all its names, \
-                     since the first that fits counts; put this class before it"
+                    "a pattern that can still match: topic_classes[{other}].pattern = {earlier:?} matches \
+                     all its names, and the first matching class counts; put this class before it"
                 )
             };
             let key = format!("topic_classes[{index}].pattern");
@@ -92,8 +92,8 @@ impl Config {
             ));
         }
         if class.conflation && !ticks && class.slow != SlowPolicy::Conflate {
-            let allowed = "true only with a tick or with slow = \"conflate\": without both nothing waits that a \
-                           newer message could replace";
+            let allowed = "true only with a tick or with slow = \"conflate\": without both, no message \
+                           waits that a newer one could replace";
             return Err(error(&format!("{path}.conflation"), "true", allowed));
         }
         Ok(())
@@ -112,14 +112,15 @@ impl Config {
             let message = message + size_of::<Message>();
             if !(message..=retention_bytes).contains(&class.retention_bytes) {
                 let allowed = format!(
-                    "{message} (a message of the largest size, and what it occupies beside its frame) to \
-                     {retention_bytes} (memory.retention_bytes, what all topics may retain)"
+                    "{message} (a message of the largest size, with the bytes that it occupies in addition \
+                     to its frame) to \
+                     {retention_bytes} (memory.retention_bytes, the limit of all topics together)"
                 );
                 let key = format!("{path}.retention_bytes");
                 return Err(large_frame(&key, class.retention_bytes, allowed));
             }
         } else if class.history {
-            let allowed = "true only with retention_messages: without them nothing is kept that could be read";
+            let allowed = "true only with retention_messages: without them no message is retained";
             return Err(error(&format!("{path}.history"), "true", allowed));
         }
         Ok(())
@@ -158,13 +159,13 @@ fn check_actors(
 
 fn known(labels: &HashSet<&str>) -> String {
     if labels.is_empty() {
-        return "a label that a token carries, and none of auth.tokens has labels".to_owned();
+        return "a label of a token, but no token in auth.tokens has labels".to_owned();
     }
     let mut labels: Vec<&str> = labels.iter().copied().collect();
     labels.sort_unstable();
     let more = if labels.len() > LABELS_SHOWN_MAX { ", …" } else { "" };
     labels.truncate(LABELS_SHOWN_MAX);
-    format!("a label that a token of auth.tokens carries: {}{more}", labels.join(", "))
+    format!("a label of a token in auth.tokens: {}{more}", labels.join(", "))
 }
 
 /// Whether a pattern can be one: of a class, or of a token's topics.
@@ -183,7 +184,7 @@ fn parts_of(pattern: &str, bytes_max: usize) -> Result<Vec<Part>, String> {
     }
     if pattern.contains(['+', '#']) {
         return refuse(
-            "a pattern without + and #, which no topic name may hold; * stands for any characters",
+            "a pattern without + and #, which no topic name may contain; * stands for any characters",
         );
     }
     let parts = parts(pattern);
@@ -200,15 +201,15 @@ fn parts_of(pattern: &str, bytes_max: usize) -> Result<Vec<Part>, String> {
         && behind.iter().any(is_any)
     {
         return refuse(
-            "{device} with * on one side of it only, or whose id it is would not be certain",
+            "{device} with * on one side only; otherwise the device id would be ambiguous",
         );
     }
     for pair in parts.windows(2) {
         match pair {
-            [Part::Any, Part::Any] => return refuse("one * where two stand side by side"),
+            [Part::Any, Part::Any] => return refuse("one * instead of two in a row"),
             [Part::Any, Part::Device] | [Part::Device, Part::Any] => {
                 return refuse(
-                    "{device} with something between it and *, or whose id it is would not be certain",
+                    "{device} with a character between it and *; otherwise the device id would be ambiguous",
                 );
             }
             _ => {}

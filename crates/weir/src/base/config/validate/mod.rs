@@ -63,8 +63,8 @@ impl Config {
             let key = format!("listen.proxy_networks[{index}]");
             let mapped = mapped(network);
             if network.prefix_len() == 0 || mapped.is_some_and(|mapped| mapped.prefix_len() == 0) {
-                let allowed = "the networks of your proxies only: all the world is in this one, and anyone could \
-                               claim any address in a PROXY header";
+                let allowed = "only the networks of your proxies: this one contains every address, so \
+                               anyone could claim any address in a PROXY header";
                 return Err(error(&key, format_args!("\"{network}\""), allowed));
             }
             if network.trunc() != *network {
@@ -75,7 +75,7 @@ impl Config {
                 return Err(error(&key, format_args!("\"{network}\""), allowed));
             }
             if let Some(mapped) = mapped {
-                let allowed = format!("\"{mapped}\": a peer over IPv4 is looked for as that");
+                let allowed = format!("\"{mapped}\": IPv4 peers are compared in this form");
                 return Err(error(&key, format_args!("\"{network}\""), allowed));
             }
         }
@@ -89,14 +89,14 @@ impl Config {
         }
         // Spaces around it are cut off what a request shows, and other bytes no client sends: it would never match.
         if !self.admin.token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let allowed = "printable ASCII without spaces, as it stands in a header";
+            let allowed = "printable ASCII without spaces, because it is sent in a header";
             return Err(error("admin.token", "(hidden)", allowed));
         }
         check_hosts("admin.hosts", &self.admin.hosts)?;
         match self.listen.admin {
             Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
                 let allowed = format!(
-                    "a token, since listen.admin = {addr} is not on loopback: whoever reaches it could publish"
+                    "a token, since listen.admin = {addr} is not on loopback: anyone who reaches it could publish"
                 );
                 let depends_on = &["listen.admin"];
                 Err(ConfigError { depends_on, ..error("admin.token", "\"\"", allowed) })
@@ -123,15 +123,16 @@ impl Config {
         let min = self.budget_bytes_min();
         if memory.budget_bytes != 0 && memory.budget_bytes < min {
             let allowed = format!(
-                "0 (a quarter of the memory), or at least {min}: 1 MiB, and eight stalled connections' worth"
+                "0 (a quarter of the memory), or at least {min}: the larger of 1 MiB and eight times \
+                 connection.high_watermark_bytes"
             );
             return Err(error("memory.budget_bytes", memory.budget_bytes, allowed));
         }
         let limit = resources.budget_bytes(memory) / 2;
         if memory.retention_bytes > limit {
             let allowed = format!(
-                "0 (a quarter of the budget) to {limit}, half of the budget (memory.budget_bytes): the rest is for what \
-                 is on its way"
+                "0 (a quarter of the budget) to {limit}, half of the budget (memory.budget_bytes): the rest \
+                 is for messages on their way"
             );
             let depends_on = &["memory.budget_bytes"];
             let error = error("memory.retention_bytes", memory.retention_bytes, allowed);
@@ -150,8 +151,8 @@ impl Config {
         let value =
             format!("{} ({budget}, a quarter of {memory}: {limit})", self.memory.budget_bytes);
         let allowed = format!(
-            "at least {min}: 1 MiB, and eight stalled connections' worth (connection.high_watermark_bytes); set it, or \
-             lower that"
+            "at least {min}: the larger of 1 MiB and eight times connection.high_watermark_bytes; set this \
+             key, or lower that one"
         );
         let depends_on = &["connection.high_watermark_bytes"];
         Err(ConfigError { depends_on, ..error("memory.budget_bytes", value, allowed) })
@@ -209,7 +210,7 @@ impl Config {
 
     fn check_tcp(&self) -> Result<(), ConfigError> {
         let above = self.connection.stall_timeout + Duration::from_millis(1);
-        let why = ": above connection.stall_timeout, or the kernel kills a stalled connection without a reason";
+        let why = ": above connection.stall_timeout, or the kernel ends a stalled connection without a close reason";
         within_time(
             "tcp.user_timeout",
             self.tcp.user_timeout,
@@ -225,7 +226,7 @@ impl Config {
 fn check_hosts(key: &str, hosts: &[String]) -> Result<(), ConfigError> {
     match hosts.iter().position(|host| !is_host(host)) {
         Some(index) => {
-            let allowed = "a host name with or without a port, as it stands in the header Host: gate.example or \
+            let allowed = "a host name with or without a port, as in the header Host: gate.example or \
                            gate.example:7090";
             Err(error(&format!("{key}[{index}]"), format_args!("{:?}", hosts[index]), allowed))
         }

@@ -43,8 +43,9 @@ impl Config {
             (certificates.is_empty(), self.tls.development_certificate_anywhere, exposed)
         {
             let allowed = format!(
-                "at least one certificate, since {addr} of {key} is not on loopback: the development certificate \
-                 is signed by nobody; set [[tls.certificates]], or tls.development_certificate_anywhere = true"
+                "at least one certificate, since {addr} of {key} is not on loopback: no authority has \
+                 signed the development certificate; set [[tls.certificates]], or \
+                 tls.development_certificate_anywhere = true"
             );
             let depends_on = &["listen.tls", "listen.https"];
             return Err(ConfigError { depends_on, ..error("tls.certificates", "[]", allowed) });
@@ -64,14 +65,15 @@ fn check_clients(tls: &TlsConfig) -> Result<(), ConfigError> {
         return Err(ConfigError { depends_on, ..error("tls.client_ca", "\"\"", allowed) });
     }
     let allowed =
-        "an empty text while tls.client_auth = \"off\": nobody is asked for a certificate";
+        "an empty text while tls.client_auth = \"off\": clients are not asked for a certificate";
     for (key, path) in [("tls.client_ca", &tls.client_ca), ("tls.client_crl", &tls.client_crl)] {
         if !is_asked && !path.as_os_str().is_empty() {
             return Err(error(key, shown(path), allowed));
         }
     }
     if !is_asked && tls.client_identity != ClientIdentity::None {
-        let allowed = "\"none\" while tls.client_auth = \"off\": nobody is asked for a certificate";
+        let allowed =
+            "\"none\" while tls.client_auth = \"off\": clients are not asked for a certificate";
         return Err(error("tls.client_identity", quoted(tls.client_identity.name()), allowed));
     }
     Ok(())

@@ -11,7 +11,7 @@ impl Config {
         if let Some(addr) = exposed.filter(|_| !udp.cleartext) {
             let allowed = format!(
                 "true, since {addr} of listen.udp is not on loopback, and keys and tokens travel there in the clear: \
-                 whoever is on the way can read them. Or listen on 127.0.0.1 or [::1]"
+                 anyone on the path can read them. Or listen on 127.0.0.1 or [::1]"
             );
             let depends_on = &["listen.udp"];
             return Err(ConfigError { depends_on, ..error("udp.cleartext", "false", allowed) });

@@ -12,13 +12,11 @@ fn tokens() {
         ),
         (
             r#"{"auth": {"tokens": [{"token": "t"}, {"token": "t"}]}}"#,
-            "auth.tokens[1].token = (hidden): allowed is a token that does not stand there already: \
-             auth.tokens[0].token is the same",
+            "auth.tokens[1].token = (hidden): allowed is a token of its own: auth.tokens[0].token has the same one",
         ),
         (
             r#"{"admin": {"token": "t"}, "auth": {"tokens": [{"token": "t"}]}}"#,
-            "auth.tokens[0].token = (hidden): allowed is a token that does not stand there already: \
-             admin.token is the same",
+            "auth.tokens[0].token = (hidden): allowed is a token of its own: admin.token has the same one",
         ),
         (
             r#"{"auth": {"tokens": [{"token": "t", "labels": ["driver", ""]}]}}"#,
@@ -30,13 +28,13 @@ fn tokens() {
         ),
         (
             r#"{"auth": {"tokens": [{"token": "t", "labels": ["a", "b", "a"]}]}}"#,
-            "auth.tokens[0].labels[2] = \"a\": allowed is each word once, and this one stands before it",
+            "auth.tokens[0].labels[2] = \"a\": allowed is each word once, and this one is repeated",
         ),
     ]);
     let many: Vec<String> = (0..17).map(|number| format!("\"{number}\"")).collect();
     check_all(&[(
         &format!(r#"{{"auth": {{"tokens": [{{"token": "t", "labels": [{}]}}]}}}}"#, many.join(",")),
-        "auth.tokens[0].labels = (17 labels): allowed is at most 16: each is compared when rights are looked up",
+        "auth.tokens[0].labels = (17 labels): allowed is at most 16: a look-up of rights compares them all",
     )]);
 }
 
@@ -52,7 +50,7 @@ fn services() {
     let named_too_long = format!(r#""token": "u", "name": "{long}", "may": ["events"]"#);
     let too_long = format!(
         "auth.services[1].name = \"{long}\": allowed is 1 to 128 bytes (limits.device_id_bytes_max) without control \
-         characters and without \"/\", which sets off what a connection of the service adds to it"
+         characters and without \"/\", which separates the name from the part that a connection adds"
     );
     for (members, expected) in [
         (r#""token": "u", "name": "bot", "may": ["subscribe", "publish", "events"]"#, ""),
@@ -62,32 +60,31 @@ fn services() {
         ),
         (
             r#""token": "t", "name": "bot", "may": ["publish"]"#,
-            "auth.services[1].token = (hidden): allowed is a token that does not stand there already: \
-             auth.tokens[0].token is the same",
+            "auth.services[1].token = (hidden): allowed is a token of its own: auth.tokens[0].token has the same one",
         ),
         (
             r#""token": "s", "name": "bot", "may": ["publish"]"#,
-            "auth.services[1].token = (hidden): allowed is a token that does not stand there already: \
-             auth.services[0].token is the same",
+            "auth.services[1].token = (hidden): allowed is a token of its own: auth.services[0].token has the same one",
         ),
         (
             r#""token": "with space", "name": "bot", "may": ["publish"]"#,
-            "auth.services[1].token = (hidden): allowed is printable ASCII without spaces, as it stands in a header",
+            "auth.services[1].token = (hidden): allowed is printable ASCII without spaces, because it is \
+             sent in a header",
         ),
         (
             r#""token": "u", "name": "", "may": ["publish"]"#,
             "auth.services[1].name = \"\": allowed is 1 to 128 bytes (limits.device_id_bytes_max) without control \
-             characters and without \"/\", which sets off what a connection of the service adds to it",
+             characters and without \"/\", which separates the name from the part that a connection adds",
         ),
         (
             r#""token": "u", "name": "a/b", "may": ["publish"]"#,
             "auth.services[1].name = \"a/b\": allowed is 1 to 128 bytes (limits.device_id_bytes_max) without control \
-             characters and without \"/\", which sets off what a connection of the service adds to it",
+             characters and without \"/\", which separates the name from the part that a connection adds",
         ),
         (
             r#""token": "u", "name": "b\t", "may": ["publish"]"#,
             "auth.services[1].name = \"b\\t\": allowed is 1 to 128 bytes (limits.device_id_bytes_max) without control \
-             characters and without \"/\", which sets off what a connection of the service adds to it",
+             characters and without \"/\", which separates the name from the part that a connection adds",
         ),
         (&named_too_long, &too_long),
         (
@@ -100,12 +97,12 @@ fn services() {
         ),
         (
             r#""token": "u", "name": "bot", "may": ["publish", "events", "publish"]"#,
-            "auth.services[1].may[2] = \"publish\": allowed is each word once, and this one stands before it",
+            "auth.services[1].may[2] = \"publish\": allowed is each word once, and this one is repeated",
         ),
         (
             r#""token": "u", "name": "game", "may": ["publish"]"#,
-            "auth.tokens[0].device = \"game/1\": allowed is an id that is not a service's: auth.services[1] has \
-             \"game\" and all that begins with \"game/\"",
+            "auth.tokens[0].device = \"game/1\": allowed is an id that no service uses: auth.services[1] has \
+             \"game\" and all ids that begin with \"game/\"",
         ),
     ] {
         assert_eq!(service(members), expected, "{members}");

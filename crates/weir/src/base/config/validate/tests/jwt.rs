@@ -38,7 +38,7 @@ fn keys_and_claims() {
         ),
         (
             &list(&[&*plain; 17]),
-            "auth.jwt.keys = (17 keys): allowed is at most 16: a token without a kid may have all tried",
+            "auth.jwt.keys = (17 keys): allowed is at most 16: a token without a kid may need all of them",
         ),
         (
             r#""device_claim": """#,

@@ -40,18 +40,19 @@ fn networks_of_proxies() {
         ),
         (
             r#"{"listen": {"proxy_networks": ["127.0.0.1/32"]}, "auth": {"tokens": [{"token": "t"}]}}"#,
-            "auth.anonymous = (absent): allowed is true or false, and not absent while listen.proxy_networks is set: \
-             whoever comes through a proxy is not on loopback, where absent means true",
+            "auth.anonymous = (absent): allowed is true or false, and not absent while \
+             listen.proxy_networks is set: absent means true on loopback, but connections through a proxy \
+             come from elsewhere",
         ),
         (
             r#"{"listen": {"proxy_networks": ["10.0.0.0/8", "0.0.0.0/0"]}}"#,
-            "listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is the networks of your proxies only: all the world is \
-             in this one, and anyone could claim any address in a PROXY header",
+            "listen.proxy_networks[1] = \"0.0.0.0/0\": allowed is only the networks of your proxies: this \
+             one contains every address, so anyone could claim any address in a PROXY header",
         ),
         (
             r#"{"listen": {"proxy_networks": ["::/0"]}}"#,
-            "listen.proxy_networks[0] = \"::/0\": allowed is the networks of your proxies only: all the world is in \
-             this one, and anyone could claim any address in a PROXY header",
+            "listen.proxy_networks[0] = \"::/0\": allowed is only the networks of your proxies: this one \
+             contains every address, so anyone could claim any address in a PROXY header",
         ),
         (
             r#"{"listen": {"proxy_networks": ["10.1.2.3/8"]}}"#,
@@ -62,7 +63,7 @@ fn networks_of_proxies() {
     let many = vec!["\"10.0.0.0/8\""; 257].join(",");
     check_all(&[(
         &format!(r#"{{"listen": {{"proxy_networks": [{many}]}}}}"#),
-        "listen.proxy_networks = (257 networks): allowed is at most 256: every accept looks through them",
+        "listen.proxy_networks = (257 networks): allowed is at most 256: every accept compares them all",
     )]);
 }
 
@@ -90,12 +91,12 @@ fn limits_and_memory() {
         (
             r#"{"memory": {"budget_bytes": 8388608, "retention_bytes": 4194305}}"#,
             "memory.retention_bytes = 4194305: allowed is 0 (a quarter of the budget) to 4194304, half of the budget \
-             (memory.budget_bytes): the rest is for what is on its way",
+             (memory.budget_bytes): the rest is for messages on their way",
         ),
         (
             r#"{"memory": {"retention_bytes": 33554433}}"#,
             "memory.retention_bytes = 33554433: allowed is 0 (a quarter of the budget) to 33554432, half of the budget \
-             (memory.budget_bytes): the rest is for what is on its way",
+             (memory.budget_bytes): the rest is for messages on their way",
         ),
     ]);
 }
@@ -123,13 +124,13 @@ fn patterns() {
         ),
         (
             r#""pattern": "room/#""#,
-            "topic_classes[0].pattern = \"room/#\": allowed is a pattern without + and #, which no topic name may \
-             hold; * stands for any characters",
+            "topic_classes[0].pattern = \"room/#\": allowed is a pattern without + and #, which no topic \
+             name may contain; * stands for any characters",
         ),
         (
             r#""pattern": "room/+/x""#,
-            "topic_classes[0].pattern = \"room/+/x\": allowed is a pattern without + and #, which no topic name may \
-             hold; * stands for any characters",
+            "topic_classes[0].pattern = \"room/+/x\": allowed is a pattern without + and #, which no topic \
+             name may contain; * stands for any characters",
         ),
         (
             r#""pattern": "fleet/{devices}""#,
@@ -145,22 +146,22 @@ fn patterns() {
         ),
         (
             r#""pattern": "room/**""#,
-            "topic_classes[0].pattern = \"room/**\": allowed is one * where two stand side by side",
+            "topic_classes[0].pattern = \"room/**\": allowed is one * instead of two in a row",
         ),
         (
             r#""pattern": "fleet/{device}*""#,
-            "topic_classes[0].pattern = \"fleet/{device}*\": allowed is {device} with something between it and *, or \
-             whose id it is would not be certain",
+            "topic_classes[0].pattern = \"fleet/{device}*\": allowed is {device} with a character between \
+             it and *; otherwise the device id would be ambiguous",
         ),
         (
             r#""pattern": "*/{device}/*""#,
-            "topic_classes[0].pattern = \"*/{device}/*\": allowed is {device} with * on one side of it only, or whose \
-             id it is would not be certain",
+            "topic_classes[0].pattern = \"*/{device}/*\": allowed is {device} with * on one side only; \
+             otherwise the device id would be ambiguous",
         ),
         (
             r#""pattern": "*{device}""#,
-            "topic_classes[0].pattern = \"*{device}\": allowed is {device} with something between it and *, or whose \
-             id it is would not be certain",
+            "topic_classes[0].pattern = \"*{device}\": allowed is {device} with a character between it and \
+             *; otherwise the device id would be ambiguous",
         ),
     ]);
 }
@@ -182,14 +183,14 @@ fn every_class_has_names_of_its_own() {
         (
             &["a", "*", "room/*"],
             "topic_classes[2].pattern = \"room/*\": allowed is a pattern that can still match: \
-             topic_classes[1].pattern = \"*\" takes all its names, since the first that fits counts; put this class \
-             before it",
+             topic_classes[1].pattern = \"*\" matches all its names, and the first matching class counts; \
+             put this class before it",
         ),
         (
             &["room/*", "room/1"],
             "topic_classes[1].pattern = \"room/1\": allowed is a pattern that can still match: \
-             topic_classes[0].pattern = \"room/*\" takes all its names, since the first that fits counts; put this \
-             class before it",
+             topic_classes[0].pattern = \"room/*\" matches all its names, and the first matching class \
+             counts; put this class before it",
         ),
     ] {
         assert_eq!(classes(patterns), expected, "{patterns:?}");
@@ -199,7 +200,7 @@ fn every_class_has_names_of_its_own() {
     assert_eq!(classes(&many[..256]), "");
     assert_eq!(
         classes(&many),
-        "topic_classes = (257 classes): allowed is at most 256: a new topic's name is compared with all"
+        "topic_classes = (257 classes): allowed is at most 256: a new topic's name is compared with them all"
     );
 }
 
@@ -248,7 +249,7 @@ fn ticks_and_sizes() {
         (
             r#""pattern": "a", "conflation": true, "slow": "drop""#,
             "topic_classes[0].conflation = true: allowed is true only with a tick or with slow = \"conflate\": \
-             without both nothing waits that a newer message could replace",
+             without both, no message waits that a newer one could replace",
         ),
     ]);
 }
@@ -267,8 +268,8 @@ fn retention() {
         (r#""pattern": "a", "retention_messages": 1, "history": true"#, ""),
         (
             r#""pattern": "a", "history": true"#,
-            "topic_classes[0].history = true: allowed is true only with retention_messages: without them nothing is \
-             kept that could be read",
+            "topic_classes[0].history = true: allowed is true only with retention_messages: without them no \
+             message is retained",
         ),
         (
             r#""pattern": "a", "retention_messages": 1000001"#,
@@ -277,15 +278,17 @@ fn retention() {
         (
             r#""pattern": "a", "retention_messages": 1, "retention_bytes": 65536"#,
             &format!(
-                "topic_classes[0].retention_bytes = 65536: allowed is {least} (a message of the largest size, and what \
-                 it occupies beside its frame) to 16777216 (memory.retention_bytes, what all topics may retain)"
+                "topic_classes[0].retention_bytes = 65536: allowed is {least} (a message of the largest \
+                 size, with the bytes that it occupies in addition to its frame) to 16777216 \
+                 (memory.retention_bytes, the limit of all topics together)"
             ),
         ),
         (
             r#""pattern": "a", "retention_messages": 1, "retention_bytes": 16777217"#,
             &format!(
-                "topic_classes[0].retention_bytes = 16777217: allowed is {least} (a message of the largest size, and \
-                 what it occupies beside its frame) to 16777216 (memory.retention_bytes, what all topics may retain)"
+                "topic_classes[0].retention_bytes = 16777217: allowed is {least} (a message of the largest \
+                 size, with the bytes that it occupies in addition to its frame) to 16777216 \
+                 (memory.retention_bytes, the limit of all topics together)"
             ),
         ),
         (
@@ -306,17 +309,17 @@ fn rights_and_rates() {
         (r#""pattern": "a", "publish": ["devices", "services", "label:driver"]"#, ""),
         (
             r#""pattern": "a", "publish": ["devices", "label:drivers"]"#,
-            "topic_classes[0].publish[1] = \"label:drivers\": allowed is a label that a token of auth.tokens carries: \
+            "topic_classes[0].publish[1] = \"label:drivers\": allowed is a label of a token in auth.tokens: \
              dispatcher, driver",
         ),
         (
             r#""pattern": "a", "subscribe": ["label:drivers"]"#,
-            "topic_classes[0].subscribe[0] = \"label:drivers\": allowed is a label that a token of auth.tokens carries: \
+            "topic_classes[0].subscribe[0] = \"label:drivers\": allowed is a label of a token in auth.tokens: \
              dispatcher, driver",
         ),
         (
             r#""pattern": "a", "publish": ["label:driver", "devices", "label:driver"]"#,
-            "topic_classes[0].publish[2] = \"label:driver\": allowed is each word once, and this one stands before it",
+            "topic_classes[0].publish[2] = \"label:driver\": allowed is each word once, and this one is repeated",
         ),
         (r#""pattern": "a", "publishes_per_second": 1000000, "publish_burst": 1000000"#, ""),
         (
@@ -330,7 +333,7 @@ fn rights_and_rates() {
     ]);
     check_all(&[(
         r#"{"topic_classes": [{"pattern": "a", "publish": ["label:driver"]}]}"#,
-        "topic_classes[0].publish[0] = \"label:driver\": allowed is a label that a token carries, and none of \
+        "topic_classes[0].publish[0] = \"label:driver\": allowed is a label of a token, but no token in \
          auth.tokens has labels",
     )]);
 }
@@ -340,13 +343,13 @@ fn what_would_never_match_is_refused() {
     check_all(&[
         (
             r#"{"listen": {"proxy_networks": ["::ffff:10.0.0.0/104"]}, "auth": {"anonymous": true}}"#,
-            "listen.proxy_networks[0] = \"::ffff:10.0.0.0/104\": allowed is \"10.0.0.0/8\": a peer over IPv4 is looked \
-             for as that",
+            "listen.proxy_networks[0] = \"::ffff:10.0.0.0/104\": allowed is \"10.0.0.0/8\": IPv4 peers are \
+             compared in this form",
         ),
         (
             r#"{"listen": {"proxy_networks": ["::ffff:0.0.0.0/96"]}, "auth": {"anonymous": true}}"#,
-            "listen.proxy_networks[0] = \"::ffff:0.0.0.0/96\": allowed is the networks of your proxies only: all the \
-             world is in this one, and anyone could claim any address in a PROXY header",
+            "listen.proxy_networks[0] = \"::ffff:0.0.0.0/96\": allowed is only the networks of your \
+             proxies: this one contains every address, so anyone could claim any address in a PROXY header",
         ),
         (r#"{"admin": {"hosts": ["gate.example", "gate.example:7090", "[::1]:7090"]}}"#, ""),
         (r#"{"http": {"hosts": ["gate.example", "gate.example:8080", "[::1]:8080"]}}"#, ""),

@@ -59,14 +59,15 @@ fn protocols() {
         ),
         (
             r#""alpn": ["a", "b", "a"]"#,
-            "tls.alpn[2] = \"a\": allowed is each word once, and this one stands before it",
+            "tls.alpn[2] = \"a\": allowed is each word once, and this one is repeated",
         ),
     ]);
 }
 
 #[test]
 fn clients() {
-    const NOT_ASKED: &str = "while tls.client_auth = \"off\": nobody is asked for a certificate";
+    const NOT_ASKED: &str =
+        "while tls.client_auth = \"off\": clients are not asked for a certificate";
     check_tls(&[
         (r#""client_auth": "optional", "client_ca": "ca.pem", "client_crl": "crl.pem""#, ""),
         (r#""client_auth": "required", "client_ca": "ca.pem", "client_identity": "san_uri""#, ""),
@@ -130,7 +131,7 @@ fn addresses_with_tls() {
             "",
             TOKEN,
             "tls.certificates = []: allowed is at least one certificate, since 0.0.0.0:7443 of listen.tls is not on \
-             loopback: the development certificate is signed by nobody; set [[tls.certificates]], or \
+             loopback: no authority has signed the development certificate; set [[tls.certificates]], or \
              tls.development_certificate_anywhere = true",
         ),
         (
@@ -149,7 +150,7 @@ fn addresses_with_tls() {
             &format!(r#"{CERTIFICATE}, "ticket_secret": "REPLACE-with-openssl-rand-hex-32""#),
             TOKEN,
             "tls.ticket_secret = (hidden): allowed is a secret of your own (openssl rand -hex 32), since 0.0.0.0:7443 is \
-             not on loopback: what begins with REPLACE- stands in an example that everybody has",
+             not on loopback: a text that begins with REPLACE- comes from a public example",
         ),
     ] {
         assert_eq!(exposed(tls, auth), expected, "{tls} {auth}");
@@ -163,7 +164,7 @@ fn addresses_with_tls() {
         (
             r#"{"listen": {"https": ["0.0.0.0:8443"]}, "auth": {"tokens": [{"token": "t"}]}}"#,
             "tls.certificates = []: allowed is at least one certificate, since 0.0.0.0:8443 of listen.https is not on \
-             loopback: the development certificate is signed by nobody; set [[tls.certificates]], or \
+             loopback: no authority has signed the development certificate; set [[tls.certificates]], or \
              tls.development_certificate_anywhere = true",
         ),
         // Whom certificates admit comes in with TLS.

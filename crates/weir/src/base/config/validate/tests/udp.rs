@@ -5,7 +5,7 @@ use super::{check_all, said};
 #[test]
 fn what_is_in_the_clear_is_told_so() {
     let in_the_clear = "udp.cleartext = false: allowed is true, since [::]:7070 of listen.udp is not on loopback, and keys \
-                        and tokens travel there in the clear: whoever is on the way can read them. Or listen on \
+                        and tokens travel there in the clear: anyone on the path can read them. Or listen on \
                         127.0.0.1 or [::1]";
     check_all(&[
         (r#"{"listen": {"udp": ["127.0.0.9:7070", "[::1]:7070"]}}"#, ""),
