@@ -8,7 +8,7 @@ pub(crate) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The same in milliseconds, as stores of devices count.
+/// Wall time in milliseconds since 1970, as stores of devices use it.
 pub fn unix_millis() -> weir_store::Millis {
     millis(unix_time())
 }

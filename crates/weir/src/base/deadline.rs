@@ -1,4 +1,4 @@
-//! How long a connection that has not settled may take, without what it has to wait for itself.
+//! The time limit of an unsettled connection, without the time that it waits for Weir.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 use weir_wire::CloseReason;
 
-/// The time that a peer has.
+/// The time that a peer has left.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     whole: Duration,
@@ -14,17 +14,18 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// From now on.
+    /// The deadline that begins now.
     pub(crate) fn of(whole: Duration) -> Self {
         Self { whole, ends: Instant::now() + whole }
     }
 
-    /// Waits for the peer, whose time runs.
+    /// Waits for the peer, while its time runs.
     pub(crate) async fn within<F: Future>(&self, peers: F) -> Result<F::Output, CloseReason> {
         timeout_at(self.ends, peers).await.map_err(|_| CloseReason::HelloTimeout)
     }
 
-    /// Waits for something of our own; the peer's time stands still, but not for longer than it was at first.
+    /// Waits for work of our own. The peer's time stands still meanwhile, but at most for the whole
+    /// original time.
     pub(crate) async fn suspend<F: Future>(&mut self, ours: F) -> Result<F::Output, CloseReason> {
         let began = Instant::now();
         let ended = timeout(self.whole, ours).await;

@@ -1,4 +1,4 @@
-//! Notices that files have changed, and has them read again.
+//! Watching files, and reading them again after a change.
 
 use std::fmt::Display;
 use std::fs;
@@ -7,32 +7,32 @@ use std::path::PathBuf;
 
 use tracing::{info, warn};
 
-/// What is read from files, and read again when they change.
+/// A user of files that are read again when they change.
 pub(crate) trait Watched {
-    /// As the log calls it.
+    /// The name in the log.
     const WHAT: &'static str;
-    /// Why files cannot be used.
+    /// The reason why the files cannot be used.
     type Error: Display;
 
-    /// Of the files, before they were read for the first time.
+    /// The stamps of the files before they were first read.
     fn stamps_at_start(&self) -> &Stamps;
     fn files(&self) -> Vec<PathBuf>;
-    /// Reads them, and uses what they hold. After an error all is as it was.
+    /// Reads the files and uses their content. An error changes nothing.
     fn reload(&self) -> Result<(), Self::Error>;
 }
 
-/// What is known of the files.
+/// The known states of the files.
 pub(crate) struct Watch {
-    /// As they were when they were last read.
+    /// At their last reading.
     tried: Stamps,
-    /// As the last look found them.
+    /// At the last look.
     seen: Stamps,
 }
 
-/// Of each file what tells that it is another, in the order of [`Watched::files`]; `None`: it is not there.
+/// The state of each file, in the order of [`Watched::files`]; `None` if it does not exist.
 pub(crate) type Stamps = Vec<Option<Stamp>>;
 
-/// Which file it is, how long, and when it was last touched.
+/// A file's identity, length and last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     inode: (u64, u64),
@@ -46,7 +46,8 @@ impl Watch {
         Watch { seen: tried.clone(), tried }
     }
 
-    /// Reads the files if they have changed or it is asked for; whether what they hold is in use now.
+    /// Reads the files if they have changed or `is_asked`; returns whether their content is in use
+    /// now.
     pub(crate) fn look<W: Watched>(&mut self, watched: &W, is_asked: bool) -> bool {
         let now = stamps(&watched.files());
         let is_settled = now == self.seen;

@@ -1,4 +1,4 @@
-//! Frames to one connection: the rare answers, encoded with prost.
+//! Rare frames to one connection, encoded with prost.
 
 use rand::RngExt;
 use weir_wire::format::{self, Format};
@@ -6,20 +6,20 @@ use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Error, Goodbye, ServerMessage};
 use weir_wire::{Advice, CloseReason, ErrorCode, frame};
 
-/// A whole frame, length prefix included.
+/// A whole frame with its length prefix.
 pub(crate) fn encode(kind: Kind) -> Box<[u8]> {
     let mut out = Vec::new();
     frame::encode(&ServerMessage { kind: Some(kind) }, &mut out);
     out.into_boxed_slice()
 }
 
-/// `Error`: something could not be done; the connection stays.
+/// `Error`: a request failed, and the connection stays.
 pub(crate) fn error(code: ErrorCode, message: String, topic: &str, request: u32) -> Box<[u8]> {
     let code = code.name().to_owned();
     encode(Kind::Error(Error { code, message, request, topic: topic.to_owned() }))
 }
 
-/// `Goodbye`, with a delay drawn at random where the device is to come back later.
+/// `Goodbye`, with a random delay if the device must come back later.
 pub(crate) fn goodbye(reason: CloseReason) -> Box<[u8]> {
     let retry_after_ms = match reason.advice() {
         Advice::ReconnectLater => rand::rng().random_range(RETRY_AFTER_MS.0..=RETRY_AFTER_MS.1),
@@ -32,12 +32,12 @@ pub(crate) fn goodbye(reason: CloseReason) -> Box<[u8]> {
     }))
 }
 
-/// The same as a connection of that format takes it.
+/// The same in a connection's format.
 pub(crate) fn goodbye_as(format: Format, reason: CloseReason) -> Vec<u8> {
     let mut out = Vec::new();
     format::encode(format, &goodbye(reason), 0, &mut out);
     out
 }
 
-/// Smallest and largest delay: spread wide enough that a storm does not return as one.
+/// Smallest and largest delay. The spread keeps a storm from returning all at once.
 pub(crate) const RETRY_AFTER_MS: (u32, u32) = (1_000, 10_000);

@@ -1,20 +1,22 @@
-//! Host names in requests: how they are read and compared, and which of them are this server's own.
+//! Host names in requests: reading them, comparing them, and knowing this server's own names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::header::{HOST, HeaderMap};
 use http::uri::Uri;
 
-/// The host that a request is for, or that a page comes from: a name or an address, and the port if one is given.
+/// The host of a request or of a page's origin: a name or an address, and the port if there is one.
 ///
-/// Shape: the part of a URI without user and password (RFC 3986 section 3.2.2). An address of IPv6 has its brackets.
+/// Shape: the part of a URI without user and password (RFC 3986 section 3.2.2). An IPv6 address has
+/// its brackets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Host<'a> {
     name: &'a str,
     port: Option<u16>,
 }
 
-/// The names that a server has beside `localhost`, loopback addresses and the address of the connection.
+/// A server's names in addition to `localhost`, loopback addresses and the address of the
+/// connection.
 pub(crate) struct Hosts {
     rules: Vec<Rule>,
 }
@@ -25,17 +27,17 @@ struct Rule {
     port: Option<u16>,
 }
 
-/// Why a server takes a host for its own.
+/// The reason why a host counts as the server's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It is `localhost` or an address: no stranger can have it point here.
+    /// The host is `localhost` or an address, so no stranger can redirect it to this server.
     Fixed,
     /// The operator has listed it.
     Listed,
 }
 
 impl<'a> Host<'a> {
-    /// Reads a host and its port; `None`: it is malformed or empty.
+    /// Reads a host and its port; `None` if it is malformed or empty.
     ///
     /// Cost: one pass, no allocation.
     pub(crate) fn parse(text: &'a str) -> Option<Host<'a>> {
@@ -53,7 +55,7 @@ impl<'a> Host<'a> {
         };
         let port = match port.strip_prefix(':') {
             None if port.is_empty() => None,
-            // The colon may stand there alone.
+            // A colon without a port is allowed.
             Some("") => None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 Some(digits.parse().ok()?)
@@ -63,9 +65,10 @@ impl<'a> Host<'a> {
         Some(Host { name, port })
     }
 
-    /// The host of a request: of its target where that names one, otherwise of its header.
+    /// The host of a request: from its target if that has one, otherwise from the header.
     ///
-    /// Over HTTP/2 the target is where it stands; over HTTP/1.1 the target counts first too (RFC 9112 section 3.2.2).
+    /// Over HTTP/2 the target has it. Over HTTP/1.1 the target also counts first (RFC 9112 section
+    /// 3.2.2).
     pub(crate) fn of_request(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Host<'a>> {
         match uri.authority() {
             Some(authority) => Host::parse(authority.as_str()),
@@ -77,12 +80,12 @@ impl<'a> Host<'a> {
         self.port
     }
 
-    /// Whether both have the same name; case and a dot at the end do not count.
+    /// Whether both have the same name, ignoring case and a dot at the end.
     pub(crate) fn has_name_of(&self, other: &Host<'_>) -> bool {
         bare(self.name).eq_ignore_ascii_case(bare(other.name))
     }
 
-    /// Whether it is `localhost` or an address, which no stranger can have point somewhere else.
+    /// Whether the host is `localhost` or an address, so that no stranger can redirect it.
     pub(crate) fn is_fixed(&self) -> bool {
         self.is_localhost() || self.ip().is_some()
     }
@@ -107,14 +110,15 @@ impl std::fmt::Display for Host<'_> {
 }
 
 impl Hosts {
-    /// `hosts` have been checked with [`is_host`].
+    /// [`is_host`] must have accepted all `hosts`.
     pub(crate) fn new(hosts: &[String]) -> Hosts {
         let parsed = hosts.iter().filter_map(|host| Host::parse(host));
         let rules = parsed.map(|host| Rule { name: bare(host.name).into(), port: host.port });
         Hosts { rules: rules.collect() }
     }
 
-    /// Whether a host is this server's own, and why. `local`: the address that the connection came in on.
+    /// Whether and why a host is this server's own. `local` is the address at which the connection
+    /// arrived.
     pub(crate) fn find(&self, host: &Host<'_>, local: IpAddr) -> Option<Known> {
         let is_at = |rule: &Rule| rule.port.is_none() || rule.port == host.port;
         let is_named = |rule: &Rule| rule.name.eq_ignore_ascii_case(bare(host.name));
@@ -128,12 +132,13 @@ impl Hosts {
     }
 }
 
-/// Whether a request could name this as its host: a name or an address, and a port if need be.
+/// Whether a request could have this host: a name or an address, with or without a port.
 pub(crate) fn is_host(text: &str) -> bool {
     Host::parse(text).is_some()
 }
 
-/// The bytes of a name: unreserved ones and delimiters. Encoded ones are left out: no name of DNS has them.
+/// The bytes of a name: unreserved ones and delimiters. Percent-encoded bytes are excluded, because
+/// no DNS name has them.
 fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }

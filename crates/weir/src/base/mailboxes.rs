@@ -1,4 +1,4 @@
-//! Reaching the shards: who may take the last credits of a mailbox, and how to wait for one without blocking.
+//! Reaching the shards: reserved credits of a mailbox, and waiting for a credit without blocking.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use weir_engine::{
     Command, Credit, CreditKind, Full, Inspect, InspectPage, InspectWhat, Mailbox, Priority, Urgent,
 };
 
-/// The way to each shard, by its index.
+/// The mailboxes of all shards, by index.
 pub(crate) type Mailboxes = [Mailbox<OwnedFd>];
 
-/// Who sends a message.
+/// The kind of sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publisher {
     /// A backend, a service, or the embedding program.
@@ -21,9 +21,10 @@ pub(crate) enum Publisher {
     Device,
 }
 
-/// A credit for a message of this priority; `None` when only those are left that are kept for others.
+/// A credit for a message of this priority; `None` if only reserved credits are left.
 ///
-/// An eighth is kept for messages of high priority, and another one for those of normal priority: fan-outs of lower
+/// An eighth is reserved for messages of high priority, and another one for those of normal
+/// priority, because fan-outs of lower
 /// priority hold credits while higher ones go first. Devices leave a further quarter to backends.
 pub(crate) fn try_credit(
     mailbox: &Mailbox<OwnedFd>,
@@ -44,9 +45,11 @@ pub(crate) fn try_credit(
     mailbox.try_credit_leaving(CreditKind::Message, leave)
 }
 
-/// Waits for a credit for a new connection, asking at growing intervals. No lock may be held meanwhile.
+/// Waits for a credit for a new connection and tries at growing intervals. The caller must hold no
+/// lock.
 ///
-/// The last eighth is left to settled connections (welcome, subscriptions, evictions): their jobs wait for credits, and
+/// The last eighth is reserved for settled connections (welcome, subscriptions, evictions). Their
+/// jobs wait for credits, and
 /// new connections must not starve them.
 pub(crate) async fn credit(mailbox: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
     let leave = mailbox.capacity(CreditKind::Control) / 8;
@@ -60,7 +63,7 @@ pub(crate) async fn credit(mailbox: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
     }
 }
 
-/// Pushes a command that has to come through: it takes the last credits too. Waits at growing intervals.
+/// Pushes a command that must arrive, even with the last credits. Tries at growing intervals.
 pub(crate) async fn push(mailbox: &Mailbox<OwnedFd>, mut command: Command<OwnedFd>) {
     let mut pause = PAUSE_MIN;
     while let Err(back) = mailbox.try_push(command) {
@@ -70,7 +73,7 @@ pub(crate) async fn push(mailbox: &Mailbox<OwnedFd>, mut command: Command<OwnedF
     }
 }
 
-/// Pushes to the reserved queue, waiting for room at growing intervals.
+/// Pushes to the reserved queue, and tries at growing intervals.
 pub(crate) async fn urgent(mailbox: &Mailbox<OwnedFd>, mut request: Urgent) {
     let mut pause = PAUSE_MIN;
     while let Err(Full(back)) = mailbox.try_urgent(request) {
@@ -80,16 +83,16 @@ pub(crate) async fn urgent(mailbox: &Mailbox<OwnedFd>, mut request: Urgent) {
     }
 }
 
-/// Likewise, but not for ever; `false` if the shard takes nothing.
+/// The same with a timeout; `false` if the shard takes nothing.
 pub(crate) async fn urgent_in_time(mailbox: &Mailbox<OwnedFd>, request: Urgent) -> bool {
     timeout(ANSWER_TIMEOUT, urgent(mailbox, request)).await.is_ok()
 }
 
-/// Looks at connections of a shard; `None` if it does not answer in time.
+/// Lists connections of a shard; `None` if it does not answer in time.
 pub(crate) async fn inspect(mailbox: &Mailbox<OwnedFd>, what: InspectWhat) -> Option<InspectPage> {
     let (sender, page) = oneshot::channel();
     let reply = Box::new(move |page| {
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = sender.send(page);
     });
     let asked = async {
@@ -102,7 +105,7 @@ pub(crate) async fn inspect(mailbox: &Mailbox<OwnedFd>, what: InspectWhat) -> Op
 /// A turn of a busy shard takes about this long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// A shard answers within a turn; one that takes this long has stopped.
+/// A shard answers within a turn. A shard that takes longer than this has stopped.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

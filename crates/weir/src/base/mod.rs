@@ -1,4 +1,5 @@
-//! What every other folder may use: configuration, time, threads, mailboxes to the shards, small tables.
+//! The base for all other folders: configuration, time, threads, mailboxes to the shards, small
+//! tables.
 
 pub(crate) mod clock;
 pub(crate) mod config;

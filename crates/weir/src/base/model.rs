@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use weir_engine::ConnId;
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// To the subscribers of a topic.
+    /// The subscribers of a topic.
     Topic(&'a str),
-    /// To the connections of a device.
+    /// The connections of a device.
     Device(&'a str),
-    /// To every connection.
+    /// Every connection.
     All,
 }
 
@@ -28,39 +28,40 @@ pub enum Payload<'a> {
 /// A message to publish.
 #[derive(Debug, Clone, Copy)]
 pub struct Publication<'a> {
-    /// Where it goes.
+    /// The destination.
     pub target: Target<'a>,
-    /// What it says.
+    /// The content.
     pub payload: Payload<'a>,
-    /// Media type, or empty.
+    /// The media type, or empty.
     pub content_type: &'a str,
-    /// Conflation key, or empty.
+    /// The conflation key, or empty.
     pub key: &'a str,
-    /// After this long it is not begun any more.
+    /// The message is not sent to further connections after this time.
     pub ttl: Option<Duration>,
-    /// The connection that published it, if a device did.
+    /// The publishing connection, if a device published the message.
     pub sender: Option<ConnId>,
 }
 
 /// A message was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// Its id, unique for a server.
+    /// The message's id, unique within a server.
     pub id: u64,
-    /// Its offset in the topic's epoch; `None` where there is no topic, or nobody is in it and its class
-    /// keeps nothing.
+    /// The message's offset in the topic's epoch. `None` if the target is no topic, or the topic
+    /// has no subscribers and its class
+    /// retains nothing.
     pub offset: Option<u64>,
-    /// Connections that it was queued for.
+    /// The number of connections for which it was queued.
     pub connections: u32,
 }
 
 /// A message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// A topic name that cannot be.
+    /// The topic name is invalid.
     #[error("{0}")]
     TopicName(#[from] TopicNameError),
-    /// Its frame would be over the limit.
+    /// The message's frame exceeds the limit.
     #[error("message of {bytes} bytes is over the limit of {limit} (limits.frame_bytes_max)")]
     TooLarge {
         /// Bytes of the frame.
@@ -68,7 +69,7 @@ pub enum PublishError {
         /// The limit.
         limit: usize,
     },
-    /// Its frame would be over the limit of the topic's class.
+    /// The message's frame exceeds the limit of the topic's class.
     #[error(
         "message of {bytes} bytes is over the limit of {limit} for this topic (message_bytes_max of its class)"
     )]
@@ -78,7 +79,7 @@ pub enum PublishError {
         /// The limit.
         limit: usize,
     },
-    /// The topic has had as many messages as its class allows: try again after the delay.
+    /// The topic has reached its class's messages in a second: try again after the delay.
     #[error(
         "the topic takes {per_second} messages a second (publishes_per_second of its class); try again in {after:?}"
     )]
@@ -88,7 +89,7 @@ pub enum PublishError {
         /// The delay.
         after: Duration,
     },
-    /// The topic's running tick has gathered as many bytes as its class allows: try again after the delay.
+    /// The topic's running tick has reached its class's bytes: try again after the delay.
     #[error(
         "the topic's tick has gathered its limit of {limit} bytes (tick_bytes_max of its class); try again in {after:?}"
     )]
@@ -98,9 +99,9 @@ pub enum PublishError {
         /// The rest of the tick.
         after: Duration,
     },
-    /// It would have to begin its topic, and as many topics exist as may: try again after the delay.
+    /// The message would begin a topic, but there are too many topics: try again after the delay.
     #[error(
-        "{limit} topics exist, or half as many without subscribers, the limit (limits.topics_max); try again in {after:?}"
+        "all {limit} topics are in use, or half of them have no subscribers (limits.topics_max); try again in {after:?}"
     )]
     TooManyTopics {
         /// The limit.
@@ -117,7 +118,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// When the same message may be accepted, if it may.
+    /// The delay after which the same message may be accepted; `None` if it never will be.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             PublishError::RateLimited { after, .. }
@@ -132,13 +133,13 @@ impl PublishError {
     }
 }
 
-/// Why a topic name is refused.
+/// The reason why a topic name is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
-    /// It is empty.
+    /// The name is empty.
     #[error("topic name is empty")]
     Empty,
-    /// It is too long.
+    /// The name is too long.
     #[error("topic name of {bytes} bytes is over the limit of {limit} (limits.topic_bytes_max)")]
     TooLong {
         /// Bytes of the name.
@@ -146,12 +147,12 @@ pub enum TopicNameError {
         /// The limit.
         limit: usize,
     },
-    /// It holds a control character.
+    /// The name contains a control character, at this byte.
     #[error("topic name holds a control character at byte {0}")]
     Control(usize),
-    /// It holds `*` or `#` or `+`, which are kept for wildcards.
+    /// The name contains `*`, `#` or `+`, which are reserved for wildcards.
     #[error(
-        "topic name holds {0:?}, which is kept for wildcards; wildcard topics do not exist yet"
+        "topic name holds {0:?}, which is reserved for wildcards; wildcard topics do not exist yet"
     )]
     Wildcard(char),
 }
@@ -161,7 +162,7 @@ pub enum TopicNameError {
 pub struct TopicInfo {
     /// Its name.
     pub topic: String,
-    /// Memberships.
+    /// Its subscribers.
     pub subscribers: u32,
     /// Offset of its last message.
     pub offset: u64,
@@ -169,20 +170,20 @@ pub struct TopicInfo {
     pub epoch: u64,
     /// The pattern of its class.
     pub class: String,
-    /// Messages kept for those who come back.
+    /// Retained messages.
     pub retained_messages: usize,
 }
 
 weir_wire::named_enum! {
-    /// What somebody shows to say who it is.
+    /// The kinds of credentials.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum AuthKind {
-        /// Nothing.
+        /// No credentials.
         Anonymous = "anonymous",
         /// A client certificate, and no token.
         Certificate = "certificate",
-        /// A token of the configuration, or one that could be nothing else.
+        /// A token of the configuration, or a token that can be of no other kind.
         Token = "token",
         /// A token of an activated device.
         Device = "device",
@@ -191,7 +192,7 @@ weir_wire::named_enum! {
     }
 }
 
-/// What is spoken behind a listener, over TLS or not.
+/// The protocol of a listener, with or without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoken {
     /// The frames of devices.
@@ -200,10 +201,10 @@ pub(crate) enum Spoken {
     Http,
 }
 
-/// Why a subscription was refused.
+/// The reason why a subscription is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubscribeError {
     Name(TopicNameError),
-    /// `topics_max` topics exist.
+    /// There are `topics_max` topics.
     TooManyTopics,
 }

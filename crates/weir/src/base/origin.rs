@@ -2,7 +2,7 @@
 
 use super::host::Host;
 
-/// An `Origin`, taken apart.
+/// An `Origin` header, parsed.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     text: &'a str,
@@ -11,7 +11,7 @@ pub(crate) struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// `None`: it is malformed, or `null`.
+    /// `None` if it is malformed, or `null`.
     pub(crate) fn parse(text: &'a str) -> Option<Origin<'a>> {
         let (scheme, rest) = text.split_once("://")?;
         let host = Host::parse(rest)?;
@@ -20,7 +20,7 @@ impl<'a> Origin<'a> {
         is_scheme.then_some(Origin { text, scheme, host })
     }
 
-    /// Whether it is written as browsers do: in lower case, without the port that goes without saying.
+    /// Whether it has the form that browsers send: lower case, without the scheme's default port.
     pub(crate) fn is_as_sent(&self) -> bool {
         let is_never = |character: char| character.is_ascii_uppercase() || character == '*';
         !self.text.contains(is_never)
@@ -28,9 +28,10 @@ impl<'a> Origin<'a> {
             && (self.host.port().is_none() || self.host.port() != default_port(self.scheme))
     }
 
-    /// Whether it is the origin of a server: all of scheme, host and port count (RFC 6454 section 5).
+    /// Whether it is the origin of a server: scheme, host and port must be equal (RFC 6454 section
+    /// 5).
     ///
-    /// `schemes`: those that the server may be reached by.
+    /// `schemes` are the schemes at which clients may reach the server.
     pub(crate) fn is_of(&self, schemes: &[&str], host: &Host<'_>) -> bool {
         let port = default_port(self.scheme);
         schemes.contains(&self.scheme)
@@ -39,7 +40,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The port that a scheme stands for.
+/// The default port of a scheme.
 pub(crate) fn default_port(scheme: &str) -> Option<u16> {
     match scheme {
         "http" => Some(80),

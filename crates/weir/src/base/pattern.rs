@@ -1,25 +1,28 @@
 //! Patterns of topic names.
 
-/// A pattern of topic names, taken apart.
+/// A pattern of topic names, parsed.
 ///
-/// Shape: `*` stands for any characters, none included; `{device}` for a device id, which has at least one. All else
-/// stands for itself.
-/// Cost: a look runs through the name once, but for literals that occur several times behind a `*`; no allocation.
+/// Shape: `*` stands for any characters, or none; `{device}` for a device id of at least one
+/// character. Everything
+/// else stands for itself.
+/// Cost: a look runs through the name once, except for literals that occur several times after a
+/// `*`. No allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     text: Box<str>,
-    /// `{device}` as a gap.
+    /// The segments with `{device}` as a gap, for any device.
     anybody: Box<[Segment]>,
-    /// `{device}` as a literal that is known when it is asked for.
+    /// The segments with `{device}` as a literal, for a given device.
     somebody: Box<[Segment]>,
-    /// What sets `{device}` off from a part that a `*` stands in: an id that holds it could reach into another's names.
+    /// The characters between `{device}` and a part with `*`. An id that contains one of them could
+    /// match another device's names.
     separators: Box<[char]>,
 }
 
-/// Literals that stand side by side, behind a gap or not.
+/// Neighbouring literals, with or without a gap in front.
 #[derive(Debug, Clone, Default)]
 struct Segment {
-    /// Bytes of the gap before, at the least; `None`: no gap.
+    /// The least number of bytes in the gap; `None`: no gap.
     gap: Option<usize>,
     pieces: Vec<Piece>,
 }
@@ -81,23 +84,23 @@ impl Pattern {
         }
     }
 
-    /// Whether the name fits, whichever device `{device}` stands for.
+    /// Whether the name matches, for any device.
     pub(crate) fn matches(&self, name: &str) -> bool {
         fits(&self.anybody, name.as_bytes(), b"")
     }
 
-    /// Whether the name fits with `{device}` standing for this one, and for no other.
+    /// Whether the name matches when `{device}` stands for this device, and for no other.
     pub(crate) fn matches_for(&self, name: &str, device: &str) -> bool {
         !device.contains(&*self.separators)
             && fits(&self.somebody, name.as_bytes(), device.as_bytes())
     }
 
-    /// Whether it names a device.
+    /// Whether the pattern contains `{device}`.
     pub(crate) fn has_device(&self) -> bool {
         self.text.contains(DEVICE)
     }
 
-    /// As it was written.
+    /// The pattern as it was written.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
@@ -108,7 +111,7 @@ impl Segment {
         self.pieces.iter().map(|piece| piece.bytes(device).len()).sum()
     }
 
-    /// Whether `name` begins with it.
+    /// Whether `name` begins with this segment.
     fn begins(&self, name: &[u8], device: &[u8]) -> bool {
         let mut rest = name;
         self.pieces.iter().all(|piece| match rest.strip_prefix(piece.bytes(device)) {
@@ -130,8 +133,9 @@ impl Piece {
     }
 }
 
-/// Each segment takes the first place that it fits, the last one the end of the name. Bytes do for characters: no
-/// literal fits in the middle of one.
+/// Each segment takes the first place where it matches; the last one takes the end of the name.
+/// Comparing bytes is enough: no
+/// literal matches in the middle of a character.
 fn fits(segments: &[Segment], name: &[u8], device: &[u8]) -> bool {
     let mut rest = name;
     for (index, segment) in segments.iter().enumerate() {
@@ -158,7 +162,7 @@ fn push_literal(segments: &mut [Segment], literal: &str) {
     }
 }
 
-/// Begins a gap, or widens the one that nothing has followed yet.
+/// Begins a gap, or widens the last one if no literal has followed it.
 fn open_gap(segments: &mut Vec<Segment>, bytes: usize) {
     let before = last(segments);
     match before.gap {
@@ -237,7 +241,7 @@ mod tests {
         check("a/{device}/*", "a/van-7/cmd/x", &["van-7"]);
         check("*/{device}", "a/van-7/cmd", &["cmd"]);
         check("*/{device}-x", "van-7/cmd-x", &["cmd"]);
-        // Without a * there is no doubt.
+        // Without a `*` the match is unambiguous.
         check("{device}/in", "van-7/cmd/in", &["van-7/cmd"]);
         check("*", "van-7/cmd", &["van-7", "van-7/cmd", "cmd", "x"]);
     }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use weir_engine::{Budget, Share};
 
-/// Bytes of a share that are taken as long as this lives.
+/// Bytes of a share that stay taken as long as this lives.
 ///
-/// Limits: that of the share, and less of it for a connection that holds more (see [`eighths`]). So a few peers that send
+/// Limits: the share's limit; less of the share for a connection with more bytes (see [`eighths`]).
+/// So a few peers that send
 /// much cannot keep out the peers that send little.
 #[derive(Debug)]
 pub(crate) struct PeerCharge {
@@ -20,7 +21,7 @@ pub(crate) struct PeerCharge {
 pub(crate) struct NoRoom;
 
 impl PeerCharge {
-    /// Nothing yet.
+    /// A charge of zero bytes.
     pub(crate) fn none(budget: &Arc<Budget>, share: Share) -> PeerCharge {
         PeerCharge { budget: Arc::clone(budget), share, bytes: 0 }
     }
@@ -29,7 +30,7 @@ impl PeerCharge {
         self.bytes
     }
 
-    /// Becomes `bytes`; if there is no room, it stays as it is.
+    /// Changes the charge to `bytes`. Without room it stays as it is.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), NoRoom> {
         match bytes.checked_sub(self.bytes) {
             Some(0) => {}
@@ -42,7 +43,7 @@ impl PeerCharge {
         Ok(())
     }
 
-    /// Another charge to the same share, for what we keep ourselves beside the bytes of the peer.
+    /// Another charge to the same share, for data of our own in addition to the peer's bytes.
     pub(crate) fn of_ours(&self, bytes: usize) -> Result<PeerCharge, NoRoom> {
         self.take(bytes, OUR_EIGHTHS)?;
         Ok(PeerCharge { budget: Arc::clone(&self.budget), share: self.share, bytes })
@@ -53,7 +54,7 @@ impl PeerCharge {
         self.budget.take_within(self.share, bytes, max).then_some(()).ok_or(NoRoom)
     }
 
-    /// The same bytes of another share.
+    /// Charges the same bytes to another share instead.
     pub(crate) fn move_to(&mut self, share: Share) -> Result<(), NoRoom> {
         let mut moved = PeerCharge::none(&self.budget, share);
         moved.set(self.bytes)?;
@@ -68,13 +69,15 @@ impl Drop for PeerCharge {
     }
 }
 
-/// How many eighths of a share are open to a connection that holds so many bytes of it.
+/// The eighths of a share that are open to a connection with this many bytes in it.
 ///
-/// Most `Hello` have less than 512 bytes; with a signed token they have 1 or 2 KiB, and so has a ClientHello. Peers that
+/// Most `Hello` have less than 512 bytes. With a signed token they have 1 or 2 KiB, and so has a
+/// ClientHello. Peers that
 /// send as much as they may can fill half of the share and no more.
 ///
 /// Requests and answers of HTTP have up to six eighths of its share (see `limits/http_ledger.rs`).
-/// What is read of a large body finds room beside them.
+/// The
+/// remaining part is for pieces of large bodies.
 fn eighths(share: Share, bytes: usize) -> usize {
     match bytes {
         1025.. if share == Share::Http => 7,
@@ -86,14 +89,14 @@ fn eighths(share: Share, bytes: usize) -> usize {
     }
 }
 
-/// The same for what we keep ourselves: full handshakes do not fill the share.
+/// The same for data of our own, so that full handshakes do not fill the share.
 const OUR_EIGHTHS: usize = 6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A budget with 32 KiB for what is not settled.
+    /// A budget with 32 KiB for unsettled connections.
     fn budget() -> Arc<Budget> {
         let budget = Budget::new(1 << 20);
         assert_eq!(budget.bytes_max_of(Share::Unsettled), 32 * 1024);
@@ -117,7 +120,7 @@ mod tests {
     fn those_that_send_much_leave_room_for_those_that_send_little() {
         let budget = budget();
         let mut charges = Vec::new();
-        // As many of each as find room, the largest first.
+        // As many of each size as find room, the largest first.
         for (bytes, filled) in [(8_192, 16), (4_096, 20), (2_048, 24), (1_024, 28), (512, 32)] {
             loop {
                 let mut charge = PeerCharge::none(&budget, Share::Unsettled);

@@ -1,4 +1,4 @@
-//! Bytes of a connection that has not settled: what it has sent of something that is not whole yet.
+//! Bytes of an unsettled connection that are not a whole unit yet.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -13,9 +13,10 @@ use weir_wire::CloseReason;
 
 use crate::base::peer_charge::{NoRoom, PeerCharge};
 
-/// Bytes of a PROXY header, a handshake or a `Hello` that is not complete, counted in the byte budget by their capacity.
+/// Bytes of an incomplete PROXY header, handshake or `Hello`. Their capacity counts in the byte
+/// budget.
 ///
-/// Limits: they are charged to [`Share::Unsettled`] each time when more bytes come.
+/// Limits: each growth is charged to [`Share::Unsettled`].
 pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
     charge: PeerCharge,
@@ -26,24 +27,24 @@ impl ReadBuffer {
         Self { bytes: Vec::new(), charge: PeerCharge::none(budget, Share::Unsettled) }
     }
 
-    /// From here on the bytes are those of a connection that HTTP is spoken on.
+    /// Moves the charge to HTTP's share: from now on the bytes belong to an HTTP connection.
     pub(crate) fn charge_http(&mut self) -> Result<(), CloseReason> {
         self.charge.move_to(Share::Http).map_err(|NoRoom| CloseReason::BudgetExhausted)
     }
 
-    /// Charges as much beside the bytes for what we keep ourselves, as long as the answer lives.
+    /// Charges further bytes for data of our own, until the result is dropped.
     pub(crate) fn charge_beside(&self, bytes: usize) -> Result<PeerCharge, CloseReason> {
         self.charge.of_ours(bytes).map_err(|NoRoom| CloseReason::BudgetExhausted)
     }
 
-    /// Their charge, for what is kept of their content.
+    /// The charge of the bytes, for the kept part of their content.
     pub(crate) fn into_charge(self) -> PeerCharge {
         self.charge
     }
 
     /// Waits for bytes and reads them.
     ///
-    /// They are read on the stack, so that the connection owns only what it sent.
+    /// The read goes to the stack first, so that the connection owns only the bytes that it sent.
     pub(crate) async fn read_more(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -61,12 +62,13 @@ impl ReadBuffer {
         .await
     }
 
-    /// Takes `more` over, if the budget has room for it.
+    /// Appends `more`, if the budget has room.
     pub(crate) fn extend(&mut self, more: &[u8]) -> Result<(), CloseReason> {
         let needed = self.bytes.len() + more.len();
         let charged = self.charge.bytes();
         if needed > charged {
-            // A quarter ahead: what is charged is not much more than what was sent, nor are the bytes moved often.
+            // A quarter ahead: the charge stays close to the sent bytes, and the bytes are seldom
+            // moved.
             let capacity = needed.max(charged + charged / 4);
             self.charge.set(capacity).map_err(|NoRoom| CloseReason::BudgetExhausted)?;
             self.bytes.reserve_exact(capacity - self.bytes.len());
@@ -75,8 +77,9 @@ impl ReadBuffer {
         Ok(())
     }
 
-    /// Forgets the first `count` bytes, of which somebody else keeps what he needs: they stay counted, until [`consume`]
-    /// or the end.
+    /// Removes the first `count` bytes after another owner has copied the part that it needs. They
+    /// stay charged until
+    /// [`consume`] or the end.
     ///
     /// [`consume`]: ReadBuffer::consume
     pub(crate) fn hand_on(&mut self, count: usize) {
@@ -87,19 +90,19 @@ impl ReadBuffer {
         }
     }
 
-    /// Forgets the first `count` bytes; with the last ones the memory is given back.
+    /// Removes the first `count` bytes. Removing all frees the memory.
     pub(crate) fn consume(&mut self, count: usize) {
         if count < self.bytes.len() {
             self.bytes.drain(..count);
         } else {
             self.bytes = Vec::new();
-            // Nothing is always there.
+            // A charge of zero always succeeds.
             let _ = self.charge.set(0);
         }
     }
 }
 
-/// How an error of the socket, or of the records on it, is told.
+/// The close reason for an error of a socket, or of its TLS records.
 pub(crate) fn reason_of(error: &io::Error) -> CloseReason {
     if error.get_ref().is_some_and(|inner| inner.is::<Violation>()) {
         return CloseReason::TlsRecord;

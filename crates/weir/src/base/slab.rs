@@ -2,12 +2,13 @@
 
 /// Values at fixed places.
 ///
-/// Shape: chunks of [`CHUNK`] places, so that growing copies nothing; free places are chained through themselves.
-/// Cost: insert, look-up and remove are O(1). Chunks are kept.
+/// Shape: chunks of [`CHUNK`] places, so that growth copies nothing. Each free place names the next
+/// one.
+/// Cost: insert, look-up and remove are O(1). Chunks are never freed.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Place<T>>>,
-    /// Head of the chain of free places; `NONE`: all are in use.
+    /// Head of the chain of free places; `NONE` if all are in use.
     free: u32,
 }
 
@@ -37,7 +38,7 @@ impl<T> Slab<T> {
         slot
     }
 
-    /// Places that exist, in use or free.
+    /// The number of places, used or free.
     pub(crate) fn places(&self) -> u32 {
         let before = self.chunks.len().saturating_sub(1) * CHUNK;
         let places = before + self.chunks.last().map_or(0, Vec::len);
@@ -109,7 +110,7 @@ mod tests {
             for slot in 0..1500 {
                 prop_assert_eq!(slab.get(slot), twin.get(&slot));
             }
-            // Dense: no place lies behind those that were ever in use at one time.
+            // Dense: there are no more places than were ever in use at one time.
             prop_assert!(slab.chunks.len() <= 1500 / CHUNK + 1);
         }
     }

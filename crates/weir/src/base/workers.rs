@@ -1,4 +1,4 @@
-//! Threads for connections that are not on a shard: runtimes of their own.
+//! Runtimes with their own threads, for connections that are not on a shard.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,17 +10,19 @@ use crate::base::threads::schedule_settling_thread;
 
 /// A runtime.
 ///
-/// Dropped, it ends by itself: also on a thread of a runtime, which must not wait.
+/// A drop does not wait for its end, so a thread of another runtime may drop it.
 pub(crate) struct Workers(Option<Runtime>);
 
 impl Workers {
-    /// Starts `threads` threads of that name, which only get what shards and front leave.
+    /// Starts `threads` threads of that name. They get only the processor time that shards and
+    /// front leave.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Workers> {
         let schedule = move || schedule_settling_thread(threads);
         Workers::scheduled(name, threads, POLLS_BETWEEN_EVENTS, schedule)
     }
 
-    /// The same, whose threads begin with `schedule`, and look for events after so many polls.
+    /// The same with `schedule` called at the start of each thread, and a look for events after so
+    /// many polls.
     pub(crate) fn scheduled(
         name: &str,
         threads: usize,
@@ -37,7 +39,7 @@ impl Workers {
         Ok(Workers(Some(runtime)))
     }
 
-    /// To spawn on it, and to register sockets with it.
+    /// The handle for spawning tasks and registering sockets.
     pub(crate) fn handle(&self) -> &runtime::Handle {
         self.0.as_ref().expect("it is there until it is dropped").handle()
     }
@@ -51,10 +53,11 @@ impl Drop for Workers {
     }
 }
 
-/// Ends behind the tasks that are ready by now.
+/// Returns after the tasks that are ready now have run.
 ///
-/// Unlike tokio's `yield_now` it is in the run queue meanwhile, from which another thread takes it should this one be
-/// held up.
+/// Unlike tokio's `yield_now`, it waits in the run queue. If this thread is held up, another thread
+/// can take it from
+/// there.
 pub(crate) async fn behind_the_others() {
     let mut has_waited = false;
     poll_fn(|cx| {
@@ -67,5 +70,5 @@ pub(crate) async fn behind_the_others() {
     .await;
 }
 
-/// Among them may be steps of handshakes, of a millisecond each with RSA.
+/// These polls may include steps of handshakes, of a millisecond each with RSA.
 const POLLS_BETWEEN_EVENTS: u32 = 8;

@@ -1,29 +1,33 @@
-//! The PROXY header, versions 1 and 2: where a connection that a proxy passes on really comes from.
+//! The PROXY header, versions 1 and 2: the real source of a connection that a proxy passes on.
 //!
-//! It stands before everything else, and a proxy that is configured always sends it. Source: the PROXY protocol
+//! It comes before everything else, and a configured proxy always sends it. Source: the PROXY
+//! protocol
 //! specification of HAProxy, sections 2.1 and 2.2.
 
 use std::net::IpAddr;
 
 use proxy_header::{ParseConfig, Protocol, ProxyHeader};
 
-/// Bytes that are no PROXY header, or one that is longer than it may be.
+/// The bytes are no PROXY header, or the header is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoHeader;
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Where the connection comes from; `None`: from the proxy itself, or the proxy does not know.
+    /// The source of the connection; `None` if it comes from the proxy itself, or the proxy does
+    /// not know.
     pub(crate) source: Option<IpAddr>,
     /// Length of the header.
     pub(crate) bytes: usize,
 }
 
-/// Reads the header at the start of `bytes`; `None`: more is needed.
+/// Reads the header at the start of `bytes`; `None` if more bytes are needed.
 ///
-/// Limits: version 1 ends within [`V1_BYTES_MAX`], version 2 announces at most [`V2_REST_BYTES_MAX`]. The parser only
-/// ever sees a header that is whole: of bytes that go on it would take too much, or wait for what does not come.
+/// Limits: version 1 ends within [`V1_BYTES_MAX`]; version 2 announces at most
+/// [`V2_REST_BYTES_MAX`]. The parser gets
+/// only whole headers: on longer input it would take too many bytes, or wait for bytes that never
+/// come.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     if begins(bytes, V1_START) {
         return decode_v1(bytes);
@@ -34,8 +38,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     Err(NoHeader)
 }
 
-/// Whether `bytes` begin with a whole signature of either version, which no `Hello` begins with: what it would announce
-/// is longer than what announces it.
+/// Whether `bytes` begin with a whole signature of either version. No `Hello` begins so: read as a
+/// frame, the signature
+/// announces a field that is longer than the frame.
 pub(crate) fn is_signed(bytes: &[u8]) -> bool {
     bytes.starts_with(V1_START) || bytes.starts_with(V2_START)
 }
@@ -57,14 +62,14 @@ fn decode_v2(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     }
     match (fixed[12], bytes.get(..V2_FIXED_BYTES + rest)) {
         (V2_LOCAL | V2_PROXY, None) => Ok(None),
-        // Whatever else it says is to be ignored.
+        // The rest of such a header must be ignored.
         (V2_LOCAL, Some(header)) => Ok(Some(Announced { source: None, bytes: header.len() })),
         (V2_PROXY, Some(header)) => announced(header).map(Some),
         _ => Err(NoHeader),
     }
 }
 
-/// What a whole header says.
+/// Reads a whole header.
 fn announced(header: &[u8]) -> Result<Announced, NoHeader> {
     let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
     let (parsed, bytes) = ProxyHeader::parse(header, config).map_err(|_| NoHeader)?;
@@ -75,24 +80,25 @@ fn announced(header: &[u8]) -> Result<Announced, NoHeader> {
         Some(address) if address.protocol == Protocol::Stream => {
             Ok(Announced { source: Some(address.source.ip()), bytes })
         }
-        // Datagrams do not come over a stream.
+        // A stream cannot carry datagrams.
         Some(_) => Err(NoHeader),
         None => Ok(Announced { source: None, bytes }),
     }
 }
 
-/// Whether `bytes`, as far as they go, begin like `start`.
+/// Whether `bytes` and `start` agree as far as both go.
 fn begins(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(byte, expected)| byte == expected)
 }
 
 const V1_START: &[u8] = b"PROXY ";
-/// The longest line that version 1 can be, with its end.
+/// The longest line of version 1, including its end.
 const V1_BYTES_MAX: usize = 107;
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Up to the length of what follows.
+/// The bytes up to and including the length of the rest.
 const V2_FIXED_BYTES: usize = 16;
-/// Addresses, and extensions such as a certificate's name: of the 64 KiB that it could be, nobody sends more.
+/// Addresses and extensions, such as a certificate's name. 64 KiB would be possible, but no proxy
+/// sends so much.
 const V2_REST_BYTES_MAX: usize = 4096;
 const V2_LOCAL: u8 = 0x20;
 const V2_PROXY: u8 = 0x21;

@@ -1,4 +1,4 @@
-//! PROXY headers, byte by byte, cut everywhere, and what is no header.
+//! Tests of PROXY headers: byte by byte, cut at every place, and malformed.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn v6_addresses() -> Vec<u8> {
     [&source.octets()[..], &destination.octets(), &[0x12, 0x34], &[0x1b, 0x9e]].concat()
 }
 
-/// The header is read with whatever stands behind it, and cut at any byte it asks for more.
+/// The header is read whatever follows it. Cut at any byte, it asks for more.
 fn check(header: &[u8], source: Option<&str>) {
     let source = source.map(|addr| addr.parse().unwrap());
     let expected = Announced { source, bytes: header.len() };
@@ -61,13 +61,13 @@ fn version_1_is_at_most_107_bytes_long() {
 fn version_2_names_the_source() {
     check(&v2(V2_PROXY, 0x11, &v4_addresses()), Some("192.0.2.7"));
     check(&v2(V2_PROXY, 0x21, &v6_addresses()), Some("2001:db8::7"));
-    // Extensions are passed over: one without a meaning here, and bytes that are none.
+    // Extensions are skipped: one without a meaning here, and bytes that are none.
     check(
         &v2(V2_PROXY, 0x11, &[&v4_addresses()[..], &[0x04, 0, 1, 7]].concat()),
         Some("192.0.2.7"),
     );
     check(&v2(V2_PROXY, 0x11, &[&v4_addresses()[..], &[0xff]].concat()), Some("192.0.2.7"));
-    // Unspecified, and a local socket's path.
+    // An unspecified source, and a local socket's path.
     check(&v2(V2_PROXY, 0x00, b""), None);
     check(&v2(V2_PROXY, 0x00, b"anything"), None);
     check(&v2(V2_PROXY, 0x31, &[0; 216]), None);
@@ -95,7 +95,7 @@ fn version_2_announces_at_most_so_much() {
 
 #[test]
 fn what_is_no_header_is_refused() {
-    // A frame with a Hello, and beginnings that go astray.
+    // A frame with a `Hello`, and beginnings of signatures that end differently.
     check_refused(b"\x05\x0a\x03\x0a\x01d");
     check_refused(b"GET / HTTP/1.1\r\n");
     check_refused(b"PROXYTCP4 ");

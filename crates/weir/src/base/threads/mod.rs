@@ -1,4 +1,5 @@
-//! What the process may use: processors, memory, descriptors. The machine's size says little in a container.
+//! The resources of the process: processors, memory, descriptors. In a container they are smaller
+//! than the machine.
 
 mod memory;
 
@@ -14,23 +15,23 @@ use crate::base::config::{MemoryConfig, ThreadsConfig};
 pub use memory::MemoryLimit;
 use memory::{Memory, Rlimits};
 
-/// What the process may use.
+/// The resources that the process may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resources {
     /// Processors of the inherited affinity mask.
     pub processors: Vec<usize>,
-    /// Processors' worth of time that the cgroup grants, if it limits it.
+    /// Processor time that the cgroup grants, in processors; `None` without a limit.
     pub cpu_quota: Option<f64>,
     /// Bytes of memory: the smallest limit that the kernel enforces.
     pub memory_bytes: usize,
-    /// Which limit that is.
+    /// The limit with this value.
     pub memory_limit: MemoryLimit,
 }
 
 /// The limit on open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// In force; equal to the hard limit unless raising was refused. `u64::MAX`: none.
+    /// The limit in force. It equals the hard limit, unless raising was refused. `u64::MAX`: none.
     pub soft: u64,
     /// The most that the process may set. `u64::MAX`: none.
     pub hard: u64,
@@ -56,13 +57,15 @@ impl Resources {
         if config.shards == 0 { self.processors_granted() } else { config.shards }
     }
 
-    /// Front threads to start: as configured, or one for every two processors. The front handles what is short-lived,
+    /// Front threads to start: as configured, or one for every two processors. The front does
+    /// short-lived work
     /// and shares the processors with the shards.
     pub fn front_threads(&self, config: &ThreadsConfig) -> usize {
         if config.front == 0 { self.processors_granted().div_ceil(2) } else { config.front }
     }
 
-    /// Threads that take connections until they are settled: one for every processor, as they only get what is left.
+    /// Threads for unsettled connections: one for every processor, since they get only the time
+    /// that others leave.
     pub(crate) fn settling_threads(&self) -> usize {
         self.processors_granted()
     }
@@ -72,7 +75,8 @@ impl Resources {
         if configured == 0 { self.processors_granted() } else { configured }
     }
 
-    /// Threads for TLS handshakes: as configured, or one for every processor, as they only get what is left.
+    /// Threads for TLS handshakes: as configured, or one for every processor, since they get only
+    /// the time that others leave.
     pub(crate) fn handshake_threads(&self, configured: usize) -> usize {
         if configured == 0 { self.processors_granted() } else { configured }
     }
@@ -82,10 +86,11 @@ impl Resources {
         if config.budget_bytes == 0 { self.memory_bytes / 4 } else { config.budget_bytes }
     }
 
-    /// The processor that each of `shards` shards is pinned to.
+    /// The processor to which each of `shards` shards is pinned.
     ///
-    /// Under a quota below the number of processors none is: neighbours who count the same way would meet on the
-    /// first ones.
+    /// Under a quota below the number of processors no shard is pinned. Otherwise neighbours with
+    /// the same rule would all use the
+    /// first processors.
     pub fn pins(&self, config: &ThreadsConfig, shards: usize) -> Vec<Option<usize>> {
         let is_shared = self.processors_granted() < self.processors.len();
         if !config.pin || is_shared || self.processors.is_empty() {
@@ -103,31 +108,38 @@ impl Resources {
     }
 }
 
-/// Gives the calling thread a short time slice: what a front thread has to do is short, and what it pushes should not wait
-/// for the end of a busy shard's slice. For the `on_thread_start` of a runtime that a gateway is started on.
+/// Gives the calling thread a short time slice. The work of a front thread is short, and its pushes
+/// should not wait
+/// for the end of a busy shard's slice. Use it in the `on_thread_start` of the runtime on which a
+/// gateway starts.
 ///
-/// Cost: one syscall. With 100 connections of high priority among 10,000 that take the whole processor, the p99 lag of
+/// Cost: one syscall. With 100 connections of high priority among 10,000 that take the whole
+/// processor, the p99 lag of
 /// the former fell from 5.5 to 3.0 ms (`weir-bench priorities`).
 pub fn schedule_front_thread() {
     share(ThreadShare { nice: 0, slice: Some(FRONT_SLICE) });
 }
 
-/// Puts the calling thread below the shards: pushes to connected devices go before what arrives by HTTP and by datagram.
+/// Puts the calling thread below the shards: pushes to connected devices go before HTTP requests
+/// and datagrams.
 ///
-/// Cost: one syscall. Under attack by HTTP and by datagram on one processor, the p99 lag of broadcasts to 5,000 devices
+/// Cost: one syscall. Under attack by HTTP and by datagram on one processor, the p99 lag of
+/// broadcasts to 5,000 devices
 /// fell from 290 to 166 ms (`weir-bench siege --seconds 35`).
 pub(crate) fn schedule_edge_thread() {
     share(ThreadShare { nice: EDGE_NICE, slice: Some(FRONT_SLICE) });
 }
 
-/// Puts the calling thread below shards and front: those who are connected go before those who connect. `threads`: how
-/// many like it there are.
+/// Puts the calling thread below shards and front: connected devices go before connecting ones.
+/// `threads` is the number of
+/// such threads.
 pub(crate) fn schedule_settling_thread(threads: usize) {
     let nice = settling_nice(threads, processors().len());
     share(ThreadShare { nice, slice: Some(FRONT_SLICE) });
 }
 
-/// However many wait for a signer, those of one processor together weigh no more than one of them would alone: three
+/// The niceness that makes the threads of one processor together weigh no more than one of them
+/// alone would. Three
 /// steps of niceness halve a thread's weight.
 fn settling_nice(threads: usize, processors: usize) -> i32 {
     let storm = threads.div_ceil(processors.max(1)).max(1).next_power_of_two();
@@ -159,7 +171,8 @@ pub(crate) fn processors() -> Vec<usize> {
     }
 }
 
-/// The directories in which the limits of this process stand, each with all its parents: the tightest one holds.
+/// The directories with this process's limits, each with all its parents. The smallest limit
+/// counts.
 struct Cgroup {
     cpu: Vec<PathBuf>,
     memory: Vec<PathBuf>,
@@ -217,11 +230,11 @@ fn read_number(path: &Path) -> Option<f64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Longer than most of what a front thread does at once.
+/// Longer than most single steps of a front thread.
 const FRONT_SLICE: Duration = Duration::from_micros(200);
 /// A third of the weight of a shard's thread.
 const EDGE_NICE: i32 = 5;
-/// A tenth of the weight of a shard's thread: never starved, hardly in the way.
+/// A tenth of the weight of a shard's thread: never starved, and hardly in the way.
 const SETTLING_NICE: i32 = 10;
 
 #[cfg(test)]

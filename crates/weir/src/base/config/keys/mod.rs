@@ -1,5 +1,5 @@
-//! What a key of the configuration is. One definition gives its type, default, range, unit and
-//! text; the reader, the checks and the reference follow from it.
+//! Keys of the configuration. One definition gives a key's type, default, range, unit and
+//! text. The reader, the checks and the reference follow from it.
 //!
 //! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the
 //! gateway can define tables of its own with it.
@@ -19,33 +19,33 @@ pub use table::debug;
 pub use value::{Item, Raw, Value, Word, time};
 pub use weir_wire::named_enum;
 
-/// A key, as its table defines it.
+/// A key as its table defines it.
 #[derive(Debug)]
 pub struct Key {
     /// Its name within the table.
     pub name: &'static str,
-    /// The lines of its doc comment: what it does, and why an operator would change it.
+    /// The lines of its doc comment: its effect, and a reason to change it.
     pub doc: &'static [&'static str],
-    /// What limits its value, and how it is shown.
+    /// The limits of its value, and its form in messages.
     pub rules: Rules,
 }
 
-/// What a table says of a key beside its type, its default and its text.
+/// A key's definition in addition to its type, default and text.
 #[derive(Debug)]
 pub struct Rules {
-    /// What the number counts, or what the list holds; times need none.
+    /// The unit of a number, or of a list's entries; times need none.
     pub unit: &'static str,
-    /// The least and the most: of a number, of a time in milliseconds, of the entries of a list.
+    /// The least and the greatest number, time in milliseconds, or count of a list's entries.
     pub range: Option<RangeInclusive<u64>>,
-    /// Follows the range where a value outside of it is refused.
+    /// Follows the range in the refusal of a value outside it.
     pub reason: &'static str,
-    /// What is allowed, where the range alone does not say it.
+    /// The allowed values, if the range alone does not describe them.
     pub allowed: Option<fn() -> String>,
-    /// A value as TOML, for an example; empty: the default.
+    /// A value in TOML, for an example; empty: the default.
     pub example: &'static str,
-    /// Whether the value is never shown.
+    /// Whether messages hide the value.
     pub secret: bool,
-    /// Whether each table of a list has to have it.
+    /// Whether each table of a list must have the key.
     pub needed: bool,
 }
 
@@ -53,14 +53,14 @@ pub struct Rules {
 pub trait Table: Debug {
     /// The keys with their values.
     fn entries(&self) -> Vec<(&'static Key, &dyn Value)>;
-    /// The same, to be changed.
+    /// The same with mutable values.
     fn entries_mut(&mut self) -> Vec<(&'static Key, &mut dyn Value)>;
 }
 
-/// A key at its place.
+/// A key at its place in the configuration.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// The names of its tables and its own, with dots between them.
+    /// The names of its tables and its own name, with dots between them.
     pub path: String,
     /// Its definition.
     pub key: &'static Key,
@@ -68,18 +68,17 @@ pub struct Entry<'a> {
     pub value: &'a dyn Value,
 }
 
-/// A value that is not allowed: the operator's to mend.
+/// A value that is not allowed; the operator must correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: allowed is {allowed}")]
 pub struct ConfigError {
     /// The key, with its section.
     pub key: String,
-    /// The value that stands there; never a secret.
+    /// The current value; never a secret.
     pub value: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: String,
-    /// The keys that decide what is allowed here, if others do: the value may be one that nobody
-    /// has set.
+    /// Other keys that decide which values are allowed here. The operator may have set only those.
     pub depends_on: &'static [&'static str],
 }
 
@@ -107,7 +106,7 @@ impl Key {
 }
 
 impl Rules {
-    /// No limit, and nothing to say.
+    /// No rules.
     pub const NONE: Rules = Rules {
         unit: "",
         range: None,
@@ -120,14 +119,14 @@ impl Rules {
 }
 
 impl Entry<'_> {
-    /// The path of the table that it stands in; empty outside the sections.
+    /// The path of its table; empty outside the sections.
     pub fn section(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 }
 
-/// All keys of the table at `path`, each section before its keys; keys of lists of tables are not
-/// among them.
+/// All keys of the table at `path`, each section before its keys. Keys of lists of tables are not
+/// included.
 pub fn all<'a>(path: &str, table: &'a dyn Table) -> Vec<Entry<'a>> {
     let mut all = Vec::new();
     for (key, value) in table.entries() {
@@ -139,7 +138,7 @@ pub fn all<'a>(path: &str, table: &'a dyn Table) -> Vec<Entry<'a>> {
     all
 }
 
-/// Key and value at a path such as `auth.jwt.leeway`.
+/// The key and value at a path such as `auth.jwt.leeway`.
 pub fn find_mut<'a>(
     table: &'a mut dyn Table,
     path: &str,
@@ -171,11 +170,11 @@ pub fn check(path: &str, table: &dyn Table) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Milliseconds of a second, as the range of a time counts them.
+/// Milliseconds in a second: the unit of a time's range.
 pub const SECOND: u64 = 1_000;
-/// Those of a minute.
+/// Milliseconds in a minute.
 pub const MINUTE: u64 = 60 * SECOND;
-/// Those of an hour.
+/// Milliseconds in an hour.
 pub const HOUR: u64 = 60 * MINUTE;
-/// Those of a day.
+/// Milliseconds in a day.
 pub const DAY: u64 = 24 * HOUR;

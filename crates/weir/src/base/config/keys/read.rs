@@ -1,4 +1,4 @@
-//! Reading a table from anything that serde reads.
+//! Reading a table with serde.
 
 use std::fmt;
 
@@ -7,11 +7,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::{Key, Raw, Table, Value};
 
-/// Reads a table from a format that says what its values are, such as TOML or JSON; what it does
-/// not set has its default.
+/// Reads a table from a format that knows the types of its values, such as TOML or JSON. Absent
+/// keys
+/// get their defaults.
 ///
-/// Errors: a key that there is not, or that is set twice; a value that is not of its kind; a needed
-/// key that is absent.
+/// Errors: an unknown or repeated key; a value of the wrong kind; a missing needed
+/// key.
 pub fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
 where
     T: Table + Default,
@@ -25,7 +26,7 @@ where
 /// Reads the keys of a table.
 struct Keys<'a>(&'a mut dyn Table);
 
-/// Reads the name of a key: which of the table's it is.
+/// Reads the name of a key, and finds it in the table.
 struct Name<'a>(&'a dyn Table);
 
 /// Reads the value of a key.
@@ -34,7 +35,7 @@ struct OfKey<'a>(&'static Key, &'a mut dyn Value);
 /// Reads the entries of a list of tables.
 struct Rows<'a>(&'a mut dyn Value);
 
-/// Reads one more of them.
+/// Reads one entry.
 struct Row<'a>(&'a mut dyn Value);
 
 impl<'de> DeserializeSeed<'de> for Keys<'_> {

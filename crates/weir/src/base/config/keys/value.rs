@@ -11,68 +11,68 @@ use ipnet::IpNet;
 use super::Table;
 use super::duration::parse_duration;
 
-/// A value as a file has it, before its key says what it has to be.
+/// A value as a file contains it, before its type is known.
 pub type Raw = serde_json::Value;
 
 /// The value of a key.
 pub trait Value: Debug {
-    /// What it can be, as a phrase that follows "allowed is".
+    /// The possible values, as a phrase that follows "allowed is".
     fn kind(&self) -> String;
 
-    /// Sets it; false if `raw` is not of its kind.
+    /// Sets the value; false if `raw` has the wrong kind.
     fn read(&mut self, raw: &Raw) -> bool;
 
-    /// Sets it from a variable's text; false if that is not of its kind.
+    /// Sets the value from the text of a variable; false if the text has the wrong kind.
     fn read_text(&mut self, text: &str) -> bool {
         self.read(&Raw::from(text))
     }
 
-    /// The value as TOML; `None` if it is absent.
+    /// The value in TOML; `None` if it is absent.
     fn show(&self) -> Option<String>;
 
-    /// What it counts, if it is a number or a time; `unit` is what its key says.
+    /// The unit of a number or a time; `unit` is the unit of its key.
     fn unit(&self, unit: &'static str) -> Option<&'static str> {
         let _ = unit;
         None
     }
 
-    /// The words that it chooses from, if it is one of them or a list of them.
+    /// The possible words, if the value is a word or a list of words.
     fn words(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// The range, as the reference has it.
+    /// The range, as the reference shows it.
     fn range(&self, range: &RangeInclusive<u64>) -> String {
         format!("at most {}", range.end())
     }
 
-    /// If it is outside the range: how it is shown, and what is allowed.
+    /// For a value outside the range: the value as text, and the allowed values.
     fn outside(&self, range: &RangeInclusive<u64>, unit: &str) -> Option<(String, String)> {
         let _ = (range, unit);
         None
     }
 
-    /// The keys below it, if it is a table.
+    /// The keys of a table; `None` for other values.
     fn as_table(&self) -> Option<&dyn Table> {
         None
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     fn as_table_mut(&mut self) -> Option<&mut dyn Table> {
         None
     }
 
-    /// An entry with the defaults, if it is a list of tables.
+    /// An entry with the defaults; `None` unless the value is a list of tables.
     fn row(&self) -> Option<Box<dyn Table>> {
         None
     }
 
-    /// The entries, if it is a list of tables.
+    /// The entries of a list of tables.
     fn tables(&self) -> Vec<&dyn Table> {
         Vec::new()
     }
 
-    /// Adds an entry with the defaults, if it is a list of tables.
+    /// Adds an entry with the defaults to a list of tables.
     fn push(&mut self) -> Option<&mut dyn Table> {
         None
     }
@@ -82,40 +82,41 @@ pub trait Value: Debug {
 pub trait Item: Debug + Sized + 'static {
     /// The list, as a phrase that follows "allowed is".
     fn list() -> String;
-    /// Reads it; `None` if the text cannot be one.
+    /// Reads an entry; `None` if the text is not valid.
     fn parse(text: &str) -> Option<Self>;
     /// The text that [`Item::parse`] reads.
     fn text(&self) -> String;
-    /// The words that it is one of, if it is.
+    /// The possible words, if it is a word.
     fn words() -> Vec<&'static str> {
         Vec::new()
     }
-    /// Its keys, if it is a table.
+    /// The entry's keys, if it is a table.
     fn as_table(&self) -> Option<&dyn Table> {
         None
     }
-    /// One with the defaults, if it is a table.
+    /// An entry with the defaults, if it is a table.
     fn row() -> Option<Box<dyn Table>> {
         None
     }
-    /// Adds such a one to a list.
+    /// Adds such an entry to a list.
     fn push(list: &mut Vec<Self>) -> Option<&mut dyn Table> {
         let _ = list;
         None
     }
 }
 
-/// A value that is one of a few words; [`config_words!`](crate::config_words) makes one of a named
+/// A value that is one of a few words. [`config_words!`](crate::config_words) implements it for a
+/// named
 /// enum.
 pub trait Word: Copy + Debug + 'static {
-    /// All that it can be.
+    /// All possible values.
     fn all() -> Vec<Self>;
     /// The word in the configuration.
     fn word(self) -> &'static str;
 }
 
-/// Makes values of the configuration of enums that [`named_enum!`](crate::keys::named_enum) has
-/// defined.
+/// Makes enums of [`named_enum!`](crate::keys::named_enum) usable as values of the
+/// configuration.
 #[macro_export]
 macro_rules! config_words {
     ($($enum:ty),+ $(,)?) => {$(
@@ -186,7 +187,7 @@ impl Value for Duration {
     }
 
     fn show(&self) -> Option<String> {
-        // A minute and an hour are said as 60s and 60m.
+        // A minute and an hour are written as 60s and 60m.
         Some(quoted(&in_units(self.as_millis(), |ms, unit_ms| ms > unit_ms)))
     }
 
@@ -205,7 +206,8 @@ impl Value for Duration {
     }
 }
 
-/// So many milliseconds as a file can have them, in the largest unit that needs no fraction.
+/// A time in milliseconds as a configuration file has it, in the largest unit that needs no
+/// fraction.
 pub fn time(ms: u64) -> String {
     in_units(ms.into(), |ms, unit_ms| ms >= unit_ms)
 }
@@ -434,7 +436,7 @@ fn joined(words: &[&str], last: &str) -> String {
     }
 }
 
-/// A text as TOML has it.
+/// A text in TOML.
 fn quoted(text: &str) -> String {
     Raw::from(text).to_string()
 }

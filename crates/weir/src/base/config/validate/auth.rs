@@ -9,7 +9,7 @@ use crate::base::config::keys::Value as _;
 use crate::base::config::{ClientIdentity, Config, ServiceConfig, TokenConfig};
 use crate::base::model::AuthKind;
 
-/// Secrets that have been seen, each with the place where it stands.
+/// Known secrets, each with its key.
 type Secrets<'a> = HashMap<&'a str, String>;
 
 impl Config {
@@ -69,16 +69,16 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that the configuration lets somebody connect: to be asked where devices are kept nowhere.
+    /// Checks that some device or service may connect. Call it if there is no store of devices.
     ///
-    /// Errors: the key at fault.
+    /// Errors: the wrong key.
     pub fn check_admits(&self) -> Result<(), ConfigError> {
         let exposed = self.listen.exposed();
         let admits_anonymous = self.admits_anonymous();
         let nobody = self.auth.tokens.is_empty()
             && self.auth.services.is_empty()
             && self.auth.jwt.keys.is_empty();
-        // Certificates admit devices too, but only where they are shown.
+        // Certificates admit devices too, but only over TLS.
         let by_certificate = self.tls.client_identity != ClientIdentity::None
             && self.listen.has_tls()
             && self.listen.tcp.iter().chain(&self.listen.http).all(|addr| addr.ip().is_loopback());
@@ -98,7 +98,7 @@ impl Config {
         Ok(())
     }
 
-    /// The tokens of the example that comes with Weir are everybody's.
+    /// The tokens of Weir's example configuration are publicly known.
     fn check_placeholders(&self) -> Result<(), ConfigError> {
         let admin = self.listen.admin.filter(|addr| !addr.ip().is_loopback());
         let Some(addr) = self.listen.exposed().map(|(_, addr)| addr).or(admin) else {
@@ -180,7 +180,7 @@ impl Config {
         Ok(())
     }
 
-    /// A device that a token is bound to is not taken for a service.
+    /// A token must not make its device look like a service.
     fn check_devices_of_services(
         &self,
         services: &HashMap<&str, String>,
@@ -202,7 +202,7 @@ impl Config {
         Ok(())
     }
 
-    /// The labels that tokens carry.
+    /// The labels of all tokens.
     pub(super) fn labels(&self) -> HashSet<&str> {
         self.auth.tokens.iter().flat_map(|token| &token.labels).map(String::as_str).collect()
     }
@@ -248,9 +248,10 @@ pub(super) fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
 
-/// Said of what stands in a list a second time.
+/// The error of a repeated word in a list.
 pub(super) const ONCE: &str = "each word once, and this one is repeated";
-/// How the tokens of `weir.toml` begin.
+/// The start of the tokens in `weir.toml`.
 const PLACEHOLDER: &str = "REPLACE-";
-/// A grant is named by 16 bits; one is that of anonymous devices, and one stands for those that come at run time.
+/// A grant's number has 16 bits. One number is for anonymous devices, and one for grants that come
+/// at run time.
 const TOKENS_MAX: usize = 65_534;

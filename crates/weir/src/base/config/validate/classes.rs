@@ -11,10 +11,10 @@ use crate::base::config::keys::ConfigError;
 use crate::base::config::{Actor, Config, TopicClass};
 
 impl Config {
-    /// `retention_bytes` is what all topics together may retain.
+    /// `retention_bytes` is the limit of all topics together.
     pub(super) fn check_classes(&self, retention_bytes: usize) -> Result<(), ConfigError> {
         let count = self.topic_classes.len();
-        // Whoever issues tokens, or imports devices, may know others.
+        // A program that issues tokens or imports devices may use other labels.
         let labels = self.auth.jwt.keys.is_empty().then(|| self.labels());
         let labels = labels.as_ref();
         let mut patterns: Vec<Vec<Part>> = Vec::with_capacity(count);
@@ -37,7 +37,7 @@ impl Config {
         })
     }
 
-    /// The first pattern that fits counts: each class needs names that no earlier one takes.
+    /// The first matching pattern counts, so each class needs names that no earlier class takes.
     fn check_overlap(&self, index: usize, patterns: &[Vec<Part>]) -> Result<(), ConfigError> {
         let (Some(class), Some(pattern)) = (self.topic_classes.get(index), patterns.get(index))
         else {
@@ -79,7 +79,7 @@ impl Config {
             return Err(ConfigError { depends_on: &["limits.frame_bytes_max"], ..error });
         }
         let message = if message == 0 { frame } else { message };
-        // A class without a tick has no use for it, and its default needs to fit no frame.
+        // A class without a tick does not use it, so its default need not hold a frame.
         let (min, why) =
             if ticks { (message, " (a message of the largest size)") } else { (1, "") };
         if !(min..=TICK_BYTES_MAX).contains(&class.tick_bytes_max) {
@@ -127,13 +127,14 @@ impl Config {
     }
 }
 
-/// An error that a larger frame, or less memory, may be the cause of.
+/// An error that a larger frame, or less memory, may have caused.
 fn large_frame(key: &str, value: usize, allowed: String) -> ConfigError {
     let depends_on = &["limits.frame_bytes_max", "memory.retention_bytes", "memory.budget_bytes"];
     ConfigError { depends_on, ..error(key, value, allowed) }
 }
 
-/// `labels`: all that there can be, but those of imported devices, which are written `COLUMN=VALUE`.
+/// `labels` are all possible labels except those of imported devices, which are written
+/// `COLUMN=VALUE`.
 fn check_actors(
     key: &str,
     actors: &[Actor],
@@ -168,12 +169,12 @@ fn known(labels: &HashSet<&str>) -> String {
     format!("a label of a token in auth.tokens: {}{more}", labels.join(", "))
 }
 
-/// Whether a pattern can be one: of a class, or of a token's topics.
+/// Whether this is a valid pattern, of a class or of a token's topics.
 pub(crate) fn is_pattern(pattern: &str, bytes_max: usize) -> bool {
     parts_of(pattern, bytes_max).is_ok()
 }
 
-/// The parts of a pattern, or what is allowed instead.
+/// The parts of a pattern, or the allowed form instead.
 fn parts_of(pattern: &str, bytes_max: usize) -> Result<Vec<Part>, String> {
     let refuse = |allowed: &str| Err(allowed.to_owned());
     if pattern.is_empty() || pattern.len() > bytes_max {
@@ -243,11 +244,12 @@ fn parts(pattern: &str) -> Vec<Part> {
     parts
 }
 
-/// Whether every name that fits `narrow` fits `wide` too; of patterns that only share it piecemeal it may say no.
+/// Whether every name that matches `narrow` also matches `wide`. A `false` may be wrong if the parts of
+/// the two patterns correspond only piecemeal.
 ///
-/// Cost: O(wide × narrow), and for the most part it ends at the first character that differs.
+/// Cost: O(wide × narrow); mostly it ends at the first character that differs.
 fn covers(wide: &[Part], narrow: &[Part], id_bytes_max: usize) -> bool {
-    // The places in `narrow` up to which the parts of `wide` so far can reach.
+    // The places in `narrow` that the parts of `wide` so far can reach.
     let mut reached = vec![false; narrow.len() + 1];
     reached[0] = true;
     for part in wide {

@@ -1,4 +1,4 @@
-//! What values are allowed, and why.
+//! The rules between keys, and the reason for each.
 
 mod activation;
 mod auth;
@@ -22,9 +22,9 @@ use crate::base::host::is_host;
 pub(crate) use classes::is_pattern;
 
 impl Config {
-    /// Checks every value, and how they fit together.
+    /// Checks every value and the rules between them.
     ///
-    /// Errors: the first key at fault.
+    /// Errors: the first wrong key.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_for(&Resources::detect())
     }
@@ -87,7 +87,8 @@ impl Config {
             let value = format!("({} bytes)", self.admin.token.len());
             return Err(error("admin.token", value, format!("at most {TOKEN_BYTES_MAX} bytes")));
         }
-        // Spaces around it are cut off what a request shows, and other bytes no client sends: it would never match.
+        // Requests lose the spaces around a token, and no client sends other bytes, so such a token
+        // would never match.
         if !self.admin.token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let allowed = "printable ASCII without spaces, because it is sent in a header";
             return Err(error("admin.token", "(hidden)", allowed));
@@ -106,7 +107,8 @@ impl Config {
     }
 
     fn check_threads(&self, processors: usize) -> Result<(), ConfigError> {
-        // More shards than processors only help to try things out; a connection's id names its shard in 8 bits.
+        // More shards than processors only help in trials. A connection's id has 8 bits for its
+        // shard.
         let max = (processors * 4).min(SHARDS_MAX);
         for (key, threads) in
             [("threads.shards", self.threads.shards), ("threads.front", self.threads.front)]
@@ -141,7 +143,7 @@ impl Config {
         Ok(())
     }
 
-    /// What a small machine has a quarter of may be too little.
+    /// On a small machine, a quarter of the memory may be too little.
     fn check_derived_budget(&self, resources: &Resources) -> Result<(), ConfigError> {
         let (budget, min) = (resources.budget_bytes(&self.memory), self.budget_bytes_min());
         if budget >= min {
@@ -159,11 +161,11 @@ impl Config {
     }
 
     fn budget_bytes_min(&self) -> usize {
-        // A quarter of the budget is for what waits for slow connections.
+        // A quarter of the budget is for messages that wait for slow connections.
         BUDGET_BYTES_MIN.max(self.connection.high_watermark_bytes.saturating_mul(8))
     }
 
-    /// What all topics together may retain.
+    /// The bytes that all topics together may retain.
     pub(crate) fn retention_bytes(&self, resources: &Resources) -> usize {
         match self.memory.retention_bytes {
             0 => resources.budget_bytes(&self.memory) / 4,
@@ -239,7 +241,7 @@ fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {
     ConfigError { key: key.to_owned(), value, allowed, depends_on: &[] }
 }
 
-/// The network of IPv4 addresses that one of mapped addresses stands for.
+/// The IPv4 network that an IPv6 network of mapped addresses stands for.
 fn mapped(network: &IpNet) -> Option<Ipv4Net> {
     let IpNet::V6(network) = network else { return None };
     let prefix = network.prefix_len().checked_sub(96)?;

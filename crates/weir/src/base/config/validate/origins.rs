@@ -1,4 +1,5 @@
-//! Rules of origins: they are compared byte for byte with what browsers send, so each must be written like that.
+//! Rules of origins. They are compared byte for byte with the origins that browsers send, so their
+//! form must be the same.
 
 use super::error;
 use crate::base::config::Config;

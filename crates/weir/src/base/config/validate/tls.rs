@@ -1,4 +1,4 @@
-//! Rules of `[tls]`. Whether its files can be used is found when they are read.
+//! Rules of `[tls]`. Errors in its files show when they are read.
 
 use std::path::Path;
 

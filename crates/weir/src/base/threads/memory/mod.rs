@@ -1,4 +1,4 @@
-//! How much memory the process may use, and which limit says so.
+//! The memory that the process may use, and the limit that says so.
 
 use std::fmt;
 use std::fs;
@@ -13,18 +13,20 @@ use super::Cgroup;
 pub enum MemoryLimit {
     /// The memory of the machine.
     Machine,
-    /// `memory.max` of the cgroup or of one above it (version 1: `memory.limit_in_bytes`): beyond it the process is
-    /// killed.
+    /// `memory.max` of the cgroup or of one above it (version 1: `memory.limit_in_bytes`). Beyond
+    /// it the kernel kills
+    /// the process.
     CgroupMax,
-    /// `memory.high` of the cgroup or of one above it: beyond it the process is slowed down.
+    /// `memory.high` of the cgroup or of one above it. Beyond it the kernel slows the process down.
     CgroupHigh,
-    /// `RLIMIT_AS` (`ulimit -v`): beyond it an allocation fails, which ends the process.
+    /// `RLIMIT_AS` (`ulimit -v`). Beyond it an allocation fails, which ends the process.
     AddressSpace,
-    /// `RLIMIT_DATA` (`ulimit -d`): likewise.
+    /// `RLIMIT_DATA` (`ulimit -d`), with the same effect.
     Data,
-    /// `CommitLimit`, where the kernel does not overcommit (`vm.overcommit_memory = 2`): likewise.
+    /// `CommitLimit`, if the kernel does not overcommit (`vm.overcommit_memory = 2`), with the same
+    /// effect.
     Commit,
-    /// The kernel does not say; this much is assumed.
+    /// The kernel names no limit, so a value is assumed.
     Unknown,
 }
 
@@ -35,7 +37,7 @@ pub(super) struct Memory {
     pub(super) limit: MemoryLimit,
 }
 
-/// The resource limits on memory that are in force; `None`: unlimited.
+/// The resource limits on memory in force; `None`: unlimited.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rlimits {
     pub(super) address_space: Option<u64>,
@@ -64,8 +66,9 @@ impl Rlimits {
 }
 
 impl Memory {
-    /// The smallest of all limits. Of those that count mappings, what the process has mapped already, and what its
-    /// threads will map, is taken off: the code, and stacks that are hardly used, take nothing of the others.
+    /// The smallest of all limits. Some limits count mappings. From these, the process's existing
+    /// mappings and the stacks of its
+    /// future threads are subtracted. The other limits hardly count code and unused stacks.
     pub(super) fn of_this_process(
         root: &Path,
         cgroup: &Cgroup,
@@ -100,14 +103,15 @@ impl Memory {
 }
 
 impl Cgroup {
-    /// The smallest value in files of these names, on the way from the process's own group to the root.
+    /// The smallest value in files of these names, from the process's own group up to the root.
     fn memory(&self, names: &[&str]) -> Option<usize> {
         let paths = self.memory.iter().flat_map(|group| names.iter().map(|name| group.join(name)));
         paths.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
     }
 }
 
-/// What the stacks of all threads map, at most: five kinds of threads that there is one a processor of, and some others.
+/// The greatest possible mapping of all stacks: five kinds of threads with one for each processor,
+/// and some others.
 fn stack_bytes(processors: usize) -> usize {
     (5 * processors + OTHER_THREADS) * STACK_BYTES
 }
@@ -119,11 +123,11 @@ fn field(text: &str, name: &str) -> Option<usize> {
     kib.checked_mul(1024)
 }
 
-/// Threads for what blocks, the store, the log, and the allocator's own.
+/// Threads for blocking work, the store, the log and the allocator.
 const OTHER_THREADS: usize = 8;
-/// What Rust gives a thread, with its guard page.
+/// A thread's stack in Rust, with its guard page.
 const STACK_BYTES: usize = 2 * 1024 * 1024 + 4096;
-/// Where the kernel tells nothing.
+/// Assumed if the kernel names no limit.
 const FALLBACK_BYTES: usize = 1 << 30;
 
 #[cfg(test)]

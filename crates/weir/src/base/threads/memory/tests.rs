@@ -1,4 +1,4 @@
-//! Tests of what is derived from files that look like the kernel's.
+//! Tests with imitations of the kernel's files.
 
 use super::super::tests::tree;
 use super::*;

@@ -1,4 +1,4 @@
-//! Tokens and services with bad values: what is said of each.
+//! Tests of the errors of tokens and services with bad values.
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn services() {
     }
 }
 
-/// A service's token is one: nobody else need be admitted.
+/// A service needs no other way to be admitted.
 #[test]
 fn services_alone_are_enough() {
     check_all(&[

@@ -1,4 +1,4 @@
-//! Origins with bad values: what is said of each.
+//! Tests of the errors of origins with bad values.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A section with these members, and what is said of it.
+/// Checks the error of a section with these members.
 fn check_jwt(cases: &[(&str, &str)]) {
     for (members, expected) in cases {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Tokens, services, classes and limits with bad values, one by one: what is said of each.
+//! Tests of the errors of tokens, services, classes and limits with bad values, one by one.
 
 use crate::base::config::Config;
 use crate::base::config::tests::machine;
@@ -12,7 +12,7 @@ fn said(json: &str) -> String {
     }
 }
 
-/// Each configuration, and what is said of it; nothing, if it is in order.
+/// Each configuration and its error; empty for a valid configuration.
 fn check_all(cases: &[(&str, &str)]) {
     for (json, expected) in cases {
         assert_eq!(said(json), *expected, "{json}");
@@ -263,7 +263,7 @@ fn retention() {
         (r#""pattern": "a", "retention_messages": 1, "retention_bytes": 16777216"#, ""),
         (r#""pattern": "a", "retention_ttl": "1s""#, ""),
         (r#""pattern": "a", "retention_ttl": "168h""#, ""),
-        // Without messages to keep, the default need not fit.
+        // Without messages to retain, the default need not fit.
         (r#""pattern": "a", "retention_bytes": 1"#, ""),
         (r#""pattern": "a", "retention_messages": 1, "history": true"#, ""),
         (

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A section `[tls]` with these members, and what is said of it.
+/// Checks the error of a section `[tls]` with these members.
 fn check_tls(cases: &[(&str, &str)]) {
     for (members, expected) in cases {
         assert_eq!(said(&format!(r#"{{"tls": {{{members}}}}}"#)), *expected, "{members}");
@@ -167,7 +167,7 @@ fn addresses_with_tls() {
              loopback: no authority has signed the development certificate; set [[tls.certificates]], or \
              tls.development_certificate_anywhere = true",
         ),
-        // Whom certificates admit comes in with TLS.
+        // Devices with certificates connect over TLS.
         (
             &format!(
                 r#"{{"listen": {{"tcp": [], "http": ["0.0.0.0:8080"], "tls": ["0.0.0.0:7443"]}}, "tls": {{{by_certificate}}}}}"#
@@ -175,7 +175,7 @@ fn addresses_with_tls() {
             "auth.tokens = []: allowed is at least one token, since 0.0.0.0:7443 of listen.tls is not on loopback; set \
              [[auth.tokens]]",
         ),
-        // Certificates say nothing about who comes in plain.
+        // Certificates do not identify connections without TLS.
         (
             &format!(
                 r#"{{"listen": {{"tcp": ["0.0.0.0:0"], "tls": ["127.0.0.1:0"]}}, "tls": {{{by_certificate}}}}}"#
