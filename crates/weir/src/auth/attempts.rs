@@ -1,4 +1,4 @@
-//! How often somebody may show a token that admits nobody, where it costs something to find that out.
+//! Limits on invalid tokens whose check is expensive.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use weir_engine::Nanos;
 use crate::base::config::AuthConfig;
 use crate::limits::sources::{Source, Sources};
 
-/// Where a token comes from.
+/// The origin of a token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TokenOrigin {
-    /// A connection. All whose address is not known are one source.
+    /// A connection. All connections without a known address count as one source.
     Connection(Option<IpAddr>),
     /// A datagram, whose address may be forged.
     Datagram(IpAddr),
-    /// A connection that has settled: `Refresh` has a rate of its own.
+    /// A settled connection: `Refresh` has a rate of its own.
     Settled,
 }
 
 impl TokenOrigin {
-    /// The address of a connection; that of a datagram proves nothing.
+    /// The address of a connection. A datagram's address proves nothing.
     pub(super) fn proven(self) -> Option<IpAddr> {
         match self {
             TokenOrigin::Connection(source) => source,
@@ -29,22 +29,23 @@ impl TokenOrigin {
     }
 }
 
-/// Attempts to show a token that is to be verified or asked for. Those that fail count.
+/// Attempts with tokens that need a store or a signature check. Only failed ones count in the end.
 ///
-/// Each is taken from its buckets before anything is done for it, and given back if the token is somebody's: so those that
-/// are in progress together count too.
+/// Each attempt is taken from its buckets first, and given back if the token is valid. So attempts
+/// in progress count too.
 ///
-/// Limits: of connections by source, whatever token. Of datagrams signed tokens alone, by source and all together: a store
-/// is asked in batches, and a look-up is cheap, but a signature takes up to 100 us. They have tables of their own, as
-/// anybody can send a datagram in another one's name.
-/// Cost: a look into a table of sources, under one lock in sixteen.
+/// Limits: for connections by source, for all such tokens. For datagrams only signed tokens count,
+/// by source and all together: a store is asked in batches and a look-up is cheap, but a signature
+/// takes up to 100 us. Datagrams have their own tables, because anybody can forge a datagram's
+/// source.
+/// Cost: a look into a table of sources, under one of sixteen locks.
 pub(super) struct Attempts {
     of_connections: Option<Sources>,
     of_datagrams: Option<Sources>,
     all_datagrams: Option<Sources>,
 }
 
-/// One of them, in progress.
+/// An attempt in progress.
 #[must_use]
 pub(super) struct Attempt<'a>([Option<(&'a Sources, Source)>; 2]);
 
@@ -63,7 +64,7 @@ impl Attempts {
         }
     }
 
-    /// Begins one, or says how long it has to wait.
+    /// Begins an attempt, or returns the time to wait.
     pub(super) fn begin(
         &self,
         origin: TokenOrigin,
@@ -93,7 +94,7 @@ impl Attempts {
 }
 
 impl Attempt<'_> {
-    /// It was no failure.
+    /// The attempt did not fail.
     pub(super) fn give_back(self) {
         for (table, source) in self.0.into_iter().flatten() {
             table.give_back(source, now());
@@ -105,7 +106,7 @@ fn now() -> Duration {
     Duration::from_nanos(Nanos::now().0)
 }
 
-/// Stands for every source without an address, or for all sources.
+/// Stands for all sources without an address, or for all sources together.
 const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 #[cfg(test)]
@@ -137,7 +138,7 @@ mod tests {
             (0..3).map(|_| attempts.begin(origin, false).expect("the burst")).collect();
         assert!(attempts.begin(origin, true).is_err());
         assert!(attempts.begin(TokenOrigin::Connection(Some(addr(2))), true).is_ok());
-        // What comes by datagrams in its name is counted apart.
+        // Datagrams with its forged address are counted separately.
         assert!(attempts.begin(TokenOrigin::Datagram(addr(1)), true).is_ok());
         assert!(attempts.begin(TokenOrigin::Settled, true).is_ok());
         in_progress.into_iter().for_each(Attempt::give_back);
@@ -149,9 +150,10 @@ mod tests {
         let attempts = attempts(3, 5);
         let fails = |last| attempts.begin(TokenOrigin::Datagram(addr(last)), true).is_err();
         let failed = (0..100).filter(|last| fails(*last)).count();
-        // A slow machine forgives some.
+        // A slow machine forgives some failures meanwhile.
         assert!((50..=95).contains(&failed), "{failed}");
-        // Whoever is refused for all has not used up what is its own; what a store is asked for does not count.
+        // A refusal by the limit of all uses up nothing of the source's own. Tokens for the store
+        // do not count.
         assert!((0..10).all(|_| attempts.begin(TokenOrigin::Datagram(addr(7)), false).is_ok()));
     }
 

@@ -1,4 +1,4 @@
-//! Ids that the store knows: nobody has them but with credentials of their device's own.
+//! Ids that the store knows. They are admitted only with their device's own credentials.
 //!
 //! | shown | an id that the store knows |
 //! |---|---|
@@ -20,7 +20,7 @@ use super::{Admission, Authenticator, Bearer, BearerKind, NoBearer};
 use crate::base::model::AuthKind;
 use crate::observe::counters::AuthOutcome;
 
-/// An admission that may depend on what the store says of the id.
+/// An admission that may depend on the store's record of the id.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -29,24 +29,26 @@ pub(crate) struct Claim {
     doubt: Option<Doubt>,
 }
 
-/// What the store may have against it.
+/// The finding in the store that would refuse the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
-    /// That it knows the device.
+    /// The store knows the device.
     Known,
-    /// That the device is revoked.
+    /// The device is revoked.
     Revoked,
 }
 
-/// Ids that the store had nothing against a moment ago, for requests: a device that sends many is looked up once.
+/// Ids that the store accepted a moment ago, for requests: a device with many requests is looked up
+/// once.
 ///
-/// Shape: two tables; when the young one is full it becomes the old one, whose entries are gone.
-/// Limits: [`CONFIRMED_MAX`] ids, each for [`CONFIRMED_FOR`]. They come from certificates and signed tokens.
+/// Shape: two tables. When the young one is full, it replaces the old one.
+/// Limits: [`CONFIRMED_MAX`] ids, each for [`CONFIRMED_FOR`]. They come from certificates and
+/// signed tokens.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed(Mutex<[HashMap<Box<str>, Nanos>; 2]>);
 
 impl Claim {
-    /// The admission, where nobody has to be asked.
+    /// The admission, if the store need not be asked.
     pub(crate) fn settled(self, auth: &Authenticator) -> Result<Admission, Claim> {
         if self.doubt.is_some() {
             return Err(self);
@@ -67,10 +69,10 @@ impl Authenticator {
         let shows = if has_certificate { AuthKind::Certificate } else { kind };
         let doubt = match &bearer.kind {
             _ if self.source.is_none() || self.unchecked_ids.contains(&shows) => None,
-            // The source itself has named it.
+            // The store itself has named the device.
             BearerKind::ExpiringCredential(expiring) if expiring.kind == AuthKind::Device => None,
             BearerKind::Configured(_) if self.grant_of_any(bearer).is_none() => None,
-            // No store has it.
+            // No store can contain this id.
             _ if Serial::new(&admission.device).is_err() => None,
             _ if has_certificate => Some(Doubt::Revoked),
             BearerKind::Nobody | BearerKind::Configured(_) | BearerKind::ExpiringCredential(_) => {
@@ -80,7 +82,7 @@ impl Authenticator {
         Claim { admission, kind, doubt }
     }
 
-    /// The admission, if the store has nothing against it; waits for as long as `Hello` may take.
+    /// The admission, if the store does not refuse it. Waits at most as long as `Hello` may take.
     pub(crate) async fn confirm(&self, claim: Claim) -> Result<Admission, NoBearer> {
         let Claim { admission, kind, doubt } = claim;
         let count = |outcome| self.counters.count_authentication(kind, outcome);
@@ -114,7 +116,7 @@ impl Authenticator {
         }
     }
 
-    /// The same for one of many requests.
+    /// The same for one of many requests, with the memory of recent answers.
     pub(super) async fn confirm_again(&self, claim: Claim) -> Result<Admission, NoBearer> {
         if self.confirmed.has(&claim.admission.device, Nanos::now()) {
             self.counters.count_authentication(claim.kind, AuthOutcome::Accepted);
@@ -155,7 +157,7 @@ impl From<NoBearer> for CloseReason {
 
 /// At most two megabytes.
 const CONFIRMED_MAX: usize = 8_192;
-/// So long may a request be answered for a device that is imported or revoked meanwhile.
+/// For this long, a request may be answered for a device that was imported or revoked meanwhile.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

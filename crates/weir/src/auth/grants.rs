@@ -1,4 +1,4 @@
-//! What those who hold a token may do with topics.
+//! Grants: the rights of a token's owner to topics.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,30 +10,30 @@ use crate::base::config::{Actor, Right};
 use crate::base::mailboxes::Publisher;
 use crate::base::pattern::Pattern;
 
-/// What a token permits, and so the connections that were admitted with it.
+/// The permissions of a token, and of the connections that it admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
     /// Sorted.
     labels: Box<[Box<str>]>,
     /// A service's rights, sorted; `None`: a device.
     service: Option<Box<[Right]>>,
-    /// The only topics that it is good for; `None`: all that classes permit.
+    /// The only topics that the token permits; `None`: all that the classes permit.
     topics: Option<Box<[Pattern]>>,
 }
 
-/// Which grant it is.
+/// A reference to a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GrantRef {
     /// One of the configuration.
     Numbered(u16),
-    /// One that came at run time; it lives as long as somebody has it.
+    /// One that came at run time. It lives as long as a reference to it.
     Own(Arc<Grant>),
 }
 
-/// Grants that came at run time: alike ones once.
+/// Grants that came at run time; equal ones are stored once.
 ///
-/// Shape: a table of weak references, swept whenever it has doubled.
-/// Limits: what holds them bounds them, which is connections and requests on their way.
+/// Shape: a table of weak references, swept each time it has doubled.
+/// Limits: the connections and requests in progress, since only they hold grants.
 #[derive(Default)]
 pub(crate) struct SharedGrants {
     hasher: RandomState,
@@ -42,13 +42,13 @@ pub(crate) struct SharedGrants {
 
 #[derive(Default)]
 struct Table {
-    /// With the hashes: who looks for a place needs them when the grant has gone.
+    /// With the hashes, which the table needs even for a grant that has gone.
     grants: HashTable<(u64, Weak<Grant>)>,
-    /// Entries at which those whose grant has gone are taken out.
+    /// The number of entries at which those of gone grants are removed.
     sweep_at: usize,
 }
 
-/// Something that is done with a topic.
+/// An action on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Subscribe,
@@ -56,7 +56,7 @@ pub(crate) enum Act {
 }
 
 impl Grant {
-    /// Of devices without a token.
+    /// The grant of devices without a token.
     pub(crate) fn anonymous() -> Grant {
         Grant::of_device(&[])
     }
@@ -68,7 +68,7 @@ impl Grant {
         Grant { labels: labels.into(), service: None, topics: None }
     }
 
-    /// The same for these topics only.
+    /// The same grant, for these topics only.
     pub(crate) fn within(self, topics: Vec<Pattern>) -> Grant {
         Grant { topics: Some(topics.into()), ..self }
     }
@@ -78,26 +78,26 @@ impl Grant {
         Grant { labels: Box::default(), service: Some(may), topics: None }
     }
 
-    /// Whether it is a service's with this right.
+    /// Whether it is the grant of a service with this right.
     pub(crate) fn has(&self, right: Right) -> bool {
         self.service.as_ref().is_some_and(|may| may.contains(&right))
     }
 
-    /// As whom its holder publishes.
+    /// The kind of publisher that the owner is.
     pub(crate) fn publisher(&self) -> Publisher {
         if self.service.is_some() { Publisher::Backend } else { Publisher::Device }
     }
 
-    /// Whether it is good for a topic, whatever the class of that says; `fits` tells whether a pattern does, for the
-    /// device that asks.
+    /// Whether the token permits the topic, before the topic's class is asked. `fits` tells whether
+    /// a pattern matches it for the asking device.
     pub(crate) fn covers(&self, fits: impl Fn(&Pattern) -> bool) -> bool {
         self.topics.as_deref().is_none_or(|topics| topics.iter().any(fits))
     }
 
     /// Whether it permits an act that a topic's class allows to `actors`.
     ///
-    /// `is_own` tells whether the topic is one that the device may use as one of the `devices`; it is asked only if
-    /// that decides.
+    /// `is_own` tells whether the class covers the topic for this device. It is called only if
+    /// `devices` may decide.
     pub(crate) fn permits(&self, act: Act, actors: &[Actor], is_own: impl Fn() -> bool) -> bool {
         actors.iter().any(|actor| match (actor, &self.service) {
             (Actor::Devices, None) => is_own(),
@@ -107,9 +107,9 @@ impl Grant {
         })
     }
 
-    /// Why an act is not permitted: what was tried with which topic, and who may.
+    /// The refusal of an act: the act, the topic, and the actors that may do it.
     ///
-    /// `pattern` is that of the topic's class; `None`: none of the configuration fits it.
+    /// `pattern` is the pattern of the topic's class; `None` for the default class.
     pub(crate) fn refusal(
         &self,
         act: Act,
@@ -119,7 +119,7 @@ impl Grant {
     ) -> String {
         let verb = act.verb();
         let mut text = format!("{verb} to {topic:?} is not permitted: ");
-        // A String takes everything.
+        // Writing to a `String` cannot fail.
         let _ = match pattern {
             Some(pattern) => write!(text, "class {pattern:?} lets "),
             None => write!(text, "no class in [[topic_classes]] fits it, and the default lets "),
@@ -136,7 +136,7 @@ impl Grant {
             let _ = write!(text, "{actor}");
         }
         let _ = write!(text, " {verb}");
-        // What is named and nevertheless not enough.
+        // The actor is named, but that is not enough.
         if self.service.is_some() && actors.contains(&Actor::Services) {
             let _ =
                 write!(text, ", and this service lacks the right {verb:?} (auth.services, may)");
@@ -148,7 +148,7 @@ impl Grant {
 }
 
 impl SharedGrants {
-    /// The grant that is like this one, if somebody has such a one, and this one otherwise.
+    /// The stored grant that equals this one; if there is none, this one.
     pub(crate) fn share(&self, grant: Grant) -> Arc<Grant> {
         let hash = self.hasher.hash_one(&grant);
         let mut table = self.table.lock().expect("no panic happens under the grants' lock");
@@ -177,7 +177,7 @@ impl Act {
         }
     }
 
-    /// Why an act is not permitted whose topic the token is not good for.
+    /// The refusal of an act on a topic that the token does not cover.
     pub(crate) fn not_covered(self, topic: &str) -> String {
         let verb = self.verb();
         format!("{verb} to {topic:?} is not permitted: it is none of the topics of the token")

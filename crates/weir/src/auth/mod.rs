@@ -1,5 +1,6 @@
-//! Who may connect, as which device, and with which rights: tokens of the configuration, tokens that have to be asked
-//! for, tokens that other backends sign, or nobody's word on loopback.
+//! Admission: whether a caller may connect, as which device, and with which rights. It accepts
+//! tokens of the configuration, tokens of a store, tokens that other backends sign, and devices
+//! without credentials on loopback.
 //!
 //! ```text
 //!  token ─look─▶ Bearer ─admit─▶ Claim ─confirm─▶ Admission ─pin─▶ on its way to a shard
@@ -41,47 +42,48 @@ pub(crate) use secrets::Secrets;
 pub use source::TokenSource;
 pub(crate) use term::Term;
 
-/// Tokens, and the rule for those who have none.
+/// Tokens, and the rule for callers without one.
 ///
-/// Shape: tokens of the configuration by their secret; what they permit stands once in a table, however many of them
-/// permit the same. Other tokens bring what they permit with them.
-/// Limits: 65,535 different grants of the configuration, which the number of tokens that can be configured keeps within.
-/// Cost: one look-up, whatever the number of tokens, and none of its time tells what a wrong token has in common with
-/// a right one. One that has to be asked for costs a task's wait, a signed one its verification.
+/// Shape: tokens of the configuration by their secret. Their grants are in a table in which equal
+/// grants share a row. Other tokens bring their own grants.
+/// Limits: 65,535 different grants of the configuration; the limit on configured tokens is lower.
+/// Cost: one look-up, whatever the number of tokens. Its time does not show what a wrong token has
+/// in common with a right one. A token of a store costs a wait, a signed one its verification.
 pub(crate) struct Authenticator {
     holders: Secrets<u32>,
-    /// By place.
+    /// By index.
     all_holders: Vec<Holder>,
-    /// By number; the first one is that of devices without a token.
+    /// By number; the first grant is for devices without a token.
     grants: Vec<Grant>,
     nobody: Grant,
-    /// Device ids that a token is bound to.
+    /// Device ids with a token of their own.
     bound: HashSet<Box<str>>,
-    /// Names of services, which no device may take.
+    /// Names of services, which no device may use.
     services: HashSet<Box<str>>,
     anonymous: bool,
     device_id_bytes_max: usize,
-    /// What `Hello` may take, and so the longest that anybody waits for a token.
+    /// The time limit of `Hello`, which is also the longest wait for a token.
     deadline: Duration,
     labels: Arc<NamedLabels>,
     source: Option<Arc<dyn TokenSource>>,
-    /// Credentials whose ids are not looked up there.
+    /// Kinds of credentials whose ids are not looked up in `source`.
     unchecked_ids: Vec<AuthKind>,
     confirmed: Confirmed,
     jwt: Option<Arc<Jwt>>,
-    /// Where signatures are verified: on threads that nobody else waits for. `None`: where they are asked for.
+    /// The threads that verify signatures, on which no other work waits. `None`: the caller's
+    /// thread.
     verifier: Option<runtime::Handle>,
     attempts: Attempts,
     counters: Arc<Counters>,
 }
 
-/// The labels that classes name, and the grants that are made of them: no other label decides anything.
+/// The labels that topic classes name, and the grants with them. Other labels have no effect.
 pub(crate) struct NamedLabels {
     named: HashSet<Box<str>>,
     shared: SharedGrants,
 }
 
-/// What a token says of who shows it.
+/// The properties of a configured token.
 struct Holder {
     who: Who,
     priority: Priority,
@@ -94,24 +96,24 @@ enum Who {
     Service(Box<str>),
 }
 
-/// Whom somebody is by the token that he shows, before he claims an id with it.
+/// The owner of a shown token, before a device id is claimed with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer {
     kind: BearerKind,
-    /// Of [`crate::auth::devices::Devices::mark`], from before anybody was asked.
+    /// From [`crate::auth::devices::Devices::mark`], taken before the token was looked up.
     mark: u64,
 }
 
 #[derive(Debug, Clone)]
 enum BearerKind {
-    /// He shows none.
+    /// No token was shown.
     Nobody,
-    /// The place of a token of the configuration.
+    /// The index of a token of the configuration.
     Configured(u32),
     ExpiringCredential(Arc<ExpiringCredential>),
 }
 
-/// What a token says that ends: of an activated device, or a signed one.
+/// The properties of a token that ends: one of an activated device, or a signed one.
 #[derive(Debug)]
 pub(crate) struct ExpiringCredential {
     kind: AuthKind,
@@ -121,14 +123,15 @@ pub(crate) struct ExpiringCredential {
     ends: Millis,
 }
 
-/// A token admits nobody.
+/// The reason why a token admits no caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoBearer {
-    /// It is not valid.
+    /// The token is not valid.
     Unknown,
-    /// Nobody can say at the moment.
+    /// The store or the verifier does not answer at the moment.
     Unavailable,
-    /// It is not looked at: too many from there have failed. The same may work after so long.
+    /// Too many tokens from this source have failed, so this one was not checked. Try again after
+    /// this time.
     Limited(Duration),
 }
 
@@ -139,24 +142,24 @@ pub(crate) struct Admission {
     pub(crate) device: String,
     pub(crate) grant: GrantRef,
     pub(crate) priority: Priority,
-    /// A backend's: limits that are meant for devices do not hold for it.
+    /// It is a backend: limits for devices do not apply.
     pub(crate) is_service: bool,
-    /// When its credentials end, if they do.
+    /// The end of its credentials, if there is one.
     pub(crate) ends: Option<Millis>,
-    /// Whether it is a device of the store, which is told that it has connected.
+    /// Whether the device is in the store, which is then told of the connection.
     pub(crate) is_kept: bool,
-    /// What is revoked after this counts: see [`crate::auth::devices::Devices::pin_since`].
+    /// A revocation after this mark counts: see [`crate::auth::devices::Devices::pin_since`].
     pub(crate) mark: u64,
 }
 
-/// Whom a request is from: it claims no device id.
+/// The sender of a request, which claims no device id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Requester {
-    /// The one device that its token or certificate stands for, or the service's name.
+    /// The only device of its token or certificate, or the service's name.
     pub(crate) device: Option<String>,
     pub(crate) grant: GrantRef,
     pub(crate) is_service: bool,
-    /// When its credentials end, if they do.
+    /// The end of its credentials, if there is one.
     pub(crate) ends: Option<Millis>,
 }
 
@@ -217,9 +220,10 @@ impl Authenticator {
         }
     }
 
-    /// Whom a token stands for, as far as that is known here; `None`: it is to be asked for.
+    /// The owner of a token, if this is known without a wait; `None` if [`Authenticator::ask`] must
+    /// find it.
     ///
-    /// `mark` is that of the devices at this moment.
+    /// `mark` is the devices' mark at this moment.
     pub(crate) fn look(&self, token: &str, mark: u64) -> Option<Result<Bearer, NoBearer>> {
         if token.is_empty() {
             return Some(Ok(Bearer { kind: BearerKind::Nobody, mark }));
@@ -237,14 +241,14 @@ impl Authenticator {
         }
     }
 
-    /// The same of the tokens of the configuration alone.
+    /// The same for tokens of the configuration only.
     pub(crate) fn configured(&self, token: &str, mark: u64) -> Option<Bearer> {
         let place = *self.holders.find(token.as_bytes())?;
         Some(Bearer { kind: BearerKind::Configured(place), mark })
     }
 
-    /// Asks for a token that [`Authenticator::look`] does not know, or has its signature verified; waits for as long as
-    /// `Hello` may take.
+    /// Looks a token up in the store or verifies its signature, after [`Authenticator::look`] did
+    /// not know it. Waits at most as long as `Hello` may take.
     pub(crate) async fn ask(
         &self,
         token: &str,
@@ -276,7 +280,7 @@ impl Authenticator {
         }
     }
 
-    /// What a store says of a token; the outer `None`: it does not answer.
+    /// The store's answer about a token. The outer `None`: the store does not answer.
     async fn check_with_source(&self, token: &str) -> Option<Option<Arc<ExpiringCredential>>> {
         let Some(source) = &self.source else { return Some(None) };
         match source.check(token).await {
@@ -290,7 +294,8 @@ impl Authenticator {
         }
     }
 
-    /// What a signed token says, if it is valid; the outer `None`: nobody came to that in time.
+    /// The properties of a signed token, if it is valid. The outer `None`: it was not verified in
+    /// time.
     async fn verify(
         &self,
         jwt: &Arc<Jwt>,
@@ -302,14 +307,14 @@ impl Authenticator {
             return Some(jwt.verify(token, unix_time(), &self.labels, source));
         };
         let (jwt, labels, token) = (Arc::clone(jwt), Arc::clone(&self.labels), token.to_owned());
-        // Dropped, it is not verified any more if that has not begun.
+        // Dropping the set cancels a verification that has not begun.
         let mut verifying = JoinSet::new();
         verifying
             .spawn_on(async move { jwt.verify(&token, unix_time(), &labels, source) }, verifier);
         timeout(self.deadline, verifying.join_next()).await.ok()??.ok()
     }
 
-    /// Both, one after the other.
+    /// [`Authenticator::look`], then [`Authenticator::ask`] if needed.
     pub(crate) async fn find(
         &self,
         token: &str,
@@ -322,7 +327,7 @@ impl Authenticator {
         }
     }
 
-    /// What verifies a token that has the form of a signed one.
+    /// The verifier of a token in the form of a signed one.
     fn jwt_for(&self, token: &str) -> Option<&Arc<Jwt>> {
         self.jwt.as_ref().filter(|_| jwt::is_jwt(token))
     }
@@ -342,17 +347,18 @@ impl Authenticator {
         }
     }
 
-    /// The device that may connect with this claim, and what it may do.
+    /// The device that may connect with these credentials, and its rights.
     ///
-    /// A token that is bound to a device admits only that one, and names it for a device that does not say its id. With
-    /// any other token, or without one where anonymous mode is on, every id may be claimed but those that a token is
-    /// bound to; and one has to be said. A wrong token is refused even there. A service goes by its name, or by its
-    /// name, a slash and what it likes; nobody else may.
+    /// A token bound to a device admits only that device, and names it if the caller names none.
+    /// With any other token, or without one in anonymous mode, the caller must name an id and may
+    /// name any that has no token of its own. A wrong token is refused even in anonymous mode. A
+    /// service uses its name, or its name, a slash and any text; no other caller may use these ids.
     ///
-    /// `named`: the device that the connection's certificate names. No other may be claimed, and no token is needed;
-    /// with one the token says what the device may do, and has to admit it.
+    /// `named` is the device that the connection's certificate names. The caller may claim no other
+    /// device, and needs no token. A token in addition decides the device's rights, and must admit
+    /// the device.
     ///
-    /// An id that the store knows is its device's own: what is found here is a [`Claim`].
+    /// An id that the store knows belongs to its device alone, so the result is a [`Claim`].
     pub(crate) fn admit(
         &self,
         named: Option<&str>,
@@ -432,9 +438,9 @@ impl Authenticator {
         })
     }
 
-    /// Whom a request is from, by the rules of [`Authenticator::admit`]; `None`: it may not be.
+    /// The sender of a request, by the rules of [`Authenticator::admit`].
     ///
-    /// A token for any device names none, and neither does anonymous mode.
+    /// A token for any device names no device, and neither does anonymous mode.
     pub(crate) async fn identify(
         &self,
         named: Option<&str>,
@@ -458,7 +464,8 @@ impl Authenticator {
         Ok(Requester { device: Some(device), grant, is_service, ends })
     }
 
-    /// The grant of somebody who may be any device; `None`: he may not, `Some(None)`: he would, if it were permitted.
+    /// The grant of a caller that may be any device. `None`: the caller is a certain one;
+    /// `Some(None)`: anonymous mode is off.
     fn grant_of_any(&self, bearer: &Bearer) -> Option<Option<u16>> {
         match bearer.kind {
             BearerKind::Nobody => Some(self.anonymous.then_some(0)),
@@ -470,7 +477,7 @@ impl Authenticator {
         }
     }
 
-    /// What somebody may do.
+    /// The grant behind a reference.
     pub(crate) fn grant<'a>(&'a self, grant: &'a GrantRef) -> &'a Grant {
         match grant {
             GrantRef::Numbered(number) => self.numbered(*number),
@@ -478,18 +485,18 @@ impl Authenticator {
         }
     }
 
-    /// What a connection may do, by the number that it carries.
+    /// The grant with the number that a connection carries.
     pub(crate) fn numbered(&self, number: u16) -> &Grant {
-        // Numbers come from here.
+        // All numbers were assigned here.
         self.grants.get(usize::from(number)).unwrap_or(&self.grants[0])
     }
 
-    /// What somebody may do of whom nothing is known any more.
+    /// The grant of a connection that has gone: no rights.
     pub(crate) fn nobody(&self) -> &Grant {
         &self.nobody
     }
 
-    /// Has the keys of signed tokens read anew; `false`: there are none.
+    /// Reads the keys of signed tokens again; `false` if there are none.
     pub(crate) fn ask_reload(&self) -> bool {
         self.jwt.as_ref().map(|jwt| jwt.ask_reload()).is_some()
     }
@@ -505,7 +512,7 @@ impl Authenticator {
         }
     }
 
-    /// An id that is free to be claimed.
+    /// Checks that any device may claim this id.
     fn claimed(&self, device: &str) -> Result<String, CloseReason> {
         if device.is_empty() {
             return Err(CloseReason::Malformed);
@@ -519,7 +526,7 @@ impl Authenticator {
         Ok(device.to_owned())
     }
 
-    /// Whether it is a service's name, or begins with one and a slash.
+    /// Whether the id is a service's name, or begins with one and a slash.
     fn is_of_service(&self, device: &str) -> bool {
         let mut ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
         !self.services.is_empty() && ends.any(|end| self.services.contains(&device[..end]))
@@ -527,7 +534,7 @@ impl Authenticator {
 }
 
 impl Bearer {
-    /// As it is counted.
+    /// The kind under which it is counted.
     fn kind(&self, has_certificate: bool) -> AuthKind {
         match &self.kind {
             BearerKind::Nobody if has_certificate => AuthKind::Certificate,
@@ -566,12 +573,13 @@ impl Who {
     }
 }
 
-/// Whether an id is a service's name, or that and a slash and more.
+/// Whether an id is a service's name, alone or followed by a slash and more.
 fn is_named(id: &str, name: &str) -> bool {
     id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// In the note that a shard keeps of a connection: its grant is not numbered, but stands with when it ends.
+/// Stands in a connection's origin: its grant has no number, and the front keeps it with the term
+/// of the connection.
 pub(crate) const OWN_GRANT: u16 = u16::MAX;
 
 #[cfg(test)]

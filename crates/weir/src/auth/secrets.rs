@@ -1,4 +1,4 @@
-//! Finding what a secret stands for without telling, by the time it takes, how close a wrong one came.
+//! Looking up secrets in constant time: the time does not show how close a wrong secret came.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,9 +7,10 @@ use subtle::ConstantTimeEq;
 
 /// Values by secret.
 ///
-/// Shape: a hash table under a key drawn at the start, so that nobody can choose a secret by its place.
-/// Cost: one hash of what is shown and, where the table has something in that place, one comparison in constant time:
-/// the same with one secret as with a hundred thousand.
+/// Shape: a hash table with a random key from the start, so that no attacker can choose a secret's
+/// place.
+/// Cost: one hash of the shown secret and, if its place is taken, one comparison in constant time.
+/// It is the same with one secret as with a hundred thousand.
 pub(crate) struct Secrets<T> {
     hasher: RandomState,
     table: HashTable<(Box<[u8]>, T)>,
@@ -20,7 +21,7 @@ impl<T> Secrets<T> {
         Self { hasher: RandomState::new(), table: HashTable::new() }
     }
 
-    /// Enters a secret; one that is there already keeps its value.
+    /// Adds a secret; an existing one keeps its value.
     pub(crate) fn insert(&mut self, secret: &[u8], value: T) {
         if self.find(secret).is_some() {
             return;
@@ -30,7 +31,7 @@ impl<T> Secrets<T> {
         self.table.insert_unique(hash, (secret.into(), value), rehash);
     }
 
-    /// What a secret stands for.
+    /// The value of a secret.
     pub(crate) fn find(&self, shown: &[u8]) -> Option<&T> {
         let is_same = |(secret, _): &(Box<[u8]>, T)| bool::from(secret.ct_eq(shown));
         self.table.find(self.hasher.hash_one(shown), is_same).map(|(_, value)| value)

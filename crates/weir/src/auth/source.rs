@@ -1,21 +1,22 @@
-//! Tokens that somebody else keeps.
+//! Tokens that a store keeps.
 
 use weir_store::{Answer, Holder, State};
 
 use super::{ExpiringCredential, NamedLabels};
 use crate::base::model::AuthKind;
 
-/// Knows which tokens of activated devices are valid: a store, with what stands before it.
+/// Knows which tokens of activated devices are valid: a store, with the layers before it.
 ///
-/// Limits: what it answers late is not waited for, beyond the time that `Hello` has.
+/// Limits: callers wait for an answer at most as long as `Hello` may take.
 pub trait TokenSource: Send + Sync + 'static {
-    /// Who holds this token now; `None`: nobody.
+    /// The current holder of this token; `None` if it is not valid.
     fn check<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Holder>>;
 
-    /// The state of the device with this id; `None`: there is none. An id that is known here may be claimed with a token
-    /// that is valid here, and with nothing else but what [`crate::AuthConfig::unchecked_ids`] lists: see there.
+    /// The state of the device with this id; `None` if the device is unknown. A known id may be
+    /// claimed only with a valid token of the store, or with credentials that
+    /// [`crate::AuthConfig::unchecked_ids`] lists.
     ///
-    /// Without an implementation no id is known.
+    /// By default no id is known.
     fn state<'a>(&'a self, device: &'a str) -> Answer<'a, Option<State>> {
         let _ = device;
         Box::pin(std::future::ready(Ok(None)))
@@ -32,13 +33,13 @@ impl<S: TokenSource + ?Sized> TokenSource for std::sync::Arc<S> {
     }
 }
 
-/// Whether it could be a token: whatever is not nobody is asked for.
+/// Whether the text has the form of a token. The store is not asked for other texts.
 pub(super) fn is_token(token: &str) -> bool {
     let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     token.len() == TOKEN_CHARS && token.bytes().all(is_base64url)
 }
 
-/// What a holder's token says.
+/// The credential of a token's holder.
 pub(super) fn expiring(holder: Holder, labels: &NamedLabels) -> ExpiringCredential {
     let words = holder.labels.iter().map(|(name, value)| format!("{name}={value}"));
     ExpiringCredential {

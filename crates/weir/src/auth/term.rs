@@ -1,10 +1,10 @@
-//! Until when credentials hold.
+//! The end of credentials.
 
 use weir_store::Millis;
 
 use super::GrantRef;
 
-/// Until when the credentials of a connection hold.
+/// The credentials of a connection: their end, and their grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Term {
     pub(crate) ends: Millis,

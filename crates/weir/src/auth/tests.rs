@@ -1,4 +1,4 @@
-//! Whom tokens of the configuration admit.
+//! Tests of the devices that configured tokens admit.
 
 use super::*;
 use crate::base::config::{Right, ServiceConfig};
@@ -40,7 +40,7 @@ impl Authenticator {
     }
 }
 
-/// What comes of it without a wait.
+/// The result, which must come without a wait.
 pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
     use std::task::{Context, Poll, Waker};
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -108,7 +108,7 @@ fn a_certificate_names_the_device_and_a_token_has_to_agree() {
         ("d2", "", "", Ok("d2")),
         ("d2", "d2", "", Ok("d2")),
         ("d2", "d3", "", REFUSED),
-        // A token is bound to it, and a certificate is as good.
+        // The id has a token of its own, and a certificate counts as much.
         ("d1", "", "", Ok("d1")),
         ("d1", "", "one", Ok("d1")),
         ("d2", "", "one", REFUSED),

@@ -24,8 +24,8 @@ pub(crate) enum Publisher {
 /// A credit for a message of this priority; `None` if only reserved credits are left.
 ///
 /// An eighth is reserved for messages of high priority, and another one for those of normal
-/// priority, because fan-outs of lower
-/// priority hold credits while higher ones go first. Devices leave a further quarter to backends.
+/// priority, because fan-outs of lower priority hold credits while higher ones go first. Devices
+/// leave a further quarter to backends.
 pub(crate) fn try_credit(
     mailbox: &Mailbox<OwnedFd>,
     priority: Priority,
@@ -49,8 +49,7 @@ pub(crate) fn try_credit(
 /// lock.
 ///
 /// The last eighth is reserved for settled connections (welcome, subscriptions, evictions). Their
-/// jobs wait for credits, and
-/// new connections must not starve them.
+/// jobs wait for credits, and new connections must not starve them.
 pub(crate) async fn credit(mailbox: &Mailbox<OwnedFd>) -> Credit<'_, OwnedFd> {
     let leave = mailbox.capacity(CreditKind::Control) / 8;
     let mut pause = PAUSE_MIN;

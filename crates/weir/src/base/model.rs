@@ -48,8 +48,7 @@ pub struct Accepted {
     /// The message's id, unique within a server.
     pub id: u64,
     /// The message's offset in the topic's epoch. `None` if the target is no topic, or the topic
-    /// has no subscribers and its class
-    /// retains nothing.
+    /// has no subscribers and its class retains nothing.
     pub offset: Option<u64>,
     /// The number of connections for which it was queued.
     pub connections: u32,

@@ -3,8 +3,7 @@
 /// A pattern of topic names, parsed.
 ///
 /// Shape: `*` stands for any characters, or none; `{device}` for a device id of at least one
-/// character. Everything
-/// else stands for itself.
+/// character. Everything else stands for itself.
 /// Cost: a look runs through the name once, except for literals that occur several times after a
 /// `*`. No allocation.
 #[derive(Debug, Clone)]
@@ -134,8 +133,7 @@ impl Piece {
 }
 
 /// Each segment takes the first place where it matches; the last one takes the end of the name.
-/// Comparing bytes is enough: no
-/// literal matches in the middle of a character.
+/// Comparing bytes is enough: no literal matches in the middle of a character.
 fn fits(segments: &[Segment], name: &[u8], device: &[u8]) -> bool {
     let mut rest = name;
     for (index, segment) in segments.iter().enumerate() {

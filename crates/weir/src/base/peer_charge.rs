@@ -7,8 +7,7 @@ use weir_engine::{Budget, Share};
 /// Bytes of a share that stay taken as long as this lives.
 ///
 /// Limits: the share's limit; less of the share for a connection with more bytes (see [`eighths`]).
-/// So a few peers that send
-/// much cannot keep out the peers that send little.
+/// So a few peers that send much cannot keep out the peers that send little.
 #[derive(Debug)]
 pub(crate) struct PeerCharge {
     budget: Arc<Budget>,
@@ -72,12 +71,10 @@ impl Drop for PeerCharge {
 /// The eighths of a share that are open to a connection with this many bytes in it.
 ///
 /// Most `Hello` have less than 512 bytes. With a signed token they have 1 or 2 KiB, and so has a
-/// ClientHello. Peers that
-/// send as much as they may can fill half of the share and no more.
+/// ClientHello. Peers that send as much as they may can fill half of the share and no more.
 ///
 /// Requests and answers of HTTP have up to six eighths of its share (see `limits/http_ledger.rs`).
-/// The
-/// remaining part is for pieces of large bodies.
+/// The remaining part is for pieces of large bodies.
 fn eighths(share: Share, bytes: usize) -> usize {
     match bytes {
         1025.. if share == Share::Http => 7,

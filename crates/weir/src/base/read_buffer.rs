@@ -78,8 +78,7 @@ impl ReadBuffer {
     }
 
     /// Removes the first `count` bytes after another owner has copied the part that it needs. They
-    /// stay charged until
-    /// [`consume`] or the end.
+    /// stay charged until [`consume`] or the end.
     ///
     /// [`consume`]: ReadBuffer::consume
     pub(crate) fn hand_on(&mut self, count: usize) {

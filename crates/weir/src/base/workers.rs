@@ -56,8 +56,7 @@ impl Drop for Workers {
 /// Returns after the tasks that are ready now have run.
 ///
 /// Unlike tokio's `yield_now`, it waits in the run queue. If this thread is held up, another thread
-/// can take it from
-/// there.
+/// can take it from there.
 pub(crate) async fn behind_the_others() {
     let mut has_waited = false;
     poll_fn(|cx| {

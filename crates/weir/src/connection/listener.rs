@@ -27,8 +27,7 @@ use crate::observe::counters::{AcceptError, ConnectRefuseCause};
 use crate::tls::stream::Stream;
 
 /// The sizes that the kernel granted for the buffers. The kernel doubles the configured sizes and
-/// caps them with `wmem_max` and
-/// `rmem_max`.
+/// caps them with `wmem_max` and `rmem_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
     /// `SO_SNDBUF`.
@@ -66,9 +65,8 @@ impl Door {
 /// other sockets listen on the same address.
 ///
 /// All options are set before `listen`. Accepted sockets inherit them (Linux copies the whole
-/// socket), which saves
-/// five syscalls a connection. The receive buffer must be set before TCP agrees on the window
-/// scale.
+/// socket), which saves five syscalls a connection. The receive buffer must be set before TCP
+/// agrees on the window scale.
 pub(crate) fn bind(
     addr: SocketAddr,
     rivals: &[SocketAddr],
@@ -229,8 +227,7 @@ impl Trouble {
     }
 
     /// Without descriptors or memory, the connection stays in the backlog and accepting would fail
-    /// again at once. The
-    /// growing pause keeps the thread from spinning.
+    /// again at once. The growing pause keeps the thread from spinning.
     async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
         self.unlogged += 1;
         let now = Instant::now();

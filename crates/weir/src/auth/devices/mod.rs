@@ -1,12 +1,13 @@
-//! Who is connected: each device's id once, its generation, and the handles of its connections.
+//! Connected devices: the id of each device, its generation, and the handles of its connections.
 //!
-//! A record lives while the device is connected, or while something holds a [`Pin`] on it: a connection that is on its
-//! way from authentication to its shard. So a revocation in between finds the record, and the generation it bumps is
-//! still there when the connection wants to enter.
+//! A record lives while its device is connected, or while a [`Pin`] holds it. A connection has a
+//! pin from authentication until it enters the record. So a revocation in between finds the record,
+//! and the new generation is still there when the connection enters.
 //!
-//! The record orders the handles by [`AcceptOrder`], whatever the order in which shards and their tasks come to enter
-//! them. So a connection that comes late, because its shard was busy or the process was stopped, never takes the place of
-//! one that its device has opened since.
+//! The record orders the handles by [`AcceptOrder`], whatever the order in which shards report
+//! them. So a connection that enters late, because its shard was busy or the process was stopped,
+//! never replaces a connection that its device has opened since. one that its device has opened
+//! since.
 
 mod revocations;
 
@@ -25,10 +26,11 @@ use revocations::Revocations;
 
 /// All devices.
 ///
-/// Shape: [`STRIPES`] tables, each behind a lock of its own: an index of slots by id, and records in chunks. A
-/// [`DeviceRef`] is slot and stripe. A device with an id of 24 bytes and one connection takes 40 bytes of record, 32 of
-/// id and 6 to 12 of index: 86 bytes in all, measured with 100,000.
-/// Limits: ids are chosen by strangers, so the index hashes with a key drawn at the start.
+/// Shape: [`STRIPES`] tables, each behind its own lock, with an index of slots by id and records in
+/// chunks. A [`DeviceRef`] is slot and stripe. A device with an id of 24 bytes and one connection
+/// takes 40 bytes of record, 32 of id and 6 to 12 of index: 86 bytes in all, measured with 100,000
+/// devices.
+/// Limits: strangers choose ids, so the index hashes with a random key from the start.
 pub(crate) struct Devices {
     hasher: RandomState,
     stripes: Box<[Mutex<Stripe>]>,
@@ -39,19 +41,19 @@ pub(crate) struct Devices {
     revoked: AtomicU64,
 }
 
-/// Keeps a device's record, and remembers the generation at which its permission was established.
+/// Keeps a device's record, with the generation at the device's authentication.
 pub(crate) struct Pin {
     devices: Arc<Devices>,
     device: DeviceRef,
     generation: u32,
 }
 
-/// Why a connection does not enter its device's record.
+/// The reason why a connection does not enter its device's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotEntered {
-    /// The device's permission was withdrawn since it was established.
+    /// The device was revoked after its authentication.
     Revoked,
-    /// The device has as many connections as it may have, and all were accepted after this one.
+    /// The device already has the most connections allowed, and all were accepted after this one.
     Replaced,
 }
 
@@ -59,7 +61,7 @@ pub(crate) enum NotEntered {
 struct Stripe {
     index: HashTable<u32>,
     records: Slab<Record>,
-    /// Device ids of connections that were taken out of their record and have not ended yet.
+    /// Device ids of connections that were removed from their record and have not ended yet.
     leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
     revocations: Revocations,
 }
@@ -71,20 +73,21 @@ struct Record {
     pins: u32,
 }
 
-/// Handles in the order in which their connections were accepted. The second one costs an allocation, which few devices
-/// ever need.
+/// Handles in the order in which their connections were accepted. Only a second one needs an
+/// allocation, and few devices have one.
 #[expect(
     clippy::box_collection,
     reason = "eight bytes inline instead of 24, for the few that need it"
 )]
 enum Conns {
     None,
-    /// The order fits beside the tag: it costs nothing.
+    /// The order fits beside the tag, so it costs nothing.
     One(OrderBytes, ConnId),
     Many(Box<Vec<(AcceptOrder, ConnId)>>),
 }
 
-/// An [`AcceptOrder`] in seven bytes: a million connections a second are numbered for two thousand years.
+/// An [`AcceptOrder`] in seven bytes. They number a million connections a second for two thousand
+/// years.
 #[derive(Clone, Copy)]
 struct OrderBytes([u8; 7]);
 
@@ -103,16 +106,16 @@ impl Devices {
         })
     }
 
-    /// A moment, for [`Devices::pin_since`].
+    /// The current moment, for [`Devices::pin_since`].
     pub(crate) fn mark(&self) -> u64 {
         self.revoked.load(Ordering::SeqCst)
     }
 
-    /// Finds or makes the device's record and keeps it until the pin is dropped; not if the device was revoked since the
-    /// mark was taken, nor if nobody can tell that any more.
+    /// Finds or creates the device's record, and keeps it until the pin is dropped. It fails if the
+    /// device was revoked since the mark, or if so many revocations followed that this is unknown.
     ///
-    /// Whoever authenticates takes the mark first, before anybody is asked, and the pin when it is known who it is: so
-    /// what is revoked meanwhile counts.
+    /// The caller takes the mark before it authenticates, and the pin afterwards. So a revocation
+    /// in between counts.
     pub(crate) fn pin_since(self: &Arc<Self>, id: &str, mark: u64) -> Result<Pin, CloseReason> {
         let hash = self.hasher.hash_one(id);
         let stripe_index = stripe_of(hash);
@@ -132,11 +135,13 @@ impl Devices {
         Ok(Pin { devices: Arc::clone(self), device, generation: record.generation })
     }
 
-    /// Enters a connection into its device's record, at the place that its order gives it. One that `replaces`, where the
-    /// device has `connections_per_device_max` already, takes the place of the oldest, which is returned to be closed; if
-    /// it is itself the oldest, it does not enter.
+    /// Enters a connection into its device's record, at the place of its order. If the device
+    /// already has `connections_per_device_max`, a connection that `replaces` takes the place of
+    /// the oldest one, which is returned to be closed. If the new one is itself the oldest, it does
+    /// not enter.
     ///
-    /// `welcome` runs under the device's lock: nothing is pushed to the device before it. It must not wait.
+    /// `welcome` runs under the device's lock, so no push to the device comes before it. It must
+    /// not wait.
     pub(crate) fn enter(
         &self,
         pin: &Pin,
@@ -168,15 +173,16 @@ impl Devices {
         Ok(None)
     }
 
-    /// Takes a connection's own handle out, if it is still there; the record goes with the last. Answers with the
-    /// device's id if the connection was ever entered.
+    /// Removes a connection's handle, if it is still there; the last handle removes the record.
+    /// Returns the device's id if the connection was ever entered.
     pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) -> Option<Box<str>> {
         let (stripe, slot) = parts(device);
         let mut stripe = self.lock(stripe);
         if let Some(id) = stripe.take_leaving(conn) {
             return Some(id);
         }
-        // A replaced or revoked connection is in no record any more, and its slot may be another device's by now.
+        // A replaced or revoked connection is in no record, and its slot may belong to another
+        // device by now.
         let record = stripe.records.get_mut(slot)?;
         if !record.conns.remove(conn) {
             return None;
@@ -187,10 +193,10 @@ impl Devices {
         Some(id)
     }
 
-    /// Ends what the device was permitted: connections on their way can no longer enter, and those that have are
-    /// taken out and returned to be closed. `None`: no connection of the device is known.
+    /// Revokes a device. Connections in their opening can no longer enter; entered ones are removed
+    /// and returned to be closed. `None` if no connection of the device is known.
     ///
-    /// Who keeps its tokens has to have shut it out first.
+    /// The store of its tokens must refuse the device before this call.
     pub(crate) fn revoke(&self, id: &str) -> Option<Vec<ConnId>> {
         let hash = self.hasher.hash_one(id);
         let mut stripe = self.lock(stripe_of(hash));
@@ -208,7 +214,7 @@ impl Devices {
         Some(conns)
     }
 
-    /// The device's connections, oldest first; `None`: it is unknown.
+    /// The device's connections, oldest first; `None` if the device is unknown.
     pub(crate) fn connections_of(&self, id: &str) -> Option<Vec<ConnId>> {
         let hash = self.hasher.hash_one(id);
         let stripe = self.lock(stripe_of(hash));
@@ -216,10 +222,11 @@ impl Devices {
         stripe.records.get(slot).map(|record| Handles(&record.conns).iter().collect())
     }
 
-    /// Looks at the device's connections, oldest first, under its lock; none if it is unknown.
+    /// Calls `look` with the device's connections, oldest first, under its lock; with none if the
+    /// device is unknown.
     ///
-    /// What `look` pushes to one of them stands before the `Evict` of its replacement, and behind its `Welcome`. It
-    /// must not wait.
+    /// A push to one of them comes after its `Welcome` and before the `Evict` of its replacement.
+    /// `look` must not wait.
     pub(crate) fn look_at<T>(&self, id: &str, look: impl FnOnce(Handles<'_>) -> T) -> T {
         let hash = self.hasher.hash_one(id);
         let stripe = self.lock(stripe_of(hash));
@@ -227,17 +234,18 @@ impl Devices {
         look(Handles(record.map_or(&Conns::None, |record| &record.conns)))
     }
 
-    /// Whether the connection is entered: neither replaced, nor revoked, nor closed.
+    /// Whether the connection is entered: not replaced, revoked or closed.
     pub(crate) fn has(&self, device: DeviceRef, conn: ConnId) -> bool {
         self.with_id_of(device, conn, |_| ()).is_some()
     }
 
-    /// The id of a connection's device; `None` if the connection is entered no more: replaced, revoked, or closed.
+    /// The id of a connection's device; `None` if the connection was replaced, revoked or closed.
     pub(crate) fn id_of(&self, device: DeviceRef, conn: ConnId) -> Option<String> {
         self.with_id_of(device, conn, str::to_owned)
     }
 
-    /// Looks at the id of a connection's device, without a copy; `None` as above. `look` must not wait.
+    /// Calls `look` with the id of a connection's device, without a copy; `None` as above. `look`
+    /// must not wait.
     pub(crate) fn with_id_of<T>(
         &self,
         device: DeviceRef,
@@ -260,7 +268,7 @@ impl Devices {
         (0..STRIPES).map(|stripe| self.lock(stripe).index.len()).sum()
     }
 
-    /// Number of connections entered.
+    /// Number of entered connections.
     pub(crate) fn connection_count(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -279,7 +287,7 @@ impl Devices {
 }
 
 impl Pin {
-    /// The device, as a shard carries it.
+    /// The reference to the device that a shard carries.
     pub(crate) fn device(&self) -> DeviceRef {
         self.device
     }
@@ -312,7 +320,7 @@ impl Stripe {
 
     fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {
         let id = self.leaving.remove(&conn);
-        // After a wave of them the table is given back.
+        // Returns the table's memory after many connections have left.
         if self.leaving.is_empty() && self.leaving.capacity() > LEAVING_KEPT {
             self.leaving.shrink_to(0);
         }
@@ -368,7 +376,7 @@ impl Conns {
         }
     }
 
-    /// Whether all of them were accepted after one of that order.
+    /// Whether all were accepted after a connection of that order.
     fn are_newer_than(&self, order: AcceptOrder) -> bool {
         self.get(0).is_none_or(|(oldest, _)| oldest > order)
     }
@@ -441,10 +449,10 @@ fn parts(device: DeviceRef) -> (usize, u32) {
     (device.0 as usize % STRIPES, device.0 >> STRIPE_BITS)
 }
 
-/// Enough that shards and publishers seldom meet.
+/// Enough that shards and publishers seldom meet at one lock.
 const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 6;
-/// Entries that a stripe's table may keep without use.
+/// Unused entries that a stripe's table may keep.
 const LEAVING_KEPT: usize = 64;
 const _: () = assert!(size_of::<Record>() == 40);
 

@@ -1,16 +1,16 @@
-//! Which devices were revoked lately: for those who are asked about before it is known who they are.
+//! Recent revocations, for connections whose device becomes known only after a wait.
 
 use std::collections::VecDeque;
 
 /// The latest revocations among the devices of one lock.
 ///
-/// Shape: 16 bytes each, numbered over all locks in the order in which they were made.
-/// Limits: [`KEPT`]; of earlier ones nothing can be said.
+/// Shape: 16 bytes each, numbered in their order over all locks.
+/// Limits: [`KEPT`]; earlier ones are unknown.
 #[derive(Default)]
 pub(super) struct Revocations {
-    /// Number, and the hash of the device's id.
+    /// The number, and the hash of the device's id.
     latest: VecDeque<(u64, u64)>,
-    /// The number of the last one that was let go of.
+    /// The number of the last forgotten one.
     forgotten: u64,
 }
 
@@ -24,7 +24,7 @@ impl Revocations {
         self.latest.push_back((number, hash));
     }
 
-    /// Whether a device was revoked by one that is numbered above `mark`; `None`: nobody can tell any more.
+    /// Whether a device was revoked after `mark`; `None` if that is no longer known.
     pub(super) fn has_since(&self, mark: u64, hash: u64) -> Option<bool> {
         let mut since = self.latest.iter().rev().take_while(|(number, _)| *number > mark);
         if since.any(|(_, revoked)| *revoked == hash) {
@@ -34,7 +34,7 @@ impl Revocations {
     }
 }
 
-/// With 64 locks, revocations while one token is looked up: a second and more of the fastest.
+/// With 64 locks, at least a second of the fastest revocations while one token is looked up.
 const KEPT: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Devices against an obvious twin, and the orders that matter.
+//! Tests of devices against a simple model, and of the orders that matter.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn conn(number: u64) -> ConnId {
     ConnId::from_u64(number)
 }
 
-/// Of the connection with this number, which is accepted before those with higher ones.
+/// The order of the connection with this number. Lower numbers are accepted first.
 fn handle(number: u64) -> (AcceptOrder, ConnId) {
     (AcceptOrder(number), conn(number))
 }
@@ -43,7 +43,7 @@ proptest! {
                     let oldest = (conns.len() > max).then(|| conns.remove(0));
                     prop_assert_eq!(replaced, oldest);
                 }
-                // Some connection closes: it may have been replaced or revoked long ago.
+                // A connection closes; it may have been replaced or revoked long ago.
                 3 | 4 => {
                     let nth = usize::from(which) % refs.len().max(1);
                     let Some((conn, (id, device))) = refs.iter().nth(nth) else { continue };
@@ -78,7 +78,7 @@ fn one_that_is_revoked_while_connecting_cannot_enter() {
     assert_eq!(devices.revoke("d"), Some(vec![]));
     let refused = devices.enter(&pin, handle(1), true, || panic!("it is not welcomed"));
     assert_eq!(refused, Err(NotEntered::Revoked));
-    // Authenticated behind the revocation, it may.
+    // A connection authenticated after the revocation may enter.
     let later = devices.pin("d");
     assert_eq!(devices.enter(&later, handle(2), true, || ()), Ok(None));
     assert_eq!(devices.enter(&pin, handle(3), true, || ()), Err(NotEntered::Revoked));
@@ -118,7 +118,7 @@ fn a_late_close_report_touches_no_stranger() {
     let devices = Devices::new(1);
     let (device, _) = enter(&devices, "d", 1);
     devices.revoke("d");
-    // The slot is used again, if by chance of the hash, by one of these.
+    // One of these uses the slot again, if by chance of the hash.
     for index in 0..1_000 {
         enter(&devices, &format!("other-{index}"), 1_000 + index);
     }
@@ -133,7 +133,7 @@ fn nothing_is_pushed_before_welcome() {
     let pin = devices.pin("d");
     devices
         .enter(&pin, handle(1), true, || {
-            // Under the device's lock: a push to it would wait for this.
+            // Runs under the device's lock, so a push to the device would wait.
             let stripe = parts(pin.device()).0;
             assert!(devices.stripes[stripe].try_lock().is_err());
         })
@@ -143,7 +143,7 @@ fn nothing_is_pushed_before_welcome() {
 #[test]
 fn who_was_revoked_while_somebody_was_asked_is_not_let_in() {
     let devices = Devices::new(1);
-    // Whose token it is becomes known later than the revocation; no record is there.
+    // The token's device becomes known only after the revocation, and has no record.
     let (early, others) = (devices.mark(), "other");
     assert_eq!(devices.revoke("d"), None);
     assert_eq!(devices.pin_since("d", early).err(), Some(CloseReason::Revoked));
@@ -152,24 +152,24 @@ fn who_was_revoked_while_somebody_was_asked_is_not_let_in() {
     assert_eq!(devices.device_count(), 0);
 }
 
-/// What the process does to a connection of a device, and when.
+/// An event of one connection in the process, and its time.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Welcome,
     End,
 }
 
-/// One connection of the model: times are milliseconds of a clock that the process does not see.
+/// One connection of the model. Times are milliseconds of a clock outside the process.
 #[derive(Debug, Clone)]
 struct Attempt {
     device: u8,
-    /// After the one before it was accepted.
+    /// The time since the previous connection was accepted.
     gap: u64,
-    /// How long the shard and its task take until they enter it.
+    /// The time until its shard and task enter it.
     delay: u64,
-    /// How long after that its end is reported.
+    /// The time from then until its end is reported.
     life: u64,
-    /// Decides who is first of all that are due at once.
+    /// Decides the order of events that are due at once.
     lot: u32,
 }
 
@@ -178,7 +178,7 @@ fn attempt() -> impl Strategy<Value = Attempt> {
         .prop_map(|(device, gap, delay, life, lot)| Attempt { device, gap, delay, life, lot })
 }
 
-/// When something happens that is due at this time: not while the process is stopped.
+/// The time at which a due event happens: not while the process is stopped.
 fn past_pauses(due: u64, pauses: &[(u64, u64)]) -> u64 {
     pauses.iter().fold(due, |due, &(begin, length)| {
         let end = begin + length;
@@ -187,8 +187,9 @@ fn past_pauses(due: u64, pauses: &[(u64, u64)]) -> u64 {
 }
 
 proptest! {
-    /// The clock jumps: all that was due meanwhile is due at once, in any order. Even so, none but a connection that its
-    /// device has since opened as many others as it may have is told that it was replaced.
+    /// When the clock jumps, all missed events are due at once, in any order. Even then, a
+    /// connection is told that it was replaced only if its device has since opened the allowed
+    /// number of others.
     #[test]
     fn only_newer_connections_replace(
         max in 1usize..4,
@@ -207,7 +208,7 @@ proptest! {
             steps.push((end, attempt.lot, at, Step::End));
             pins.push(Some(devices.pin(&attempt.device.to_string())));
         }
-        // Stable: what is due at once happens to one connection in its order.
+        // A stable sort: events of one connection that are due at once keep their order.
         steps.sort_by_key(|(due, lot, at, _)| (*due, *lot, *at));
         let mut entered = vec![None; attempts.len()];
         let mut replaced = Vec::new();
@@ -260,7 +261,7 @@ fn one_that_comes_late_gives_way_to_those_that_were_accepted_after_it() {
     assert_eq!(enter(3), Ok(None));
     assert_eq!(enter(2), Err(NotEntered::Replaced));
     assert_eq!(enter(4), Ok(Some(conn(3))));
-    // A service replaces nobody, and stands where its order puts it.
+    // A service's connection replaces none, and has the place of its order.
     assert_eq!(devices.enter(&pin, handle(1), false, || ()), Ok(None));
     assert_eq!(devices.connections_of("d"), Some(vec![conn(1), conn(4), conn(5)]));
     assert_eq!(enter(6), Ok(Some(conn(1))));

@@ -1,4 +1,4 @@
-//! The keys of signed tokens: each read from its file, for one algorithm.
+//! The keys of signed tokens. Each is read from its file, for one algorithm.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,11 +12,11 @@ use zeroize::Zeroizing;
 
 use crate::base::config::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
 
-/// One key, and what it is used for.
+/// One key and its use.
 pub(super) struct Key {
     kid: Option<Box<str>>,
     pub(super) decoding: DecodingKey,
-    /// Its one algorithm, and what its tokens have to claim.
+    /// Its only algorithm, and the required claims of its tokens.
     pub(super) validation: Validation,
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Key {
 #[derive(Debug, thiserror::Error)]
 #[error("auth.jwt.keys[{index}].file = {file:?}: {why}")]
 pub struct JwtKeyError {
-    /// Place in the list.
+    /// The index in the list.
     pub index: usize,
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The error.
     pub why: String,
 }
 
 impl Key {
-    /// Whether a token that calls its key like this may be signed by it.
+    /// Whether this key may have signed a token with this `kid`.
     pub(super) fn may_be(&self, kid: Option<&str>) -> bool {
         self.kid.as_deref().is_none_or(|own| Some(own) == kid)
     }
@@ -43,7 +43,8 @@ impl Key {
 ///
 /// Errors: the first file that cannot be used.
 pub(super) fn read(config: &JwtConfig) -> Result<Vec<Key>, JwtKeyError> {
-    // Both that is there already and that is this one are fine: nothing else brings another.
+    // An error means that a provider is installed already. It is this one, since nothing else
+    // installs one.
     let _ = aws_lc::DEFAULT_PROVIDER.install_default();
     let read = |(index, key): (usize, &JwtKeyConfig)| {
         let decoding = read_key(key).map_err(|why| {
@@ -70,7 +71,7 @@ fn validation(config: &JwtConfig, algorithm: JwtAlgorithm) -> Validation {
         validation.set_issuer(&[&config.issuer]);
         required.push("iss");
     }
-    // Without one a token that is for somebody is not for us.
+    // Without an audience here, a token with an audience is refused: it is for another program.
     if !config.audience.is_empty() {
         validation.set_audience(&[&config.audience]);
         required.push("aud");
@@ -130,7 +131,7 @@ fn read_key(key: &JwtKeyConfig) -> Result<DecodingKey, String> {
     }
 }
 
-/// At most one byte more than a key may have.
+/// Reads at most one byte more than a key may have.
 fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 1));
     let mut file = File::open(path)?.take(FILE_BYTES_MAX as u64 + 1);
@@ -138,11 +139,11 @@ fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// The longest key, with room for what people write round it.
+/// The longest key, with room for text around it.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 /// As long as the hash (RFC 7518 section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
 /// RFC 7518 section 3.3.
 const RSA_BITS_MIN: usize = 2048;
-/// Longer ones take too long to verify.
+/// Longer keys take too long to verify.
 const RSA_BITS_MAX: usize = 8192;

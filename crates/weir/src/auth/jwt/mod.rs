@@ -1,6 +1,7 @@
-//! Tokens that other backends issue and sign (RFC 7519): checked against keys of the configuration, and nothing else.
+//! Tokens that other backends issue and sign (RFC 7519), checked only with keys of the
+//! configuration.
 //!
-//! What a token says of itself decides nothing but which key is tried: the algorithm is the key's, and so is the key.
+//! A token's own text decides only which key is tried. The key decides the algorithm.
 
 mod keys;
 mod verified;
@@ -31,11 +32,12 @@ pub use keys::JwtKeyError;
 use keys::Key;
 use verified::Verified;
 
-/// What checks signed tokens.
+/// The verifier of signed tokens.
 ///
-/// Limits: `auth.jwt.token_bytes_max` of a token; [`TOPICS_MAX`] patterns and [`LABELS_MAX`] labels in it.
-/// Cost: one verification, some microseconds with HS256 to a hundred with ES256, and one of each key without a `kid`. A
-/// token that was found valid lately costs its digest.
+/// Limits: `auth.jwt.token_bytes_max` for a token; [`TOPICS_MAX`] patterns and [`LABELS_MAX`]
+/// labels in it.
+/// Cost: one verification, from some microseconds with HS256 to a hundred with ES256. A token
+/// without a `kid` may need one for each key. A token that was verified recently costs its digest.
 pub(crate) struct Jwt {
     config: JwtConfig,
     topic_bytes_max: usize,
@@ -46,7 +48,7 @@ pub(crate) struct Jwt {
     refusals: Refusals,
 }
 
-/// Of how many refused tokens the log was told in this second.
+/// The number of refused tokens in the log in this second.
 #[derive(Default)]
 struct Refusals(Mutex<Told>);
 
@@ -54,7 +56,7 @@ struct Refusals(Mutex<Told>);
 struct Told {
     second: u64,
     count: u32,
-    /// Since the last line.
+    /// Refusals since the last line that were not logged.
     untold: u64,
 }
 
@@ -70,7 +72,7 @@ impl Config {
 }
 
 impl Jwt {
-    /// Reads the keys; `None`: none is configured.
+    /// Reads the keys; `None` if none is configured.
     ///
     /// Errors: the first file that cannot be used.
     pub(crate) fn new(config: &Config) -> Result<Option<Arc<Jwt>>, JwtKeyError> {
@@ -91,12 +93,13 @@ impl Jwt {
         })))
     }
 
-    /// What a token says, if it was verified lately and holds still.
+    /// The properties of a token that was verified recently and has not ended.
     pub(super) fn find(&self, token: &str, now: Duration) -> Option<Arc<ExpiringCredential>> {
         self.verified.find(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What a token says, if it holds at this time; the log tells why not, for some a second.
+    /// The properties of a token, if it is valid now. The log gives the reason of a refusal, a few
+    /// times a second.
     pub(super) fn verify(
         &self,
         token: &str,
@@ -114,7 +117,8 @@ impl Jwt {
         expiring
     }
 
-    /// Has the log say why a token is refused. What the token says of itself is not proven, and cut to a short text.
+    /// Logs the reason of a refusal. The token's own claims are unproven and are cut to a short
+    /// text.
     fn tell(&self, token: &str, why: &str, now: Duration, source: Option<IpAddr>) {
         let Some(untold) = self.refusals.told_of_one(now.as_secs()) else { return };
         let is_short = token.len() <= self.config.token_bytes_max;
@@ -143,7 +147,7 @@ impl Jwt {
         if header.crit.is_some() {
             return Err("it demands extensions (crit)".to_owned());
         }
-        let mut why = "no key is for it".to_owned();
+        let mut why = "no key is configured for it".to_owned();
         for key in self.keys.load().iter().filter(|key| key.may_be(header.kid.as_deref())) {
             match decode::<Claims>(token, &key.decoding, &key.validation) {
                 Ok(data) => return Ok(data.claims),
@@ -180,7 +184,7 @@ impl Jwt {
         let mut grant = labels.grant(own.into_iter().map(str::to_owned));
         if let Some(topics) = texts(claims, &config.topics_claim, TOPICS_MAX)? {
             if !topics.iter().all(|topic| is_pattern(topic, self.topic_bytes_max)) {
-                return Err(format!("{} holds what is no pattern", config.topics_claim));
+                return Err(format!("{} contains an invalid pattern", config.topics_claim));
             }
             grant = grant.within(topics.into_iter().map(Pattern::new).collect());
         }
@@ -190,7 +194,7 @@ impl Jwt {
 }
 
 impl Refusals {
-    /// How many the log was not told of, if it may be told of one more. Nobody waits here.
+    /// The number of refusals that were not logged, if the log may take another one. Does not wait.
     fn told_of_one(&self, second: u64) -> Option<u64> {
         let mut told = self.0.try_lock().ok()?;
         if told.second != second {
@@ -224,7 +228,7 @@ impl Watched for Jwt {
     }
 }
 
-/// Looks at the files every `auth.jwt.reload_interval`, by the rules that hold for certificates.
+/// Checks the files every `auth.jwt.reload_interval`, by the same rules as for certificates.
 pub(crate) async fn watch(jwt: Arc<Jwt>) {
     let mut watch = Watch::new(&*jwt);
     loop {
@@ -245,18 +249,18 @@ pub(crate) async fn watch(jwt: Arc<Jwt>) {
     }
 }
 
-/// Whether a token has the form of a signed one: three parts.
+/// Whether a token has the three parts of a signed one.
 pub(super) fn is_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
-/// What a token says of itself, whoever has signed it.
+/// The claims of a token whose signature is unchecked.
 fn unproven_claims(token: &str) -> Option<Claims> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&payload).ok()
 }
 
-/// A text of a stranger, as a log may show it.
+/// A stranger's text in a form that is safe for the log.
 fn shown(text: &str) -> String {
     let short: String = text.chars().take(SHOWN_CHARS_MAX).collect();
     short.escape_debug().to_string()
@@ -266,10 +270,10 @@ fn files(config: &JwtConfig) -> Vec<PathBuf> {
     config.keys.iter().map(|key| key.file.clone()).collect()
 }
 
-/// A time as such tokens have it, in seconds, which need not be whole.
+/// A time in a token: seconds, with or without a fraction.
 fn seconds(value: &Value) -> Option<Duration> {
     match value.as_u64() {
-        // Some thousand years, so that sums fit.
+        // Some thousand years, so that sums do not overflow.
         Some(seconds) => Some(Duration::from_secs(seconds.min(1 << 40))),
         None => Duration::try_from_secs_f64(value.as_f64()?.min(1e12)).ok(),
     }
@@ -292,12 +296,12 @@ fn texts<'a>(claims: &'a Claims, name: &str, max: usize) -> Result<Option<Vec<&'
         return Err(format!("{name} has {} elements, more than {max}", items.len()));
     }
     let texts: Option<Vec<_>> = items.iter().map(Value::as_str).collect();
-    texts.map(Some).ok_or_else(|| format!("{name} holds what is no text"))
+    texts.map(Some).ok_or_else(|| format!("{name} contains an element that is no text"))
 }
 
-/// Refused tokens that the log is told of in a second: enough for somebody who tries, and nothing for a flood.
+/// Refused tokens that are logged in a second: enough for a person's trials, and little in a flood.
 const TOLD_PER_SECOND: u32 = 5;
-/// Of a text that nobody has vouched for.
+/// The length of unproven text in the log.
 const SHOWN_CHARS_MAX: usize = 64;
 /// Patterns that a topic's name is compared with on every act.
 const TOPICS_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! Signed tokens: whose hold, and which keys can be used.
+//! Tests of signed tokens and of their keys.
 
 use std::fs;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn header() -> Value {
     json!({"alg": "HS256", "kid": "shared"})
 }
 
-/// As signed by a backend that has the secret.
+/// Signed by a backend that has the secret.
 fn signed(claims: &Value) -> String {
     token_of(&header(), claims, SECRET)
 }
@@ -160,7 +160,7 @@ fn a_token_holds_as_its_claims_say() {
         let claims = with(name, value);
         assert_eq!(admitted(&auth, &signed(&claims)).is_ok(), expected, "{claims}");
     }
-    // The same, but for whom nothing is said of issuer and audience.
+    // The same without a configured issuer and audience.
     let auth = authenticator(&self::config(&directory));
     let claims = json!({"sub": "d", "exp": seconds_from_now(60)});
     assert!(admitted(&auth, &signed(&claims)).is_ok());
@@ -178,7 +178,7 @@ fn nothing_but_the_configuration_says_how_a_token_is_checked() {
         json!({"alg": "none", "kid": "shared"}),
         json!({"alg": "HS384", "kid": "shared"}),
         json!({"alg": "RS256", "kid": "shared"}),
-        // Without the name of a key that has one.
+        // Without the name of a key that has a name.
         json!({"alg": "HS256"}),
         json!({"alg": "HS256", "kid": "other"}),
         json!({"alg": "HS256", "kid": "shared", "crit": ["exp"]}),
@@ -214,7 +214,7 @@ fn a_huge_token_is_refused_before_it_is_read() {
     };
     assert!(admitted(&auth, &token(5_900)).is_ok());
     assert!(admitted(&auth, &token(6_200)).is_err());
-    // Deep enough to end the stack of who reads it without a limit.
+    // Nested so deeply that a parser without a limit would overflow its stack.
     let deep = format!(r#"{{"sub":"d","exp":4102444800,"a":{}"#, "[".repeat(5_000));
     let message = format!(
         "{}.{}",
@@ -245,7 +245,7 @@ fn what_a_token_claims_is_what_its_connection_may() {
         let covers = grant.covers(|pattern| pattern.matches_for(topic, device));
         assert_eq!(covers, expected, "{topic}");
     }
-    // Alike ones are kept once; a label that no class names makes no difference.
+    // Equal grants are stored once; a label that no class names makes no difference.
     let alike = json!({
         "sub": "e", "exp": seconds_from_now(99), "labels": ["vip"],
         "topics": ["vip/1", "to/{device}"]

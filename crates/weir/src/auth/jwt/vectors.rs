@@ -46,7 +46,7 @@ cEA9pLV8EuAqDGaA3WaEvsbA5AnAnns50W0l0c2sY98iU6_PiDqEQuoOhjpQYOipBRFRVtlxkx0ACw";
 pub(super) const HS256: &str = "\
 eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJ0aGVybW9tZXRlci03IiwiZXhwIjo0MTAyNDQ0ODAwfQ.sbhGP1D8\
 KxT5qSnZf7QFG8ilUIuda2Uzw5zl2HodZWs";
-/// Says HS256; the RSA key's PEM text is its secret, which is public.
+/// A token that claims HS256 and is signed with the RSA key's PEM text, which is public.
 pub(super) const CONFUSED: &str = "\
 eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJ0aGVybW9tZXRlci03IiwiZXhwIjo0MTAyNDQ0ODAwfQ.IVNyeC9n\
 cdm4PudpNaaw4BClagM_cMh8bb8CoG5r5es";

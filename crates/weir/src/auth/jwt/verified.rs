@@ -1,4 +1,5 @@
-//! Signed tokens that were verified: a device that shows its token with each request costs one signature.
+//! Signed tokens that were verified. A device that shows its token with each request costs one
+//! verification.
 
 use std::collections::HashMap;
 use std::mem;
@@ -8,18 +9,18 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::auth::ExpiringCredential;
 
-/// What valid tokens say, by their digests.
+/// The properties of valid tokens, by their digests.
 ///
-/// Shape: two tables; when the young one is full it becomes the old one, whose entries are gone. What is found in the old
-/// one goes to the young one.
-/// Limits: [`VERIFIED_MAX`] tokens, valid ones alone, each until it ends or keys are read anew.
-/// Cost: a SHA-256 of the token, and a lock that nothing waits under.
+/// Shape: two tables. When the young one is full, it replaces the old one. A token found in the old
+/// one moves to the young one.
+/// Limits: [`VERIFIED_MAX`] tokens, only valid ones, each until it ends or the keys are read again.
+/// Cost: a SHA-256 of the token, and a lock under which nothing waits.
 #[derive(Debug, Default)]
 pub(super) struct Verified(Mutex<Tables>);
 
 #[derive(Debug, Default)]
 struct Tables {
-    /// Counts how often keys were read.
+    /// The number of times that keys were read.
     era: u64,
     young: HashMap<Digest, Arc<ExpiringCredential>>,
     old: HashMap<Digest, Arc<ExpiringCredential>>,
@@ -28,7 +29,7 @@ struct Tables {
 type Digest = [u8; 32];
 
 impl Verified {
-    /// What a token says, if it was verified with the keys of now and has not ended.
+    /// The properties of a token that was verified with the current keys and has not ended.
     pub(super) fn find(&self, token: &str, now_ms: u64) -> Option<Arc<ExpiringCredential>> {
         let digest = digest_of(token);
         let mut tables = self.lock();
@@ -43,12 +44,12 @@ impl Verified {
         (expiring.ends > now_ms).then_some(expiring)
     }
 
-    /// To be asked for before the keys are taken that a token is verified with.
+    /// The current era. Take it before the keys with which a token is verified.
     pub(super) fn era(&self) -> u64 {
         self.lock().era
     }
 
-    /// Notes what a token says, unless keys were read anew since `era`.
+    /// Stores a token's properties, unless keys were read again since `era`.
     pub(super) fn put(&self, token: &str, expiring: &Arc<ExpiringCredential>, era: u64) {
         let digest = digest_of(token);
         let mut tables = self.lock();
@@ -57,7 +58,7 @@ impl Verified {
         }
     }
 
-    /// Forgets all: keys were read anew.
+    /// Forgets all tokens, because the keys were read again.
     pub(super) fn forget(&self) {
         let mut tables = self.lock();
         *tables = Tables { era: tables.era + 1, ..Tables::default() };
@@ -83,7 +84,7 @@ fn digest_of(token: &str) -> Digest {
     bytes
 }
 
-/// Some megabytes: more devices than that verify their tokens anew.
+/// Some megabytes. With more devices, tokens are verified again.
 const VERIFIED_MAX: usize = 16_384;
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
         assert!(verified.find("a.b.c", 10).is_none());
         verified.forget();
         assert!(verified.find("a.b.c", 9).is_none());
-        // Verified with the old keys, and told late.
+        // Verified with the old keys, and stored late.
         verified.put("a.b.c", &expiring(10), era);
         assert!(verified.find("a.b.c", 9).is_none());
     }

@@ -67,8 +67,8 @@ crate::config_table! {
         activation: ActivationConfig;
         /// The rules for the topics whose names match a pattern.
         ///
-        /// The first matching pattern counts. If none matches, messages leave at
-        /// once, are not retained, and come only from services and the admin API. Only in the file.
+        /// The first matching pattern counts. If none matches, messages leave at once, are not
+        /// retained, and come only from services and the admin API. Only in the file.
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with them all"),
             allowed("at most {CLASSES_MAX}, each with a pattern of its own");

@@ -1,8 +1,7 @@
 //! The PROXY header, versions 1 and 2: the real source of a connection that a proxy passes on.
 //!
 //! It comes before everything else, and a configured proxy always sends it. Source: the PROXY
-//! protocol
-//! specification of HAProxy, sections 2.1 and 2.2.
+//! protocol specification of HAProxy, sections 2.1 and 2.2.
 
 use std::net::IpAddr;
 
@@ -25,9 +24,8 @@ pub(crate) struct Announced {
 /// Reads the header at the start of `bytes`; `None` if more bytes are needed.
 ///
 /// Limits: version 1 ends within [`V1_BYTES_MAX`]; version 2 announces at most
-/// [`V2_REST_BYTES_MAX`]. The parser gets
-/// only whole headers: on longer input it would take too many bytes, or wait for bytes that never
-/// come.
+/// [`V2_REST_BYTES_MAX`]. The parser gets only whole headers: on longer input it would take too
+/// many bytes, or wait for bytes that never come.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
     if begins(bytes, V1_START) {
         return decode_v1(bytes);
@@ -39,8 +37,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
 }
 
 /// Whether `bytes` begin with a whole signature of either version. No `Hello` begins so: read as a
-/// frame, the signature
-/// announces a field that is longer than the frame.
+/// frame, the signature announces a field that is longer than the frame.
 pub(crate) fn is_signed(bytes: &[u8]) -> bool {
     bytes.starts_with(V1_START) || bytes.starts_with(V2_START)
 }

@@ -58,8 +58,7 @@ impl Resources {
     }
 
     /// Front threads to start: as configured, or one for every two processors. The front does
-    /// short-lived work
-    /// and shares the processors with the shards.
+    /// short-lived work and shares the processors with the shards.
     pub fn front_threads(&self, config: &ThreadsConfig) -> usize {
         if config.front == 0 { self.processors_granted().div_ceil(2) } else { config.front }
     }
@@ -89,8 +88,7 @@ impl Resources {
     /// The processor to which each of `shards` shards is pinned.
     ///
     /// Under a quota below the number of processors no shard is pinned. Otherwise neighbours with
-    /// the same rule would all use the
-    /// first processors.
+    /// the same rule would all use the first processors.
     pub fn pins(&self, config: &ThreadsConfig, shards: usize) -> Vec<Option<usize>> {
         let is_shared = self.processors_granted() < self.processors.len();
         if !config.pin || is_shared || self.processors.is_empty() {
@@ -109,13 +107,11 @@ impl Resources {
 }
 
 /// Gives the calling thread a short time slice. The work of a front thread is short, and its pushes
-/// should not wait
-/// for the end of a busy shard's slice. Use it in the `on_thread_start` of the runtime on which a
-/// gateway starts.
+/// should not wait for the end of a busy shard's slice. Use it in the `on_thread_start` of the
+/// runtime on which a gateway starts.
 ///
 /// Cost: one syscall. With 100 connections of high priority among 10,000 that take the whole
-/// processor, the p99 lag of
-/// the former fell from 5.5 to 3.0 ms (`weir-bench priorities`).
+/// processor, the p99 lag of the former fell from 5.5 to 3.0 ms (`weir-bench priorities`).
 pub fn schedule_front_thread() {
     share(ThreadShare { nice: 0, slice: Some(FRONT_SLICE) });
 }
@@ -124,23 +120,20 @@ pub fn schedule_front_thread() {
 /// and datagrams.
 ///
 /// Cost: one syscall. Under attack by HTTP and by datagram on one processor, the p99 lag of
-/// broadcasts to 5,000 devices
-/// fell from 290 to 166 ms (`weir-bench siege --seconds 35`).
+/// broadcasts to 5,000 devices fell from 290 to 166 ms (`weir-bench siege --seconds 35`).
 pub(crate) fn schedule_edge_thread() {
     share(ThreadShare { nice: EDGE_NICE, slice: Some(FRONT_SLICE) });
 }
 
 /// Puts the calling thread below shards and front: connected devices go before connecting ones.
-/// `threads` is the number of
-/// such threads.
+/// `threads` is the number of such threads.
 pub(crate) fn schedule_settling_thread(threads: usize) {
     let nice = settling_nice(threads, processors().len());
     share(ThreadShare { nice, slice: Some(FRONT_SLICE) });
 }
 
 /// The niceness that makes the threads of one processor together weigh no more than one of them
-/// alone would. Three
-/// steps of niceness halve a thread's weight.
+/// alone would. Three steps of niceness halve a thread's weight.
 fn settling_nice(threads: usize, processors: usize) -> i32 {
     let storm = threads.div_ceil(processors.max(1)).max(1).next_power_of_two();
     SETTLING_NICE + i32::try_from(storm.ilog2() * 3).unwrap_or(i32::MAX - SETTLING_NICE)

@@ -40,8 +40,8 @@ use terms::Terms;
 ///
 /// Shape: one queue, so that each connection's adoption, messages and end keep their order. The
 /// first job waits for its credit, and all others wait behind it. A job's follow-up jobs take its
-/// place.
-/// Topics and devices are locked only once the credit is there, and no job waits under a lock.
+/// place. Topics and devices are locked only once the credit is there, and no job waits under a
+/// lock.
 struct Dispatcher {
     shared: Arc<SharedState>,
     shard: usize,
@@ -389,8 +389,7 @@ impl Dispatcher {
     }
 
     /// Queues the end of a subscription. A connection without the right to subscribe is in no such
-    /// topic, and must learn nothing
-    /// about it.
+    /// topic, and must learn nothing about it.
     fn leave_topic(&mut self, asker: Asker, topic: String) {
         let (conn, device) = (asker.conn, asker.device);
         match self.check(asker, Act::Subscribe, &topic) {

@@ -48,9 +48,8 @@ impl Dispatcher {
     }
 
     /// Announces the coming end of credentials, and closes connections whose credentials have
-    /// ended. It does
-    /// a limited number at a time, so that other jobs get their turns. Returns whether more may be
-    /// due.
+    /// ended. It does a limited number at a time, so that other jobs get their turns. Returns
+    /// whether more may be due.
     pub(super) fn look_at_terms(&mut self) -> bool {
         if self.terms.is_empty() || self.jobs.len() > JOBS_MAX {
             return false;

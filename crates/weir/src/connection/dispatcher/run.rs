@@ -1,13 +1,10 @@
 //! The task that takes the reports of one shard.
 //!
-//! Some credits return only when the task takes the report that answers their command. So it
-//! takes reports even while it waits for a credit; otherwise task and shard would wait for each
-//! other. Reports that it
-//! cannot carry out yet stay in the [`Dispatcher`]. Their number is bounded: at most
-//! `RECEIVED_BYTES_MAX` of frames from devices
-//! (beyond that the shard stops reading from its devices), one adoption for each unsettled
-//! connection, and one close
-//! for each settled one.
+//! Some credits return only when the task takes the report that answers their command. So it takes
+//! reports even while it waits for a credit; otherwise task and shard would wait for each other.
+//! Reports that it cannot carry out yet stay in the [`Dispatcher`]. Their number is bounded: at
+//! most `RECEIVED_BYTES_MAX` of frames from devices (beyond that the shard stops reading from its
+//! devices), one adoption for each unsettled connection, and one close for each settled one.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,8 +12,7 @@ use crate::auth::{GrantRef, Term};
 /// nothing.
 ///
 /// Shape: 40 bytes for the entry of a connection, and 16 in the order of the next looks. With the
-/// tables'
-/// slack that is some 90 bytes a connection.
+/// tables' slack that is some 90 bytes a connection.
 /// Limits: at most one entry for each settled connection.
 /// Cost: O(log n) when an entry begins, is prolonged, is told, or ends; nothing in between.
 pub(super) struct Terms {

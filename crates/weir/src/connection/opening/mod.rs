@@ -184,8 +184,7 @@ async fn greet(
 }
 
 /// Reads the PROXY header and makes the TLS handshake, where the listener has them. Returns the
-/// bytes that followed, and
-/// the result of the handshake.
+/// bytes that followed, and the result of the handshake.
 pub(crate) async fn arrive(
     shared: &SharedState,
     stream: &mut Stream,
@@ -360,8 +359,7 @@ fn take_apart(
 }
 
 /// Admits the connection: finds its device and its permissions. This waits only for an unknown
-/// token, or for an id that the store may keep, and not
-/// for longer than `Hello` may take.
+/// token, or for an id that the store may keep, and not for longer than `Hello` may take.
 ///
 /// Once the connection has its pin, a revocation of the device reaches it. A revocation between the
 /// check of the token and the pin fails here.
@@ -457,8 +455,8 @@ fn say_goodbye_for_shard(offer: Offer, format: Format, reason: CloseReason) {
 /// too many.
 ///
 /// A topic without a name takes two bytes on the wire and 56 here, so the longest `Hello` would
-/// hold megabytes. A too
-/// long name is cut just above the limit, so that it is still recognised as too long.
+/// hold megabytes. A too long name is cut just above the limit, so that it is still recognised as
+/// too long.
 fn wished_topics(limits: &LimitsConfig, hello: &mut Hello) -> Vec<Subscribe> {
     let mut topics = std::mem::take(&mut hello.topics);
     topics.truncate(limits.topics_per_connection_max + 1);

@@ -1,5 +1,5 @@
-//! Keys of the configuration. One definition gives a key's type, default, range, unit and
-//! text. The reader, the checks and the reference follow from it.
+//! Keys of the configuration. One definition gives a key's type, default, range, unit and text. The
+//! reader, the checks and the reference follow from it.
 //!
 //! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the
 //! gateway can define tables of its own with it.

@@ -8,11 +8,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::{Key, Raw, Table, Value};
 
 /// Reads a table from a format that knows the types of its values, such as TOML or JSON. Absent
-/// keys
-/// get their defaults.
+/// keys get their defaults.
 ///
-/// Errors: an unknown or repeated key; a value of the wrong kind; a missing needed
-/// key.
+/// Errors: an unknown or repeated key; a value of the wrong kind; a missing needed key.
 pub fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
 where
     T: Table + Default,

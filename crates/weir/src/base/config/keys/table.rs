@@ -8,11 +8,9 @@ use super::Table;
 ///
 /// A key is `name: Type = default, rule(…), …;` with its text as doc comment. Without a default it
 /// has the default of its type. `in "…"` after the struct's name describes a list of such tables.
-/// The rules are the fields of
-/// [`Rules`](crate::keys::Rules); `allowed` takes the arguments of `format!`. Times in a range are
-/// in
-/// milliseconds. The table reads itself from anything that serde reads, and hides its
-/// secrets in `Debug`.
+/// The rules are the fields of [`Rules`](crate::keys::Rules); `allowed` takes the arguments of
+/// `format!`. Times in a range are in milliseconds. The table reads itself from anything that serde
+/// reads, and hides its secrets in `Debug`.
 ///
 /// ```
 /// weir::config_table! {

@@ -106,8 +106,7 @@ pub trait Item: Debug + Sized + 'static {
 }
 
 /// A value that is one of a few words. [`config_words!`](crate::config_words) implements it for a
-/// named
-/// enum.
+/// named enum.
 pub trait Word: Copy + Debug + 'static {
     /// All possible values.
     fn all() -> Vec<Self>;
@@ -115,8 +114,7 @@ pub trait Word: Copy + Debug + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Makes enums of [`named_enum!`](crate::keys::named_enum) usable as values of the
-/// configuration.
+/// Makes enums of [`named_enum!`](crate::keys::named_enum) usable as values of the configuration.
 #[macro_export]
 macro_rules! config_words {
     ($($enum:ty),+ $(,)?) => {$(

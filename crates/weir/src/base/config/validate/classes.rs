@@ -244,8 +244,8 @@ fn parts(pattern: &str) -> Vec<Part> {
     parts
 }
 
-/// Whether every name that matches `narrow` also matches `wide`. A `false` may be wrong if the parts of
-/// the two patterns correspond only piecemeal.
+/// Whether every name that matches `narrow` also matches `wide`. A `false` may be wrong if the
+/// parts of the two patterns correspond only piecemeal.
 ///
 /// Cost: O(wide × narrow); mostly it ends at the first character that differs.
 fn covers(wide: &[Part], narrow: &[Part], id_bytes_max: usize) -> bool {

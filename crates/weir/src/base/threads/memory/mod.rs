@@ -14,8 +14,7 @@ pub enum MemoryLimit {
     /// The memory of the machine.
     Machine,
     /// `memory.max` of the cgroup or of one above it (version 1: `memory.limit_in_bytes`). Beyond
-    /// it the kernel kills
-    /// the process.
+    /// it the kernel kills the process.
     CgroupMax,
     /// `memory.high` of the cgroup or of one above it. Beyond it the kernel slows the process down.
     CgroupHigh,
@@ -67,8 +66,8 @@ impl Rlimits {
 
 impl Memory {
     /// The smallest of all limits. Some limits count mappings. From these, the process's existing
-    /// mappings and the stacks of its
-    /// future threads are subtracted. The other limits hardly count code and unused stacks.
+    /// mappings and the stacks of its future threads are subtracted. The other limits hardly count
+    /// code and unused stacks.
     pub(super) fn of_this_process(
         root: &Path,
         cgroup: &Cgroup,

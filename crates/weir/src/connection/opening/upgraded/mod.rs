@@ -65,8 +65,7 @@ pub(crate) async fn run_upgraded(
 }
 
 /// The same for one end of a socket pair whose other end belongs to the gateway. Its last bytes
-/// wait in the buffer and no input follows, so it
-/// needs no linger.
+/// wait in the buffer and no input follows, so it needs no linger.
 pub(crate) async fn run_paired(
     shared: &Arc<SharedState>,
     end: Stream,
