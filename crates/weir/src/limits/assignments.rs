@@ -1,9 +1,9 @@
-//! Which shard the next connection goes to.
+//! The choice of a shard for the next connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
-/// report.
+/// The connections of each shard as the front counts them: from the offer until the report of the
+/// end.
 pub(crate) struct Assignments {
     by_shard: Box<[AtomicUsize]>,
     total: AtomicUsize,
@@ -16,12 +16,13 @@ impl Assignments {
         Self { by_shard, total: AtomicUsize::new(0), connections_max }
     }
 
-    /// Whether `connections_max` are there.
+    /// Whether there are `connections_max` connections.
     pub(crate) fn is_full(&self) -> bool {
         self.total.load(Ordering::Relaxed) >= self.connections_max
     }
 
-    /// The shard with the fewest connections, which has one more now; `None` if `connections_max` are there.
+    /// Chooses the shard with the fewest connections, and counts one more there; `None` at
+    /// `connections_max`.
     pub(crate) fn assign(&self) -> Option<usize> {
         let max = self.connections_max;
         let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
@@ -34,7 +35,7 @@ impl Assignments {
         Some(shard)
     }
 
-    /// The shard has one less.
+    /// Counts one connection less on a shard.
     pub(crate) fn release(&self, shard: usize) {
         self.by_shard[shard].fetch_sub(1, Ordering::Relaxed);
         self.total.fetch_sub(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! How fast one topic takes messages.
+//! The rate at which one topic or sender publishes.
 
 use std::time::Duration;
 
 use weir_engine::Nanos;
 
-/// Messages that are taken, by one topic or from one sender.
+/// The messages that one topic or one sender may publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) per_second: u32,
@@ -13,13 +13,13 @@ pub(crate) struct Rate {
 
 /// A token bucket.
 ///
-/// Shape: the moment at which it is full again, 8 bytes. A message moves it ahead by one interval; what would move it
-/// further than the burst from now has to wait.
+/// Shape: the time at which it will be full again, 8 bytes. Each message moves this time ahead by
+/// one interval. A message must wait if it would move the time further ahead of now than the burst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Bucket(Nanos);
 
 impl Bucket {
-    /// The bucket after one more message, or how long that would have to wait.
+    /// The bucket after one more message, or the time that the message must wait.
     pub(crate) fn take(self, rate: Rate, now: Nanos) -> Result<Bucket, Duration> {
         let interval = NANOS_PER_SECOND / u64::from(rate.per_second.max(1));
         let full = Nanos(self.0.0.max(now.0).saturating_add(interval));
@@ -46,7 +46,7 @@ mod tests {
         assert_eq!(bucket.take(rate, Nanos(start + 60_000_000)), Err(Duration::from_millis(40)));
         let bucket = bucket.take(rate, Nanos(start + 100_000_000)).unwrap();
         assert!(bucket.take(rate, Nanos(start + 100_000_000)).is_err());
-        // After a silence no more than the burst.
+        // After a silence, not more than the burst.
         let later = Nanos(start + 60 * NANOS_PER_SECOND);
         let taken = (0..10).try_fold(bucket, |bucket, _| bucket.take(rate, later));
         assert!(taken.is_err());

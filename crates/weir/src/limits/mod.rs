@@ -1,4 +1,4 @@
-//! How much a source may do, and how many connections there may be.
+//! Limits on connections and sources, and rates.
 
 pub(crate) mod admission;
 mod assignments;

@@ -1,6 +1,7 @@
-//! How fast somebody may do something, where no connection counts for him.
+//! The publish rates of requests, which no shard limits.
 //!
-//! Of a request the device counts that its token or certificate names, or the source address where none does.
+//! A request counts for the device of its token or certificate. Without one it counts for its
+//! source address.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use weir_engine::Nanos;
 use crate::limits::bucket::{Bucket, Rate};
 use crate::limits::sources::Source;
 
-/// Who is counted.
+/// The party for which a request counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Sender<'a> {
     Device(&'a str),
@@ -21,11 +22,13 @@ pub(crate) enum Sender<'a> {
 
 /// The buckets of all senders.
 ///
-/// Shape: [`PLACES`] buckets of 16 bytes, and a sender has the one that its hash leads to, under a key drawn at the start.
-/// Limits: fixed, whoever comes. Two senders share a bucket once in [`PLACES`] pairs, and then the rate with it.
-/// Cost: one lock, which nothing waits under; no allocation.
+/// Shape: [`PLACES`] buckets of 16 bytes. A sender's hash, with a random key from the start,
+/// selects its bucket.
+/// Limits: the memory is fixed. One in [`PLACES`] pairs of senders shares a bucket, and then its
+/// rate.
+/// Cost: one lock, under which nothing waits; no allocation.
 pub(crate) struct Rates {
-    /// `None`: as fast as they like.
+    /// `None`: no limit.
     rate: Option<Rate>,
     hasher: RandomState,
     buckets: Box<[Mutex<Bucket>]>,
@@ -38,7 +41,7 @@ impl<'a> Sender<'a> {
 }
 
 impl Rates {
-    /// `per_second` 0: as fast as they like.
+    /// `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let rate = (per_second > 0).then_some(Rate { per_second, burst: burst.max(1) });
         let places = if rate.is_some() { PLACES } else { 0 };
@@ -46,7 +49,7 @@ impl Rates {
         Self { rate, hasher: RandomState::new(), buckets }
     }
 
-    /// One more, or how long it would have to wait.
+    /// Takes one message, or returns the time that it must wait.
     pub(crate) fn take(&self, sender: impl Hash, now: Nanos) -> Result<(), Duration> {
         let Some(rate) = self.rate else { return Ok(()) };
         #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
@@ -57,7 +60,8 @@ impl Rates {
     }
 }
 
-/// 256 KiB in all; a hundred busy senders share a bucket with another one with a probability of a quarter.
+/// 256 KiB in all. Among a hundred busy senders, two share a bucket with a probability of a
+/// quarter.
 const PLACES: usize = 1 << 14;
 const _: () = assert!(size_of::<Mutex<Bucket>>() <= 16);
 
@@ -77,7 +81,8 @@ mod tests {
             Sender::new(None, peer(2)),
             Sender::new(None, None),
         ];
-        // In a random order of 16,384 places five meet once in 1,600 times: then this says nothing.
+        // In a random order of 16,384 places, two of five meet once in 1,600 times; then this test
+        // shows nothing.
         let place = |sender: &Sender<'_>| rates.hasher.hash_one(sender) % 16_384;
         let places: std::collections::HashSet<u64> = senders.iter().map(place).collect();
         if places.len() < senders.len() {
@@ -87,7 +92,7 @@ mod tests {
             assert_eq!([rates.take(sender, now), rates.take(sender, now)], [Ok(()); 2]);
             assert_eq!(rates.take(sender, now), Err(Duration::from_millis(100)));
         }
-        // It is the device that counts, from wherever it comes.
+        // The device counts, whatever its address.
         assert!(rates.take(Sender::new(Some("d1"), peer(9)), now).is_err());
         let later = Nanos(now.0 + 100_000_000);
         assert_eq!(rates.take(senders[0], later), Ok(()));

@@ -1,4 +1,4 @@
-//! Devices that activate: their store, their keys, and lists of them.
+//! Devices that activate: their store, their activation, and lists for import.
 
 pub(crate) mod activation;
 pub(crate) mod device_store;

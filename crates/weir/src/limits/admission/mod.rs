@@ -1,8 +1,9 @@
-//! Who is let in: every limit on connections, in one place.
+//! Admission: every limit on connections, in one place.
 //!
-//! Two questions are asked. At accept: is there room for one more socket, and may its source have it? At settling, when
-//! the device is known: is there room on a shard? What is taken at accept is an [`Unsettled`], which gives it all back
-//! when it is dropped, or hands it on to the shard's connection, whose end gives it back with [`Admission::leave`].
+//! It answers two questions. At accept: is there room for one more socket, and may its source have
+//! it? At settling, when the device is known: is there room on a shard? The place taken at accept
+//! is an [`Unsettled`]. If it is dropped, it gives everything back. Otherwise it passes to the
+//! shard's connection, whose end gives it back with [`Admission::leave`].
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -23,9 +24,10 @@ use crate::limits::assignments::Assignments;
 use crate::limits::sources::{Source, SourceFull, SourceRef, Sources};
 use crate::observe::counters::{ConnectRefuseCause, Counters};
 
-/// The limits on connections, and what is used of them.
+/// The limits on connections, and the counts against them.
 ///
-/// Cost: a refusal is some atomic operations, and the lock of one stripe of sources where they are limited.
+/// Cost: a refusal takes some atomic operations, and the lock of one stripe of sources if these are
+/// limited.
 pub(crate) struct Admission {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
@@ -34,9 +36,10 @@ pub(crate) struct Admission {
     draining: watch::Receiver<bool>,
     assignments: Assignments,
     unsettled_max: usize,
-    /// Sockets of devices that the limit on open files has room for.
+    /// Sockets of devices for which the limit on open files has room.
     sockets_max: usize,
-    /// Sockets of devices: accepted, and not reported closed. What lingers on a shard its cells count.
+    /// Sockets of devices: accepted, and not reported closed. The shards' cells count the lingering
+    /// ones.
     sockets: AtomicUsize,
     sources: Option<Sources>,
     spares: Spares,
@@ -47,60 +50,61 @@ pub(crate) struct Admission {
     next_order: AtomicU64,
 }
 
-/// Tells which of two connections was accepted later: the larger one.
+/// The order of accepts: of two connections, the one with the larger number was accepted later.
 ///
-/// A connection has it from its accept on. A request of HTTP that is not the first of its connection, and asks for
-/// something that lives long, gets one when it is read.
+/// A connection gets it at its accept. A later HTTP request on the same connection that opens a
+/// long-lived stream gets its own order when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AcceptOrder(pub(crate) u64);
 
-/// A place among the connections that have not settled, with its socket's and its source's.
+/// A place among the unsettled connections, with the places of its socket and source.
 ///
-/// It must not keep the shared, which keeps the adoptions, which keep it: a gateway that ends with connections on their way
-/// would never be freed.
+/// It must not hold the shared state. That holds the adoptions, which hold this, so a gateway that
+/// ends with connections in their opening would never be freed.
 pub(crate) struct Unsettled {
     admission: Arc<Admission>,
     transport: Transport,
-    /// Where it comes from, as far as that is known.
+    /// The source address, if it is known.
     addr: Option<IpAddr>,
     source: Option<SourceRef>,
     accepted: Instant,
     order: AcceptOrder,
-    /// It counts among the unsettled.
+    /// Whether it counts among the unsettled connections.
     is_waiting: bool,
     is_settled: bool,
 }
 
-/// A descriptor that counts among the sockets of devices, beside that of a connection.
+/// A second descriptor that counts among the sockets of devices, in addition to a connection's
+/// socket.
 pub(crate) struct Descriptor(Arc<Admission>);
 
-/// What is left of a place once the one among the unsettled is given back: the socket's, and its source's.
+/// A place that no longer counts as unsettled: the places of the socket and its source.
 pub(crate) struct Permit(Unsettled);
 
-/// Refusals for one cause, and how many of them the log has not told.
+/// Refusals for one cause, and the number of them that were not logged.
 #[derive(Default)]
 struct Notice {
     untold: AtomicU64,
-    /// Milliseconds after the start, and one; 0: never.
+    /// Milliseconds after the start, plus one; 0: never.
     told_at: AtomicU64,
-    /// Where the last one came from, that an operator has a place to look at.
+    /// The address of the last refused connection, as a hint for the operator.
     last: Mutex<Option<IpAddr>>,
 }
 
-/// How many were said to sources over their limits, in which second.
+/// Goodbyes to sources over their limits in one second.
 #[derive(Default)]
 struct Goodbyes {
     second: AtomicU64,
     count: AtomicUsize,
 }
 
-/// Descriptors that are kept open for nothing, so that one can be closed when all are used up.
+/// Spare descriptors. One is closed when all others are used up.
 #[derive(Default)]
 struct Spares(Mutex<Vec<OwnedFd>>);
 
 impl Admission {
-    /// `draining` becomes true when nothing more is let in. `sockets_max`: sockets of devices that there are
-    /// descriptors for.
+    /// `draining` becomes true when no more connections are admitted. `sockets_max` is the number
+    /// of device sockets for which there are descriptors.
     pub(crate) fn new(
         config: &Config,
         counters: Arc<Counters>,
@@ -109,7 +113,7 @@ impl Admission {
         sockets_max: usize,
     ) -> Arc<Self> {
         let limits = &config.limits;
-        // Behind a proxy the table also tells where a connection comes from.
+        // Behind a proxy the table also keeps the source of each connection.
         let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
         let shards = engine.shard_count();
         let admission = Admission {
@@ -132,8 +136,8 @@ impl Admission {
         Arc::new(admission)
     }
 
-    /// Takes a place for a connection that was just accepted, counted for its peer unless that is a proxy, which tells
-    /// the source later.
+    /// Takes a place for a connection that was just accepted. It counts for its peer, unless the
+    /// peer is a proxy, which names the source later.
     pub(crate) fn enter(
         self: &Arc<Self>,
         transport: Transport,
@@ -145,19 +149,20 @@ impl Admission {
         if *self.draining.borrow() {
             return Err(ConnectRefuseCause::Draining);
         }
-        // At its edge the budget belongs to those who are connected. The share of slow connections
-        // does not matter here: they give way themselves. Nor does that of unsettled ones: it is asked when they send.
+        // When the budget is nearly used up, settled connections go first. The share of slow
+        // connections does not matter here, because they are closed if it is full. The share of
+        // unsettled ones is checked when they send.
         if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
-        // Of those that HTTP is spoken with most are never settled: they have a limit of their own.
+        // Most HTTP connections never settle, and they have a limit of their own.
         if spoken == Spoken::Frames && self.assignments.is_full() {
             return Err(ConnectRefuseCause::ConnectionsMax);
         }
         if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
-        // From here on whatever was taken is given back by the place.
+        // From here on, dropping the place gives everything back.
         let open = self.sockets.fetch_add(1, Ordering::Relaxed) + self.lingering();
         let admission = Arc::clone(self);
         let accepted = Instant::now();
@@ -180,8 +185,9 @@ impl Admission {
         Ok(place)
     }
 
-    /// Takes a place for events that are relayed, which take two descriptors. They count for the source of the
-    /// connection that they are relayed on, beside that one: else one of these could take as many as it likes.
+    /// Takes a place for relayed events, which need two descriptors. They count for the source of
+    /// their connection, in addition to the connection itself. Otherwise one connection could take
+    /// as many as it likes.
     pub(crate) fn enter_relayed(
         self: &Arc<Self>,
         peer: Option<IpAddr>,
@@ -197,7 +203,7 @@ impl Admission {
         Ok((place, descriptor))
     }
 
-    /// Finds a shard for a connection whose device is known; it has one more now.
+    /// Chooses a shard for a connection whose device is known, and counts it there.
     pub(crate) fn settle(&self) -> Result<usize, ConnectRefuseCause> {
         if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
@@ -205,22 +211,22 @@ impl Admission {
         self.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
     }
 
-    /// A shard has one connection less.
+    /// Counts one connection less on a shard.
     pub(crate) fn release(&self, shard: usize) {
         self.assignments.release(shard);
     }
 
-    /// For one that comes now.
+    /// The order of a connection that comes now.
     pub(crate) fn next_order(&self) -> AcceptOrder {
         AcceptOrder(self.next_order.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A settled connection has ended.
+    /// Gives back the place of a settled connection that has ended.
     pub(crate) fn leave(&self, origin: Origin) {
         self.give_back(SourceRef::from_origin(origin.source));
     }
 
-    /// Counts a refusal, tells of it now and then, and answers with what the device is told.
+    /// Counts a refusal, logs it now and then, and returns the reason for the device.
     pub(crate) fn refuse(&self, cause: ConnectRefuseCause, addr: Option<IpAddr>) -> CloseReason {
         self.counters.count_connect_refused(cause);
         let notice = &self.notices[cause as usize];
@@ -229,10 +235,10 @@ impl Admission {
         cause.reason()
     }
 
-    /// Whether there is time to say goodbye to one that is turned away.
+    /// Whether there is time for a goodbye to a refused connection.
     ///
-    /// Always, but for a source that connects and connects, or whatever speaks PROXY where it should not: saying it
-    /// costs more than all else together, and others wait behind.
+    /// There is, except for a source over its limits, or a connection with an unexpected PROXY
+    /// header. Their goodbyes cost more than all other work for them, and other connections wait.
     pub(crate) fn has_time_for_goodbye(&self, cause: ConnectRefuseCause) -> bool {
         match cause {
             ConnectRefuseCause::SourceConnections
@@ -251,27 +257,27 @@ impl Admission {
         }
     }
 
-    /// Where a settled connection comes from, where that is counted.
+    /// The source of a settled connection, if sources are counted.
     pub(crate) fn source(&self, origin: Origin) -> Option<Source> {
         self.sources.as_ref()?.source(SourceRef::from_origin(origin.source)?)
     }
 
-    /// Sources that are known now.
+    /// The number of known sources.
     pub(crate) fn source_count(&self) -> usize {
         self.sources.as_ref().map_or(0, Sources::count)
     }
 
-    /// Sources forgotten before their time.
+    /// The number of sources that were forgotten too early.
     pub(crate) fn sources_forgotten(&self) -> u64 {
         self.sources.as_ref().map_or(0, Sources::forgotten)
     }
 
-    /// Makes room for one descriptor where none is left; `false` if that was done already.
+    /// Closes a spare descriptor to make room for one; `false` if none is left.
     pub(crate) fn lend_descriptor(&self) -> bool {
         self.spares.lend()
     }
 
-    /// Takes what was lent again, as far as there is room.
+    /// Opens the spare descriptors again, as far as there is room.
     pub(crate) fn restore_descriptors(&self) {
         self.spares.refill();
     }
@@ -290,7 +296,8 @@ impl Admission {
     }
 }
 
-/// Does what nobody comes by for: forgets sources, tells of the last refusals, takes back descriptors that were lent.
+/// Forgets sources, logs the last refusals, and opens spare descriptors again, even if no
+/// connection comes.
 pub(crate) async fn maintain(admission: Arc<Admission>) {
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
@@ -306,7 +313,7 @@ pub(crate) async fn maintain(admission: Arc<Admission>) {
 }
 
 impl Unsettled {
-    /// Counts the connection for a source that is known only now.
+    /// Counts the connection for its source, which has just become known.
     pub(crate) fn count_source(&mut self, addr: IpAddr) -> Result<(), ConnectRefuseCause> {
         self.addr = Some(addr);
         let Some(sources) = &self.admission.sources else { return Ok(()) };
@@ -319,27 +326,27 @@ impl Unsettled {
         Ok(())
     }
 
-    /// Where it comes from, as far as that is known.
+    /// The source address, if it is known.
     pub(crate) fn addr(&self) -> Option<IpAddr> {
         self.addr
     }
 
-    /// Whether it was accepted before or after another one.
+    /// The order of its accept.
     pub(crate) fn order(&self) -> AcceptOrder {
         self.order
     }
 
-    /// Counts that it is refused, and answers with what the device is told.
+    /// Counts a refusal and returns the reason for the device.
     pub(crate) fn refuse(&self, cause: ConnectRefuseCause) -> CloseReason {
         self.admission.refuse(cause, self.addr)
     }
 
-    /// The source, as a shard carries it.
+    /// The source as a shard carries it.
     pub(crate) fn source(&self) -> u32 {
         SourceRef::to_origin(self.source)
     }
 
-    /// The shard has the connection: what was taken for it is given back with its end.
+    /// The shard has the connection, whose end will give the place back.
     pub(crate) fn settle(mut self) {
         self.admission.counters.settle_times.record(self.accepted.elapsed());
         self.is_settled = true;
@@ -347,7 +354,7 @@ impl Unsettled {
 }
 
 impl Unsettled {
-    /// Gives the place among the unsettled back: the connection is known for what it is, and stays on the front.
+    /// Gives back the place among the unsettled: the connection stays on the front.
     pub(crate) fn permit(mut self) -> Permit {
         self.admission.counters.leave_unsettled(self.transport);
         self.is_waiting = false;
@@ -356,14 +363,14 @@ impl Unsettled {
 }
 
 impl Permit {
-    /// Where it comes from, as far as that is known.
+    /// The source address, if it is known.
     pub(crate) fn addr(&self) -> Option<IpAddr> {
         self.0.addr
     }
 
-    /// Takes a place among the unsettled again: the connection is to be moved to a shard, which begins now. `order`: of
-    /// the request that it is moved for.
-    /// Without one it keeps its permit until its socket is closed.
+    /// Takes a place among the unsettled again, because the connection now moves to a shard.
+    /// `order` is that of the request that moves it. Without such a place it keeps its permit until
+    /// its socket is closed.
     pub(crate) fn stand_up(
         mut self,
         order: AcceptOrder,
@@ -397,21 +404,21 @@ impl Drop for Unsettled {
 impl Notice {
     fn note(&self, addr: Option<IpAddr>) {
         self.untold.fetch_add(1, Ordering::Relaxed);
-        // Any of those that are refused at one time will do: nobody waits here.
+        // Any address of simultaneous refusals will do, and nothing waits here.
         if let (Some(addr), Ok(mut last)) = (addr, self.last.try_lock()) {
             *last = Some(addr);
         }
     }
 
-    /// Writes a line, if one is due.
+    /// Logs the refusals, if a line is due.
     fn tell(&self, cause: ConnectRefuseCause, now: Duration) {
         let Some((times, last)) = self.due(now) else { return };
         let source = last.map(|addr| addr.to_canonical().to_string());
         warn!(cause = cause.name(), limit = cause.limit(), times, source, "connections refused");
     }
 
-    /// How many have not been told of, and where the last one came from, if there are any and the last line is long
-    /// enough ago.
+    /// The number of refusals that were not logged, and the address of the last one. `None` if
+    /// there are none, or if the last line is too recent.
     fn due(&self, now: Duration) -> Option<(u64, Option<IpAddr>)> {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         let told_at = self.told_at.load(Ordering::Relaxed);
@@ -454,10 +461,11 @@ impl Spares {
     }
 }
 
-/// Sockets of devices that a limit on open files has room for when the process holds `own` others already.
+/// Sockets of devices for which a limit on open files has room, if the process holds `own` other
+/// descriptors.
 ///
-/// What is kept back is for the admin API, and for files that are opened in passing; under a small limit the half of
-/// what there is would not be too little for devices, so no more than a quarter is kept.
+/// Some are reserved for the admin API and for files that are opened briefly. Under a small limit
+/// that would take too much from devices, so at most a quarter is reserved.
 pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
     if open_files == u64::MAX {
         return usize::MAX;
@@ -467,17 +475,18 @@ pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// Settled connections that can be: `limits.connections_max`, unless there is no room for so many sockets.
+/// The limit on settled connections: `limits.connections_max`, or the number of sockets if that is
+/// less.
 pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize) -> usize {
     limits.connections_max.min(sockets_max)
 }
 
-/// The admin API's connections, the spares, and some more.
+/// The connections of the admin API, the spare descriptors, and some more.
 const KEPT_DESCRIPTORS: u64 = 320;
-/// One for each listener that may be in trouble at one time.
+/// One for each listener that may lack a descriptor at the same time.
 const SPARES: usize = 8;
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// To sources over their limits, all together.
+/// To all sources over their limits together.
 const GOODBYES_PER_SECOND: usize = 1_000;
 const TELL_INTERVAL_MS: u64 = 10_000;
 

@@ -1,4 +1,4 @@
-//! What is refused, by which limit, and what is counted.
+//! Tests of refusals, their limits and their counts.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Where connections come from: how many each source address has, and how fast it makes them.
+//! Sources of connections: the connections of each address, and their rate.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,20 +12,21 @@ use hashbrown::HashTable;
 use crate::base::config::LimitsConfig;
 use crate::base::slab::Slab;
 
-/// What counts as one source: an IPv4 address, or a /64 of IPv6, which is what one customer gets.
+/// One source: an IPv4 address, or a /64 of IPv6, which is what one customer gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
     V4(u32),
     V6(u64),
 }
 
-/// The sources that are known now.
+/// The known sources.
 ///
-/// Shape: [`STRIPES`] tables, each behind a lock of its own: an index of slots by source, and entries of
-/// [`ENTRY_BYTES`] in chunks. A source is known while it has connections, or its bucket is not full again.
-/// Limits: of sources without connections at most [`RECENT_MAX`] are remembered, 64 Ki in all: a storm of addresses
-/// costs some 3 MiB, and beyond them one is forgotten early, which forgives it what it has used of its burst.
-/// Sources are chosen by strangers, so the index hashes with a key drawn at the start.
+/// Shape: [`STRIPES`] tables, each behind its own lock, with an index of slots by source and
+/// entries of [`ENTRY_BYTES`] in chunks. A source stays known while it has connections, or until
+/// its bucket is full again.
+/// Limits: at most [`RECENT_MAX`] sources without connections for each stripe, 64 Ki in all. A
+/// storm of addresses costs some 3 MiB. Beyond that, sources are forgotten early and regain their
+/// burst. Strangers choose their addresses, so the index hashes with a random key from the start.
 /// Cost: enter and leave are O(1) under one lock. [`Sources::sweep`] looks at every entry.
 pub(crate) struct Sources {
     hasher: RandomState,
@@ -33,11 +34,11 @@ pub(crate) struct Sources {
     stripes: Box<[Mutex<Stripe>]>,
 }
 
-/// A connection's share in its source, as a shard carries it.
+/// A reference to a source that a shard carries with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SourceRef(NonZeroU32);
 
-/// Why a source may not have one connection more now.
+/// The reason why a source may not have one more connection now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourceFull {
     /// It has `limits.connections_per_source_max`.
@@ -61,9 +62,9 @@ struct Stripe {
     entries: Slab<Entry>,
     /// Entries without connections.
     recent: usize,
-    /// Where the search for one to forget goes on.
+    /// The place where the next search for an entry to forget begins.
     hand: u32,
-    /// Those that were forgotten before their buckets were full again.
+    /// Entries that were forgotten before their buckets were full again.
     forgotten: u64,
 }
 
@@ -83,7 +84,7 @@ impl Source {
     }
 }
 
-/// As an operator writes it: `192.0.2.7`, `2001:db8:0:1::/64`.
+/// Written as `192.0.2.7` or `2001:db8:0:1::/64`.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -94,7 +95,7 @@ impl fmt::Display for Source {
 }
 
 impl Sources {
-    /// A table for these limits; with all of them off it only counts.
+    /// A table for these limits. Without limits it only counts.
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         Self {
             hasher: RandomState::new(),
@@ -103,13 +104,13 @@ impl Sources {
         }
     }
 
-    /// A table of failures instead of connects: of each source `per_minute` are forgiven in a minute, and `burst` may
-    /// come at once. See [`Sources::wait`] and [`Sources::strike`].
+    /// A table of failures instead of connects: `per_minute` failures of each source are forgiven
+    /// in a minute, and `burst` at once. See [`Sources::wait`] and [`Sources::strike`].
     pub(crate) fn of_failures(per_minute: u32, burst: u32) -> Self {
         Self::of_interval(60 * SECOND / u64::from(per_minute.max(1)), burst)
     }
 
-    /// A table of attempts, of which those that succeed are given back: see [`Sources::take`] and
+    /// A table of attempts. Successful ones are given back: see [`Sources::take`] and
     /// [`Sources::give_back`].
     pub(crate) fn of_attempts(per_second: u32, burst: u32) -> Self {
         Self::of_interval(SECOND / u64::from(per_second.max(1)), burst)
@@ -124,16 +125,16 @@ impl Sources {
         }
     }
 
-    /// How long a source has to wait until its bucket has one again; `None`: not at all.
+    /// The time until a source's bucket has one again; `None` if it has one now.
     pub(crate) fn wait(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let stripe = self.lock(stripe_of(hash));
         stripe.entries.get(stripe.find(hash, source)?)?.wait(&self.rules, nanoseconds(now))
     }
 
-    /// Takes one from a source's bucket, and tells how long it would have had to wait for that. It is on credit if the
-    /// bucket is empty: those who are asked about at the same time find it as it was before any of them, so what they use
-    /// beyond it is paid back afterwards, up to [`DEBT_MAX`].
+    /// Takes one from a source's bucket, and returns the time that it would have had to wait. An
+    /// empty bucket goes into debt, up to [`DEBT_MAX`]. Simultaneous attempts of one source all saw
+    /// the bucket before any of them, so they pay their excess back afterwards.
     pub(crate) fn strike(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
@@ -149,7 +150,7 @@ impl Sources {
         wait
     }
 
-    /// Takes one from a source's bucket; if that is empty, how long the source has to wait.
+    /// Takes one from a source's bucket. The error is the time to wait if the bucket is empty.
     pub(crate) fn take(&self, source: Source, now: Duration) -> Result<(), Duration> {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
@@ -166,7 +167,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Puts back what was taken.
+    /// Gives one back.
     pub(crate) fn give_back(&self, source: Source, now: Duration) {
         let hash = self.hasher.hash_one(source);
         let mut stripe = self.lock(stripe_of(hash));
@@ -178,12 +179,13 @@ impl Sources {
         }
     }
 
-    /// Whether `limits` ask for a table at all.
+    /// Whether `limits` need a table at all.
     pub(crate) fn are_limited(limits: &LimitsConfig) -> bool {
         limits.connections_per_source_max > 0 || limits.connects_per_source_per_second > 0
     }
 
-    /// One connection more from `source`, `now` after some start. What is refused uses nothing up.
+    /// Counts one more connection of `source`; `now` is the time since some start. A refusal uses
+    /// nothing up.
     pub(crate) fn enter(&self, source: Source, now: Duration) -> Result<SourceRef, SourceFull> {
         let hash = self.hasher.hash_one(source);
         let index = stripe_of(hash);
@@ -196,7 +198,7 @@ impl Sources {
         Ok(SourceRef::new(index, slot))
     }
 
-    /// A connection has ended: each is given back once.
+    /// Counts one connection less. Call it once for each connection.
     pub(crate) fn leave(&self, source: SourceRef, now: Duration) {
         let (index, slot) = source.parts();
         let mut stripe = self.lock(index);
@@ -217,13 +219,13 @@ impl Sources {
         }
     }
 
-    /// The source that this stands for, while a connection of it has not left.
+    /// The source behind a reference, while one of its connections exists.
     pub(crate) fn source(&self, source: SourceRef) -> Option<Source> {
         let (index, slot) = source.parts();
         self.lock(index).entries.get(slot).map(|entry| entry.source)
     }
 
-    /// Forgets those without connections whose buckets are full again.
+    /// Forgets sources without connections whose buckets are full again.
     pub(crate) fn sweep(&self, now: Duration) {
         for index in 0..STRIPES {
             let mut stripe = self.lock(index);
@@ -244,7 +246,7 @@ impl Sources {
         (0..STRIPES).map(|index| self.lock(index).index.len()).sum()
     }
 
-    /// Sources forgotten before their time, as there were more of them than may be remembered.
+    /// Sources that were forgotten early, because there were too many.
     pub(crate) fn forgotten(&self) -> u64 {
         (0..STRIPES).map(|index| self.lock(index).forgotten).sum()
     }
@@ -255,12 +257,12 @@ impl Sources {
 }
 
 impl SourceRef {
-    /// What a shard gives back; `None` stands for a connection that is not counted.
+    /// The source that a shard returns; `None` for a connection that is not counted.
     pub(crate) fn from_origin(number: u32) -> Option<SourceRef> {
         NonZeroU32::new(number).map(SourceRef)
     }
 
-    /// The number for a shard to carry.
+    /// The number that a shard carries.
     pub(crate) fn to_origin(source: Option<SourceRef>) -> u32 {
         source.map_or(0, |source| source.0.get())
     }
@@ -288,7 +290,7 @@ impl Rules {
             0 => u32::MAX,
             max => u32::try_from(max).unwrap_or(u32::MAX),
         };
-        // A bucket for less than one connect would never admit any.
+        // A bucket for less than one connect would never admit one.
         let burst = u64::from(limits.connects_per_source_burst.max(1));
         Rules { connections_max, interval, burst: interval.saturating_mul(burst) }
     }
@@ -308,7 +310,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Until its bucket has one again; `None`: it has.
+    /// The time until its bucket has one again; `None` if it has one now.
     fn wait(&self, rules: &Rules, now: u64) -> Option<Duration> {
         let has_one_at = (self.full_at + rules.interval).saturating_sub(rules.burst);
         let wait = has_one_at.saturating_sub(now);
@@ -354,7 +356,7 @@ impl Stripe {
         self.recent -= 1;
     }
 
-    /// Forgets the next one without connections, wherever the hand finds it.
+    /// Forgets the next entry without connections, from the current place on.
     fn forget_one(&mut self, hasher: &RandomState) {
         for _ in 0..self.entries.places() {
             let slot = self.hand;
@@ -378,13 +380,13 @@ fn stripe_of(hash: u64) -> usize {
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// Long enough that a storm of attempts at once gains little, and short enough that those who share the address with a
-/// stranger are not kept out for long.
+/// Long enough that a storm of simultaneous attempts gains little. Short enough that others who
+/// share the address with an attacker are not kept out for long.
 const DEBT_MAX: u64 = 600 * SECOND;
-/// Enough that the listeners and the shards' dispatchers seldom meet.
+/// Enough that listeners and dispatchers seldom meet at one lock.
 const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 4;
-/// Of one stripe.
+/// Per stripe.
 const RECENT_MAX: usize = 4096;
 const ENTRY_BYTES: usize = 32;
 const _: () = assert!(size_of::<Entry>() <= ENTRY_BYTES);

@@ -1,4 +1,4 @@
-//! The table of sources against a twin, and its buckets.
+//! Tests of the table of sources against a simple model, and of its buckets.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ fn a_burst_and_then_the_rate() {
     assert!(!connect(1099));
     assert!(connect(1100));
     assert!(!connect(1100));
-    // What was refused has used nothing up, and the entry lives until the bucket is full.
+    // A refusal uses nothing up, and the entry lives until the bucket is full.
     sources.sweep(ms(1399));
     assert_eq!(sources.count(), 1);
     sources.sweep(ms(1400));
@@ -118,7 +118,7 @@ fn the_number_that_a_shard_carries_names_the_source() {
     assert_eq!(SourceRef::from_origin(SourceRef::to_origin(None)), None);
 }
 
-/// Remembers every source for ever, and fills buckets drop by drop.
+/// The model: remembers every source for ever, and fills buckets bit by bit.
 struct Twin {
     rules: Rules,
     sources: BTreeMap<Source, (u32, u64, u64)>,
@@ -195,7 +195,7 @@ fn failures_are_forgiven_with_time_and_paid_for_when_they_come_at_once() {
     assert_eq!(failures.wait(guesser, at(100)), Some(at(10)));
     assert_eq!(failures.wait(other, at(100)), None);
     assert_eq!(failures.wait(guesser, at(110)), None);
-    // As many at once as nobody was asked about: the debt has an end.
+    // Many simultaneous attempts that were not checked before: the debt has a limit.
     for _ in 0..10_000 {
         let _ = failures.strike(guesser, at(110));
     }

@@ -1,5 +1,5 @@
-//! What is done now and then: telling the store who has connected, forgetting sources, and removing records of tokens that
-//! have ended.
+//! Maintenance: telling the store which devices have connected, forgetting sources, and removing
+//! records of tokens that have ended.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Activator, now};
 use crate::base::clock::unix_millis;
 use crate::provisioning::device_store::DeviceStore;
 
-/// Tidies up until it is dropped.
+/// Forgets sources and removes records until it is dropped.
 pub(crate) async fn maintain(activator: &Activator) {
     let mut is_told = false;
     loop {
@@ -29,7 +29,7 @@ pub(crate) async fn maintain(activator: &Activator) {
     }
 }
 
-/// Tells the store who has connected, until it is dropped.
+/// Tells the store which devices have connected, until it is dropped.
 pub(crate) async fn tell_seen(devices: &DeviceStore) {
     let mut is_told = false;
     loop {
@@ -38,7 +38,7 @@ pub(crate) async fn tell_seen(devices: &DeviceStore) {
             Ok(()) => is_told = false,
             Err(error) if !is_told => {
                 is_told = true;
-                warn!(%error, "the store of devices cannot be told who has connected");
+                warn!(%error, "the store of devices cannot be told which devices have connected");
             }
             Err(_) => {}
         }
@@ -46,7 +46,7 @@ pub(crate) async fn tell_seen(devices: &DeviceStore) {
 }
 
 impl Activator {
-    /// Removes records in small parts, so that requests find their turn between them.
+    /// Removes records in small parts, so that requests get their turn between them.
     async fn sweep(&self) -> Result<(), weir_store::Error> {
         let store = self.devices.store();
         while store.sweep(unix_millis(), SWEEP_MAX).await? == SWEEP_MAX {
@@ -56,7 +56,7 @@ impl Activator {
     }
 }
 
-/// What is not told yet is lost with the process.
+/// Connects that the store was not told of yet are lost when the process ends.
 const SEEN_INTERVAL: Duration = Duration::from_secs(5);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 /// Some milliseconds of the store's writer.

@@ -5,8 +5,9 @@
 //!          429                       400                                 401      503              429
 //! ```
 //!
-//! Who shows what is wrong learns nothing of what it was: an unknown serial number, a wrong key and a device that is shut
-//! out are one refusal, for which the same was computed and asked. What it was the operator's counters tell.
+//! A refusal does not show its reason. An unknown serial number, a wrong key and a revoked device
+//! get the same answer, after the same computations and the same request to the store. The
+//! operator's counters show the reason.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -28,19 +29,19 @@ pub(crate) use maintenance::{maintain, tell_seen};
 
 /// Gives devices their tokens.
 ///
-/// Limits: failures by source address (`activation.failures_per_source_*`), never by serial number, or a stranger could
-/// lock a device out; those by datagrams apart from the others, since anybody can send them in another one's name; what
-/// waits for the store, by [`DeviceStore`].
+/// Limits: failures by source address (`activation.failures_per_source_*`), never by serial number,
+/// since a stranger could then lock a device out. Failures by datagram count separately, because
+/// their addresses can be forged. [`DeviceStore`] limits the requests that wait for the store.
 /// Cost: two hashes, 16 random bytes, and a part of a batch.
 pub(crate) struct Activator {
     devices: Arc<DeviceStore>,
     counters: Arc<Counters>,
-    /// `None`: as many as like.
+    /// `None`: no limit.
     failures: Option<Failures>,
     gateways: Arc<[String]>,
     token_ttl: Millis,
     grace: Millis,
-    /// When the log was last told that the store fails, in seconds since 1970.
+    /// The time of the last log line about a failing store, in seconds since 1970.
     told: AtomicU64,
 }
 
@@ -50,39 +51,39 @@ struct Failures {
     of_datagrams: Sources,
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RequestOrigin {
-    /// A connection. All whose address is not known are one source.
+    /// A connection. All connections without a known address count as one source.
     Connection(Option<IpAddr>),
     /// A datagram, whose address may be forged.
     Datagram(IpAddr),
 }
 
-/// A device has a new token.
+/// A new token of a device.
 #[derive(Debug)]
 pub(crate) struct Activated {
     pub(crate) serial: Serial,
     pub(crate) token: Token,
-    /// When that ends.
+    /// The end of the token.
     pub(crate) expires_at: Millis,
-    /// Where to connect, as configured.
+    /// The addresses for devices, as configured.
     pub(crate) gateways: Arc<[String]>,
 }
 
-/// Why an activation or a refresh gives no token.
+/// The reason why an activation or a refresh gives no token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ActivationError {
-    /// A field cannot be what it should.
+    /// A field has an invalid value.
     Field {
-        /// Its name, as it was asked.
+        /// The field's name in the request.
         field: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         detail: String,
     },
-    /// These are nobody's credentials.
+    /// The credentials are not valid.
     Unauthorized,
-    /// Too many have failed from there.
+    /// Too many attempts from this source have failed.
     Limited(Duration),
     /// The store does not answer.
     Unavailable(Duration),
@@ -110,7 +111,7 @@ impl Activator {
         }
     }
 
-    /// Sources whose failures were forgotten before their time: of connections, and of datagrams.
+    /// Sources whose failures were forgotten too early: of connections, and of datagrams.
     pub(crate) fn sources_forgotten(&self) -> [u64; 2] {
         let failures = self.failures.as_ref();
         failures.map_or([0; 2], |failures| {
@@ -118,10 +119,11 @@ impl Activator {
         })
     }
 
-    /// Gives a token to who shows the key of a device.
+    /// Gives a token to a caller with the key of a device.
     ///
-    /// Attempts that are under way together have all found their source as it was before any of them. So each is looked
-    /// at again when its answer is there: beyond the failures that a source may have nobody learns whether he was right.
+    /// Simultaneous attempts of one source all pass the first check. So the source is checked again
+    /// after the store's answer. Beyond its limit of failures, a source does not learn whether a
+    /// key was right.
     pub(crate) async fn activate(
         &self,
         origin: RequestOrigin,
@@ -151,7 +153,7 @@ impl Activator {
         }
     }
 
-    /// Gives a new token for one that is valid.
+    /// Gives a new token for a valid one.
     pub(crate) async fn refresh(
         &self,
         origin: RequestOrigin,
@@ -162,7 +164,8 @@ impl Activator {
             Some(hash) => self.issue(Proof::Token(hash)).await?,
             None => Err(Refusal::InvalidToken),
         };
-        // Nobody guesses a token; and whoever had one, and was not told the next, would be left without any.
+        // Tokens cannot be guessed, so the source is not checked again. A device that did not get
+        // its new token would have none.
         if let Ok((activated, _)) = issued {
             self.counters.activation.count(ActivationOutcome::Refreshed);
             return Ok(activated);
@@ -170,7 +173,7 @@ impl Activator {
         Err(self.strike(origin, Refusal::InvalidToken))
     }
 
-    /// Has the store issue a token; with it whether it is the device's first.
+    /// Asks the store to issue a token. The flag says whether it is the device's first.
     async fn issue(
         &self,
         proof: Proof,
@@ -197,7 +200,7 @@ impl Activator {
         failures.wait(source, now()).map_or(Ok(()), |wait| Err(self.limited(wait)))
     }
 
-    /// Counts a failure; what its source may know of it.
+    /// Counts a failure and returns the answer for its source.
     fn strike(&self, origin: RequestOrigin, refusal: Refusal) -> ActivationError {
         let before = self.failures.as_ref().and_then(|failures| {
             let (failures, source) = failures.of(origin);
@@ -219,7 +222,7 @@ impl Activator {
 
     fn unavailable(&self, error: &Error) -> ActivationError {
         match error {
-            // It works as fast as it can, and says so by a metric.
+            // The store works as fast as it can; its own metric shows the overload.
             Error::Overloaded(_) => {
                 self.counters.activation.count(ActivationOutcome::Unavailable);
                 ActivationError::Unavailable(RETRY_AFTER)
@@ -232,7 +235,7 @@ impl Activator {
         }
     }
 
-    /// Has the log told, but not for every request.
+    /// Logs the error, but not for every request.
     fn fail(&self, error: &dyn std::error::Error) -> ActivationError {
         self.counters.activation.count(ActivationOutcome::Unavailable);
         let (now, told) = (unix_time().as_secs(), self.told.load(Ordering::Relaxed));
@@ -266,7 +269,7 @@ fn now() -> Duration {
     Duration::from_nanos(Nanos::now().0)
 }
 
-/// A store that is there again is noticed about as soon.
+/// Clients notice a recovered store about as soon.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 const TELL_SECONDS: u64 = 10;
 

@@ -10,7 +10,7 @@ use weir_store::{
 
 use super::*;
 
-/// A store that can go away.
+/// A store that can fail.
 #[derive(Default)]
 struct Flaky {
     memory: Memory,
@@ -187,7 +187,7 @@ async fn who_guesses_is_held_up_and_nobody_else() {
     assert!(matches!(refused, ActivationError::Limited(_)), "{refused:?}");
     assert_eq!(stage.counted(ActivationOutcome::Limited), 3);
     assert_eq!(stage.counted(ActivationOutcome::WrongKey), 3);
-    // Those who are right are never too many.
+    // Successful attempts are never too many.
     for _ in 0..100 {
         stage.activate(2, "add", "abc").await.unwrap();
     }
@@ -243,7 +243,7 @@ async fn a_store_that_is_gone_is_no_failure_of_the_device() {
     assert_eq!(stage.counted(ActivationOutcome::Unavailable), 100);
 }
 
-/// Whoever sends all his guesses at once learns no more than with one after the other.
+/// A source that sends all its guesses at once learns no more than with one after the other.
 #[tokio::test]
 async fn a_crowd_of_guesses_learns_no_more_than_the_burst() {
     let config = ActivationConfig {
@@ -275,7 +275,8 @@ async fn a_crowd_of_guesses_learns_no_more_than_the_burst() {
     assert_eq!(counters.activation.of(ActivationOutcome::Limited), 97);
 }
 
-/// Addresses of datagrams can be forged: nobody is kept from activating by a connection in that way.
+/// Addresses of datagrams can be forged. Such datagrams must not keep the connections of an address
+/// from activating.
 #[tokio::test]
 async fn failures_of_datagrams_are_counted_apart() {
     let config = ActivationConfig { failures_per_source_burst: 3, ..Default::default() };

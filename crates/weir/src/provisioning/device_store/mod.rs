@@ -1,4 +1,4 @@
-//! The store of devices as the gateway uses it: in batches, and with the secrets that keys and tokens are hashed by.
+//! The store of devices as the gateway uses it: with batches, and with the secrets of its hashes.
 
 mod seen;
 
@@ -19,9 +19,10 @@ use crate::auth::TokenSource;
 use crate::base::clock::unix_millis;
 use seen::Seen;
 
-/// A store of devices, what gathers requests before it, and the secrets that belong to it.
+/// A store of devices, the batches in front of it, and the secrets of its hashes.
 ///
-/// Whoever starts a gateway opens the store and gives it over by [`crate::GatewayBuilder::devices`].
+/// The program that starts a gateway opens the store and passes it to
+/// [`crate::GatewayBuilder::devices`].
 pub struct DeviceStore {
     batches: Batches,
     secrets: Secrets,
@@ -32,32 +33,33 @@ pub struct DeviceStore {
     key_file: Option<PathBuf>,
 }
 
-/// A device as it is kept; hashes of keys and tokens are never shown.
+/// A device's record, without the hashes of its key and tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct StoredDevice {
     /// Its serial number.
     pub device: String,
     /// `new`, `active` or `revoked`.
     pub state: &'static str,
-    /// What was imported with it, by name.
+    /// The labels from its import, by name.
     pub labels: BTreeMap<String, String>,
-    /// When it was imported first, in milliseconds since 1970; so are the others.
+    /// The first import, in milliseconds since 1970. The other times have the same unit.
     pub created_ms: u64,
-    /// When it was activated first.
+    /// The first activation.
     #[schema(required)]
     pub activated_ms: Option<u64>,
-    /// When it connected last with a token of its own, as far as that is known.
+    /// The last known connect with a token of its own.
     #[schema(required)]
     pub seen_ms: Option<u64>,
-    /// When its token ends.
+    /// The end of its token.
     #[schema(required)]
     pub token_expires_ms: Option<u64>,
-    /// Counts what changed which tokens are valid.
+    /// Counts the changes of its valid tokens.
     pub generation: u64,
 }
 
 impl DeviceStore {
-    /// Puts batches before a store. `secrets` are those that all in it was hashed with.
+    /// Puts batches in front of a store. `secrets` must be the ones with which its content was
+    /// hashed.
     pub fn new(store: Arc<dyn Store>, limits: &BatchLimits, secrets: Secrets) -> Self {
         let batches = Batches::new(store, limits);
         Self {
@@ -71,25 +73,25 @@ impl DeviceStore {
         }
     }
 
-    /// Has the metrics show what a circuit breaker before the store does.
+    /// Shows the store's circuit breaker in the metrics.
     pub fn breaker(mut self, breaker: Arc<Breaker>) -> Self {
         self.breaker = Some(breaker);
         self
     }
 
-    /// Has them show what a cache before it does.
+    /// Shows the store's cache in the metrics.
     pub fn cache(mut self, cache: Arc<Cached>) -> Self {
         self.cache = Some(cache);
         self
     }
 
-    /// Has readiness look after the file of the secrets, without which no start opens the store again.
+    /// Lets readiness watch the file of the secrets. Without it, no start can open the store again.
     pub fn key_file(mut self, path: PathBuf) -> Self {
         self.key_file = Some(path);
         self
     }
 
-    /// The file of the secrets, if it is gone.
+    /// The file of the secrets, if it is missing.
     pub(crate) fn missing_key_file(&self) -> Option<&Path> {
         let is_gone = |path: &&Path| {
             fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -97,25 +99,26 @@ impl DeviceStore {
         self.key_file.as_deref().filter(is_gone)
     }
 
-    /// The store itself, for all but issues and checks.
+    /// The store itself, for all requests except issues and checks.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.batches.store()
     }
 
-    /// Ends the store in order: what it has been told is in its files. To be called behind [`crate::Gateway::shutdown`].
+    /// Closes the store in order, so that its files are complete. Call it after
+    /// [`crate::Gateway::shutdown`].
     ///
     /// # Errors
-    /// Those of the store; what it was told is kept nevertheless.
+    /// Those of the store. It keeps all accepted writes nevertheless.
     pub async fn close(&self) -> Result<(), weir_store::Error> {
         self.store().close().await
     }
 
-    /// What keys and tokens are hashed by.
+    /// The secrets of the hashes of keys and tokens.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// What has been asked in batches so far.
+    /// Counts of the batches so far.
     pub fn counts(&self) -> BatchCounts {
         self.batches.counts()
     }
@@ -139,7 +142,7 @@ impl DeviceStore {
         self.seen.note(serial, unix_millis());
     }
 
-    /// Why a batch failed last by damage, or else for any reason.
+    /// The last error of a batch; damage goes before other errors.
     pub(crate) fn last_error(&self) -> Option<weir_store::Error> {
         let errors = self.batches.last_errors();
         let damage = |error: &weir_store::Error| matches!(error, weir_store::Error::Damaged(_));
@@ -148,7 +151,7 @@ impl DeviceStore {
         if damage(&first) { Some(first) } else { Some(all.find(damage).unwrap_or(first)) }
     }
 
-    /// Asks the store whether it takes writes, and how many devices it has.
+    /// Asks the store whether it accepts writes, and for the number of its devices.
     pub(crate) async fn probe(&self) -> Result<u64, weir_store::Error> {
         self.store().probe().await?;
         let devices = self.store().count().await?;
@@ -156,7 +159,7 @@ impl DeviceStore {
         Ok(devices)
     }
 
-    /// Asks the cache, if there is one, whether it answers.
+    /// Asks the cache, if there is one, for a sign of life.
     pub(crate) async fn ping_cache(&self) -> Option<Result<(), weir_store::Error>> {
         match &self.cache {
             Some(cache) => Some(cache.ping().await),
@@ -164,7 +167,7 @@ impl DeviceStore {
         }
     }
 
-    /// Devices that the store had when it was asked last.
+    /// The number of devices at the last probe.
     pub(crate) fn device_count(&self) -> u64 {
         self.device_count.load(Ordering::Relaxed)
     }
@@ -174,7 +177,7 @@ impl DeviceStore {
         self.seen.tell(&**self.store()).await
     }
 
-    /// Connects of which the store was not told.
+    /// Connects that the store was not told of.
     pub(crate) fn seen_dropped(&self) -> u64 {
         self.seen.dropped()
     }
@@ -198,7 +201,7 @@ impl TokenSource for DeviceStore {
         Box::pin(async move {
             match Serial::new(device) {
                 Ok(serial) => self.batches.state(serial).await,
-                // No store has such a name.
+                // No store can contain such a name.
                 Err(_) => Ok(None),
             }
         })

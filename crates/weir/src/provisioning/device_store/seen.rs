@@ -1,4 +1,4 @@
-//! When devices connected, until the store is told.
+//! The devices' last connects, until the store is told.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 use weir_store::{Error, Millis, Serial, Store};
 
-/// Devices that have connected since the store was told last, each with the last time.
+/// Devices that have connected since the store was last told, each with its last connect.
 ///
-/// Limits: [`SEEN_MAX`] devices; of others it is not noted, and counted.
+/// Limits: [`SEEN_MAX`] devices. Connects of further devices are only counted as dropped.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     noted: Mutex<HashMap<Box<str>, Millis>>,
@@ -32,10 +32,10 @@ impl Seen {
         }
     }
 
-    /// Tells the store in small parts, so that requests find their turn between them.
+    /// Tells the store in small parts, so that requests get their turn between them.
     ///
-    /// # Errors
-    /// The store does not answer: what is left is forgotten, for it may be down for long.
+    /// # Errors The store does not answer. The rest is then dropped, because the store may be down
+    /// for long.
     pub(super) async fn tell(&self, store: &dyn Store) -> Result<(), Error> {
         let noted =
             std::mem::take(&mut *self.noted.lock().expect("no panic happens under this lock"));
@@ -61,7 +61,7 @@ impl Seen {
     }
 }
 
-/// Some megabytes, and what a store takes in an interval of being told.
+/// Some megabytes, and a number that a store can take in one interval.
 const SEEN_MAX: usize = 65_536;
 /// Some milliseconds of the store's writer.
 const PART_MAX: usize = 500;

@@ -10,11 +10,11 @@ use super::{BadRow, KEY, ROW_BYTES_MAX, Row, RowsError, SERIAL, check_label_name
 pub(super) struct Reader<R> {
     rows: csv::Reader<Bounded<R>>,
     columns: Columns,
-    /// Kept for its room.
+    /// Kept to reuse its memory.
     record: ByteRecord,
 }
 
-/// What stands where.
+/// The meaning of each column.
 struct Columns {
     serial: usize,
     key: usize,
@@ -22,7 +22,7 @@ struct Columns {
     count: usize,
 }
 
-/// Lets a row have so many bytes and no more: a quotation mark that is never closed would make all that follows one row.
+/// Limits the bytes of a row. An unclosed quotation mark would make the whole rest one row.
 struct Bounded<R> {
     input: R,
     left: usize,
@@ -36,7 +36,7 @@ impl<R: Read> Reader<R> {
         let mut rows = ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            // A carriage return before it is taken off here: the parser would lose count of the lines.
+            // [`field`] removes a carriage return before it; the parser would count lines wrongly.
             .terminator(Terminator::Any(b'\n'))
             .buffer_capacity(BUFFER_BYTES)
             .from_reader(Bounded { input, left: READ_BYTES_MAX, read: 0, last: b'\n' });
@@ -62,7 +62,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The line that the record begins at, told from where it ends: blank ones before it belong to no record.
+    /// The line where the record begins, derived from its end: blank lines before a record belong
+    /// to none.
     fn line(&self) -> u64 {
         let (input, end) = (self.rows.get_ref(), self.rows.position());
         let is_cut = end.byte() == input.read && input.last != b'\n';
@@ -76,7 +77,7 @@ impl Columns {
         let mut names = Vec::with_capacity(header.len());
         for index in 0..header.len() {
             let name = field(header, index);
-            // Spreadsheets put a mark before the first one.
+            // Spreadsheets write a byte order mark before the first name.
             let name = if index == 0 { name.strip_prefix(MARK).unwrap_or(name) } else { name };
             let name = std::str::from_utf8(name)
                 .map_err(|_| format!("column {} has a name that is not UTF-8", index + 1))?;
@@ -138,14 +139,14 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// A field; of the last one without the carriage return that may stand before the line break.
+/// A field; the last one without a carriage return before the line break.
 fn field(record: &ByteRecord, index: usize) -> &[u8] {
     let field = record.get(index).unwrap_or_default();
     let is_last = index + 1 == record.len();
     if is_last { field.strip_suffix(b"\r").unwrap_or(field) } else { field }
 }
 
-/// Whether the line had a carriage return and nothing else.
+/// Whether the line is empty except for a carriage return.
 fn is_blank(record: &ByteRecord) -> bool {
     record.len() == 1 && field(record, 0).is_empty()
 }
@@ -160,5 +161,5 @@ fn failed(error: csv::Error, line: u64) -> RowsError {
 
 const MARK: &[u8] = "\u{feff}".as_bytes();
 const BUFFER_BYTES: usize = 64 * 1024;
-/// A row and what was read ahead of it.
+/// A row and the bytes that were read after it.
 const READ_BYTES_MAX: usize = ROW_BYTES_MAX + BUFFER_BYTES;

@@ -12,11 +12,11 @@ use super::{BadRow, KEY, ROW_BYTES_MAX, Row, RowsError, SERIAL};
 pub(super) struct Reader<R> {
     input: BufReader<R>,
     line: u64,
-    /// Kept for its room.
+    /// Kept to reuse its memory.
     text: Vec<u8>,
 }
 
-/// The members of an object in their order; what is derived would take the last one of a name.
+/// The members of an object in their order. A derived type would hide a repeated name.
 struct Members(Vec<(String, Value)>);
 
 impl<R: Read> Reader<R> {
@@ -43,7 +43,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads to the end of the line, or as much as a row may have.
+    /// Reads to the end of the line, or up to the limit of a row.
     fn read_part(&mut self) -> Result<usize, RowsError> {
         let mut bounded = (&mut self.input).take(ROW_BYTES_MAX as u64 + 1);
         Ok(bounded.read_until(b'\n', &mut self.text)?)
@@ -61,7 +61,7 @@ impl<R: Read> Reader<R> {
 fn row(text: &[u8], line: u64) -> Result<Row, BadRow> {
     let bad = |field: &str, detail| BadRow { line, field: field.to_owned(), detail };
     let Members(members) = serde_json::from_slice(text).map_err(|error| {
-        // Each line is the first one for the parser.
+        // For the parser, each line is the first one.
         let detail = error.to_string().replace(" at line 1 column ", " at column ");
         bad("", detail)
     })?;
@@ -81,7 +81,7 @@ fn row(text: &[u8], line: u64) -> Result<Row, BadRow> {
             _ => labels.insert(name.clone(), value),
         };
         if before.is_some() {
-            return Err(bad(&name, format!("{name} stands there twice")));
+            return Err(bad(&name, format!("{name} appears twice")));
         }
     }
     Row::new(line, serial.as_deref(), key.as_deref(), labels)

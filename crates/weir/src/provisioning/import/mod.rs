@@ -1,7 +1,7 @@
-//! Devices to be imported: rows of CSV, or a JSON object a line.
+//! Rows of devices for import: CSV, or one JSON object a line.
 //!
-//! The importing command and the admin API read the same. A bad row is told by its line and skipped; memory is bounded by
-//! the longest row.
+//! The import command and the admin API use the same reader. A bad row is reported with its line
+//! and skipped. The longest row bounds the memory.
 
 mod csv;
 mod json;
@@ -11,12 +11,14 @@ use std::io::{self, Read};
 
 use weir_store::{DeviceEntry, Secrets, Serial};
 
-/// How rows are written.
+/// The format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowFormat {
-    /// CSV (RFC 4180) under a header with the columns `devSn` and `devKey`; each further column is a label.
+    /// CSV (RFC 4180) with a header. The columns `devSn` and `devKey` are required; each further
+    /// column is a label.
     Csv,
-    /// A JSON object a line, with the members `devSn` and `devKey`; each further one is a label.
+    /// One JSON object a line. The members `devSn` and `devKey` are required; each further member
+    /// is a label.
     JsonLines,
 }
 
@@ -30,45 +32,45 @@ enum Reader<R> {
     JsonLines(json::Reader<R>),
 }
 
-/// A device as a row tells it.
+/// The device in one row.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Where the row begins; the first line is 1.
+    /// The line where the row begins; the first line is 1.
     pub line: u64,
-    /// Its name.
+    /// The serial number.
     pub serial: Serial,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
     key: String,
 }
 
-/// A row that is none.
+/// A row with an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {detail}")]
 pub struct BadRow {
-    /// Where it begins.
+    /// The line where it begins.
     pub line: u64,
-    /// The column or member at fault; empty: the row as a whole.
+    /// The wrong column or member; empty: the row as a whole.
     pub field: String,
-    /// What is wrong with it.
+    /// The error.
     pub detail: String,
 }
 
-/// Why no further row can be read.
+/// The reason why no further row can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// The input itself.
+    /// The input cannot be read.
     #[error("cannot read the rows: {0}")]
     Read(#[from] io::Error),
-    /// The header of CSV.
+    /// The header of CSV is wrong.
     #[error("line 1: {0}")]
     Header(String),
-    /// What follows cannot be told apart from this row.
+    /// The row is too long, so its end is unknown.
     #[error(
         "line {line}: the row has more than {ROW_BYTES_MAX} bytes; is a quotation mark missing?"
     )]
     TooLong {
-        /// Where it begins.
+        /// The line where the row begins.
         line: u64,
     },
 }
@@ -84,10 +86,9 @@ impl RowFormat {
 }
 
 impl<R: Read> Rows<R> {
-    /// Reads the header, if there is one to be.
+    /// Reads the header, if the format has one.
     ///
-    /// # Errors
-    /// The input cannot be read, or its header lacks something.
+    /// # Errors The input cannot be read, or its header lacks a column.
     pub fn new(input: R, format: RowFormat) -> Result<Self, RowsError> {
         let reader = match format {
             RowFormat::Csv => Reader::Csv(csv::Reader::new(input)?),
@@ -96,10 +97,9 @@ impl<R: Read> Rows<R> {
         Ok(Self { reader })
     }
 
-    /// The next row; `None` behind the last one.
+    /// The next row; `None` after the last one.
     ///
-    /// # Errors
-    /// Nothing behind it can be read.
+    /// # Errors No further row can be read.
     pub fn next_row(&mut self) -> Result<Option<Result<Row, BadRow>>, RowsError> {
         match &mut self.reader {
             Reader::Csv(reader) => reader.next_row(),
@@ -109,18 +109,18 @@ impl<R: Read> Rows<R> {
 }
 
 impl Row {
-    /// What a store takes of it.
+    /// The entry for a store.
     pub fn entry(self, secrets: &Secrets) -> DeviceEntry {
         let key = secrets.key_hash(&self.serial, &self.key);
         DeviceEntry { serial: self.serial, key, labels: self.labels }
     }
 
-    /// Whether its key is so short that it may be guessed.
+    /// Whether its key is so short that it might be guessed.
     pub fn has_short_key(&self) -> bool {
         self.key.chars().count() < SHORT_KEY_CHARS
     }
 
-    /// It as a line of JSON, with its line break, for [`RowFormat::JsonLines`].
+    /// The row as a line of [`RowFormat::JsonLines`], with its line break.
     pub fn to_json_line(&self) -> String {
         let mut members: serde_json::Map<String, serde_json::Value> =
             self.labels.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
@@ -167,12 +167,12 @@ impl std::fmt::Debug for Row {
     }
 }
 
-/// A serial number, or what is wrong with it.
+/// Checks a serial number.
 pub(crate) fn check_serial(text: &str) -> Result<Serial, String> {
     Serial::new(text).map_err(|error| format!("{SERIAL} {error}"))
 }
 
-/// Refuses what cannot be a device's key.
+/// Checks a device key.
 pub(crate) fn check_key(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err(format!("{KEY} is empty"));
@@ -201,13 +201,13 @@ const SERIAL: &str = "devSn";
 const KEY: &str = "devKey";
 /// 256 random bits in hexadecimal digits are 64.
 const KEY_BYTES_MAX: usize = 256;
-/// Some 80 random bits in base64: fewer can be guessed by who has the hash and its secret.
+/// Some 80 random bits in base64. Whoever knows the hash and its secret might guess fewer.
 const SHORT_KEY_CHARS: usize = 16;
-/// All labels of a device are read with each of its tokens.
+/// Each look-up of a token reads all labels of its device.
 const LABELS_MAX: usize = 32;
 const LABEL_NAME_BYTES_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 256;
-/// What the longest row that is right may have, several times.
+/// Several times the longest valid row.
 const ROW_BYTES_MAX: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ fn json_lines_are_read_one_by_one() {
             "6 devSn: devSn is missing",
             "7 : invalid type: sequence, expected a JSON object at column 0",
             "8 : EOF while parsing an object at column 1",
-            "9 devSn: devSn stands there twice",
+            "9 devSn: devSn appears twice",
             "10 a: a is not a text",
             "11 : the line has more than 65536 bytes",
             "12 last/k",
