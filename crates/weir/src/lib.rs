@@ -1,4 +1,4 @@
-//! The Weir gateway as a library.
+//! The Weir gateway as a library. Start with [`Gateway::builder`].
 
 mod admin;
 mod auth;

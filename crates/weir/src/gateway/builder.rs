@@ -1,4 +1,4 @@
-//! What a gateway is given before it runs.
+//! The builder: everything that a gateway gets before it starts.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{admin, limits::admission, tls, udp};
 /// A gateway before it runs.
 #[derive(Default)]
 pub struct GatewayBuilder {
-    /// Apart, or each future that has a builder would be as large as all of it.
+    /// In a box; otherwise each future with a builder would be as large as the whole configuration.
     config: Box<Config>,
     on_publish: Option<OnPublish>,
     allocated_bytes: Option<fn() -> u64>,
@@ -36,7 +36,7 @@ pub struct GatewayBuilder {
     pub(super) depths: Depths,
 }
 
-/// How many commands and reports may be on their way to and from one shard.
+/// The capacities of the queues to and from one shard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Depths {
     pub(super) messages: usize,
@@ -45,17 +45,18 @@ pub(super) struct Depths {
 }
 
 impl GatewayBuilder {
-    /// Takes this configuration instead of the default one.
+    /// Uses this configuration instead of the default one.
     pub fn config(mut self, config: Config) -> Self {
         *self.config = config;
         self
     }
 
-    /// Gives what devices publish to `on_publish`, and its answer to them: it alone decides. Without it the classes of
-    /// the topics say who may publish.
+    /// Passes all messages from devices to `on_publish`, which alone decides about each, and passes
+    /// its answer to them. Without it, topic classes decide who may publish.
     ///
-    /// It runs on a front thread, in each connection's order, and must not block: later frames from a whole shard's
-    /// devices wait for it. To pass a message on to its topic, answer `Ok(Some(message.publish()?))`.
+    /// It runs on a front thread, in each connection's order, and must not block: later frames from
+    /// all devices of the shard wait for it. To pass a message on to its topic, return
+    /// `Ok(Some(message.publish()?))`.
     pub fn on_publish(
         mut self,
         on_publish: impl Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal>
@@ -67,29 +68,34 @@ impl GatewayBuilder {
         self
     }
 
-    /// Has each shard tell in its statistics how many bytes its thread has allocated: `allocated_bytes` answers that for
-    /// the thread that calls it, which only the program's allocator knows. It is called once a turn.
+    /// Shows the allocated bytes of each shard's thread in its statistics. `allocated_bytes`
+    /// returns the bytes of the calling thread, which only the program's allocator knows. The shard
+    /// calls it once a turn.
     pub fn allocated_bytes(mut self, allocated_bytes: fn() -> u64) -> Self {
         self.allocated_bytes = Some(allocated_bytes);
         self
     }
 
-    /// Has handshakes signed elsewhere: by other hardware, or by a service that alone has the keys.
+    /// Lets other hardware, or a service that alone has the keys, sign handshakes.
     ///
-    /// `signing_key` is asked for the key of each of `[[tls.certificates]]`; `Ok(None)`: it is in its file. Of a key that
-    /// it answers with the gateway does not open `key`, which may be any name; [`SigningKey::public_key`], if it knows
-    /// one, must be the certificate's. It may block: at the start it holds up [`GatewayBuilder::start`], later a thread
-    /// for blocking work.
+    /// The gateway calls `signing_key` for the key of each of `[[tls.certificates]]`. `Ok(None)`
+    /// means that the key is in its file. If it returns a key, the gateway does not open the file
+    /// `key`, which may then be any name. If the key knows its [`SigningKey::public_key`], that
+    /// must be the certificate's. The call may block: at the start it delays
+    /// [`GatewayBuilder::start`], later it occupies a thread for blocking work.
     ///
-    /// It is asked again, for all of them, whenever certificates are reloaded. New handshakes use what it answers then;
-    /// those that have begun end with the key they began with. If it fails, or the public key is another, all stays as
-    /// it was, with a line in the log: keys that were handed over are used until a reload succeeds.
+    /// The gateway calls it again for all certificates at each reload. New handshakes then use the
+    /// new keys. Running handshakes end with the key they began with. If the call fails, or a
+    /// public key does not match, everything stays as it was, and the log says so. Earlier keys are
+    /// used until a reload succeeds.
     ///
-    /// [`rustls::sign::Signer::sign`] may block too, but not without end: it has a thread of `tls.handshake_threads` to
-    /// itself, and the gateway cannot take that back. Choose as many as handshakes a second times seconds a signature
-    /// takes, and one for each processor. Whoever is connected does not wait for them; `tls.handshake_queue_max` of those
-    /// who connect do. What it fails with ends the handshake with the alert `internal_error`, is counted in
-    /// `weir_tls_handshakes_failed_total{cause="signer"}`, and logged every ten seconds at the most.
+    /// [`rustls::sign::Signer::sign`] may block too, but must end: it occupies a thread of
+    /// `tls.handshake_threads` that the gateway cannot take back. Choose as many threads as
+    /// handshakes a second times the seconds of a signature, and one more for each processor.
+    /// Connected devices do not wait for signatures; up to `tls.handshake_queue_max` connecting
+    /// ones do. An error of `sign` ends the handshake with the alert `internal_error`. It is
+    /// counted in `weir_tls_handshakes_failed_total{cause="signer"}`, and logged at most every ten
+    /// seconds.
     pub fn signing_keys(
         mut self,
         signing_key: impl Fn(&CertificateConfig) -> Result<Option<Arc<dyn SigningKey>>, NoKey>
@@ -101,17 +107,19 @@ impl GatewayBuilder {
         self
     }
 
-    /// Has tokens that the configuration does not know looked up there: those of activated devices.
+    /// Looks up tokens of activated devices there if the configuration does not know them.
     ///
-    /// It is asked for what could be such a token, of 22 characters, and nobody waits for it longer than `Hello` may take;
-    /// how many wait, [`crate::LimitsConfig`] bounds. What it fails with has the device come back later.
+    /// The gateway asks only for texts in the form of such a token, of 22 characters. It waits for
+    /// an answer at most as long as `Hello` may take. [`crate::LimitsConfig`] bounds the number of
+    /// waiting connections. After an error the device is told to come back later.
     pub fn tokens(mut self, tokens: Arc<dyn TokenSource>) -> Self {
         self.tokens = Some(tokens);
         self
     }
 
-    /// Has devices kept in this store: they activate there (`[activation]`), the admin API imports, lists and revokes
-    /// them, and unless [`GatewayBuilder::tokens`] names another place their tokens are looked up there.
+    /// Keeps devices in this store. They activate there (`[activation]`), and the admin API
+    /// imports, lists and revokes them. Their tokens are looked up there, unless
+    /// [`GatewayBuilder::tokens`] names another source.
     pub fn devices(mut self, device_store: Arc<DeviceStore>) -> Self {
         self.device_store = Some(device_store);
         self
@@ -119,9 +127,9 @@ impl GatewayBuilder {
 
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
-    /// Errors: a configuration that cannot be, an address in use, no threads.
+    /// Errors: an invalid configuration, an address in use, no threads.
     pub async fn start(self) -> Result<Gateway, StartError> {
-        // Apart, or the future of whoever starts a gateway would be as large as all that is held meanwhile.
+        // In a box; otherwise the caller's future would be as large as all values of the start.
         Box::pin(self.start_now()).await
     }
 
@@ -159,7 +167,7 @@ impl GatewayBuilder {
         let tokens = tokens.or(own_tokens);
         let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
         let auth = Authenticator::new(&config, tokens, jwt, verifier, Arc::clone(&counters));
-        // Front and settling threads record.
+        // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
         let retention_bytes = config.retention_bytes(&resources);
@@ -196,7 +204,8 @@ impl GatewayBuilder {
 
 impl Default for Depths {
     fn default() -> Self {
-        // A burst of publishes, of subscriptions or of closes; behind it is refused or kept.
+        // Room for a burst of publishes, of subscriptions or of closes. Beyond it, commands are
+        // refused or wait.
         Self { messages: 3072, control: 1024, reports: 4096 }
     }
 }

@@ -1,4 +1,4 @@
-//! Starting a gateway, and ending it so that its devices know.
+//! Starting a gateway, and ending it so that its devices are told.
 
 mod builder;
 mod store_watch;
@@ -39,35 +39,35 @@ pub use builder::GatewayBuilder;
 
 /// A running gateway.
 ///
-/// Shape: the shards' threads, threads that take connections until they are settled, and tasks on the runtime of whoever
-/// started it.
-/// Limits: end it with [`Gateway::shutdown`]; dropped, it closes all connections without a word.
+/// Shape: the shards' threads, threads for unsettled connections, and tasks on the runtime on which
+/// it was started.
+/// Limits: end it with [`Gateway::shutdown`]. Dropping it closes all connections without a goodbye.
 pub struct Gateway {
     shared: Arc<SharedState>,
     handle: Handle,
     /// Runs the listeners until it is dropped.
     _settling: Settling,
-    /// There if HTTP is spoken.
+    /// Present if there is a listener for HTTP.
     edge: Option<Arc<Edge>>,
     listeners: JoinSet<()>,
     dispatchers: JoinSet<()>,
-    /// The janitors: what sees to topics.
+    /// Maintenance tasks.
     services: JoinSet<()>,
-    /// There if datagrams are answered, until the shutdown.
+    /// Present until the shutdown, if there is a listener for datagrams.
     udp: Option<udp::Running>,
-    /// The admin API, and what ends it when it is told or dropped.
+    /// The admin API, and the sender that ends it, also when dropped.
     admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     started: Box<Started>,
 }
 
-/// Where connections are accepted and settled: those with TLS on threads of their own, since a signer may hold them up.
+/// The threads that accept and settle connections. TLS has its own, since a signer may block them.
 struct Settling {
     tcp: Workers,
-    /// Only where there is a listener with TLS.
+    /// Present if there is a listener with TLS.
     tls: Option<Workers>,
-    /// Only where there is a listener for HTTP.
+    /// Present if there is a listener for HTTP.
     http: Option<http::Threads>,
-    /// Where signed tokens are verified; only where there are keys for them.
+    /// Verifies signed tokens; present if there are keys for them.
     verify: Option<Workers>,
 }
 
@@ -86,7 +86,7 @@ impl Settling {
         })
     }
 
-    /// Where such connections are accepted: each runtime has a listener of its own.
+    /// The runtimes that accept such connections; each has its own listener.
     fn of(&self, transport: Transport, spoken: Spoken) -> Vec<&runtime::Handle> {
         match (transport, &self.tls, spoken, &self.http) {
             (Transport::Tls, Some(workers), ..) => vec![workers.handle()],
@@ -98,112 +98,113 @@ impl Settling {
     }
 }
 
-/// What a gateway found and took when it started.
+/// The resources of a started gateway.
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// Where devices connect: the addresses of the configuration, in their order, with real ports.
+    /// Addresses for devices over TCP: those of the configuration, in their order, with real ports.
     pub tcp: Vec<SocketAddr>,
-    /// Where devices connect with TLS, likewise.
+    /// Addresses for devices over TLS, in the same form.
     pub tls: Vec<SocketAddr>,
-    /// Where HTTP is spoken, likewise.
+    /// Addresses for HTTP, in the same form.
     pub http: Vec<SocketAddr>,
-    /// Where HTTP is spoken over TLS, likewise.
+    /// Addresses for HTTP over TLS, in the same form.
     pub https: Vec<SocketAddr>,
-    /// Where datagrams are answered, likewise.
+    /// Addresses for datagrams, in the same form.
     pub udp: Vec<SocketAddr>,
-    /// Buffer sizes of each of their sockets.
+    /// Buffer sizes of each UDP socket.
     pub udp_buffers: Option<DatagramBuffers>,
-    /// The certificate that is shown with TLS if none is configured.
+    /// The certificate in use for TLS if none is configured.
     pub development: Option<Development>,
-    /// Where the admin API listens.
+    /// The address of the admin API.
     pub admin: Option<SocketAddr>,
     /// Processors, quota and memory.
     pub resources: Resources,
-    /// The processor that each shard is pinned to, if it is.
+    /// The processor of each pinned shard.
     pub shards: Vec<Option<usize>>,
     /// The byte budget.
     pub budget_bytes: usize,
     /// The limit on open files, after raising it.
     pub open_files: OpenFiles,
-    /// Settled connections that can be: `limits.connections_max`, or what the limit on open files leaves for them.
+    /// The limit on settled connections: `limits.connections_max`, or less if the limit on open
+    /// files has no room for so many.
     pub connections_max: usize,
     /// Buffer sizes of a device's socket.
     pub buffers: Buffers,
 }
 
-/// Why a gateway does not start.
+/// The reason why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A value of the configuration.
+    /// A value of the configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An address that cannot be listened on.
+    /// The gateway cannot listen on an address.
     #[error("{key}: cannot listen on {addr}: {source}")]
     Listen {
-        /// The key that it stands under.
+        /// The key with the address.
         key: &'static str,
         /// The address.
         addr: SocketAddr,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file that `[tls]` names.
+    /// A file of `[tls]` cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A file of a key in `[auth.jwt]`.
+    /// A key file of `[auth.jwt]` cannot be used.
     #[error(transparent)]
     Jwt(#[from] JwtKeyError),
-    /// The file of the access log.
+    /// The file of the access log cannot be used.
     #[error(transparent)]
     AccessLog(#[from] AccessLogError),
-    /// The shards.
+    /// The shards did not start.
     #[error("cannot start the shards: {0}")]
     Shards(#[source] io::Error),
-    /// The threads that take connections until they are settled.
+    /// The threads for unsettled connections did not start.
     #[error("cannot start the threads that settle connections: {0}")]
     Settling(#[source] io::Error),
-    /// The threads that answer datagrams.
+    /// The threads for datagrams did not start.
     #[error("cannot start the threads that answer datagrams: {0}")]
     Udp(#[source] io::Error),
 }
 
 impl Gateway {
-    /// A gateway to be configured.
+    /// The builder of a gateway.
     pub fn builder() -> GatewayBuilder {
         GatewayBuilder::default()
     }
 
-    /// The way in, for as many as want it.
+    /// A gateway handle; there may be any number.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Where devices connect.
+    /// The addresses for devices over TCP.
     pub fn tcp_addrs(&self) -> &[SocketAddr] {
         &self.started.tcp
     }
 
-    /// Where devices connect with TLS.
+    /// The addresses for devices over TLS.
     pub fn tls_addrs(&self) -> &[SocketAddr] {
         &self.started.tls
     }
 
-    /// Where HTTP is spoken.
+    /// The addresses for HTTP.
     pub fn http_addrs(&self) -> &[SocketAddr] {
         &self.started.http
     }
 
-    /// Where HTTP is spoken over TLS.
+    /// The addresses for HTTP over TLS.
     pub fn https_addrs(&self) -> &[SocketAddr] {
         &self.started.https
     }
 
-    /// Where datagrams are answered.
+    /// The addresses for datagrams.
     pub fn udp_addrs(&self) -> &[SocketAddr] {
         &self.started.udp
     }
 
-    /// Where the admin API listens.
+    /// The address of the admin API.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.started.admin
     }
@@ -213,14 +214,16 @@ impl Gateway {
         (&self.shared, self.edge.as_ref())
     }
 
-    /// What it found and took when it started.
+    /// The resources that the gateway found and took at its start.
     pub fn started(&self) -> &Started {
         &self.started
     }
 
-    /// Stops accepting, says goodbye to all connections over `drain_timeout`, and ends the shards.
+    /// Stops accepting, spreads its goodbyes to all connections over `drain_timeout`, and ends the
+    /// shards.
     ///
-    /// Cost: returns when the last connection is closed, at the latest some seconds after `drain_timeout`.
+    /// Cost: returns when the last connection is closed, at the latest some seconds after
+    /// `drain_timeout`.
     pub async fn shutdown(mut self) {
         let over = self.shared.config().connection.drain_timeout;
         info!(connections = self.shared.devices.connection_count(), ?over, "draining");
@@ -239,7 +242,7 @@ impl Gateway {
             warn!("not all connections closed in time");
         }
         self.stop_shards();
-        // Each shard drops its way back when it ends, and with it ends the task behind it.
+        // Each shard drops its end of the reports when it ends, which ends the shard's dispatcher.
         let ended = async { while self.dispatchers.join_next().await.is_some() {} };
         if timeout(STOP_TIMEOUT, ended).await.is_err() {
             warn!("a shard did not stop in time");
@@ -250,9 +253,9 @@ impl Gateway {
         {
             warn!("the store of devices was not told of the last that have connected");
         }
-        // Those who listen have been told of every end.
+        // The readers have got the events of all ends.
         self.shared.events.close();
-        // Last, so that the drain can be watched.
+        // Last, so that an operator can watch the drain.
         if let Some((stop, admin)) = self.admin.take() {
             let _ = stop.send(());
             let _ = admin.await;
@@ -265,7 +268,7 @@ impl Gateway {
     }
 
     async fn drain(&self, over: Duration) {
-        // What was accepted leaves before the goodbyes.
+        // Accepted messages leave before the goodbyes.
         let left = async {
             while !self.shared.router.end_ticks() {
                 sleep(TICK_INTERVAL).await;
@@ -286,9 +289,9 @@ impl Gateway {
         }
         let shards =
             u32::try_from(self.shared.mailboxes().len()).expect("there are at most 256 shards");
-        // It is closed by nobody.
+        // The semaphore is never closed.
         let _ = self.shared.drained.acquire_many(shards).await;
-        // Those who had not settled are told by tasks of their own, which end with the runtime.
+        // Tasks of unsettled connections send their goodbyes, and end with the runtime.
         let spoken_with = || self.edge.as_ref().map_or(0, |edge| edge.connection_count());
         while self.shared.counters().unsettled() + spoken_with() > 0 {
             sleep(UNSETTLED_INTERVAL).await;
@@ -366,7 +369,7 @@ impl StartError {
     }
 }
 
-/// A listener, what is spoken there, and the runtime that it belongs to.
+/// A listener with its protocol and its runtime.
 struct Bound {
     addr: SocketAddr,
     transport: Transport,
@@ -387,7 +390,7 @@ fn bind_all(config: &Config, settling: &Settling) -> Result<(Vec<Bound>, Buffers
     for ((key, addrs), (transport, spoken)) in config.listen.doors().into_iter().zip(kinds) {
         for addr in addrs {
             let runtimes = settling.of(transport, spoken);
-            // Where the kernel chooses the port, it does so once.
+            // If the kernel chooses the port, all runtimes share it.
             let mut common = *addr;
             for runtime in &runtimes {
                 let _sockets_belong_to = runtime.enter();
@@ -410,7 +413,7 @@ fn addrs(listeners: &[Bound], transport: Transport, spoken: Spoken) -> Vec<Socke
     let kind =
         listeners.iter().filter(|bound| (bound.transport, bound.spoken) == (transport, spoken));
     let mut addrs: Vec<SocketAddr> = kind.map(|bound| bound.addr).collect();
-    // One that several runtimes share stands there once.
+    // An address that several runtimes share is listed once.
     addrs.dedup();
     addrs
 }
@@ -436,7 +439,7 @@ fn start_shards(
 ) -> Result<(Engine, Vec<Reports>), StartError> {
     let (limits, connection) = (&config.limits, &config.connection);
     let settings = ShardSettings {
-        // The front keeps to the limit for all shards together.
+        // A shard alone may reach the limit; the front enforces it for all shards together.
         connections_max: limits.connections_max.min(ConnId::SLOTS_MAX),
         topics_per_connection_max: limits.topics_per_connection_max,
         frame_bytes_max: limits.frame_bytes_max,
@@ -466,7 +469,7 @@ fn start_shards(
     Ok((engine, queues))
 }
 
-/// Everything is there: the tasks begin.
+/// Begins the tasks, after everything else is ready.
 fn launch(
     handle: Handle,
     settling: Settling,
@@ -527,7 +530,7 @@ fn launch(
     }
 }
 
-/// Forgets what failed activations and ended tokens have left behind.
+/// Removes the traces of failed activations and ended tokens.
 async fn maintain_activations(shared: Arc<SharedState>) {
     if let Some(activator) = &shared.activator {
         activation::maintain(activator).await;
@@ -541,7 +544,7 @@ async fn tell_seen(shared: Arc<SharedState>) {
     }
 }
 
-/// What is begun for each connection of a listener.
+/// The function that serves each connection of a listener.
 fn serve(shared: &Arc<SharedState>, spoken: Spoken, edge: Option<&Arc<Edge>>) -> Serve {
     let shared = Arc::clone(shared);
     match (spoken, edge.map(Arc::clone)) {
@@ -555,7 +558,7 @@ fn serve(shared: &Arc<SharedState>, spoken: Spoken, edge: Option<&Arc<Edge>>) ->
     }
 }
 
-/// Lets topics let go of what they have kept long enough.
+/// Removes retained messages that are too old.
 async fn sweep_rings(shared: Arc<SharedState>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
@@ -563,7 +566,7 @@ async fn sweep_rings(shared: Arc<SharedState>) {
     }
 }
 
-/// Asks the shards again to forget topics whose `Retire` found a mailbox full.
+/// Repeats the `Retire` commands that found a full mailbox.
 async fn retire_topics(shared: Arc<SharedState>) {
     loop {
         shared.router.retirement_due().await;
@@ -575,14 +578,14 @@ async fn retire_topics(shared: Arc<SharedState>) {
 
 /// A drained connection may linger for a second; the rest is for a busy machine.
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
-/// Where the kernel does not count them.
+/// Assumed if the kernel does not count them.
 const OWN_DESCRIPTORS: u64 = 64;
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 const UNSETTLED_INTERVAL: Duration = Duration::from_millis(10);
 /// A mailbox empties within a few turns.
 const TICK_GRACE: Duration = Duration::from_secs(1);
 const TICK_INTERVAL: Duration = Duration::from_millis(2);
-/// `retention_ttl` is counted in seconds at the least.
+/// `retention_ttl` is at least a second.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const RETIRE_INTERVAL: Duration = Duration::from_millis(20);
 

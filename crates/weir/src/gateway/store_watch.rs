@@ -1,4 +1,5 @@
-//! How the store of devices is, and the cache before it: by asking it now and then, and by what became of requests.
+//! Watches the state of the store and its cache, by regular questions and by the results of
+//! requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 use crate::provisioning::device_store::DeviceStore;
 
-/// Looks after the store until it is dropped.
+/// Watches the store until it is dropped.
 pub(crate) async fn watch_store(shared: Arc<SharedState>) {
     let mut watch = Watch::default();
     loop {
@@ -23,20 +24,20 @@ pub(crate) async fn watch_store(shared: Arc<SharedState>) {
     }
 }
 
-/// What was seen when it was looked at last.
+/// The state at the last look.
 #[derive(Default)]
 struct Watch {
     asked_at: Option<Instant>,
-    /// Batches that had failed, of issues and of checks.
+    /// Failed batches of issues and of checks so far.
     failed: [u64; 2],
-    /// When a batch was met by damage last, and what was said of it.
+    /// The time and text of the last damage that a batch met.
     damage: Option<(Instant, String)>,
-    /// The store or the cache was not as it should be.
+    /// The store or the cache had a problem.
     has_trouble: bool,
 }
 
 impl Watch {
-    /// Asks the store, if that is due: it is every few seconds, and at once where something has failed.
+    /// Asks the store if that is due: every few seconds, and at once after a failure.
     async fn look(&mut self, shared: &SharedState, devices: &DeviceStore) {
         let now = Instant::now();
         let counts = devices.counts();
@@ -64,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// How the store is; `None`: as it was.
+    /// The state of the store; `None` if it is unchanged.
     fn judge(
         &self,
         probed: Result<u64, Error>,
@@ -72,7 +73,7 @@ impl Watch {
         devices: &DeviceStore,
     ) -> Option<(PartState, Option<String>)> {
         match probed {
-            // It works as fast as it can.
+            // The store works as fast as it can.
             Err(Error::Overloaded(_)) => return None,
             Err(error) => return Some((PartState::Failed, Some(error.to_string()))),
             Ok(_) => {}
@@ -83,7 +84,7 @@ impl Watch {
                 Some(path) => (PartState::Degraded, Some(key_file_is_gone(path))),
             });
         };
-        // One damaged record is no reason to send everybody away; that nothing succeeds is.
+        // One damaged record is no reason to send all devices away; damage in every batch is.
         let is_general = queues.iter().any(|queue| queue.failed_in_a_row >= FAILED_IN_A_ROW);
         let state = if is_general && at.elapsed() < DAMAGE_COUNTS {
             PartState::Failed
@@ -96,16 +97,16 @@ impl Watch {
 
 fn key_file_is_gone(path: &Path) -> String {
     format!(
-        "the key file {} is gone: bring it back from its copy, as the store does not open without it",
+        "the key file {} is gone: restore it from its copy, because the store does not open without it",
         path.display()
     )
 }
 
-/// How soon it is noticed that requests fail.
+/// Failing requests are noticed this soon.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// What is asked writes a page and waits for the disk.
+/// The probe writes a page and waits for the disk.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// So many batches in a row that fail by damage are more than a record or two.
+/// More batches in a row that meet damage than a record or two can explain.
 const FAILED_IN_A_ROW: u64 = 3;
-/// Where nothing is asked for so long, devices are let try again.
+/// Without requests for this long, devices may try again.
 const DAMAGE_COUNTS: Duration = Duration::from_secs(60);

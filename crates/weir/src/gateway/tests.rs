@@ -1,4 +1,4 @@
-//! The smallest queues there can be: whatever waits, goes on.
+//! Tests with the smallest possible queues: everything that waits must go on.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,37 +1,37 @@
-//! The alert that a failed handshake ends with.
+//! The alert that ends a failed handshake.
 //!
-//! A peer that breaks the rules hears why: every failure of a handshake has its alert here, but for those that the peer
-//! tells itself. rustls makes most of them. For some failures it makes none, and for some another one than the RFC
-//! names; then ours takes its place.
+//! A peer that breaks the rules is told why. Every failure of a handshake has its alert here,
+//! unless the peer sent one itself. rustls makes most of them. It makes none for some failures, and
+//! for others not the alert that the RFC names; then ours takes its place.
 
 use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
 use super::hello::ClientHello;
 
-/// What to say of an error of rustls.
+/// The alert for an error of rustls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Nothing but what rustls says: the peer has sent an alert itself.
+    /// Only the output of rustls: the peer has sent an alert itself.
     Silent,
-    /// What rustls says, and this where it says nothing.
+    /// The alert of rustls, or this one if rustls makes none.
     Usual(AlertDescription),
-    /// This, whatever rustls says.
+    /// This alert, whatever rustls makes.
     Instead(AlertDescription),
 }
 
 impl Ending {
-    /// `hello`: the client's first one.
+    /// `hello` is the client's first one.
     pub(super) fn of(error: &Error, hello: &ClientHello) -> Ending {
         use AlertDescription as Alert;
         #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
         match error {
             Error::AlertReceived(_) => Ending::Silent,
-            // RFC 8446 section 5.4, and alike for records in plaintext.
+            // RFC 8446 section 5.4; records in plaintext are treated alike.
             Error::InvalidMessage(InvalidMessage::InvalidEmptyPayload) => {
                 Ending::Instead(Alert::UnexpectedMessage)
             }
             Error::InvalidMessage(message) => Ending::Usual(Alert::from(*message)),
-            // RFC 8446 section 9.2: what goes without a pre-shared key needs both.
+            // RFC 8446 section 9.2: a hello without a pre-shared key needs both.
             Error::PeerIncompatible(
                 PeerIncompatible::KeyShareExtensionRequired
                 | PeerIncompatible::SignatureAlgorithmsExtensionRequired,
@@ -58,10 +58,11 @@ impl Ending {
     }
 }
 
-/// What rustls is not shown: a record that no handshake has, judged by its header.
+/// The alert for a record that no handshake may have, judged by its header. rustls does not see it.
 ///
-/// RFC 8446 section 5.1: plaintext is at most 2^14 bytes long, and of handshake and alert never empty. In TLS 1.2 what
-/// is sealed before the end of a handshake is a `Finished`, and far shorter.
+/// RFC 8446 section 5.1: plaintext has at most 2^14 bytes, and records of handshake and alert are
+/// never empty. In TLS 1.2 the sealed record before the end of a handshake is a `Finished`, which
+/// is far shorter.
 pub(super) fn of_header(kind: u8, bytes: usize) -> Option<AlertDescription> {
     let (bytes_min, bytes_max) = match kind {
         CHANGE_CIPHER_SPEC..=HANDSHAKE => (1, PLAINTEXT_BYTES_MAX),
@@ -76,10 +77,10 @@ pub(super) fn of_header(kind: u8, bytes: usize) -> Option<AlertDescription> {
     }
 }
 
-/// Whether a sealed record of TLS 1.3 has no content. rustls has opened it in place: the text is the type, and zeros
-/// behind it (RFC 8446 section 5.2).
+/// Whether a sealed record of TLS 1.3 has no content. rustls has opened it in place: the text is
+/// the type, followed by zeros (RFC 8446 section 5.2).
 ///
-/// A record that has not been opened looks like this by chance alone.
+/// An unopened record looks like this only by chance.
 pub(super) fn is_empty_inside(record: &[u8]) -> bool {
     let Some((text, _tag)) = record.get(HEADER_BYTES..).and_then(<[u8]>::split_last_chunk::<16>)
     else {
@@ -88,12 +89,13 @@ pub(super) fn is_empty_inside(record: &[u8]) -> bool {
     record[0] == APPLICATION_DATA && text.iter().rposition(|byte| *byte != 0) == Some(0)
 }
 
-/// Length of the alert that is the last of `records`; `None`: it is something else.
+/// Length of the alert at the end of `records`; `None` if they end with something else.
 pub(super) fn last_alert_bytes(mut records: &[u8]) -> Option<usize> {
     let mut found = None;
     while let Some(([kind, _, _, high, low], rest)) = records.split_first_chunk::<HEADER_BYTES>() {
         let bytes = usize::from(u16::from_be_bytes([*high, *low]));
-        // In TLS 1.3 an alert is a record of two bytes, a type and a tag; nothing else that a server says is as short.
+        // In TLS 1.3 an alert is a record of two bytes, a type and a tag. No other record of a
+        // server is as short.
         let is_alert = *kind == ALERT || (*kind == APPLICATION_DATA && bytes == 2 + 1 + 16);
         found = is_alert.then_some(HEADER_BYTES + bytes);
         records = rest.get(bytes..)?;

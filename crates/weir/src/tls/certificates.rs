@@ -1,4 +1,5 @@
-//! The gateway's own certificates: read from PEM files, checked, and chosen by the name that a client asks for.
+//! The gateway's certificates: read from PEM files, checked, and selected by the name that a client
+//! asks for.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,20 +22,20 @@ use super::TlsError;
 use super::signing::{Elsewhere, SigningKeys};
 use crate::base::config::CertificateConfig;
 
-/// The certificates and the names that they are for.
+/// The certificates and their names.
 ///
-/// Shape: certificates in the order of the configuration; by name their places in it.
-/// Cost: choosing is one look-up, or two where a wildcard fits.
+/// Shape: certificates in the order of the configuration, and their indices by name.
+/// Cost: a selection is one look-up, or two for a wildcard.
 #[derive(Debug)]
 pub(super) struct Certificates {
     /// Never empty.
     keys: Vec<Arc<CertifiedKey>>,
     by_name: HashMap<Box<str>, Vec<usize>>,
-    /// By what stands behind `*.`.
+    /// By the part after `*.`.
     by_wildcard: HashMap<Box<str>, Vec<usize>>,
 }
 
-/// A certificate with its key, and what it says of itself.
+/// A certificate with its key, names and end.
 pub(super) struct Loaded {
     pub(super) key: CertifiedKey,
     /// Lower case.
@@ -61,7 +62,8 @@ impl Certificates {
         Certificates { keys, by_name, by_wildcard }
     }
 
-    /// The first certificate for the name that the client can check; without one for the name, the first of all.
+    /// The first certificate for the name that the client can check; without one for the name, the
+    /// first of all.
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Arc<CertifiedKey> {
         let fits = |index: &usize| self.keys[*index].key.choose_scheme(schemes).is_some();
         let named = name.and_then(|name| {
@@ -107,7 +109,7 @@ impl Loaded {
         };
         let key = CertifiedKey::new(chain, signer);
         match key.keys_match() {
-            // A key elsewhere need not know its public part.
+            // A key outside of files need not know its public part.
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(error) => {
                 let chain = chain_path.display();
@@ -152,7 +154,7 @@ pub(super) fn read_pem<T: PemObject>(
     Ok(items)
 }
 
-/// The file's bytes, which may be a key's: no copy is left behind by a buffer that grew.
+/// Reads the file, which may be a key, so that no buffer leaves a copy behind.
 fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = fs::File::open(path)?;
     let bytes = file.metadata()?.len();
@@ -161,13 +163,13 @@ fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
             "it has {bytes} bytes, and {FILE_BYTES_MAX} at most are read"
         )));
     }
-    // What is appended meanwhile counts with the next look.
+    // Bytes appended meanwhile count at the next look.
     let mut read = Zeroizing::new(Vec::with_capacity(usize::try_from(bytes).unwrap_or(0) + 1));
     file.by_ref().take(bytes).read_to_end(&mut read)?;
     Ok(read)
 }
 
-/// When a certificate ends, in seconds since 1970.
+/// The end of a certificate, in seconds since 1970.
 pub(super) fn expires(certificate: &CertificateDer<'_>) -> Result<i64, String> {
     Ok(parse(certificate)?.validity().not_after.timestamp())
 }
@@ -186,7 +188,7 @@ fn dns_names(leaf: &X509Certificate<'_>) -> Result<Vec<String>, String> {
     let names = names.iter().flat_map(|names| &names.value.general_names);
     let names = names.filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-        // What else a certificate is for no client asks for by SNI.
+        // No client asks for these by SNI.
         GeneralName::OtherName(..)
         | GeneralName::RFC822Name(_)
         | GeneralName::X400Address(_)

@@ -1,4 +1,4 @@
-//! What rustls is told: suites, groups, versions, sessions.
+//! The configuration of rustls: suites, groups, versions, sessions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::{KeyLog, ServerConfig, SupportedCipherSuite, SupportedProtocolVersio
 
 use crate::base::config::{TlsConfig, TlsVersion};
 
-/// What two configurations that differ in the order of their suites share.
+/// The common parts of two configurations with different orders of suites.
 pub(super) struct Parts {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
     pub(super) certificates: Arc<dyn ResolvesServerCert>,
@@ -20,7 +20,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// A configuration for a provider's suites, in their order.
+    /// A configuration with a provider's suites, in their order.
     pub(super) fn server_config(
         &self,
         config: &TlsConfig,
@@ -43,13 +43,14 @@ impl Parts {
         server.enable_secret_extraction = true;
         server.max_early_data_size = 0;
         server.send_half_rtt_data = false;
-        // Two, as a client may use each once only: whose first try is refused in a storm still has one.
+        // Two, since a client may use each only once. If a storm refuses its first try, it can make
+        // a second one.
         server.send_tls13_tickets = 2;
         Arc::new(server)
     }
 }
 
-/// The cryptography with suites in an order: ChaCha20-Poly1305 before or behind AES.
+/// The cryptography, with ChaCha20-Poly1305 before or after AES.
 pub(super) fn provider(config: &TlsConfig, chacha_first: bool) -> Arc<CryptoProvider> {
     let cipher_suites = if chacha_first { CHACHA_FIRST } else { AES_FIRST };
     let mut kx_groups: Vec<&'static dyn SupportedKxGroup> =
@@ -64,7 +65,7 @@ pub(super) fn provider(config: &TlsConfig, chacha_first: bool) -> Arc<CryptoProv
     })
 }
 
-/// Whether AES is cheaper here than ChaCha20.
+/// Whether AES is cheaper than ChaCha20 on this machine.
 pub(super) fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     let has_aes = std::arch::is_x86_feature_detected!("aes");
@@ -75,7 +76,7 @@ pub(super) fn has_aes() -> bool {
     has_aes
 }
 
-/// AES-128 before AES-256: a third less work for each byte, and no known attack comes near either.
+/// AES-128 before AES-256: a third less work for each byte, and no known attack threatens either.
 const AES_FIRST: &[SupportedCipherSuite] = &[
     suite::TLS13_AES_128_GCM_SHA256,
     suite::TLS13_AES_256_GCM_SHA384,

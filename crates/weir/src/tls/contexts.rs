@@ -1,4 +1,4 @@
-//! What handshakes are made with now, and how it is replaced while they go on.
+//! The current configuration of handshakes, and its replacement while handshakes go on.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,9 +25,10 @@ use crate::base::config::{Config, TlsConfig};
 use crate::base::files::{Stamps, Watched, stamps};
 use crate::base::model::Spoken;
 
-/// What handshakes are made with.
+/// The configuration of handshakes.
 ///
-/// Shape: the contexts in use, replaced as a whole by [`Watched::reload`]; connections keep what they began with.
+/// Shape: the current context, which [`Watched::reload`] replaces as a whole. Handshakes keep the
+/// one they began with.
 /// Cost: [`Contexts::current`] takes a reference and no lock.
 pub(crate) struct Contexts {
     config: TlsConfig,
@@ -39,7 +40,7 @@ pub(crate) struct Contexts {
     web_alpn: &'static [&'static [u8]],
     current: ArcSwap<Context>,
     development: Option<Development>,
-    /// Of the files, before they were read.
+    /// The stamps of the files before they were read.
     stamps_at_start: Stamps,
     reload_asked: Notify,
 }
@@ -50,13 +51,13 @@ struct Context {
     devices: Orders,
     /// For `listen.https`.
     web: Orders,
-    /// What clients are checked against; sessions of another policy are not resumed.
+    /// The policy for clients; sessions of another policy are not resumed.
     policy: [u8; 32],
     sessions: Arc<dyn StoresServerSessions>,
     expiries: Vec<Expiry>,
 }
 
-/// What the files hold.
+/// The content of the files.
 struct Files {
     certificates: Vec<Loaded>,
     clients: Clients,
@@ -64,8 +65,8 @@ struct Files {
 }
 
 impl Config {
-    /// Reads the files of `[tls]` as a start does, if anything listens with TLS. A development certificate that is not
-    /// there is not made.
+    /// Reads the files of `[tls]` like a start, if any listener uses TLS. A missing development
+    /// certificate is not made.
     ///
     /// Errors: the first file that cannot be used.
     pub fn check_files(&self) -> Result<(), TlsError> {
@@ -80,27 +81,27 @@ impl Config {
     }
 }
 
-/// For clients that differ in the suites that they prefer.
+/// One configuration for each preferred order of suites.
 struct Orders {
-    /// For clients that do not mind.
+    /// For clients without a preference.
     usual: Configs,
-    /// For those whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
+    /// For clients whose hello puts ChaCha20-Poly1305 first, as devices without AES in hardware do.
     chacha_first: Configs,
 }
 
-/// For clients that differ in how their sessions are resumed.
+/// One configuration for each way to resume sessions.
 struct Configs {
-    /// Sessions of TLS 1.2 are kept.
+    /// Sessions of TLS 1.2 are stored.
     keeping: Arc<ServerConfig>,
-    /// They are not: rustls would keep them for clients that take tickets too.
+    /// They are not stored; otherwise rustls would store them also for clients that take tickets.
     by_ticket: Arc<ServerConfig>,
 }
 
 impl Contexts {
-    /// Reads all files that `[tls]` names, and the development certificate if it names no certificate.
+    /// Reads all files of `[tls]`, and the development certificate if no certificate is configured.
     ///
-    /// `key_log` sees the secrets of handshakes; `signing_keys` is asked for the key of each certificate configured, and
-    /// the file only if it knows none.
+    /// `key_log` sees the secrets of handshakes. `signing_keys` is asked first for the key of each
+    /// configured certificate; its file is read only if that has none.
     /// Errors: the first file that cannot be used.
     pub(crate) fn new(
         config: &Config,
@@ -112,7 +113,7 @@ impl Contexts {
             true => Some(development::find_or_make(&tls)?),
             false => None,
         };
-        // Nobody else has the key of that.
+        // Only the gateway has the key of the development certificate.
         let signing_keys = signing_keys.filter(|_| development.is_none());
         tls.certificates.extend(development.iter().map(Development::config));
         let ticket_secret = if tls.ticket_secret.is_empty() {
@@ -141,9 +142,9 @@ impl Contexts {
         })
     }
 
-    /// Reads all files again, and takes what they make for the handshakes that begin from now on.
+    /// Reads all files again, for handshakes that begin from now on.
     ///
-    /// Errors: the first file that cannot be used; everything stays as it is then.
+    /// Errors: the first file that cannot be used; then everything stays as it was.
     fn read_again(&self) -> Result<(), TlsError> {
         let before = self.current.load();
         let read = Context::read(
@@ -160,8 +161,10 @@ impl Contexts {
 
     /// The configuration for a handshake that begins now.
     ///
-    /// `spoken`: what is spoken behind it, which decides on the protocols of ALPN. `chacha_first`: whether the first suite of the client's hello, reserved values (GREASE) left out, is one of
-    /// ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9). `takes_tickets`: whether it takes tickets of TLS 1.2.
+    /// `spoken` is the protocol after the handshake, which decides the ALPN protocols.
+    /// `chacha_first` says whether the first suite of the client's hello, apart from reserved
+    /// values (GREASE), is one of ChaCha20-Poly1305 (0x1303, 0xCCA8, 0xCCA9). `takes_tickets` says
+    /// whether the client takes tickets of TLS 1.2.
     pub(crate) fn current(
         &self,
         spoken: Spoken,
@@ -177,10 +180,11 @@ impl Contexts {
         Arc::clone(if takes_tickets { &configs.by_ticket } else { &configs.keeping })
     }
 
-    /// The device that the certificates of a client name (`ServerConnection::peer_certificates`), the first one being
-    /// its own; `None`: no certificate, or `tls.client_identity` is `none`.
+    /// The device that a client's certificates name (`ServerConnection::peer_certificates`; the
+    /// first one is its own). `None` if there is no certificate, or if `tls.client_identity` is
+    /// `none`.
     ///
-    /// To be asked for resumed sessions too: their certificates have not been looked at again.
+    /// Call it for resumed sessions too: the handshake has not checked their certificates again.
     pub(crate) fn identity(
         &self,
         chain: &[CertificateDer<'_>],
@@ -190,17 +194,17 @@ impl Contexts {
         identity::identity(certificate, part, self.device_id_bytes_max, tickets::clock())
     }
 
-    /// When the certificates and revocation lists in use end.
+    /// The ends of the certificates and revocation lists in use.
     pub(crate) fn expiries(&self) -> Vec<Expiry> {
         self.current.load().expiries.clone()
     }
 
-    /// The development certificate, if it is what clients are shown.
+    /// The development certificate, if it is in use.
     pub(crate) fn development(&self) -> Option<&Development> {
         self.development.as_ref()
     }
 
-    /// Has the files read now, whether they have changed or not; the log tells what came of it.
+    /// Reads the files now, changed or not; the log tells the result.
     pub(crate) fn ask_reload(&self) {
         self.reload_asked.notify_one();
     }
@@ -232,7 +236,7 @@ impl Watched for Contexts {
 }
 
 impl Context {
-    /// `before`: what is replaced, if there is.
+    /// `before` is the context to be replaced, if there is one.
     fn read(
         config: &TlsConfig,
         ticket_secret: &[u8],
@@ -244,7 +248,7 @@ impl Context {
         let usual = provider(config, !has_aes());
         let Files { certificates, clients, expiries } = Files::read(config, &usual, signing_keys)?;
         let end = clients.crl_ends.map(|end| Duration::from_secs(u64::try_from(end).unwrap_or(0)));
-        // Under the same policy lists end at the same time.
+        // Under the same policy, revocation lists end at the same time.
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
             Some(_) | None => Arc::new(ExpiringSessions { sessions: sessions(config), end }),
@@ -302,7 +306,7 @@ impl Files {
 }
 
 impl Orders {
-    /// The same but for the protocols: sessions, tickets and certificates are shared.
+    /// The same with other protocols; sessions, tickets and certificates are shared.
     fn with_alpn(&self, alpn: &[&[u8]]) -> Orders {
         let usual = self.usual.with_alpn(alpn);
         Orders { usual, chacha_first: self.chacha_first.with_alpn(alpn) }
@@ -344,9 +348,9 @@ fn sessions(config: &TlsConfig) -> Arc<dyn StoresServerSessions> {
     }
 }
 
-/// What HTTP is called, the preferred version first.
+/// The names of HTTP in ALPN, the preferred version first.
 const WEB_ALPN: &[&[u8]] = &[H2, b"http/1.1"];
 /// HTTP/2 over TLS (RFC 9113 section 3.2).
 pub(crate) const H2: &[u8] = b"h2";
-/// As long as what is made of it.
+/// As long as the keys derived from it.
 const SECRET_BYTES: usize = 32;

@@ -1,4 +1,4 @@
-//! A certificate for the first try: made once, signed by nobody, kept.
+//! The development certificate for first trials: made once, self-signed, and kept.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -18,7 +18,7 @@ use crate::base::clock::unix_time;
 use crate::base::config::{CertificateConfig, TlsConfig};
 use crate::base::private::{make_private_directory, warn_if_exposed};
 
-/// The certificate that is shown as long as none is configured.
+/// The certificate in use if none is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Development {
     /// PEM file of the certificate and its key, which only its owner may read.
@@ -27,12 +27,13 @@ pub struct Development {
     pub fingerprint: String,
 }
 
-/// Finds the development certificate, or makes it where there is none, or one that has all but expired.
+/// Finds the development certificate. Makes one if there is none, or if it expires soon.
 pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> {
     let directory = directory(&config.development_directory)?;
     let path = directory.join(FILE_NAME);
     let error = |what: String| TlsError::new(KEY, &path, what);
-    // Before it is looked for: one that others make meanwhile is theirs, and is not replaced.
+    // Checked before the search: a certificate that another process makes meanwhile is not
+    // replaced.
     let is_there = path.try_exists().map_err(|cause| error(format!("cannot be read: {cause}")))?;
     if let Some(found) = find(config)? {
         warn_if_exposed(KEY, &path);
@@ -44,7 +45,7 @@ pub(super) fn find_or_make(config: &TlsConfig) -> Result<Development, TlsError> 
     Development::read(path)
 }
 
-/// Finds the development certificate; `None`: it is to be made.
+/// Finds the development certificate; `None` if one must be made.
 pub(super) fn find(config: &TlsConfig) -> Result<Option<Development>, TlsError> {
     let path = directory(&config.development_directory)?.join(FILE_NAME);
     let error =
@@ -64,19 +65,20 @@ impl Development {
         Ok(Development { path, fingerprint: bytes.join(":") })
     }
 
-    /// It stands for one of `[[tls.certificates]]`.
+    /// The certificate as one of `[[tls.certificates]]`.
     pub(super) fn config(&self) -> CertificateConfig {
         CertificateConfig { certificate: self.path.clone(), key: self.path.clone() }
     }
 }
 
-/// What is configured, or where a program keeps what it remembers (systemd's directory for a service, then XDG's).
+/// The configured directory, or the usual one for a program's state: systemd's for a service, then
+/// XDG's.
 fn directory(configured: &Path) -> Result<PathBuf, TlsError> {
     if !configured.as_os_str().is_empty() {
         return Ok(configured.to_owned());
     }
     let from = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // Only where a unit has several of them is it a list.
+    // It is a list only if a unit has several state directories.
     let of_service =
         from("STATE_DIRECTORY").filter(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
     of_service
@@ -96,7 +98,7 @@ fn ends_soon(path: &Path) -> Result<bool, TlsError> {
     Ok(u64::try_from(end).unwrap_or(0) < soon)
 }
 
-/// Certificate and key as PEM.
+/// Makes a certificate and its key, in PEM.
 fn make() -> Result<Zeroizing<String>, rcgen::Error> {
     let mut params = CertificateParams::new(["localhost".to_owned()])?;
     for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
@@ -111,11 +113,12 @@ fn make() -> Result<Zeroizing<String>, rcgen::Error> {
     Ok(Zeroizing::new(format!("{}{}", certificate.pem(), *key)))
 }
 
-/// Written beside its place and moved there, so that nobody reads half of it. Where `is_there` is false, another process
-/// may make one at the same time: the first one stays, for it may be in use already.
+/// Writes a temporary file and moves it to its place, so that no process reads half of it. If
+/// `is_there` is false, another process may make a certificate at the same time. Then the first one
+/// stays, since it may be in use already.
 fn keep(directory: &Path, path: &Path, pem: &str, is_there: bool) -> io::Result<()> {
     make_private_directory(directory)?;
-    // A process id does not tell two containers apart, nor one from its predecessor that was killed here.
+    // A process id is not unique across containers, nor after a process was killed here.
     let beside = path.with_extension(format!("{:032x}.tmp", rand::random::<u128>()));
     let written = OpenOptions::new()
         .write(true)
@@ -133,11 +136,11 @@ fn keep(directory: &Path, path: &Path, pem: &str, is_there: bool) -> io::Result<
             match fs::hard_link(&beside, path) {
                 Ok(()) => Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                // Not every file system has links.
+                // Not every file system has hard links.
                 Err(_) => fs::rename(&beside, path),
             }
         });
-    // It may never have been there, or have been moved.
+    // The file may not exist, or may have been moved.
     let _ = fs::remove_file(&beside);
     written
 }
@@ -145,6 +148,6 @@ fn keep(directory: &Path, path: &Path, pem: &str, is_there: bool) -> io::Result<
 const KEY: &str = "tls.development_directory";
 const FILE_NAME: &str = "development.pem";
 const HOUR: Duration = Duration::from_secs(3_600);
-/// As long as systems that look at it accept of a certificate.
+/// The longest validity that checking systems accept.
 const VALIDITY: Duration = Duration::from_secs(397 * 86_400);
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);

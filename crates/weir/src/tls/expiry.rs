@@ -1,11 +1,11 @@
-//! When the files in use cease to be good, told before they do.
+//! The ends of the files in use, with warnings before them.
 
 use std::path::Path;
 use std::time::Duration;
 
 use tracing::warn;
 
-/// When a file ceases to be good.
+/// The end of a file's validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expiry {
     pub(crate) kind: ExpiryKind,
@@ -15,12 +15,12 @@ pub(crate) struct Expiry {
     pub(crate) not_after: i64,
 }
 
-/// What it is that ends.
+/// The kind of file that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExpiryKind {
     /// One of `[[tls.certificates]]`, or the development certificate.
     Certificate,
-    /// The first to end of the lists in `tls.client_crl`.
+    /// The list in `tls.client_crl` that ends first.
     RevocationList,
 }
 
@@ -29,7 +29,7 @@ impl Expiry {
         Expiry { kind, file: file.display().to_string(), not_after }
     }
 
-    /// Writes a line if it has ended or soon will.
+    /// Logs a line if the file has ended or soon will.
     pub(super) fn warn(&self, now: Duration) {
         let (file, what) = (&self.file, self.kind.name());
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -50,7 +50,7 @@ impl ExpiryKind {
         }
     }
 
-    /// In the metrics.
+    /// The label in the metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             ExpiryKind::Certificate => "certificate",
@@ -58,7 +58,7 @@ impl ExpiryKind {
         }
     }
 
-    /// A certificate is renewed weeks before it ends, a list often daily.
+    /// A certificate is renewed weeks before its end, a list often daily.
     const fn warned_hours(self) -> i64 {
         match self {
             ExpiryKind::Certificate => 14 * 24,

@@ -1,11 +1,11 @@
-//! Why a handshake failed, from what the TLS library says.
+//! The causes of failed handshakes, derived from errors of rustls.
 
 use rustls::Error;
 
 use super::signing::SignerFailed;
 use crate::observe::counters::tls::HandshakeFailure;
 
-/// The cause that is counted for an error of the library.
+/// The cause under which an error of rustls is counted.
 pub(super) fn failure_of(error: &Error) -> HandshakeFailure {
     #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum that grows")]
     match error {

@@ -1,63 +1,67 @@
-//! A look into a ClientHello before the handshake begins: is it whole, does it come back with a session?
+//! A look into a ClientHello before the handshake begins: is it complete, and does it resume a
+//! session?
 //!
-//! It decides who goes first, and finds some faults that rustls does not look for. rustls reads the same bytes again and
-//! decides everything else. Nothing here needs more than the standard library, so that the fuzzer
-//! can take this file by itself.
+//! The look decides which handshake goes first, and finds some faults that rustls does not look
+//! for. rustls reads the same bytes again and decides everything else. This file needs only the
+//! standard library, so that the fuzzer can use it alone.
 
-/// What the bytes received so far are.
+/// The kind of the bytes received so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The beginning of a ClientHello.
     ReadBuffer,
-    /// A whole one.
+    /// A complete ClientHello.
     Whole(ClientHello),
-    /// Something else, or a ClientHello that cannot be read.
+    /// Something else, or a malformed ClientHello.
     Other,
 }
 
 /// What a ClientHello offers (RFC 8446 section 4.1.2, RFC 5246 section 7.4.1.2).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClientHello {
-    /// A key agreed before: in TLS 1.3 that is a ticket.
+    /// A pre-shared key; in TLS 1.3 that is a ticket.
     pub(crate) has_psk: bool,
     /// A ticket of TLS 1.2.
     pub(crate) has_ticket: bool,
-    /// It takes tickets of TLS 1.2, whether it has one or not.
+    /// The client takes tickets of TLS 1.2, whether or not it has one.
     pub(crate) takes_tickets: bool,
-    /// A session id of TLS 1.2. With 1.3 every client sends one, which means nothing.
+    /// A session id of TLS 1.2. In TLS 1.3 every client sends one without a meaning.
     pub(crate) has_session_id: bool,
-    /// TLS 1.3 is among the versions that it offers.
+    /// The offered versions include TLS 1.3.
     pub(crate) offers_tls13: bool,
-    /// What rustls would let pass.
+    /// A fault that rustls would accept.
     pub(crate) fault: Option<Fault>,
-    /// The first suite that it offers is one of ChaCha20-Poly1305, as of devices without AES in hardware.
+    /// The first offered suite is one of ChaCha20-Poly1305, as for devices without AES in hardware.
     pub(crate) is_chacha_first: bool,
     /// The host that the client asks for.
     pub(crate) server_name: Option<Box<str>>,
 }
 
-/// What a ClientHello must not say, and rustls does not look for.
+/// A fault in a ClientHello that rustls does not look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// TLS 1.3: shares of keys, and not a word of the groups that they may be of (RFC 8446 section 9.2).
+    /// TLS 1.3: key shares without the list of groups (RFC 8446 section 9.2).
     LacksGroups,
-    /// It has failed with TLS 1.3, it says, and offers 1.2 only (RFC 7507): somebody has made it fail.
+    /// The client says that TLS 1.3 failed, and offers only 1.2 (RFC 7507): an attacker may have
+    /// caused that.
     FallenBack,
-    /// It claims a handshake before this one (RFC 5746 section 3.6).
+    /// The client claims an earlier handshake on this connection (RFC 5746 section 3.6).
     Renegotiates,
 }
 
 impl ClientHello {
-    /// Whether it looks like a handshake that is spared most of its work.
+    /// Whether it looks like a resumption, which needs only a part of the work.
     pub(crate) fn is_resumption(&self) -> bool {
         self.has_psk || self.has_ticket || self.has_session_id
     }
 }
 
-/// Looks at the records that a connection begins with.
+/// Looks at the first records of a connection.
 ///
-/// Limits: a ClientHello is at most [`HELLO_BYTES_MAX`] long, and with its records' headers [`RECORDS_BYTES_MAX`].
-/// Cost: bounded by the bytes; allocates for the server's name, and for a ClientHello that comes in several records.
+/// Limits: a ClientHello has at most [`HELLO_BYTES_MAX`] bytes, and with its records' headers
+/// [`RECORDS_BYTES_MAX`].
+/// Cost: bounded by the bytes. It allocates for the server's name, and for a ClientHello in several
+/// records.
 pub(crate) fn look(bytes: &[u8]) -> Look {
     let bytes = &bytes[..bytes.len().min(RECORDS_BYTES_MAX)];
     let mut records = bytes;
@@ -68,7 +72,7 @@ pub(crate) fn look(bytes: &[u8]) -> Look {
             Record::ReadBuffer if bytes.len() < RECORDS_BYTES_MAX => return Look::ReadBuffer,
             Record::ReadBuffer | Record::Other => return Look::Other,
         };
-        // In one record, as nearly always, it is not copied.
+        // A message in one record, as nearly always, is not copied.
         let received = if message.is_empty() && rest.is_empty() {
             content
         } else {
@@ -95,7 +99,7 @@ enum Record<'a> {
     Other,
 }
 
-/// The first record's content, and what is behind it.
+/// The first record's content, and the bytes after it.
 fn first_record(bytes: &[u8]) -> Record<'_> {
     let [kind, major, ..] = bytes else {
         let begins = bytes.first().is_none_or(|kind| *kind == HANDSHAKE);
@@ -117,7 +121,7 @@ fn first_record(bytes: &[u8]) -> Record<'_> {
     }
 }
 
-/// Length of the handshake message with its header, once that is there.
+/// Length of the handshake message with its header, once the header is there.
 fn message_bytes(message: &[u8]) -> Option<Result<usize, NoHello>> {
     if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
         return Some(Err(NoHello));
@@ -176,14 +180,14 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
     body.0.is_empty().then_some(hello)
 }
 
-/// Reserved values, of which clients throw one in to keep servers tolerant, left out (RFC 8701).
+/// Reserved values (GREASE, RFC 8701) do not count; clients send them to keep servers tolerant.
 fn is_chacha_first(suites: &[u8]) -> bool {
     let is_real = |suite: &[u8; 2]| suite[0] != suite[1] || suite[0] & 0x0f != 0x0a;
     let suites = suites.chunks_exact(2).filter_map(|suite| suite.first_chunk::<2>());
     suites.copied().find(is_real).is_some_and(|first| CHACHA20_SUITES.contains(&first))
 }
 
-/// The one name of type "host name" (RFC 6066 section 3); what is none is rustls' to refuse.
+/// The only name of type "host name" (RFC 6066 section 3). rustls refuses invalid ones.
 fn server_name(content: &[u8]) -> Option<Box<str>> {
     let mut list = Reader(Reader(content).vector16()?);
     let kind = list.take(1)?;
@@ -218,9 +222,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A ClientHello with a post-quantum key share is 1.8 KB; with a ticket that holds a certificate chain, some more.
+/// A ClientHello with a post-quantum key share has 1.8 KB. A ticket that contains a certificate
+/// chain adds some more.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 * 1024;
-/// The same with headers: in one record, or in several that are not all tiny.
+/// The same with headers: in one record, or in several if not all are tiny.
 pub(crate) const RECORDS_BYTES_MAX: usize = HELLO_BYTES_MAX + 1024;
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 const HANDSHAKE: u8 = 22;
@@ -238,10 +243,10 @@ const KEY_SHARE: u16 = 51;
 const RENEGOTIATION_INFO: u16 = 0xff01;
 const FALLBACK_SCSV: [u8; 2] = [0x56, 0x00];
 const TLS13: [u8; 2] = [3, 4];
-/// Of TLS 1.3, and of TLS 1.2 with ECDSA and RSA (RFC 7905).
+/// The suites of TLS 1.3, and of TLS 1.2 with ECDSA and RSA (RFC 7905).
 const CHACHA20_SUITES: [[u8; 2]; 3] = [[0x13, 0x03], [0xcc, 0xa9], [0xcc, 0xa8]];
 
-/// What is demanded for any bytes at all: no panic, and no other answer when more bytes have come.
+/// The rules for any bytes at all: no panic, and no other answer once more bytes have come.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn check(bytes: &[u8]) {
     let whole = look(bytes);

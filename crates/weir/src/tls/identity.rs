@@ -1,4 +1,4 @@
-//! Clients' certificates: whom they are checked against, and which device they name.
+//! Clients' certificates: their verification, and the devices that they name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use super::TlsError;
 use super::certificates::{read_certificates, read_pem};
 use crate::base::config::{ClientAuth, ClientIdentity, TlsConfig};
 
-/// A client's certificate that is valid and nevertheless admits nobody.
+/// The reason why a valid client certificate admits no device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoIdentity {
-    /// A resumed session is not checked again by the handshake.
+    /// The handshake does not check a resumed session again.
     #[error("the certificate has expired")]
     Expired,
-    /// No device is named where `tls.client_identity` looks.
+    /// The certificate has no name in the part that `tls.client_identity` selects.
     #[error("the certificate does not hold the name that tls.client_identity asks for")]
     NoName,
-    /// Longer than `limits.device_id_bytes_max`, or with control characters.
+    /// The name is longer than `limits.device_id_bytes_max`, or contains control characters.
     #[error("the name in the certificate is no device id")]
     BadName,
 }
 
-/// The device that a client's certificate names; `None`: it need not name any.
+/// The device that a client's certificate names; `None` if it need not name one.
 ///
 /// Cost: the certificate is parsed once, in place; the name is copied.
 pub(super) fn identity(
@@ -74,12 +74,12 @@ fn alternative<'a>(
     names.value.general_names.iter().find_map(pick)
 }
 
-/// What clients' certificates are checked with.
+/// The verification of clients' certificates.
 pub(super) struct Clients {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
-    /// A digest of all that decides who is let in.
+    /// A digest of everything that decides which clients are admitted.
     pub(super) policy: [u8; 32],
-    /// When the first revocation list ends, in seconds since 1970.
+    /// The end of the first revocation list, in seconds since 1970.
     pub(super) crl_ends: Option<i64>,
 }
 
@@ -124,7 +124,8 @@ impl Clients {
     }
 }
 
-/// The revocation lists, one of each authority at least: clients of another would all be refused.
+/// The revocation lists, at least one of each authority. Without its list, all clients of an
+/// authority would be refused.
 fn read_lists(
     config: &TlsConfig,
     authorities: &[CertificateDer<'_>],
@@ -139,7 +140,7 @@ fn read_lists(
         issuers.push(parsed.tbs_cert_list.issuer.as_raw());
     }
     for authority in authorities {
-        // It has been read before.
+        // It has been parsed before.
         let Ok((_, parsed)) = X509Certificate::from_der(authority) else { continue };
         if !issuers.contains(&parsed.subject().as_raw()) {
             let subject = parsed.subject();

@@ -1,7 +1,8 @@
-//! The application traffic secrets of TLS 1.3, caught while rustls computes them.
+//! Captures the application traffic secrets of TLS 1.3 while rustls computes them.
 //!
-//! rustls gives up keys, but of the secrets that later keys are made of it tells only a [`KeyLog`]. That is shared by
-//! all connections of a configuration; what tells them apart is that a handshake runs on one thread without a pause.
+//! rustls gives up keys, but only a [`KeyLog`] sees the secrets from which later keys are derived.
+//! All connections of a configuration share that log. A handshake runs on one thread without a
+//! pause, so the thread tells them apart.
 
 use std::cell::RefCell;
 use std::mem;
@@ -23,13 +24,13 @@ pub(crate) struct Secret {
     bytes: Vec<u8>,
 }
 
-/// The key log of every configuration that handshakes are made with here.
+/// The key log of all our configurations.
 #[derive(Debug)]
 pub(crate) struct Capture;
 
-/// Runs `handshake` on this thread and keeps what it logs.
+/// Runs `handshake` on this thread and stores the secrets that it logs.
 pub(crate) fn capture<R>(secrets: &mut TrafficSecrets, handshake: impl FnOnce() -> R) -> R {
-    /// Takes the secrets back, also from a panic.
+    /// Takes the secrets back, even after a panic.
     struct Guard<'a>(&'a mut TrafficSecrets);
     impl Drop for Guard<'_> {
         fn drop(&mut self) {
@@ -68,7 +69,7 @@ impl Secret {
         self.bytes = secret.to_vec();
     }
 
-    /// Whether these are the key and the IV that the secret begins with (RFC 8446 section 7.3).
+    /// Whether the secret's first key and IV are these (RFC 8446 section 7.3).
     pub(crate) fn makes(&self, key: &[u8], iv: &[u8]) -> bool {
         self.expands_to(b"key", key) && self.expands_to(b"iv", iv)
     }

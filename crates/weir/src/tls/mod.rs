@@ -1,13 +1,14 @@
-//! TLS on the front: rustls makes the handshake, our record layer does everything behind it.
+//! TLS on the front. rustls makes the handshake; our record layer does everything after it.
 //!
 //! ```text
 //!  socket ─ClientHello─▶ pool: handshake, step by step ─keys─▶ Stream: Hello, refusals ─▶ shard
 //!                              ▲
-//!                  contexts: certificates, tickets, whom a client's certificate names
+//!                  contexts: certificates, tickets, devices named by clients' certificates
 //! ```
 //!
-//! `pool` says whose turn it is, `handshake` drives rustls and takes the keys out of it, `stream` reads and writes
-//! records as long as the front has the connection. Nothing here knows frames or devices.
+//! `pool` orders the handshakes. `handshake` drives rustls and takes the keys out of it. `stream`
+//! reads and writes records while the front has the connection. Nothing here knows frames or
+//! devices.
 
 mod alert;
 mod certificates;
@@ -38,7 +39,7 @@ pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Secured, Service};
 pub(crate) use signing::{NoKey, SigningKeys};
 
-/// A file that TLS cannot be made of: the operator's to mend.
+/// A file that TLS cannot use; the operator must correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {}: {what}", path.display())]
 pub struct TlsError {
@@ -46,7 +47,7 @@ pub struct TlsError {
     pub key: String,
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The error.
     pub what: String,
 }
 

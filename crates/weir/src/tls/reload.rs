@@ -11,10 +11,12 @@ use super::contexts::Contexts;
 use crate::base::clock::unix_time;
 use crate::base::files::Watch;
 
-/// Looks at the files every `tls.reload_interval`, and reads them when they have changed or somebody asks for it.
+/// Checks the files every `tls.reload_interval`, and reads them if they have changed or a reload
+/// was requested.
 ///
-/// A change is taken up when the next look finds nothing new: certificate and key are seldom written at the same moment.
-/// What cannot be used is told once; what was loaded before stays in use.
+/// A change counts once the next look finds no further one, since certificate and key are seldom
+/// written at the same moment. An unusable file is logged once, and the files loaded before stay in
+/// use.
 pub(crate) async fn watch(contexts: Arc<Contexts>) {
     let mut watch = Watch::new(&*contexts);
     warn_of_ends(&contexts);
@@ -25,7 +27,7 @@ pub(crate) async fn watch(contexts: Arc<Contexts>) {
             () = contexts.reload_asked() => true,
         };
         let looked = Arc::clone(&contexts);
-        // A file system may take its time.
+        // A file system may be slow.
         let look = spawn_blocking(move || {
             let is_new = watch.look(&*looked, is_asked);
             (watch, is_new)

@@ -1,4 +1,4 @@
-//! Keys that lie elsewhere than in a file: other hardware signs with them, or a service.
+//! Keys outside of files: other hardware or a service signs with them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use tracing::warn;
 use crate::base::clock::unix_time;
 use crate::base::config::CertificateConfig;
 
-/// Finds the key of a certificate; `None`: it is in its file.
+/// Finds the key of a certificate; `None` if it is in its file.
 pub(crate) type SigningKeys =
     dyn Fn(&CertificateConfig) -> Result<Option<Arc<dyn SigningKey>>, NoKey> + Send + Sync;
 
-/// Why a key cannot be had.
+/// The reason why a key is not available.
 pub(crate) type NoKey = Box<dyn Error + Send + Sync>;
 
-/// A key elsewhere, whose failures can be told from those of others.
+/// A key outside of files, whose failures are recognisable.
 #[derive(Debug)]
 pub(super) struct Elsewhere {
     key: Arc<dyn SigningKey>,
     failures: Arc<Failures>,
 }
 
-/// It has not signed.
+/// The error of a signer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the signer has failed: {0}")]
 pub(super) struct SignerFailed(rustls::Error);
 
-/// What is told of one key's failures: a line now and then, however many there are.
+/// Logs one key's failures: one line now and then, however many there are.
 #[derive(Debug)]
 struct Failures {
-    /// As the configuration names the key.
+    /// The key's name in the configuration.
     name: String,
-    /// When the last line was written, in seconds since 1970.
+    /// The time of the last line, in seconds since 1970.
     told_at: AtomicU64,
     untold: AtomicU64,
 }
@@ -85,7 +85,7 @@ impl Signer for Watched {
 }
 
 impl SignerFailed {
-    /// Whether this is why a handshake has failed.
+    /// Whether a signer's error caused the failure of a handshake.
     pub(super) fn is(error: &OtherError) -> bool {
         error.0.is::<SignerFailed>()
     }
@@ -95,10 +95,10 @@ impl Failures {
     fn tell(&self, error: &rustls::Error) {
         self.untold.fetch_add(1, Ordering::Relaxed);
         let (now, told_at) = (unix_time().as_secs(), self.told_at.load(Ordering::Relaxed));
-        // A clock may be set back.
+        // The clock may be set back.
         let is_due = now.abs_diff(told_at) >= LINE_INTERVAL_SECS;
         let (new, old) = (Ordering::Relaxed, Ordering::Relaxed);
-        // Of those who find it due at the same time one writes.
+        // Only one of several threads writes a due line.
         if is_due && self.told_at.compare_exchange(told_at, now, new, old).is_ok() {
             let handshakes = self.untold.swap(0, Ordering::Relaxed);
             warn!(key = self.name, %error, handshakes, "the signer has failed; without it handshakes fail");
@@ -106,5 +106,5 @@ impl Failures {
     }
 }
 
-/// A dead signer fails thousands of handshakes a second.
+/// A failed signer fails thousands of handshakes a second.
 const LINE_INTERVAL_SECS: u64 = 10;

@@ -1,4 +1,5 @@
-//! Session tickets that every node with the same secret reads, by the clock alone; and until when sessions are resumed.
+//! Session tickets that every node with the same secret can read, by the clock alone; and the time
+//! until which sessions are resumed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,23 +13,25 @@ use crate::base::clock::unix_time;
 
 /// Makes and reads tickets.
 ///
-/// Shape: a ticket is version, period number and salt in the clear, then nonce, sealed state and tag. Its key is
-/// HMAC-SHA256(secret, label, policy, period, salt): a period's key is never kept, and with a salt of its own no ticket
-/// shares its key with another, so that random nonces do whatever the number of tickets.
-/// Limits: a ticket of the previous, the running or the next period (another node's clock may be ahead) is accepted, and
-/// none above `TICKET_BYTES_MAX`.
-/// Cost: an HMAC, a key schedule and an AES-256-GCM pass; nothing is locked and nothing rotates.
+/// Shape: a ticket is version, period number and salt in the clear, then nonce, sealed state and
+/// tag. Its key is HMAC-SHA256(secret, label, policy, period, salt). A period's key is never
+/// stored. Each ticket has its own salt and so its own key, so random nonces are safe for any
+/// number of tickets.
+/// Limits: tickets of the previous, the running and the next period are accepted, because another
+/// node's clock may be ahead. A ticket has at most `TICKET_BYTES_MAX` bytes.
+/// Cost: an HMAC, a key schedule and an AES-256-GCM pass. No lock, and no rotation.
 pub(crate) struct Ticketer {
     secret: hmac::Key,
-    /// What must not have changed since a ticket was made: see [`Ticketer::new`].
+    /// The policy must not have changed since a ticket was made: see [`Ticketer::new`].
     policy: [u8; 32],
     rotation: Duration,
     now: fn() -> Duration,
-    /// When a revocation list ends: see [`Ticketer::until`].
+    /// The end of a revocation list: see [`Ticketer::until`].
     end: Option<Duration>,
 }
 
-/// Sessions that are not resumed any more when a revocation list has ended, like [`Ticketer::until`].
+/// Stored sessions that are no longer resumed after a revocation list has ended, like
+/// [`Ticketer::until`].
 #[derive(Debug)]
 pub(crate) struct ExpiringSessions {
     pub(crate) sessions: Arc<dyn StoresServerSessions>,
@@ -36,8 +39,8 @@ pub(crate) struct ExpiringSessions {
 }
 
 impl Ticketer {
-    /// `secret`: shared by the fleet. `policy`: a digest of what clients are checked against: whoever has been let in
-    /// under another one is checked anew.
+    /// `secret` is shared by the fleet. `policy` is a digest of the rules for clients: a client
+    /// that was admitted under other rules is checked again.
     pub(crate) fn new(
         secret: &[u8],
         policy: [u8; 32],
@@ -53,8 +56,8 @@ impl Ticketer {
         }
     }
 
-    /// No ticket is accepted after `end`, when a revocation list ends: a resumed session's client is not looked up in it,
-    /// and would be let in where a full handshake lets nobody in.
+    /// Accepts no ticket after `end`, the end of a revocation list. A resumed session's client is
+    /// not looked up in the list, and would be admitted although a full handshake would refuse it.
     pub(crate) fn until(self, end: Option<Duration>) -> Ticketer {
         Ticketer { end, ..self }
     }
@@ -77,7 +80,7 @@ impl ProducesTickets for Ticketer {
         true
     }
 
-    /// What is certain: a ticket from the end of a period is accepted for one more.
+    /// The certain part: a ticket from the end of a period is accepted for one more period.
     fn lifetime(&self) -> u32 {
         u32::try_from(self.rotation.as_secs()).unwrap_or(u32::MAX)
     }
@@ -145,12 +148,12 @@ impl fmt::Debug for Ticketer {
     }
 }
 
-/// Since 1970, by the system's clock, which nodes of a fleet share.
+/// Time since 1970 by the system's clock, which the nodes of a fleet share.
 pub(crate) fn clock() -> Duration {
     unix_time()
 }
 
-/// Of the form of a ticket.
+/// The version of the ticket's form.
 const VERSION: u8 = 1;
 const LABEL: &[u8] = b"weir tls ticket";
 const SALT_BYTES: usize = 16;
@@ -158,7 +161,8 @@ const SALT_BYTES: usize = 16;
 const HEADER_BYTES: usize = 1 + 8 + SALT_BYTES;
 const TAG_BYTES: usize = 16;
 const OVERHEAD_BYTES: usize = HEADER_BYTES + NONCE_LEN + TAG_BYTES;
-/// The chain of a client's certificates is in it; a client with a longer one makes a full handshake each time.
+/// A ticket contains the client's certificate chain. A client with a longer chain makes a full
+/// handshake each time.
 const TICKET_BYTES_MAX: usize = 16 * 1024;
 
 #[cfg(test)]

@@ -107,8 +107,7 @@ impl DeviceStore {
     /// Closes the store in order, so that its files are complete. Call it after
     /// [`crate::Gateway::shutdown`].
     ///
-    /// # Errors
-    /// Those of the store. It keeps all accepted writes nevertheless.
+    /// # Errors Those of the store. It keeps all accepted writes nevertheless.
     pub async fn close(&self) -> Result<(), weir_store::Error> {
         self.store().close().await
     }

@@ -1,4 +1,4 @@
-//! The handshake, by rustls; what it leaves is a session of our own record layer.
+//! The handshake with rustls. Its result is a session of our own record layer.
 //!
 //! ```text
 //!             ┌─────── OutOfCredit: more records, please ◀──────┐
@@ -7,11 +7,13 @@
 //!                                                           └──────▶ Failed: the alert is in `output`
 //! ```
 //!
-//! rustls is shown one record at a time, for what it has seen behind the last handshake message cannot be moved: it
-//! would throw a read_buffer record away, and after a `KeyUpdate` its keys are not those that the peer uses.
+//! rustls gets one record at a time. Bytes that it has seen after the last handshake message could
+//! not be moved: it would drop an incomplete record, and after a `KeyUpdate` its keys are not those
+//! that the peer uses.
 //!
-//! A handshake that fails ends with an alert, unless the peer has ended it. rustls makes most alerts. It makes none for
-//! some failures, and for some another one than the RFC names: `alert` says which, and the alert is made here.
+//! A failed handshake ends with an alert, unless the peer has ended it. rustls makes most alerts.
+//! It makes none for some failures, and for others not the alert that the RFC names. `alert`
+//! decides which, and this module makes it.
 
 use std::mem;
 use std::sync::Arc;
@@ -35,51 +37,55 @@ use crate::observe::counters::tls::{HandshakeFailure, Kind};
 
 /// One handshake.
 ///
-/// Shape: before the first step the bytes received, afterwards rustls' state besides, some kilobytes.
-/// Limits: [`INPUT_BYTES_MAX`] bytes that rustls cannot use yet. The budget is charged for as many as there have been,
-/// until it ends: where clients show certificates, rustls keeps all messages until then.
-/// Cost: [`Handshake::step`] computes for up to a millisecond, or as long as a signer takes, without a pause.
+/// Shape: before the first step the received bytes; afterwards also the state of rustls, some
+/// kilobytes.
+/// Limits: [`INPUT_BYTES_MAX`] bytes that rustls cannot use yet. The byte budget is charged for the
+/// received bytes until the handshake ends: if clients show certificates, rustls keeps all messages
+/// until then.
+/// Cost: [`Handshake::step`] computes without a pause for up to a millisecond, or as long as a
+/// signer takes.
 pub(crate) struct Handshake {
-    /// Received, and not used yet.
+    /// Received bytes that are not used yet.
     pub(crate) input: ReadBuffer,
-    /// To be sent, before anything else.
+    /// Bytes to send before anything else.
     pub(crate) output: Vec<u8>,
-    /// What is spoken behind it.
+    /// The protocol after the handshake.
     pub(crate) spoken: Spoken,
     /// Whether `output` ends with an alert.
     pub(crate) has_alert: bool,
-    /// Its code, where it is encrypted and known.
+    /// The alert's code, if it is encrypted and known.
     pub(crate) alert: Option<u8>,
     conn: Option<UnbufferedServerConnection>,
-    /// Where in `input` the record begins that rustls is shown for the first time.
+    /// The start in `input` of the record that rustls gets for the first time.
     latest: Option<usize>,
-    /// Bytes at the beginning of `input` that rustls has seen and wants to see again: a message that is not whole.
+    /// Bytes at the start of `input` that rustls has seen and must see again: an incomplete
+    /// message.
     shown: usize,
     secrets: TrafficSecrets,
     hello: ClientHello,
-    /// It begins with something else.
+    /// The connection begins with something else than a ClientHello.
     is_without_hello: bool,
 }
 
-/// What a step has led to.
+/// The result of a step.
 pub(crate) enum Step {
-    /// Records are missing.
+    /// More records are needed.
     OutOfCredit,
-    /// It is done.
+    /// The handshake is done.
     Established(Box<Established>),
-    /// It is over; `output` may hold an alert.
+    /// The handshake has failed; `output` may contain an alert.
     Failed(HandshakeFailure),
 }
 
-/// What a handshake leaves besides bytes.
+/// The result of a handshake, apart from bytes.
 pub(crate) struct Established {
-    /// Ready to go on.
+    /// The session, ready for use.
     pub(crate) session: Session,
-    /// What was agreed.
+    /// The agreed properties.
     pub(crate) info: Info,
 }
 
-/// What was agreed in a handshake.
+/// The agreed properties of a handshake.
 #[derive(Debug)]
 pub(crate) struct Info {
     pub(crate) version: Version,
@@ -87,14 +93,15 @@ pub(crate) struct Info {
     pub(crate) kind: Kind,
     /// The host that the client asked for.
     pub(crate) server_name: Option<Box<str>>,
-    /// The protocol agreed on.
+    /// The agreed protocol.
     pub(crate) alpn: Option<Box<[u8]>>,
-    /// The client's, the end entity's first; in a resumed session those of the first handshake.
+    /// The client's certificates, its own first. A resumed session has those of its first
+    /// handshake.
     pub(crate) certificates: Vec<CertificateDer<'static>>,
 }
 
 impl Handshake {
-    /// `received`: what has come so far.
+    /// `received` holds the bytes so far.
     pub(crate) fn new(spoken: Spoken, received: ReadBuffer) -> Self {
         Self {
             spoken,
@@ -111,7 +118,7 @@ impl Handshake {
         }
     }
 
-    /// What has come behind it.
+    /// The bytes after the handshake.
     pub(crate) fn into_input(mut self) -> ReadBuffer {
         if self.input.bytes.is_empty() {
             self.input.consume(0);
@@ -124,14 +131,15 @@ impl Handshake {
         self.conn.is_some()
     }
 
-    /// Whether the next step begins with a ClientHello: the first one, or the second of a client that was asked for another
-    /// key share. It is the step that signs.
+    /// Whether the next step begins with a ClientHello: the first one, or the second one of a
+    /// client that was asked for another key share. Such a step signs.
     pub(crate) fn is_with_hello(&self) -> bool {
         if !self.has_begun() {
             return !self.is_without_hello;
         }
         let mut rest = &self.input.bytes[self.shown..];
-        // In front of a second one there may be a change_cipher_spec without meaning (RFC 8446 section 5).
+        // A change_cipher_spec without a meaning may stand in front of the second one (RFC 8446
+        // section 5).
         while rest.first() == Some(&CHANGE_CIPHER_SPEC)
             && let Ok(Some(bytes)) = record_bytes(rest)
             && let Some(next) = rest.get(bytes..)
@@ -141,12 +149,13 @@ impl Handshake {
         matches!(rest, [HANDSHAKE, _, _, _, _, CLIENT_HELLO, ..])
     }
 
-    /// Whether it comes back with a session.
+    /// Whether it claims to resume a session.
     pub(crate) fn is_resumption(&self) -> bool {
         self.hello.is_resumption()
     }
 
-    /// Whether a step would lead anywhere: a whole ClientHello at first, a whole record later, or what is no such.
+    /// Whether a step has enough input: first a complete ClientHello, later a complete record, or
+    /// something invalid.
     pub(crate) fn is_ready(&mut self) -> bool {
         if self.has_begun() {
             let rest = self.input.bytes.len() - self.shown;
@@ -168,7 +177,7 @@ impl Handshake {
         }
     }
 
-    /// Goes on with what has been received. `config` is asked in the first step, with what the client offers.
+    /// Continues with the received bytes. The first step calls `config` with the client's offer.
     pub(crate) fn step(&mut self, config: impl FnOnce(&ClientHello) -> Arc<ServerConfig>) -> Step {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
@@ -194,7 +203,7 @@ impl Handshake {
         }
     }
 
-    /// Shows rustls record after record until none is left or it is done.
+    /// Gives rustls record after record until none is left or the handshake is done.
     fn progress(&mut self, conn: &mut UnbufferedServerConnection) -> Result<Progress, Failure> {
         if let Some(fault) = self.hello.fault {
             let (misbehaved, incompatible) =
@@ -222,7 +231,7 @@ impl Handshake {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                     Err(Failure::Silent(HandshakeFailure::Closed))
                 }
-                // Neither early data nor any behind the handshake is ever shown to it.
+                // rustls never gets early data, or data after the handshake.
                 Ok(_) => {
                     let early = (HandshakeFailure::Misbehaved, AlertDescription::UnexpectedMessage);
                     Err(Failure::Guarded(early))
@@ -254,10 +263,11 @@ impl Handshake {
         }
     }
 
-    /// Length of the record that rustls is shown next, once its header is there.
+    /// Length of the next record for rustls, once its header is there.
     fn next_record(&self) -> Result<Option<usize>, Guarded> {
         let rest = &self.input.bytes[self.shown..];
-        // rustls would take both for records that do not open: a message in plaintext, and a change_cipher_spec amid one.
+        // rustls would report both as records that do not open: a message in plaintext, and a
+        // change_cipher_spec within one.
         let is_stray = match rest.first() {
             Some(&HANDSHAKE) => true,
             Some(&CHANGE_CIPHER_SPEC) => self.shown > 0,
@@ -269,22 +279,23 @@ impl Handshake {
         record_bytes(rest)
     }
 
-    /// Whether it is TLS 1.3, and the server has answered the ClientHello: each message comes sealed from then on.
+    /// Whether this is TLS 1.3 and the server has answered the ClientHello. From then on all
+    /// messages are sealed.
     fn is_sealed(&self) -> bool {
         !self.secrets.server.bytes().is_empty()
     }
 
-    /// Whether the record that rustls has just seen for the first time is sealed and holds nothing.
+    /// Whether the record that rustls has just seen for the first time is sealed and empty.
     fn is_latest_empty(&mut self) -> bool {
         let Some(start) = self.latest.take() else { return false };
         self.is_sealed() && alert::is_empty_inside(&self.input.bytes[start..self.shown])
     }
 
-    /// Puts the alert of a failed handshake behind what is to be sent.
+    /// Appends the alert of a failed handshake to the output.
     fn end(&mut self, conn: &mut UnbufferedServerConnection, failure: Failure) -> HandshakeFailure {
         let (cause, ending) = match failure {
             Failure::Silent(cause) => return cause,
-            // Of an answer that is half made nothing is sent, so the client still hears plaintext.
+            // An incomplete answer is not sent, so the client still reads plaintext.
             Failure::Rustls(error) if failure_of(&error) == HandshakeFailure::Signer => {
                 self.say(conn, AlertDescription::InternalError, 0);
                 return HandshakeFailure::Signer;
@@ -299,7 +310,8 @@ impl Handshake {
         match (ending, said) {
             (Ending::Silent, _) => {}
             (Ending::Usual(alert), Some(_)) => {
-                // rustls has one error for a record and for a `Finished` that is wrong, and an alert for either.
+                // rustls has the same error for a wrong record and a wrong `Finished`, but an alert
+                // for each.
                 let is_known = alert != AlertDescription::BadRecordMac;
                 self.alert = is_known.then_some(alert.into());
             }
@@ -309,7 +321,7 @@ impl Handshake {
         cause
     }
 
-    /// Takes over what rustls says at the end of a failed handshake.
+    /// Takes the last output of rustls after a failed handshake.
     fn take_rest(&mut self, conn: &mut UnbufferedServerConnection) {
         while conn.wants_write() {
             let seen = &mut self.input.bytes[..self.shown];
@@ -324,9 +336,10 @@ impl Handshake {
         }
     }
 
-    /// Says an alert of ours, in place of the last `instead_of` bytes of what is to be sent.
+    /// Appends an alert of ours, in the place of the last `instead_of` bytes of the output.
     ///
-    /// In a resumed session of TLS 1.2 the keys are not known before the end; there what is said stays.
+    /// In a resumed session of TLS 1.2 the keys are unknown before the end; there the output stays
+    /// as it is.
     fn say(
         &mut self,
         conn: &UnbufferedServerConnection,
@@ -337,7 +350,8 @@ impl Handshake {
         let secret = self.secrets.server.bytes();
         let mut record = Vec::new();
         if self.is_sealed() {
-            // The server has sent its `Finished`, and nothing since then but perhaps an alert, which is not sent.
+            // The server has sent its `Finished`, and since then at most an alert, which is not
+            // sent.
             let cipher = conn.negotiated_cipher_suite().and_then(|suite| cipher_of(suite.suite()));
             let session =
                 cipher.and_then(|cipher| Session::tls13(cipher, (secret, 0), (secret, 0)));
@@ -353,7 +367,7 @@ impl Handshake {
         (self.has_alert, self.alert) = (true, Some(code));
     }
 
-    /// Takes the keys out of rustls and drops the rest of it.
+    /// Takes the keys out of rustls and drops the rest.
     fn establish(
         &mut self,
         conn: UnbufferedServerConnection,
@@ -392,13 +406,13 @@ impl Handshake {
     }
 }
 
-/// Why a handshake cannot go on.
+/// The reason why a handshake cannot go on.
 enum Failure {
-    /// What rustls finds.
+    /// An error that rustls finds.
     Rustls(Error),
-    /// What rustls does not find, or is not shown.
+    /// An error that rustls does not find, or does not see.
     Guarded(Guarded),
-    /// What needs no alert.
+    /// An end that needs no alert.
     Silent(HandshakeFailure),
 }
 
@@ -416,8 +430,8 @@ enum Next {
     Done,
 }
 
-/// Length of the record at the beginning of `bytes`, once its header is there; of what is no record of a handshake, all
-/// there is, for rustls to say what is wrong.
+/// Length of the record at the start of `bytes`, once its header is there. For anything that is no
+/// record of a handshake: all bytes, so that rustls reports the error.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Guarded> {
     let Some(([kind, major, _, high, low], _)) = bytes.split_first_chunk::<5>() else {
         return Ok(None);
@@ -442,7 +456,7 @@ fn encode<T>(mut data: EncodeTlsData<'_, T>, output: &mut Vec<u8>) -> Result<(),
     }
 }
 
-/// The session that goes on where rustls stopped; `None` if what it gave up does not fit together.
+/// The session that continues where rustls stopped; `None` if the extracted parts do not match.
 fn session(
     version: Version,
     extracted: &ExtractedSecrets,
@@ -494,8 +508,8 @@ fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
     Some((cipher, Keys12 { key: key.as_ref(), iv: iv.as_ref() }))
 }
 
-/// Where a client's certificates are long, rustls takes messages of up to 64 KiB; the records that they come in have
-/// headers.
+/// For long client certificates rustls accepts messages of up to 64 KiB. Their records have headers in
+/// addition.
 const INPUT_BYTES_MAX: usize = 80 * 1024;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;

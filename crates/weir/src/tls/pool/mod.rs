@@ -1,10 +1,11 @@
-//! The queue of handshakes, and those who work it off.
+//! The queue of handshakes, and the tasks that work it off.
 //!
-//! A connection is read, its handshake computed, and the answer sent on one and the same thread: to hand it to another
-//! one and back would cost as much as a resumption. Whoever is connected goes first: the threads have a tenth of a
-//! shard's weight. Whoever comes back with a session goes before those who begin anew, for that takes a fraction of the
-//! time; and who cannot be served soon is refused at once. That somebody comes back is only what he says, though:
-//! whoever begins anew keeps some places, and has his turn now and then.
+//! A connection is read, its handshake computed and the answer sent on the same thread, because
+//! handing it to another thread and back would cost as much as a resumption. Connected devices go
+//! first: handshake threads have a tenth of a shard's weight. Handshakes that resume a session go
+//! before full ones, which take many times as long. A handshake that cannot be served soon is
+//! refused at once. However, resumption is an unverified claim of the client, so full handshakes
+//! have some places of their own and get a turn now and then.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,23 +22,24 @@ use crate::observe::counters::Counters;
 
 /// Makes handshakes.
 ///
-/// Shape: a queue of two levels, each first come, first served, and a task for each thread that takes from it; between two
-/// steps of such a task others have a turn on the thread, so that who arrives meanwhile is in the queue before the next
-/// one is chosen.
-/// Limits: while `waiting_max` handshakes wait, one more is refused, or, if it looks like a resumption, takes the place of
-/// the newest that does not; an eighth of the places is not for resumptions. Only steps that begin with a ClientHello
-/// wait; those behind them are made at once, and are no more than have been let in.
-/// Cost: two locks and two turns of tasks for a step that waits, nothing for the others.
+/// Shape: a queue of two levels, each first come, first served, and a task for each thread that
+/// takes from it. Between two steps, other tasks have a turn on the thread, so that new handshakes
+/// are in the queue before the next choice.
+/// Limits: at most `waiting_max` handshakes wait. One more is refused; if it looks like a
+/// resumption, it replaces the newest full one instead. An eighth of the places is not for
+/// resumptions. Only steps that begin with a ClientHello wait. Later steps are made at once; there
+/// are no more of them than admitted handshakes.
+/// Cost: two locks and two turns of tasks for a step that waits, and nothing for the others.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
-/// Why a step was not made.
+/// The reason why a step was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotStepped {
-    /// Too many wait.
+    /// Too many handshakes wait.
     Full,
-    /// It panicked, or the pool has ended.
+    /// The step panicked, or the pool has ended.
     Failed,
 }
 
@@ -57,10 +59,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// Those that look like resumptions.
+    /// Handshakes that look like resumptions.
     first: VecDeque<Job>,
     second: VecDeque<Job>,
-    /// How many have gone before the second level since its last turn.
+    /// Handshakes that went before the second level since its last turn.
     passed: usize,
     is_closed: bool,
 }
@@ -77,8 +79,9 @@ struct Job {
 }
 
 impl Pool {
-    /// Steps are made on the threads of `workers`. `may_block`: they wait for a signer elsewhere; then another thread goes
-    /// on with what else there is to do, as many as there are workers at the most.
+    /// Steps run on the threads of `workers`. `may_block` says that they may wait for a signer.
+    /// Then another thread takes over the other work; there are at most as many of these as
+    /// workers.
     pub(crate) fn start(
         workers: &Workers,
         may_block: bool,
@@ -101,7 +104,7 @@ impl Pool {
         Pool { shared }
     }
 
-    /// Makes one step of the handshake; one that may sign when it is its turn.
+    /// Makes one step of the handshake. A step that may sign waits for its turn.
     pub(crate) async fn step(&self, handshake: Box<Handshake>) -> Answer {
         if !handshake.is_with_hello() {
             return self.shared.make(handshake);
@@ -153,14 +156,14 @@ impl Shared {
         self.is_filled.notify_one();
         if let Some(refused) = refused {
             self.counters.tls.count_refused();
-            // Whoever has gone away needs no answer.
+            // The peer may have left; then no answer is needed.
             let _ = refused.answer.send(Err(NotStepped::Full));
         }
     }
 
     async fn work(&self) {
         loop {
-            // Registered before the look: what is pushed between the two is noticed by this one.
+            // Registered before the look, so that a push between the two is noticed.
             let mut filled = pin!(self.is_filled.notified());
             filled.as_mut().enable();
             match self.next() {
@@ -201,7 +204,7 @@ impl Shared {
                 Next::Job(job)
             }
             None => {
-                // What a storm has grown is given back.
+                // Returns the memory after a storm.
                 (queue.first, queue.second) = Default::default();
                 Next::Wait
             }
@@ -232,9 +235,10 @@ impl Queue {
     }
 }
 
-/// What of the queue is for those who begin anew only, when all others come back: one in so many.
+/// One in this many places is only for full handshakes.
 const KEPT_PART: usize = 8;
-/// One in so many is one who begins anew, if there is one: with RSA a quarter of the time.
+/// One in this many turns is for a full handshake, if one waits. With RSA that is a quarter of the
+/// time.
 const TURN: usize = 16;
 
 #[cfg(test)]

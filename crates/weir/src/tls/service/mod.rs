@@ -1,4 +1,4 @@
-//! What a listener with TLS needs: the configuration of the day, and the queue of handshakes.
+//! The service that listeners with TLS use: the current configuration and the queue of handshakes.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -30,26 +30,26 @@ pub(crate) struct Service {
     counters: Arc<Counters>,
 }
 
-/// What a handshake tells of a client.
+/// The result of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Secured {
-    /// The device that its certificate names.
+    /// The device that the client's certificate names.
     pub(crate) identity: Option<String>,
-    /// HTTP/2 was agreed on.
+    /// Whether HTTP/2 was agreed.
     pub(crate) is_h2: bool,
 }
 
-/// Why a connection was not secured.
+/// The reason why a connection was not secured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotSecured {
-    /// The peer went away, was too slow, or failed; if there was an alert to send, it is sent.
+    /// The peer left, was too slow, or failed. If there was an alert, it has been sent.
     Closed(CloseReason),
     /// Too many handshakes wait, or this one has waited too long.
     Refused,
 }
 
 impl Service {
-    /// Reads what `[tls]` names; handshakes are made on `workers`.
+    /// Reads the files of `[tls]`. Handshakes run on `workers`.
     ///
     /// Errors: a file that cannot be used.
     pub(crate) fn start(
@@ -75,10 +75,10 @@ impl Service {
         &self.contexts
     }
 
-    /// Makes the handshake: from here on the stream is secured.
+    /// Makes the handshake; afterwards the stream is secured.
     ///
-    /// `spoken`: what is spoken behind it; `received`: what has come so far. The peer's time does not run while the handshake waits for its turn, which ends
-    /// by itself after as long again.
+    /// `spoken` is the protocol after it, and `received` holds the bytes so far. The peer's time
+    /// stands still while the handshake waits for its turn. That wait has the same limit again.
     pub(crate) async fn secure(
         &self,
         stream: &mut Stream,
@@ -105,7 +105,7 @@ impl Service {
             )) => {
                 self.counters.tls.count_failed(HandshakeFailure::Closed);
             }
-            // Counted where it is known why.
+            // These are counted at their cause.
             Err(NotSecured::Closed(_) | NotSecured::Refused) => {}
         }
         let info = secured?;
@@ -122,7 +122,7 @@ impl Service {
         mut handshake: Box<Handshake>,
         deadline: &mut Deadline,
     ) -> Result<Info, NotSecured> {
-        // As long as the handshake lives, and not before its ClientHello is whole.
+        // Held as long as the handshake, from its complete ClientHello on.
         let mut state = None;
         loop {
             while !handshake.is_ready() {
@@ -140,12 +140,12 @@ impl Service {
                 if handshake.has_alert {
                     self.counters.tls.count_last_alert(&output, handshake.alert);
                 }
-                // Counted before the peer, which may be gone already, hears of it.
+                // Counted first, because the peer may be gone already.
                 let failed = self.failed(failure);
                 let _ = deadline.within(stream.write_all(&output)).await;
                 return Err(failed);
             }
-            // Tickets are in it: nothing else is sent before them.
+            // The output contains tickets, so it must leave before anything else.
             let sent = deadline.within(stream.write_all(&output)).await;
             sent.and_then(|sent| sent.map_err(|error| reason_of(&error)))
                 .map_err(NotSecured::Closed)?;
@@ -156,19 +156,20 @@ impl Service {
         }
     }
 
-    /// Has one step made, if that is worth it: whoever has gone away meanwhile, or has waited for as long as it may take
-    /// by itself, gets none.
+    /// Makes one step, unless the peer has left meanwhile, or the step has waited too long.
     async fn step(
         &self,
         stream: &Stream,
         handshake: Box<Handshake>,
         deadline: &mut Deadline,
     ) -> Result<(Box<Handshake>, Step), NotSecured> {
-        // Behind its ClientHello a client waits; behind its last message it may have said all it wanted to say.
+        // After its ClientHello a client waits for an answer. After its last message it may close
+        // at once.
         let is_waiting = !handshake.has_begun();
         let stepped = async {
             tokio::select! {
-                // What needs no turn is made at once, though the peer may have gone behind its last word.
+                // A step without a queue is made at once, even if the peer has closed after its
+                // last message.
                 biased;
                 stepped = self.pool.step(handshake) => Ok(stepped),
                 reason = gone(stream.socket()), if is_waiting => Err(reason),
@@ -179,7 +180,7 @@ impl Service {
             Ok(Ok(Err(NotStepped::Full))) => Err(NotSecured::Refused),
             Ok(Ok(Err(NotStepped::Failed))) => Err(self.failed(HandshakeFailure::Internal)),
             Ok(Err(reason)) => Err(NotSecured::Closed(reason)),
-            // The fault is not the peer's.
+            // The peer is not at fault.
             Err(_) => {
                 self.counters.tls.count_refused();
                 Err(NotSecured::Refused)
@@ -208,7 +209,7 @@ impl Service {
     }
 }
 
-/// Waits until the peer has closed its side, as far as that shows: not behind bytes that nobody reads.
+/// Waits until the peer has closed its side. Unread bytes in front of the close hide it.
 async fn gone(socket: &TcpStream) -> CloseReason {
     match socket.peek(&mut [0]).await {
         Ok(0) => CloseReason::PeerClosed,
@@ -217,8 +218,9 @@ async fn gone(socket: &TcpStream) -> CloseReason {
     }
 }
 
-/// What rustls keeps of a handshake between ClientHello and the client's last message: measured with 2,000 of them, a
-/// connection costs 7.3 KB then, and 2.9 KB before. What it keeps of messages is charged as they come.
+/// The memory of rustls between ClientHello and the client's last message. Measured with 2,000
+/// handshakes, a connection costs 7.3 KB then, and 2.9 KB before. Further messages are charged as
+/// they come.
 const STATE_BYTES: usize = 4608;
 
 #[cfg(test)]

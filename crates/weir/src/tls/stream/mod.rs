@@ -1,4 +1,4 @@
-//! The bytes of a connection on the front, with TLS or without.
+//! The bytes of a connection on the front, with or without TLS.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use weir_wire::CloseReason;
 use crate::base::read_buffer::{READ_BYTES, ReadBuffer};
 use crate::observe::counters::Counters;
 
-/// A connection's bytes: those of the socket, or what its TLS records hold.
+/// A connection's bytes: those of the socket, or the content of its TLS records.
 ///
 /// ```text
 ///  plain ────────────────────────────────────────────┐
@@ -23,29 +23,29 @@ use crate::observe::counters::Counters;
 ///  unsecured ──handshake──▶ secure(session) ──▶ tls ─┘
 /// ```
 ///
-/// Limits: a TLS one holds at most one record and one read that are not taken yet, counted in the byte budget, and one
-/// record that is not sent yet. The end of the socket without `close_notify` is an end like any other: what is spoken
-/// inside tells by itself whether something is missing.
-/// Cost: without TLS nothing is buffered. With it the buffers are there only as long as something is in them.
+/// Limits: a TLS stream holds at most one record and one read that were not taken yet, counted in
+/// the byte budget, and one record that was not sent yet. The end of the socket without
+/// `close_notify` counts as a normal end: the protocol inside shows whether something is missing.
+/// Cost: without TLS nothing is buffered. With TLS, buffers exist only while they hold something.
 pub(crate) struct Stream {
     socket: TcpStream,
     layer: Layer,
 }
 
-/// What a connection is taken apart into.
+/// The parts of a connection that leaves the front.
 pub(crate) struct Parts {
     pub(crate) socket: TcpStream,
-    /// Received and opened, and not read.
+    /// Received and opened bytes that were not read.
     pub(crate) read_ahead: Vec<u8>,
     pub(crate) tls: Option<Box<TlsAdoption>>,
 }
 
-/// Why a connection cannot be taken apart.
+/// The reason why a connection cannot leave the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotMovable {
-    /// The peer has ended it.
+    /// The peer has ended the connection.
     Ended,
-    /// A record is not sent to its end.
+    /// A record has been sent only in part.
     HalfSent,
 }
 
@@ -59,33 +59,34 @@ enum Layer {
 /// Records of an established session.
 struct Records {
     session: Session,
-    /// Plaintext that is not read yet, and behind it records that are not opened yet.
+    /// Unread plaintext, followed by unopened records.
     input: ReadBuffer,
     plaintext: usize,
-    /// Whether something has come that [`Session::open`] has not seen.
+    /// Whether [`Session::open`] has not seen some of the received bytes.
     is_unopened: bool,
-    /// The peer has said `close_notify`, or something that ended it.
+    /// The peer has sent `close_notify`, or a fatal error has occurred.
     is_ended: bool,
-    /// `close_notify` or a fatal alert is said.
+    /// `close_notify` or a fatal alert has been sent.
     is_closed: bool,
-    /// Records to be sent, of which `sent` bytes are.
+    /// Records to send; the first `sent` bytes have been sent.
     sealed: Vec<u8>,
     sent: usize,
     counters: Arc<Counters>,
 }
 
 impl Stream {
-    /// Without TLS.
+    /// A stream without TLS.
     pub(crate) fn plain(socket: TcpStream) -> Self {
         Self { socket, layer: Layer::Plain }
     }
 
-    /// To be secured by a handshake.
+    /// A stream that a handshake will secure.
     pub(crate) fn unsecured(socket: TcpStream) -> Self {
         Self { socket, layer: Layer::Unsecured }
     }
 
-    /// From here on what is read and written goes through the session. `received`: what has come behind the handshake.
+    /// Secures the stream: all later reads and writes go through the session. `received` holds the
+    /// bytes after the handshake.
     pub(crate) fn secure(
         &mut self,
         session: Session,
@@ -106,7 +107,7 @@ impl Stream {
         }));
     }
 
-    /// The same connection, of another runtime.
+    /// The same connection on another runtime.
     pub(crate) fn rebind(self, runtime: &Handle) -> io::Result<Stream> {
         let Stream { socket, layer } = self;
         let socket = socket.into_std()?;
@@ -114,7 +115,7 @@ impl Stream {
         Ok(Stream { socket: TcpStream::from_std(socket)?, layer })
     }
 
-    /// From here on HTTP is spoken: what is received is charged to its share.
+    /// Charges the received bytes to HTTP's share from now on.
     pub(crate) fn charge_http(&mut self) -> Result<(), CloseReason> {
         match &mut self.layer {
             Layer::Plain | Layer::Unsecured => Ok(()),
@@ -126,17 +127,17 @@ impl Stream {
         &self.socket
     }
 
-    /// Whether there is no TLS.
+    /// Whether the stream has no TLS.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.layer, Layer::Plain)
     }
 
-    /// Whether a handshake is to come: nothing that is written would be understood.
+    /// Whether the handshake is still to come; the peer would not understand any bytes.
     pub(crate) fn is_unsecured(&self) -> bool {
         matches!(self.layer, Layer::Unsecured)
     }
 
-    /// Bytes received and not read.
+    /// Received bytes that were not read.
     pub(crate) fn input_bytes(&self) -> usize {
         match &self.layer {
             Layer::Plain | Layer::Unsecured => 0,
@@ -144,7 +145,7 @@ impl Stream {
         }
     }
 
-    /// Takes it apart, for whoever goes on with the connection.
+    /// Takes the connection apart, for its next owner.
     pub(crate) fn into_parts(self) -> Result<Parts, (Stream, NotMovable)> {
         let Stream { socket, layer } = self;
         match layer {
@@ -162,7 +163,7 @@ impl Stream {
 
 impl Records {
     fn obstacle(&mut self, socket: &TcpStream) -> Option<NotMovable> {
-        // An error of the socket will show again.
+        // An error of the socket will occur again.
         let _ = self.try_flush(socket);
         if self.is_ended || self.is_closed {
             Some(NotMovable::Ended)
@@ -215,8 +216,8 @@ impl Records {
         }
     }
 
-    /// Opens the first record, if it is whole. No more than is read: what is behind the last word to the front, an end
-    /// too, is for the shard.
+    /// Opens the first record, if it is complete, and no more. The records after the front's last
+    /// message, an end included, are for the shard.
     fn open(&mut self, socket: &TcpStream) -> io::Result<()> {
         let first = self.session.record_bytes(&self.input.bytes).ok().flatten();
         let first = first.unwrap_or(usize::MAX).min(self.input.bytes.len());
@@ -239,7 +240,8 @@ impl Records {
             self.input.bytes.drain(opened.plaintext..opened.used);
         }
         self.is_unopened = opened.used > 0 && self.input.bytes.len() > self.plaintext;
-        // An answer waits until what is before it has left: a peer that asks and asks and reads nothing gets one.
+        // An answer waits until earlier output has left, so a peer that only asks and never reads
+        // gets one answer.
         if self.session.is_due() && self.sealed.is_empty() {
             self.note_refusal();
             self.session.seal_due(&mut self.sealed).map_err(io::Error::other)?;
@@ -264,7 +266,8 @@ impl Records {
         self.note_refusal();
         let sealed = self.session.seal(&[IoSlice::new(bytes)], &mut self.sealed);
         let count = sealed.map_err(io::Error::other)?;
-        // They count as written: what the socket does not take now leaves before anything else.
+        // These bytes count as written. What the socket does not take now leaves before anything
+        // else.
         let _ = self.poll_flush(socket, cx)?;
         Poll::Ready(Ok(count))
     }
@@ -279,7 +282,7 @@ impl Records {
         }
     }
 
-    /// Says `close_notify` and sends what is left.
+    /// Sends `close_notify` and the rest of the output.
     fn poll_close(&mut self, socket: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_closed {
             self.is_closed = true;
@@ -290,7 +293,7 @@ impl Records {
         self.poll_flush(socket, cx)
     }
 
-    /// Counts the warning that leaves in front of the next record.
+    /// Counts the warning that goes in front of the next record.
     fn note_refusal(&self) {
         if self.session.is_due() && self.session.version() == Version::Tls12 {
             self.counters.tls.count_alert_sent(Alert::NoRenegotiation);
@@ -298,13 +301,13 @@ impl Records {
     }
 
     fn say_alert(&mut self, alert: Alert, socket: &TcpStream) {
-        // It is over; whether the peer gets to know why depends on the socket.
+        // The connection is over. The socket decides whether the peer learns the reason.
         if self.session.seal_alert(alert, &mut self.sealed).is_ok() {
             let _ = self.try_flush(socket);
         }
     }
 
-    /// Sends what the socket takes at once.
+    /// Sends as much as the socket takes at once.
     fn try_flush(&mut self, socket: &TcpStream) -> io::Result<()> {
         while self.sent < self.sealed.len() {
             match socket.try_write(&self.sealed[self.sent..]) {
@@ -353,7 +356,7 @@ impl AsyncWrite for Stream {
         }
     }
 
-    /// Half a close: the peer may still send.
+    /// Closes our side only: the peer may still send.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Stream { socket, layer } = self.get_mut();
         if let Layer::Tls(records) = layer {
