@@ -1,4 +1,4 @@
-//! What the gateway says of itself: counters, readiness, the access log.
+//! The gateway's reports about itself: counters, readiness, the access log.
 
 pub(crate) mod access;
 pub(crate) mod counters;

@@ -1,10 +1,11 @@
-//! Text of strangers, made harmless: what is written is printable ASCII without quotation marks, whatever the bytes are.
+//! Escapes strangers' text: the output is printable ASCII without quotation marks, whatever the
+//! input.
 //!
-//! So no line can be begun, ended or forged from outside, and no terminal that shows one can be talked to.
+//! So a stranger cannot begin, end or forge a line, or control a terminal that shows it.
 
 /// Appends bytes as the inside of a JSON string. Bytes that are not UTF-8 become U+FFFD.
 ///
-/// Shape: six bytes for one at the most.
+/// Shape: at most six bytes for one.
 pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while let Some(first) = take_plain(out, &mut rest) {
@@ -12,7 +13,7 @@ pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', first]),
             0..0x80 => unit(out, u16::from(first)),
             0x80.. => {
-                // The byte that was taken already is the first of the character.
+                // The byte already taken is the first one of the character.
                 let start = text.len() - rest.len() - 1;
                 let bytes = character(out, &text[start..]);
                 rest = &text[start + bytes..];
@@ -21,9 +22,10 @@ pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends bytes as the inside of a quoted text of the combined format: `\xHH` for what is not printable.
+/// Appends bytes as the inside of a quoted text of the combined format, with `\xHH` for bytes that
+/// are not printable.
 ///
-/// Shape: four bytes for one at the most.
+/// Shape: at most four bytes for one.
 pub(super) fn combined(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while let Some(first) = take_plain(out, &mut rest) {
@@ -34,7 +36,7 @@ pub(super) fn combined(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Likewise, for a text that stands between spaces and not in quotation marks.
+/// The same for a text between spaces and without quotation marks.
 pub(super) fn combined_word(out: &mut Vec<u8>, text: &[u8]) {
     for (index, part) in text.split(|byte| *byte == b' ').enumerate() {
         if index > 0 {
@@ -44,7 +46,7 @@ pub(super) fn combined_word(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends what needs no escape, and takes the first byte that does.
+/// Appends the bytes before the first one that needs an escape, and takes that one.
 fn take_plain(out: &mut Vec<u8>, rest: &mut &[u8]) -> Option<u8> {
     let plain = plain_bytes(rest);
     out.extend_from_slice(&rest[..plain]);
@@ -53,9 +55,9 @@ fn take_plain(out: &mut Vec<u8>, rest: &mut &[u8]) -> Option<u8> {
     Some(*first)
 }
 
-/// Bytes up to the first that needs an escape.
+/// The number of bytes before the first one that needs an escape.
 ///
-/// Cost: eight at a time.
+/// Cost: looks at eight bytes at a time.
 fn plain_bytes(text: &[u8]) -> usize {
     let Some(last) = text.last_chunk::<8>() else {
         return text.iter().position(|byte| !is_plain(*byte)).unwrap_or(text.len());
@@ -66,7 +68,7 @@ fn plain_bytes(text: &[u8]) -> usize {
             return index * 8 + first_byte(special);
         }
     }
-    // What it shares with the word before is plain.
+    // The bytes that it shares with the word before are plain.
     text.len() - 8 + first_byte(specials(*last))
 }
 
@@ -74,12 +76,13 @@ fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// Which of eight bytes are not plain, by their high bits; of those behind the first it may say too much.
+/// The bytes of eight that are not plain, by their high bits. After the first one, some may be
+/// marked wrongly.
 fn specials(word: [u8; 8]) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let word = u64::from_le_bytes(word);
-    // A subtraction borrows from the next byte only where it has found one.
+    // A subtraction borrows from the next byte only after it has found one.
     let below = |word: u64, bound: u8| word.wrapping_sub(LOW * u64::from(bound)) & !word & HIGH;
     let equal = |byte: u8| below(word ^ (LOW * u64::from(byte)), 1);
     (word & HIGH) | below(word, b' ') | equal(b'"') | equal(b'\\') | equal(0x7f)
@@ -90,7 +93,7 @@ fn first_byte(specials: u64) -> usize {
     specials.trailing_zeros() as usize / 8
 }
 
-/// Appends the character that the text begins with, and tells how many bytes it has.
+/// Appends the first character of the text, and returns the number of its bytes.
 fn character(out: &mut Vec<u8>, text: &[u8]) -> usize {
     let ahead = &text[..text.len().min(4)];
     let chunk = ahead.utf8_chunks().next();

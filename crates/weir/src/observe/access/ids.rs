@@ -1,6 +1,7 @@
-//! What names a request: the id that the client or Weir gives it, and its place in a trace.
+//! The names of a request: its id, from the client or from Weir, and its place in a trace.
 //!
-//! Source: W3C Trace Context, level 1 (`traceparent`, `tracestate`). `X-Request-Id` is a custom.
+//! Source: W3C Trace Context, level 1 (`traceparent`, `tracestate`). `X-Request-Id` is a
+//! convention.
 
 use std::cell::RefCell;
 
@@ -9,9 +10,9 @@ use tracing::{Span, info_span};
 
 use super::escape::digits;
 
-/// What names one request. None of it is there unless somebody sent it or asks for it.
+/// The names of one request. They exist only if the client sent them or someone wants them.
 ///
-/// Cost: a walk over the names in the head if nothing is sent and nothing is asked for.
+/// Cost: a walk over the names in the head, if nothing is sent or wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     request: Option<RequestId>,
@@ -19,10 +20,10 @@ pub(crate) struct Ids {
     is_answered: bool,
 }
 
-/// Who wants a request to have an id that it did not bring.
+/// The reasons to make an id for a request that has none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
-    /// Every answer is to name it (`http.request_ids`).
+    /// Every answer must name its request (`http.request_ids`).
     pub(crate) in_answers: bool,
     /// The access log is on.
     pub(crate) in_log: bool,
@@ -30,12 +31,12 @@ pub(crate) struct Wanted {
 
 #[derive(Debug)]
 enum RequestId {
-    /// As the client sent it: 1 to [`REQUEST_ID_BYTES_MAX`] visible ASCII characters.
+    /// The client's id: 1 to [`REQUEST_ID_BYTES_MAX`] visible ASCII characters.
     Sent(HeaderValue),
     Made([u8; MADE_BYTES]),
 }
 
-/// A field of the head.
+/// The number of times that the head has a field, with its value.
 #[derive(Clone, Copy)]
 enum Sent<'a> {
     Not,
@@ -46,19 +47,20 @@ enum Sent<'a> {
 /// A request's place in a trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace {
-    /// `00-TRACE-SPAN-FLAGS`, where the span is this request's own.
+    /// `00-TRACE-SPAN-FLAGS`, with this request's own span.
     parent: [u8; PARENT_BYTES],
-    /// As it came.
+    /// As the client sent it.
     state: Option<HeaderValue>,
 }
 
 impl Ids {
-    /// Takes what the head brings, and makes what is missing and wanted.
+    /// Reads the ids of the head, and makes missing ones that are wanted.
     ///
-    /// A `traceparent` that is none begins a new trace, and its `tracestate` is not read; without one there is no trace.
+    /// An invalid `traceparent` begins a new trace, and its `tracestate` is ignored. Without a
+    /// `traceparent` there is no trace.
     pub(crate) fn of(head: &HeaderMap, wanted: Wanted) -> Ids {
         let (mut id, mut parent, mut state) = (Sent::Not, Sent::Not, Sent::Not);
-        // A walk over the names costs less than looking three of them up.
+        // One walk over all names costs less than three look-ups.
         for (name, value) in head {
             match name.as_str() {
                 "x-request-id" => id.add(value),
@@ -77,7 +79,7 @@ impl Ids {
         Ids { request, trace, is_answered: is_sent || wanted.in_answers }
     }
 
-    /// The id of the request: visible ASCII.
+    /// The id of the request, in visible ASCII.
     pub(crate) fn request_id(&self) -> Option<&[u8]> {
         self.request.as_ref().map(|id| match id {
             RequestId::Sent(value) => value.as_bytes(),
@@ -89,8 +91,8 @@ impl Ids {
         self.trace.as_ref()
     }
 
-    /// Names the request in its answer, if it came with an id or every answer is to have one, and the span that it was
-    /// given, if it belongs to a trace.
+    /// Adds the request's id to its answer, if the request had one or every answer must have one.
+    /// If the request belongs to a trace, adds its span too.
     pub(crate) fn answer(&self, head: &mut HeaderMap) {
         if let Some(trace) = &self.trace {
             trace.pass_on(head);
@@ -103,7 +105,8 @@ impl Ids {
         head.insert(REQUEST_ID.clone(), value);
     }
 
-    /// What log lines about this request are to stand in; none if it has no trace and no answer names it.
+    /// The span for log lines about this request. It is empty if the request has no trace and its
+    /// answer no id.
     pub(crate) fn span(&self) -> Span {
         if self.trace.is_none() && !self.is_answered {
             return Span::none();
@@ -122,7 +125,7 @@ impl<'a> Sent<'a> {
 }
 
 impl RequestId {
-    /// 16 digits of the thread, 8 of its count.
+    /// 16 digits for the thread, and 8 for its count.
     fn make() -> RequestId {
         MAKER.with_borrow_mut(|maker| {
             if maker.count == 0 {
@@ -131,7 +134,7 @@ impl RequestId {
             let mut id = [0; MADE_BYTES];
             id[..16].copy_from_slice(&maker.prefix);
             id[16..].copy_from_slice(&hex::<4, 8>(maker.count.to_be_bytes()));
-            // At its end begins another prefix.
+            // After the last count, another prefix begins.
             maker.count = maker.count.wrapping_add(1);
             RequestId::Made(id)
         })
@@ -153,7 +156,7 @@ impl Trace {
         Some(Trace { parent, state: state() })
     }
 
-    /// A trace that begins here, and that nobody has decided to record.
+    /// A new trace, not marked for recording.
     fn begin() -> Trace {
         let mut parent = *PARENT_FORM;
         parent[3..35].copy_from_slice(&hex::<16, 32>(rand::random::<u128>().max(1).to_be_bytes()));
@@ -171,7 +174,7 @@ impl Trace {
         self.text(36, 52)
     }
 
-    /// Passes the trace on: to whoever is answered.
+    /// Passes the trace on in the answer.
     fn pass_on(&self, head: &mut HeaderMap) {
         let parent = HeaderValue::from_bytes(&self.parent).expect("digits are visible");
         head.insert(TRACEPARENT.clone(), parent);
@@ -185,7 +188,7 @@ impl Trace {
     }
 }
 
-/// The `tracestate`, whole or not at all. Several lines of it are one list.
+/// The `tracestate`, complete or not at all. Several lines of it form one list.
 fn passed_on(sent: Sent<'_>, head: &HeaderMap) -> Option<HeaderValue> {
     match sent {
         Sent::Not => return None,
@@ -205,7 +208,8 @@ fn passed_on(sent: Sent<'_>, head: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&list).ok()
 }
 
-/// Trace and flags of a `traceparent`: strict in version 00, and of later ones what they share with it.
+/// Trace id and flags of a `traceparent`. Version 00 is read strictly; of later versions the common
+/// part.
 fn parse(text: &[u8]) -> Option<(&[u8], u8)> {
     let (known, later) = text.split_at_checked(PARENT_BYTES)?;
     let dashes = [known[2], known[35], known[52]];
@@ -229,7 +233,7 @@ fn byte(text: &[u8]) -> Option<u8> {
     Some(value(high)? << 4 | value(low)?)
 }
 
-/// A hexadecimal digit; large letters are none.
+/// The value of a hexadecimal digit; capital letters are invalid.
 fn value(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -269,12 +273,12 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Longer than a UUID and than a trace id; it is answered, and stands in every line about the request.
+/// Longer than a UUID and a trace id. The answer and every line about the request contain it.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 const MADE_BYTES: usize = 24;
-/// The most that the standard asks everyone to pass on.
+/// The length that the standard asks everyone to pass on.
 const STATE_BYTES_MAX: usize = 512;
-/// The flag that this version knows; others are not passed on.
+/// The only flag of this version; others are not passed on.
 const SAMPLED: u8 = 1;
 
 const PARENT_FORM: &[u8; PARENT_BYTES] = b"00-________________________________-________________-00";

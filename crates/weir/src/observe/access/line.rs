@@ -1,4 +1,4 @@
-//! How a line looks, in either format.
+//! The form of a line in both formats.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::escape;
 use super::stamp::Stamp;
 use crate::base::config::AccessLogFormat;
 
-/// Appends the line of a request, its end included.
+/// Appends the line of a request, including its end.
 ///
 /// Cost: no allocation if `out` has room for [`bytes_max`].
 pub(super) fn write(format: AccessLogFormat, out: &mut Vec<u8>, stamp: &Stamp, entry: &Entry<'_>) {
@@ -20,7 +20,7 @@ pub(super) fn write(format: AccessLogFormat, out: &mut Vec<u8>, stamp: &Stamp, e
     }
 }
 
-/// No line of this request is longer.
+/// The greatest possible length of this request's line.
 pub(super) fn bytes_max(entry: &Entry<'_>) -> usize {
     let shown = |text: Option<&[u8]>, max: usize| text.map_or(0, |text| text.len().min(max));
     let texts = shown(Some(entry.method.as_bytes()), METHOD_BYTES_MAX)
@@ -102,7 +102,7 @@ fn combined(out: &mut Vec<u8>, stamp: &Stamp, entry: &Entry<'_>) {
     out.extend_from_slice(b"\"\n");
 }
 
-/// What stands before the query: tokens may be in there.
+/// The part before the query, which may contain tokens.
 fn path(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
     &target[..end.unwrap_or(target.len())]
@@ -123,7 +123,7 @@ fn clipped(out: &mut Vec<u8>, text: &[u8], max: usize, write: impl Fn(&mut Vec<u
     }
 }
 
-/// An IPv4 address that came in by IPv6 as what it is.
+/// Writes an IPv4 address in its own form, even if it came over IPv6.
 fn remote(out: &mut Vec<u8>, ip: Option<IpAddr>) {
     let Some(ip) = ip else { return out.push(b'-') };
     match ip.to_canonical() {
@@ -157,24 +157,25 @@ fn number(out: &mut Vec<u8>, number: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// The longest of the methods that are registered, and twice that.
+/// Twice the longest registered method.
 pub(crate) const METHOD_BYTES_MAX: usize = 32;
-/// A topic's name, escaped, has room in it.
+/// Has room for a topic's name in escaped form.
 pub(crate) const TARGET_BYTES_MAX: usize = 2_048;
-/// A name of the DNS and a port.
+/// A DNS name and a port.
 pub(crate) const HOST_BYTES_MAX: usize = 261;
-/// Those of browsers have some 200 bytes.
+/// Browsers send some 200 bytes.
 pub(crate) const USER_AGENT_BYTES_MAX: usize = 512;
 pub(crate) const REFERER_BYTES_MAX: usize = 1_024;
-/// The most that `limits.device_id_bytes_max` can be.
+/// The greatest value of `limits.device_id_bytes_max`.
 const DEVICE_BYTES_MAX: usize = 1_024;
 
-/// What stands in any line: names, numbers, address, ids, and the marks of six texts that were too long.
+/// The fixed parts of a line: names, numbers, address, ids, and the marks of six texts that were
+/// too long.
 const FIXED_BYTES_MAX: usize = 640;
 /// `\u0000` for one byte.
 const ESCAPED_BYTES_MAX: usize = 6;
 
-/// The longest of all lines.
+/// The longest possible line.
 pub(super) const LINE_BYTES_MAX: usize = FIXED_BYTES_MAX
     + ESCAPED_BYTES_MAX
         * (METHOD_BYTES_MAX

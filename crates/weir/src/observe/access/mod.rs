@@ -1,6 +1,8 @@
-//! The access log: a line for each request, formatted by the thread that answered it and written by a thread of its own.
+//! The access log: one line for each request. The answering thread formats it, and another thread
+//! writes it.
 //!
-//! Read `queue.rs` for how lines travel, `line.rs` for how they look, `ids.rs` for what names a request.
+//! Read `queue.rs` for the way of lines, `line.rs` for their form, and `ids.rs` for the names of a
+//! request.
 
 mod escape;
 pub(crate) mod ids;
@@ -23,18 +25,18 @@ use self::output::Output;
 use self::queue::Queue;
 use crate::base::config::AccessLogConfig;
 
-/// One request that has been answered.
+/// One answered request.
 ///
-/// Limits: of each text a line shows so many bytes (`line.rs`), and `...` where it was longer.
+/// Limits: a line shows a limited part of each text (`line.rs`), and `...` after a longer one.
 pub(crate) struct Entry<'a> {
-    /// When its head was there.
+    /// The time at which its head was complete.
     pub(crate) began: Instant,
-    /// From then until the answer was ready.
+    /// The time from then until the answer was ready.
     pub(crate) took: Duration,
-    /// Who asks, if that is known; behind a proxy, the address that the PROXY header names.
+    /// The client's address, if it is known; behind a proxy the address in the PROXY header.
     pub(crate) remote: Option<IpAddr>,
     pub(crate) method: &'a str,
-    /// What is asked for; the line shows nothing from a `?` on, where tokens may stand.
+    /// The requested target. The line omits everything from a `?` on, where tokens may be.
     pub(crate) target: &'a str,
     pub(crate) version: Version,
     pub(crate) status: u16,
@@ -42,40 +44,42 @@ pub(crate) struct Entry<'a> {
     pub(crate) bytes: u64,
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) user_agent: Option<&'a [u8]>,
-    /// Likewise cut where its query begins.
+    /// Also cut where its query begins.
     pub(crate) referer: Option<&'a [u8]>,
-    /// The device or service that the token is for.
+    /// The device or service of the token.
     pub(crate) device: Option<&'a str>,
     pub(crate) ids: &'a Ids,
 }
 
 /// The access log of a gateway, or none.
 ///
-/// Shape: lines lie in chunks of 32 KiB, `access_log.queue_bytes` of them, which are made when they are needed and kept.
-/// Limits: when all are full, lines are dropped and counted, and a log line says so. Nobody waits for the file.
-/// Cost: [`AccessLog::is_off`] is a look at a flag; a line some 100 ns and no allocation.
+/// Shape: lines lie in chunks of 32 KiB, up to `access_log.queue_bytes`. A chunk is allocated at
+/// its first use, and then kept.
+/// Limits: if all are full, lines are dropped and counted, and a log line says so. No request waits
+/// for the file.
+/// Cost: [`AccessLog::is_off`] reads a flag. A line costs some 100 ns and no allocation.
 pub(crate) struct AccessLog {
     log: Option<Log>,
 }
 
-/// What an access log has counted since it began.
+/// The counts of an access log since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Lines in the file.
+    /// Lines written to the file.
     pub(crate) lines: u64,
-    /// Lines that will never be.
+    /// Lines that were dropped.
     pub(crate) dropped: u64,
-    /// Writes, and attempts to open the file, that failed.
+    /// Failed writes, and failed attempts to open the file.
     pub(crate) errors: u64,
 }
 
-/// A file that cannot be written to.
+/// A file that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("access_log.path: cannot open {}: {source}", path.display())]
 pub struct AccessLogError {
     /// The file.
     path: PathBuf,
-    /// What the kernel says.
+    /// The kernel's error.
     source: io::Error,
 }
 
@@ -86,9 +90,9 @@ struct Log {
 }
 
 impl AccessLog {
-    /// Opens the file and starts the thread that writes to it, or does neither if the configuration names none.
+    /// Opens the file and starts the thread that writes to it, if the configuration names a file.
     ///
-    /// `threads`: how many threads will record.
+    /// `threads` is the number of recording threads.
     pub(crate) fn start(
         config: &AccessLogConfig,
         threads: usize,
@@ -111,18 +115,19 @@ impl AccessLog {
         Ok(AccessLog { log: Some(log) })
     }
 
-    /// None.
+    /// No access log.
     pub(crate) const fn off() -> AccessLog {
         AccessLog { log: None }
     }
 
-    /// Whether nothing is recorded: then nobody need gather what an [`Entry`] takes.
+    /// Whether nothing is recorded. Then the caller need not gather an [`Entry`].
     #[inline]
     pub(crate) const fn is_off(&self) -> bool {
         self.log.is_none()
     }
 
-    /// Adds the line of a request, if it is to have one. Never waits for the file.
+    /// Adds the line of a request, if its status and the sample require one. Never waits for the
+    /// file.
     pub(crate) fn record(&self, entry: &Entry<'_>) {
         let Some(log) = &self.log else { return };
         if log.wants(entry.status) {
@@ -130,21 +135,21 @@ impl AccessLog {
         }
     }
 
-    /// Has the file opened anew, since the one that is open may have been renamed; `false`: there is none.
+    /// Opens the file again, since it may have been renamed; `false` if there is none.
     pub(crate) fn reopen(&self) -> bool {
         let Some(log) = &self.log else { return false };
         log.queue.reopen();
         true
     }
 
-    /// What it has counted; `None`: it is off.
+    /// The counts; `None` if the log is off.
     pub(crate) fn counts(&self) -> Option<Counts> {
         self.log.as_ref().map(|log| log.queue.counts())
     }
 
-    /// Has all lines written and ends; later ones are dropped.
+    /// Writes all lines and ends the log; later lines are dropped.
     ///
-    /// Cost: blocks until all is written, for some seconds at the most.
+    /// Cost: blocks until everything is written, at most for some seconds.
     pub(crate) fn finish(&self) {
         if let Some(log) = &self.log {
             log.queue.finish();
@@ -171,11 +176,11 @@ fn shown(path: &Path) -> impl std::fmt::Display {
 }
 
 thread_local! {
-    /// Requests of this thread since it last recorded one, if not all are.
+    /// Requests of this thread since the last recorded one, if only a sample is recorded.
     static TURN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// From here on an answer says that a request failed.
+/// From this status on, a request counts as failed.
 const ERROR_STATUS_MIN: u16 = 400;
 
 #[cfg(test)]

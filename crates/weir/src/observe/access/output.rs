@@ -1,4 +1,4 @@
-//! The file that lines go to.
+//! The file of the access log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,28 +13,28 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Opens it to append to, and makes it if it is not there. `-` is standard output.
+    /// Opens the file for appending, and creates it if it does not exist. `-` is standard output.
     ///
-    /// Errors: what the kernel says; a named pipe, where opening would wait for a reader.
+    /// Errors: those of the kernel; a named pipe, since opening it would wait for a reader.
     pub(super) fn open(path: &Path) -> io::Result<Output> {
         Ok(Output { path: path.to_owned(), file: open(path)? })
     }
 
-    /// A file that is open already.
+    /// Takes a file that is already open.
     #[cfg(test)]
     pub(super) fn of(path: &Path, file: impl Into<std::os::fd::OwnedFd>) -> Output {
         Output { path: path.to_owned(), file: File::from(file.into()) }
     }
 
-    /// Opens the same path anew; if that fails, the file that is open stays.
+    /// Opens the same path again; after an error the open file stays in use.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         Ok(())
     }
 
-    /// Writes whole lines from `*done` on, and moves it as far as they are written.
+    /// Writes whole lines from `*done` on, and moves it to the end of the written part.
     ///
-    /// Errors: what the kernel says; `*done` may then stand inside a line.
+    /// Errors: those of the kernel; `*done` may then be inside a line.
     pub(super) fn write(&mut self, lines: &[u8], done: &mut usize) -> io::Result<()> {
         while *done < lines.len() {
             match self.file.write(&lines[*done..]) {
@@ -54,7 +54,7 @@ impl Output {
 
 fn open(path: &Path) -> io::Result<File> {
     if path.as_os_str() == "-" {
-        // Past the buffer of the standard library, which would cut writes at lines.
+        // Bypasses the buffer of the standard library, which would cut writes at lines.
         return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     }
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
@@ -63,5 +63,5 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
 
-/// Addresses and devices are nothing for everybody.
+/// Not everybody may read addresses and devices.
 const FILE_MODE: u32 = 0o640;

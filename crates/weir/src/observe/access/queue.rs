@@ -1,4 +1,4 @@
-//! How lines travel from the threads that answer requests to the one that writes.
+//! The way of lines from the threads that answer requests to the thread that writes.
 //!
 //! ```text
 //!  thread ─► its stripe: a chunk being filled ──when full, or every 50 ms──► full chunks ─► writer ─► file
@@ -6,8 +6,9 @@
 //!                    └────────────────────────── empty chunks ◄───────────────────────────────┘
 //! ```
 //!
-//! A thread meets others at its stripe's lock only, which is held while a line is formatted or a chunk exchanged, and
-//! once a chunk at the lock of the queue. Nobody holds either while something is written.
+//! A thread meets others only at its stripe's lock and, once a chunk, at the lock of the queue. The
+//! stripe's lock is held while a line is formatted or a chunk exchanged. No thread holds either
+//! lock while the file is written.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,29 +22,31 @@ use super::stamp::Stamp;
 use super::{Counts, Entry, line};
 use crate::base::config::{AccessLogConfig, AccessLogFormat};
 
-/// The way to the thread that writes. Dropped, it lets that thread write what there is, and does not wait for it.
+/// The way to the writing thread. When it is dropped, that thread writes the remaining lines; the
+/// drop does not wait for it.
 pub(super) struct Queue {
     shared: Arc<Shared>,
 }
 
-/// What recording threads and the writer share.
+/// The common state of the recording threads and the writer.
 pub(super) struct Shared {
     format: AccessLogFormat,
     clock: Clock,
     stripes: Box<[Stripe]>,
     chunks: Mutex<Chunks>,
-    /// Notified when the writer has something to do, and by the writer when it has ended.
+    /// Notified when the writer has work, and by the writer when it has ended.
     waker: Condvar,
     lines: AtomicU64,
     dropped: AtomicU64,
     errors: AtomicU64,
-    /// Milliseconds of the clock before which nothing more is said about drops.
+    /// The time, in milliseconds of the clock, before which no log line about drops is written.
     tell_again_ms: AtomicU64,
     dropped_told: AtomicU64,
     is_telling: AtomicBool,
 }
 
-/// Lines of one thread, or of a few that share it. No two lie in one cache line, or in two that are fetched together.
+/// Lines of one thread, or of a few that share it. The alignment keeps stripes out of a common
+/// cache line, and out of pairs that are fetched together.
 #[repr(align(128))]
 struct Stripe(Mutex<Filling>);
 
@@ -52,10 +55,10 @@ struct Filling {
     stamp: Stamp,
 }
 
-/// Whole lines.
+/// Complete lines.
 #[derive(Default)]
 pub(super) struct Chunk {
-    /// With room for [`CHUNK_BYTES`], or for none.
+    /// With a capacity of [`CHUNK_BYTES`], or of zero.
     pub(super) bytes: Vec<u8>,
     pub(super) lines: u64,
 }
@@ -63,7 +66,7 @@ pub(super) struct Chunk {
 struct Chunks {
     full: VecDeque<Chunk>,
     empty: Vec<Vec<u8>>,
-    /// How many more may be made.
+    /// The number of chunks that may still be allocated.
     unmade: usize,
     is_writer_asleep: bool,
     must_reopen: bool,
@@ -71,13 +74,13 @@ struct Chunks {
     has_ended: bool,
 }
 
-/// What the writer is to do.
+/// Orders for the writer.
 pub(super) struct Orders {
     pub(super) must_reopen: bool,
     pub(super) must_end: bool,
 }
 
-/// Wall time from the monotonic one, which requests are measured by anyway.
+/// Wall time derived from the monotonic clock, which measures requests anyway.
 struct Clock {
     base: Instant,
     /// Microseconds from 1970 to `base`.
@@ -162,13 +165,13 @@ impl Shared {
         })
     }
 
-    /// Has the writer open the file anew.
+    /// Lets the writer open the file again.
     pub(super) fn reopen(&self) {
         self.lock().must_reopen = true;
         self.waker.notify_all();
     }
 
-    /// Has the writer write what there is, and end. No chunk is given out any more.
+    /// Lets the writer write the remaining lines and end. No further chunk is given out.
     pub(super) fn end(&self) {
         self.lock().must_end = true;
         self.waker.notify_all();
@@ -182,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Hands a chunk over for an empty one; `false` if there is none, and then it stays as it is.
+    /// Exchanges a full chunk for an empty one; `false` if there is none, and then the chunk stays.
     fn exchange(&self, chunk: &mut Chunk) -> bool {
         let mut chunks = self.lock();
         let Some(empty) = chunks.take_empty() else { return false };
@@ -197,7 +200,7 @@ impl Shared {
         true
     }
 
-    /// Takes what the stripes have so far, behind what they have handed over before.
+    /// Takes the partly filled chunks of the stripes, after their earlier full ones.
     pub(super) fn gather(&self) {
         for stripe in &self.stripes {
             let mut filling = stripe.lock();
@@ -206,18 +209,18 @@ impl Shared {
         }
     }
 
-    /// The next chunk to be written; `None`: there is none for now.
+    /// The next chunk to write; `None` if there is none at the moment.
     pub(super) fn next_full(&self) -> Option<Chunk> {
         self.lock().full.pop_front()
     }
 
-    /// Has a chunk filled again.
+    /// Returns a written chunk for further use.
     pub(super) fn give_back(&self, mut bytes: Vec<u8>) {
         bytes.clear();
         self.lock().empty.push(bytes);
     }
 
-    /// Waits until there is something to do, at the latest `until`.
+    /// Waits for work, at the latest until `until`.
     pub(super) fn sleep(&self, until: Instant) -> Orders {
         let mut chunks = self.lock();
         let time = until.saturating_duration_since(now());
@@ -233,14 +236,14 @@ impl Shared {
         chunks.orders()
     }
 
-    /// Waits before another attempt to write, unless the end is near or the file is to be opened anew.
+    /// Waits before another attempt to write, unless the writer must end or reopen the file.
     pub(super) fn sleep_on_error(&self, time: Duration) -> Orders {
         let is_idle = |chunks: &mut Chunks| !chunks.must_end && !chunks.must_reopen;
         let waited = self.waker.wait_timeout_while(self.lock(), time, is_idle);
         waited.expect(NO_PANIC).0.orders()
     }
 
-    /// The last thing that the writer does.
+    /// Called last by the writer.
     pub(super) fn set_ended(&self) {
         self.lock().has_ended = true;
         self.waker.notify_all();
@@ -262,7 +265,7 @@ impl Shared {
         self.clock.adjust();
     }
 
-    /// Says what was dropped since the last time, every ten seconds at the most.
+    /// Logs the lines dropped since the last time, at most every ten seconds.
     pub(super) fn tell_drops(&self, now: Instant) {
         let now_ms = self.clock.millis(now);
         let total = self.dropped.load(Ordering::Relaxed);
@@ -286,7 +289,7 @@ impl Shared {
 }
 
 impl Chunks {
-    /// An empty chunk; `None` if there is none, or nobody would write it.
+    /// An empty chunk; `None` if there is none, or if the writer ends.
     fn take_empty(&mut self) -> Option<Vec<u8>> {
         if self.must_end {
             return None;
@@ -329,7 +332,7 @@ impl Clock {
         clock
     }
 
-    /// Follows the wall clock, should somebody have set it.
+    /// Follows the wall clock, which may have been set.
     fn adjust(&self) {
         let unix = crate::base::clock::unix_time().saturating_sub(now() - self.base);
         self.base_unix_us.store(micros(unix), Ordering::Relaxed);
@@ -353,7 +356,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// The stripe of the calling thread: threads take them in turn.
+/// The stripe of the calling thread; threads take stripes in turn.
 fn stripe_index(stripes: usize) -> usize {
     static THREADS: AtomicU32 = AtomicU32::new(0);
     thread_local! {
@@ -367,18 +370,20 @@ fn stripe_index(stripes: usize) -> usize {
     usize::try_from(thread).unwrap_or(0) % stripes
 }
 
-/// Some 100 lines: what is done once a chunk costs little a line, and it is still in the cache when it is written.
+/// Some 100 lines. The work for a chunk costs little per line, and the chunk is still in the cache
+/// when it is written.
 pub(super) const CHUNK_BYTES: usize = 32 * 1024;
-/// So many full chunks wake the writer; fewer wait for its next look, so that it is not woken for each.
+/// This many full chunks wake the writer. Fewer wait for its next look, so that it does not wake
+/// for each.
 const WAKE_CHUNKS: usize = 4;
-/// More threads than this share stripes: each holds a chunk.
+/// Each stripe holds a chunk, so more threads than this share stripes.
 const STRIPES_MAX: usize = 16;
 /// A disk that takes longer is stuck.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const TELL_INTERVAL_MS: u64 = 10_000;
 const NO_PANIC: &str = "no panic happens under the locks of the access log";
 
-// Whatever a line shows, an empty chunk has room for it.
+// An empty chunk has room for every line.
 const _: () = assert!(line::LINE_BYTES_MAX <= CHUNK_BYTES);
-// With the least queue every stripe has a chunk, and there are as many that can wait.
+// With the smallest queue every stripe has a chunk, and the same number can wait.
 const _: () = assert!(AccessLogConfig::QUEUE_BYTES_MIN >= 2 * STRIPES_MAX * CHUNK_BYTES);

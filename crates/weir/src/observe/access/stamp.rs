@@ -1,10 +1,10 @@
-//! Wall time as lines show it. The calendar is asked once a second.
+//! Wall time in the form of the log. The calendar is computed once a second.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
 
-/// The time that was shown last, ready to be shown again.
+/// The last shown time, kept for the next line.
 pub(super) struct Stamp {
     second: u64,
     /// `2026-11-21T20:19:01.`
@@ -20,7 +20,7 @@ impl Stamp {
         Stamp::of_second(0)
     }
 
-    /// Goes to a time in microseconds since 1970.
+    /// Sets the time, in microseconds since 1970.
     pub(super) fn set(&mut self, unix_us: u64) {
         let second = unix_us / 1_000_000;
         if second != self.second {
@@ -34,7 +34,7 @@ impl Stamp {
     }
 
     fn of_second(second: u64) -> Stamp {
-        // The last second of the year 9999; a clock that is further ahead is wrong.
+        // The last second of the year 9999. A later clock is wrong.
         let shown = Duration::from_secs(second.min(253_402_300_799));
         let text = format_rfc3339_seconds(UNIX_EPOCH + shown).to_string();
         let text = text.as_bytes();

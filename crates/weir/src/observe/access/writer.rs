@@ -1,4 +1,4 @@
-//! The thread that writes.
+//! The writing thread of the access log.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use super::queue::{Chunk, Orders, Queue, Shared, now};
 use super::shown;
 use crate::base::config::AccessLogConfig;
 
-/// Writes full chunks as they come, and those that are not full every 50 ms.
+/// Writes full chunks as they come, and partly filled ones every 50 ms.
 ///
-/// Limits: when it cannot write it tries again every 100 ms, and meanwhile chunks fill up. What a failed write has taken
-/// of a line is finished by the next one, so that every line is whole.
+/// Limits: after an error it tries again every 100 ms, and meanwhile chunks fill up. If a write
+/// fails within a line, the next one writes the rest, so that every line is complete.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     output: Output,
-    /// When something was last said about errors, and how many there were since.
+    /// The time of the last log line about errors, and the number of errors since.
     told: Option<Instant>,
     untold: u64,
 }
 
-/// Starts the thread that writes to `output`, and returns the way to it.
+/// Starts the thread that writes to `output`, and returns its queue.
 pub(super) fn start(config: &AccessLogConfig, threads: usize, output: Output) -> io::Result<Queue> {
     let shared = Shared::new(config, threads);
     let writer = Writer::new(Arc::clone(&shared), output);
@@ -60,14 +60,14 @@ impl Writer {
         self.shared.set_ended();
     }
 
-    /// Writes a chunk, however long that takes; if the end is near, one attempt.
+    /// Writes a chunk, however long that takes. If the writer must end, it makes one attempt.
     pub(super) fn write(&mut self, chunk: Chunk) {
         let mut done = 0;
         while let Err(error) = self.output.write(&chunk.bytes, &mut done) {
             self.count_error(&error, "cannot write to the access log");
             let Orders { must_reopen, must_end } = self.shared.sleep_on_error(RETRY_INTERVAL);
             if must_reopen {
-                // The line that the old file has a part of is written to the new one as a whole.
+                // The new file gets the whole line of which the old file has a part.
                 done = line_start(&chunk.bytes, done);
                 self.reopen();
             } else if must_end {
@@ -103,12 +103,12 @@ impl Writer {
     }
 }
 
-/// Where the line begins that `at` is in or in front of.
+/// The start of the line that contains `at` or begins there.
 fn line_start(lines: &[u8], at: usize) -> usize {
     lines[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
-/// A line is in the file within 100 ms, also if the thread is late.
+/// A line is in the file within 100 ms, even if the thread is late.
 const GATHER_INTERVAL: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const TELL_INTERVAL: Duration = Duration::from_secs(10);

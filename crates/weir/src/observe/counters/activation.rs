@@ -1,34 +1,34 @@
-//! What is counted of activations: the only place that tells one refusal from another.
+//! Counts of activations. Only they show the reason of a refusal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_store::Refusal;
 
-/// Activations and refreshes, by what came of them.
+/// Activations and refreshes, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct ActivationCounts([AtomicU64; ActivationOutcome::ALL.len()]);
 
 weir_wire::named_enum! {
-    /// What came of one.
+    /// The outcome of one activation or refresh.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum ActivationOutcome {
-        /// The first one of its device.
+        /// The first activation of its device.
         First = "first",
-        /// Of a device that had been activated before.
+        /// A device that had been activated before.
         Again = "again",
         /// A token was exchanged for a new one.
         Refreshed = "refreshed",
-        /// There is no such device.
+        /// The device does not exist.
         UnknownDevice = "unknown_device",
-        /// Its key is another.
+        /// The device key is wrong.
         WrongKey = "wrong_key",
-        /// It is shut out.
+        /// The device is revoked.
         Revoked = "revoked",
-        /// The token to be exchanged is not valid.
+        /// The token to be replaced is not valid.
         InvalidToken = "invalid_token",
-        /// A field could not be what it should.
+        /// A field was invalid.
         Invalid = "invalid",
-        /// Too many had failed from there.
+        /// Too many attempts from this source had failed.
         Limited = "limited",
         /// The store did not answer, or too many waited for it.
         Unavailable = "unavailable",

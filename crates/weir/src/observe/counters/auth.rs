@@ -1,35 +1,35 @@
-//! Kinds and ends of authentications.
+//! Outcomes of authentications.
 
 weir_wire::named_enum! {
-    /// How an authentication ended.
+    /// The outcome of an authentication.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AuthOutcome {
-        /// It may.
+        /// The credentials were accepted.
         Accepted = "accepted",
-        /// It may not.
+        /// The credentials were refused.
         Refused = "refused",
-        /// The id is one of the store's, and what was shown is not that device's own: see
+        /// The store knows the id, and the credentials are not that device's own: see
         /// [`crate::AuthConfig::unchecked_ids`].
         Stored = "stored",
-        /// What keeps the tokens could not be asked.
+        /// The store of the tokens did not answer.
         Unavailable = "unavailable",
-        /// It was not looked at, as too many from there have failed: see
+        /// The token was not checked, because too many from this source had failed: see
         /// [`crate::AuthConfig::failures_per_source_per_second`].
         Limited = "limited",
     }
 }
 
 weir_wire::named_enum! {
-    /// How a `Refresh` ended.
+    /// The outcome of a `Refresh`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RefreshOutcome {
-        /// The new token holds.
+        /// The connection has a new term.
         Prolonged = "prolonged",
-        /// It is not valid, or not of this device.
+        /// The token is not valid, or belongs to another device.
         Refused = "refused",
-        /// What keeps the tokens could not be asked.
+        /// The store of the tokens did not answer.
         Unavailable = "unavailable",
-        /// Another one was under way, or too many were, or it came too soon.
+        /// Another refresh of the connection was in progress, too many were, or it came too soon.
         Busy = "busy",
         /// The credentials of the connection do not end.
         Needless = "needless",

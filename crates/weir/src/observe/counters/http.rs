@@ -1,4 +1,4 @@
-//! What is counted of HTTP, so that a request pays some nanoseconds for it.
+//! Counts of HTTP, at a cost of some nanoseconds a request.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,23 +7,23 @@ use http::{StatusCode, Version};
 
 /// Counts of requests and connections.
 ///
-/// Cost: a request is one relaxed addition in a cache line that other threads seldom write to.
+/// Cost: one relaxed addition a request, in a cache line that other threads seldom write to.
 #[derive(Debug, Default)]
 pub(crate) struct HttpCounts {
     stripes: [Stripe; STRIPES],
-    /// Connections by version, and those whose version is not known yet.
+    /// Open connections by version.
     connections: [AtomicUsize; Dialect::ALL.len()],
     ended: [AtomicU64; End::ALL.len()],
     discarded: [AtomicU64; Discarded::ALL.len()],
 }
 
-/// The requests that some of the threads have answered, in cache lines of their own.
+/// The requests that some of the threads have answered, in their own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe([[AtomicU64; CLASSES]; Dialect::ALL.len()]);
 
 weir_wire::named_enum! {
-    /// A version of HTTP that is spoken on a connection.
+    /// A version of HTTP on a connection.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Dialect {
         /// HTTP/1.0 or HTTP/1.1.
@@ -34,38 +34,39 @@ weir_wire::named_enum! {
 }
 
 weir_wire::named_enum! {
-    /// How a connection ended.
+    /// The way a connection ended.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum End {
         /// The peer ended it, between requests or within one.
         Peer = "peer",
-        /// The answer was the last one, as the request or the answer said.
+        /// The request or the answer made this answer the last one.
         Finished = "finished",
-        /// A head was not whole within `http.head_timeout`.
+        /// A head was not complete within `http.head_timeout`.
         HeadTimeout = "head_timeout",
         /// No request came for `http.idle_timeout`.
         IdleTimeout = "idle_timeout",
-        /// Nothing came of a body for `http.body_timeout`.
+        /// No byte of a body came for `http.body_timeout`.
         BodyTimeout = "body_timeout",
-        /// It took nothing of an answer for `connection.stall_timeout`.
+        /// The peer took no byte of an answer for `connection.stall_timeout`.
         Stalled = "stalled",
-        /// It was silent, and another one needed its place.
+        /// The connection was silent, and another one needed its place.
         Crowded = "crowded",
-        /// It held more of HTTP's share of the byte budget than others, which needed room.
+        /// The connection held more of HTTP's share of the byte budget than others, which needed
+        /// room.
         Memory = "memory",
-        /// It made as many requests as one may.
+        /// The connection made the allowed number of requests.
         RequestsMax = "requests_max",
-        /// What it said is no HTTP, or none that is understood.
+        /// The input is no HTTP, or no HTTP that Weir accepts.
         Malformed = "malformed",
-        /// It began with HTTP/2, which is not spoken there.
+        /// The connection began with HTTP/2, which this listener does not offer.
         Version = "version",
         /// A head was over `http.head_bytes_max` or `http.headers_max`.
         HeadTooLarge = "head_too_large",
-        /// It broke the rules of HTTP/2, or used them for a flood.
+        /// The peer broke the rules of HTTP/2, or flooded the connection within them.
         Protocol = "protocol",
         /// The socket, or TLS on it, failed.
         Broken = "broken",
-        /// It went to a shard.
+        /// The connection moved to a shard.
         Moved = "moved",
         /// The gateway shuts down.
         Draining = "draining",
@@ -73,12 +74,12 @@ weir_wire::named_enum! {
 }
 
 weir_wire::named_enum! {
-    /// How it ended that what a peer sent without being wanted was thrown away.
+    /// The end of discarding unwanted input.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Discarded {
-        /// By the peer.
+        /// The peer ended its side.
         Ended = "ended",
-        /// The peer said nothing more.
+        /// The peer fell silent.
         Silent = "silent",
         /// There was more than `http.discard_bytes_max`.
         TooLong = "too_long",
@@ -93,7 +94,7 @@ impl HttpCounts {
         self.stripes[stripe()].0[dialect as usize][class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests answered, by version and class of the status.
+    /// Answered requests, by version and class of the status.
     pub(crate) fn requests(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         Dialect::ALL.into_iter().flat_map(move |dialect| {
             (0..CLASSES).map(move |class| {
@@ -113,7 +114,7 @@ impl HttpCounts {
         self.connections[dialect as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Connections that are open.
+    /// Open connections.
     pub(crate) fn connections(&self, dialect: Dialect) -> usize {
         self.connections[dialect as usize].load(Ordering::Relaxed)
     }
@@ -122,12 +123,12 @@ impl HttpCounts {
         self.discarded[discarded as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bodies, and rests of connections, that were thrown away so.
+    /// Bodies, and rests of connections, whose discarding ended in this way.
     pub(crate) fn discarded(&self, discarded: Discarded) -> u64 {
         self.discarded[discarded as usize].load(Ordering::Relaxed)
     }
 
-    /// Connections that ended so.
+    /// Connections that ended in this way.
     pub(crate) fn ended(&self, end: End) -> u64 {
         self.ended[end as usize].load(Ordering::Relaxed)
     }
@@ -139,7 +140,7 @@ impl Dialect {
     }
 }
 
-/// The calling thread's.
+/// The stripe of the calling thread.
 fn stripe() -> usize {
     thread_local! {
         static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -153,7 +154,7 @@ fn stripe() -> usize {
 }
 
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
-/// More threads than this seldom answer requests, and then two share one.
+/// More threads seldom answer requests; if they do, two share a stripe.
 const STRIPES: usize = 16;
 const CLASSES: usize = 5;
 const CLASS_NAMES: [&str; CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];

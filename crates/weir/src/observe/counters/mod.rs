@@ -1,4 +1,4 @@
-//! What the front counts; the shards count for themselves.
+//! The counters of the front; the shards have their own.
 
 pub(crate) mod activation;
 mod auth;
@@ -24,9 +24,9 @@ use crate::observe::counters::udp::UdpCounts;
 pub use auth::{AuthOutcome, RefreshOutcome};
 pub(crate) use times::Times;
 
-/// Everything the front counts. Totals never fall; `unsettled` is a level.
+/// All counters of the front. Totals never fall; `unsettled` is a level.
 ///
-/// Cost: one relaxed atomic operation an event.
+/// Cost: one relaxed atomic operation for each event.
 #[derive(Debug, Default)]
 pub struct Counters {
     accepted: AtomicU64,
@@ -61,16 +61,16 @@ pub struct Counters {
 }
 
 weir_wire::named_enum! {
-    /// Why a connection could not be accepted.
+    /// The reason why a connection could not be accepted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AcceptError {
         /// The process has no descriptor left (`EMFILE`).
         Emfile = "emfile",
         /// The machine has no descriptor left (`ENFILE`).
         Enfile = "enfile",
-        /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`).
+        /// The kernel has no memory for the connection (`ENOBUFS`, `ENOMEM`).
         Memory = "memory",
-        /// The peer was gone before it was accepted (`ECONNABORTED` and its like).
+        /// The peer left before the accept (`ECONNABORTED` and similar errors).
         Aborted = "aborted",
         /// Anything else.
         Other = "other",
@@ -78,7 +78,7 @@ weir_wire::named_enum! {
 }
 
 weir_wire::named_enum! {
-    /// What a message was published to.
+    /// The kind of target of a message.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum PublishTarget {
         /// A topic.
@@ -91,85 +91,85 @@ weir_wire::named_enum! {
 }
 
 weir_wire::named_enum! {
-    /// Why a message was refused.
+    /// The reason why a message was refused.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RefuseCause {
         /// A shard's mailbox was full.
         Mailbox = "mailbox",
         /// The byte budget was used up.
         Budget = "budget",
-        /// The message would not fit a frame, or is longer than its topic takes.
+        /// The message does not fit a frame, or is too long for its topic.
         TooLarge = "too_large",
-        /// The topic's name cannot be.
+        /// The topic's name is invalid.
         TopicName = "topic_name",
-        /// The topic had as many as its class allows in a second.
+        /// The topic had reached its class's messages in a second.
         RateLimited = "rate_limited",
-        /// The topic's tick had gathered as much as it may.
+        /// The topic's tick had reached its limit of bytes.
         TickFull = "tick_full",
-        /// The device, or the service, has no right to.
+        /// The device or service lacks the right.
         NotPermitted = "not_permitted",
-        /// Its topic would have to begin, and as many exist as may.
+        /// The message would begin a topic, but there are too many topics.
         TopicsMax = "topics_max",
-        /// Its sender publishes faster by requests than one may.
+        /// The sender's requests exceed its publish rate.
         SenderRate = "sender_rate",
-        /// Its key or its media type is too long, or holds what it must not.
+        /// The key or media type is too long, or contains a character that is not allowed.
         InvalidField = "invalid_field",
     }
 }
 
 weir_wire::named_enum! {
-    /// How it ends that a connection names the position from which it subscribes.
+    /// The outcome of a subscription with a position.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ResumeOutcome {
-        /// It got all that it had missed, or had missed nothing.
+        /// The connection got all messages that it had missed, or had missed none.
         Recovered = "recovered",
-        /// The position is of another epoch, or something behind it is not kept any more.
+        /// The position is of another epoch, or a later message is no longer retained.
         NotRecovered = "not_recovered",
-        /// It took what it had missed more slowly than the topic let go of it.
+        /// The topic removed missed messages faster than the connection took them.
         FellBehind = "fell_behind",
     }
 }
 
 weir_wire::named_enum! {
-    /// Why a subscription was refused.
+    /// The reason why a subscription was refused.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SubscribeRefuseCause {
-        /// As many topics exist as may.
+        /// There are too many topics.
         TopicsMax = "topics_max",
-        /// The connection is in as many topics as it may be, or its `Hello` asks for more. What
-        /// shards refuse they count themselves.
+        /// The connection has too many topics, or its `Hello` asks for too many. Shards count their
+        /// own refusals.
         TopicsPerConnectionMax = "topics_per_connection_max",
-        /// The topic's name cannot be.
+        /// The topic's name is invalid.
         TopicName = "topic_name",
-        /// The device, or the service, has no right to.
+        /// The device or service lacks the right.
         NotPermitted = "not_permitted",
     }
 }
 
 weir_wire::named_enum! {
-    /// Why a connection was not let in.
+    /// The reason why a connection was refused.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ConnectRefuseCause {
-        /// Its source has as many connections as one may have.
+        /// Its source has reached its limit of connections.
         SourceConnections = "source_connections",
-        /// Its source connects faster than one may.
+        /// Its source connects too fast.
         SourceRate = "source_rate",
-        /// As many connections have settled as may.
+        /// The limit of settled connections is reached.
         ConnectionsMax = "connections_max",
-        /// HTTP is spoken on as many connections as may be, and all are busy.
+        /// The limit of HTTP connections is reached, and all are busy.
         HttpConnectionsMax = "http_connections_max",
-        /// As many connections have not settled yet as may.
+        /// The limit of unsettled connections is reached.
         UnsettledMax = "unsettled_max",
         /// The byte budget is nearly used up.
         Memory = "memory",
-        /// The limit on open files has room for no more.
+        /// The limit on open files has room for no more connections.
         Descriptors = "descriptors",
-        /// As many TLS handshakes wait as may.
+        /// The limit of waiting TLS handshakes is reached.
         Handshakes = "handshakes",
-        /// Its shard took nothing over for some seconds.
+        /// Its shard accepted nothing for some seconds.
         Mailbox = "mailbox",
-        /// It comes from a network of `listen.proxy_networks` without a PROXY header, or with one
-        /// from elsewhere.
+        /// It comes from a network of `listen.proxy_networks` without a PROXY header, or from
+        /// another network with one.
         ProxyHeader = "proxy_header",
         /// The gateway shuts down.
         Draining = "draining",
@@ -177,22 +177,22 @@ weir_wire::named_enum! {
 }
 
 impl Counters {
-    /// Connections accepted.
+    /// Accepted connections.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Level: connections that have not said `Hello`, or wait to be taken over by a shard.
+    /// Level: connections without `Hello`, or on their way to a shard.
     pub fn unsettled(&self) -> usize {
         self.unsettled.load(Ordering::Relaxed)
     }
 
-    /// Those of one transport: of the listener that they came to.
+    /// The same for one transport, by the listener.
     pub fn unsettled_of(&self, transport: Transport) -> usize {
         self.unsettled_of[transport.index()].load(Ordering::Relaxed)
     }
 
-    /// How often accepting failed in this way.
+    /// The number of such errors of accepting.
     pub fn accept_errors(&self, error: AcceptError) -> u64 {
         self.accept_errors[error as usize].load(Ordering::Relaxed)
     }
@@ -202,97 +202,101 @@ impl Counters {
         self.closed[reason.index()].load(Ordering::Relaxed)
     }
 
-    /// Messages accepted.
+    /// Accepted messages.
     pub fn published(&self, target: PublishTarget) -> u64 {
         self.published[target as usize].load(Ordering::Relaxed)
     }
 
-    /// Messages refused.
+    /// Refused messages.
     pub fn refused(&self, cause: RefuseCause) -> u64 {
         self.refused[cause as usize].load(Ordering::Relaxed)
     }
 
-    /// Answers of the front that refuse subscriptions; one for all that a `Hello` asks for beyond the limit.
+    /// The front's refusals of subscriptions. All topics of a `Hello` beyond the limit count as
+    /// one.
     pub fn subscribe_refused(&self, cause: SubscribeRefuseCause) -> u64 {
         self.subscribe_refused[cause as usize].load(Ordering::Relaxed)
     }
 
-    /// Subscriptions from a position on, by how that ended.
+    /// Subscriptions with a position, by outcome.
     pub fn resumes(&self, outcome: ResumeOutcome) -> u64 {
         self.resumes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Ticks that have ended with something to send or to keep.
+    /// Ticks that ended with messages to send or retain.
     pub fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }
 
-    /// Messages that have left with their tick.
+    /// Messages that left with their tick.
     pub fn tick_messages(&self) -> u64 {
         self.tick_messages.load(Ordering::Relaxed)
     }
 
-    /// Messages that a newer one of their key replaced within their tick.
+    /// Messages that a newer one of the same key replaced within their tick.
     pub fn tick_conflated(&self) -> u64 {
         self.tick_conflated.load(Ordering::Relaxed)
     }
 
-    /// Messages to many that were made in a format before they went to the shards.
+    /// Messages to several connections that the front encoded in a format before it pushed them to
+    /// shards.
     pub fn encoded(&self, format: Format) -> u64 {
         self.encoded[format.index()].load(Ordering::Relaxed)
     }
 
-    /// How often a tick could not leave at its end, for want of a credit or of budget, and went on.
+    /// The number of ticks that lacked a credit or budget at their end, and went on.
     pub fn ticks_deferred(&self) -> u64 {
         self.ticks_deferred.load(Ordering::Relaxed)
     }
 
-    /// Messages that expired within their tick, each as often as there were connections to get it.
+    /// Messages that expired within their tick, each counted once for every connection that it was
+    /// for.
     pub fn expired(&self) -> u64 {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// Connections that were not let in.
+    /// Refused connections.
     pub fn connect_refused(&self, cause: ConnectRefuseCause) -> u64 {
         self.connect_refused[cause as usize].load(Ordering::Relaxed)
     }
 
-    /// Credentials looked at, of connections, of requests and to prolong a connection.
+    /// Checked credentials: of connections, of requests and of refreshes.
     pub fn authentications(&self, kind: AuthKind, outcome: AuthOutcome) -> u64 {
         self.authentications[kind as usize][outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Signed tokens that were verified; one that was found valid lately is not verified again.
+    /// Verified signed tokens. A token that was found valid recently is not verified again.
     pub fn verifications(&self) -> u64 {
         self.verifications.load(Ordering::Relaxed)
     }
 
-    /// `Refresh` of connections.
+    /// Refreshes of connections.
     pub fn refreshes(&self, outcome: RefreshOutcome) -> u64 {
         self.refreshes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Connections that were told that their credentials end.
+    /// Connections that were told of the coming end of their credentials.
     pub fn expiring_told(&self) -> u64 {
         self.expiring_told.load(Ordering::Relaxed)
     }
 
-    /// Log lines dropped, as far as somebody tells.
+    /// Dropped log lines, as far as the program has reported them.
     pub fn log_lines_dropped(&self) -> u64 {
         self.log_lines_dropped.load(Ordering::Relaxed)
     }
 
-    /// Takes over how many log lines were dropped in all: the log is the program's, the metrics are here.
+    /// Sets the total of dropped log lines. The log belongs to the program, the metrics to the
+    /// gateway.
     pub fn set_log_lines_dropped(&self, total: u64) {
         self.log_lines_dropped.store(total, Ordering::Relaxed);
     }
 
-    /// Log lines that came faster than their rate, as the program said last.
+    /// Log lines above their rate, as the program last reported.
     pub fn log_lines_suppressed(&self) -> u64 {
         self.log_lines_suppressed.load(Ordering::Relaxed)
     }
 
-    /// Says how many log lines came faster than their rate since the start: the program's log knows.
+    /// Sets the total of log lines above their rate since the start, which the program's log knows.
     pub fn set_log_lines_suppressed(&self, total: u64) {
         self.log_lines_suppressed.store(total, Ordering::Relaxed);
     }
@@ -366,7 +370,7 @@ impl Counters {
         self.expiring_told.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One more unsettled connection, unless there are `max` already.
+    /// Counts one more unsettled connection, unless there are `max` already.
     pub(crate) fn try_enter_unsettled(&self, transport: Transport, max: usize) -> bool {
         let entered = self.unsettled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < max).then_some(count + 1)
@@ -445,7 +449,7 @@ impl SubscribeRefuseCause {
 }
 
 impl ConnectRefuseCause {
-    /// What an operator would turn to let more in.
+    /// The key that an operator raises or changes to admit more connections.
     pub(crate) const fn limit(self) -> &'static str {
         match self {
             ConnectRefuseCause::SourceConnections => "limits.connections_per_source_max",
@@ -462,7 +466,7 @@ impl ConnectRefuseCause {
         }
     }
 
-    /// What the device is told.
+    /// The close reason for the device.
     pub(crate) const fn reason(self) -> CloseReason {
         match self {
             ConnectRefuseCause::SourceConnections
@@ -474,7 +478,7 @@ impl ConnectRefuseCause {
             | ConnectRefuseCause::Handshakes
             | ConnectRefuseCause::Mailbox => CloseReason::TooManyConnections,
             ConnectRefuseCause::Memory => CloseReason::BudgetExhausted,
-            // The operator's fault and not the device's, which is to come back when it is mended.
+            // The operator made the mistake, so the device must be able to come back.
             ConnectRefuseCause::ProxyHeader => CloseReason::Internal,
             ConnectRefuseCause::Draining => CloseReason::Draining,
         }

@@ -1,4 +1,4 @@
-//! Durations counted by many threads; [`Durations`] is for one that writes.
+//! Durations that many threads count; [`Durations`] is for a single writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use weir_engine::Durations;
 
 /// Durations, in the buckets of [`Durations`].
 ///
-/// Cost: two relaxed atomic operations each.
+/// Cost: two relaxed atomic operations for each duration.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     buckets: [AtomicU64; Durations::BUCKETS],

@@ -1,11 +1,11 @@
-//! What is counted of TLS on the front.
+//! Counts of TLS on the front.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustls::CipherSuite;
 use weir_engine::tls::{Alert, Violation};
 
-/// Everything the front counts of TLS. Totals never fall; `waiting` is a level.
+/// All counters of TLS on the front. Totals never fall; `waiting` is a level.
 #[derive(Debug, Default)]
 pub(crate) struct TlsCounts {
     handshakes: [[AtomicU64; Kind::ALL.len()]; SUITES.len()],
@@ -18,49 +18,49 @@ pub(crate) struct TlsCounts {
 }
 
 weir_wire::named_enum! {
-    /// What a handshake was made with.
+    /// The credentials of a handshake.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Kind {
         /// Certificate and signature.
         Full = "full",
-        /// A ticket, or in TLS 1.3 what stands for one.
+        /// A ticket, or in TLS 1.3 a pre-shared key.
         Ticket = "ticket",
-        /// A session that this server has kept.
+        /// A session that this server has stored.
         SessionId = "session_id",
     }
 }
 
 weir_wire::named_enum! {
-    /// Why a handshake failed.
+    /// The reason why a handshake failed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum HandshakeFailure {
-        /// Bytes that are no TLS.
+        /// The bytes are no TLS.
         Malformed = "malformed",
-        /// No version, suite, group or signature in common.
+        /// There is no common version, suite, group or signature.
         Incompatible = "incompatible",
-        /// None of the protocols that the client offers.
+        /// The server supports none of the client's protocols.
         NoProtocol = "no_protocol",
-        /// A client certificate that is not accepted.
+        /// The client's certificate is not accepted.
         Certificate = "certificate",
-        /// No client certificate where one is demanded.
+        /// The client showed no certificate, but must.
         NoCertificate = "no_certificate",
-        /// The client says so.
+        /// The client sent an alert.
         AlertReceived = "alert_received",
-        /// The client breaks the rules.
+        /// The client broke the rules.
         Misbehaved = "misbehaved",
-        /// A record that cannot be opened.
+        /// A record could not be opened.
         Decrypt = "decrypt",
-        /// The client went away.
+        /// The client left.
         Closed = "closed",
         /// The client was too slow.
         TimedOut = "timed_out",
-        /// More bytes than any message has.
+        /// The message has more bytes than allowed.
         TooLong = "too_long",
-        /// Keys that cannot be taken over.
+        /// The keys could not be taken out of rustls.
         NotMovable = "not_movable",
-        /// Whoever has the certificate's key does not sign.
+        /// The signer of the certificate's key failed.
         Signer = "signer",
-        /// A fault of the server's own: the configuration, no randomness.
+        /// The server is at fault: its configuration, or missing randomness.
         Internal = "internal",
     }
 }
@@ -135,8 +135,8 @@ impl TlsCounts {
         }
     }
 
-    /// Counts the alert that a failed handshake ends with: `output` is what is sent last, `named` what stands there if
-    /// that cannot be read.
+    /// Counts the alert that ends a failed handshake. `output` ends with that alert; `named` is its
+    /// code if the record is encrypted.
     pub(crate) fn count_last_alert(&self, output: &[u8], named: Option<u8>) {
         let Some((_, record)) = output.split_last_chunk::<ALERT_RECORD_BYTES>() else { return };
         let code = match record {
@@ -146,7 +146,7 @@ impl TlsCounts {
         self.count_alert(code);
     }
 
-    /// Counts a violation of the record layer, by the alert that it was answered with.
+    /// Counts a violation of the record layer by the alert in its answer.
     pub(crate) fn count_violation(&self, violation: &Violation) {
         match violation.alert {
             Some(alert) => self.count_alert_sent(alert),
@@ -178,7 +178,7 @@ impl TlsCounts {
     }
 }
 
-/// Every suite that a handshake can end with, and its version.
+/// Every suite that a handshake can have, with its version.
 const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "1.3"),
     (CipherSuite::TLS13_AES_256_GCM_SHA384, "1.3"),
@@ -191,7 +191,7 @@ const SUITES: [(CipherSuite, &str); 9] = [
     (CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, "1.2"),
 ];
 
-/// Alerts by their code (RFC 8446 section 6); the first stands for others.
+/// Alerts by their code (RFC 8446 section 6); the first row counts all others.
 const ALERTS: [(Option<u8>, &str); 25] = [
     (None, "other"),
     (Some(0), "close_notify"),

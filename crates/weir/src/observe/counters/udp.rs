@@ -1,4 +1,4 @@
-//! What the threads for datagrams count.
+//! Counts of the threads for datagrams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,59 +8,59 @@ use weir_wire::datagram::Field;
 
 /// Totals of all threads.
 ///
-/// Cost: a thread adds what it has counted once a turn.
+/// Cost: a thread adds its counts once a turn.
 #[derive(Debug, Default)]
 pub(crate) struct UdpCounts {
     totals: Tally<AtomicU64>,
-    /// Requests that the front has not answered.
+    /// Requests that the front has not answered yet.
     waiting: AtomicU64,
     sockets: OnceLock<Vec<Weak<DatagramSocket>>>,
     /// Threads that have ended by themselves.
     threads_ended: AtomicU64,
 }
 
-/// Something that is counted.
+/// A count of the threads for datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
-    /// Datagrams that came.
+    /// Received datagrams.
     Received,
-    /// Answers that left.
+    /// Sent answers.
     Sent,
-    /// Calls answered with what they said.
+    /// Calls that were answered with their result.
     Calls,
-    /// Devices activated.
+    /// Activated devices.
     Activations,
-    /// Messages published.
+    /// Published messages.
     Publishes,
-    /// Tokens looked up by the front.
+    /// Tokens that the front looked up.
     Checks,
-    /// Answered from memory.
+    /// Requests that were answered from memory.
     Repeated,
-    /// Those whose like was being answered.
+    /// Requests whose copy was being answered already.
     Joined,
-    /// Answers forgotten before their time.
+    /// Answers that were forgotten too early.
     Forgotten,
-    /// From a source that sends too fast: dropped without a word.
+    /// From a source that sends too fast; dropped without an answer.
     RefusedRate,
-    /// An answer, of this gateway or of another one: dropped without a word.
+    /// An answer, of this gateway or of another one; dropped without an answer.
     RefusedAnswer,
-    /// Without any field of a request: dropped without a word.
+    /// Without any field of a request; dropped without an answer.
     RefusedForeign,
-    /// From one of the gateway's own addresses, or from port 0: dropped without a word.
+    /// From one of the gateway's own addresses, or from port 0; dropped without an answer.
     RefusedSource,
-    /// More would wait for the front than may.
+    /// Too many requests wait for the front.
     RefusedQueue,
-    /// No valid token, or no valid key.
+    /// Without a valid token or key.
     RefusedCredentials,
-    /// Refused for another reason: by the router, a right, a store.
+    /// Refused for another reason: by the router, a right, or a store.
     RefusedOther,
-    /// Too short for an answer of at most three times their length.
+    /// So short that the answer would have more than three times its length.
     TooShort,
-    /// Datagrams that the kernel threw away because a buffer was full.
+    /// Datagrams that the kernel dropped because a buffer was full.
     Lost,
     /// The kernel failed to receive.
     ReceiveErrors,
-    /// The kernel refused an answer.
+    /// The kernel refused to send an answer.
     SendErrors,
 }
 
@@ -108,11 +108,11 @@ impl Tally<u64> {
 
 impl UdpCounts {
     pub(crate) fn set_sockets(&self, sockets: &[Arc<DatagramSocket>]) {
-        // Set once: a gateway starts once.
+        // Set once, since a gateway starts once.
         let _ = self.sockets.set(sockets.iter().map(Arc::downgrade).collect());
     }
 
-    /// Takes what a thread has counted.
+    /// Adds the counts of a thread, and sets them to zero.
     pub(crate) fn take(&self, tally: &mut Tally<u64>) {
         let totals = self.totals.counts.iter().zip(&mut tally.counts);
         let malformed = self.totals.malformed.iter().zip(&mut tally.malformed);
@@ -152,7 +152,7 @@ impl UdpCounts {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the kernel holds of what has not been taken yet, by socket.
+    /// Bytes that each socket has received and its thread has not taken yet.
     pub(crate) fn queued_bytes(&self) -> Vec<u64> {
         let sockets = self.sockets.get().into_iter().flatten().filter_map(Weak::upgrade);
         sockets.map(|socket| socket.queued_bytes().unwrap_or(0) as u64).collect()

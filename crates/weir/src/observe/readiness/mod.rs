@@ -1,4 +1,4 @@
-//! Whether a gateway is ready: part by part, since when, and why not.
+//! The readiness of a gateway: of each part, with the time of the last change and the cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use weir_store::Millis;
 
 use crate::base::clock::unix_millis;
 
-/// Whether a gateway is ready, as [`crate::Handle::readiness`] tells it.
+/// The readiness of a gateway, as [`crate::Handle::readiness`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
-    /// The parts that it has.
+    /// The parts that the gateway has.
     pub parts: Vec<PartReadiness>,
 }
 
-/// Whether a part of a gateway is ready.
+/// The readiness of one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartReadiness {
-    /// Which part.
+    /// The part.
     pub part: Part,
-    /// How it is.
+    /// Its state.
     pub state: PartState,
-    /// Since when, in milliseconds since 1970.
+    /// The time of the last change of the state, in milliseconds since 1970.
     pub since_ms: Millis,
-    /// Why it is not [`PartState::Ok`].
+    /// The reason why the state is not [`PartState::Ok`].
     pub cause: Option<String>,
 }
 
@@ -33,45 +33,45 @@ weir_wire::named_enum! {
     /// A part of a gateway.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Part {
-        /// What accepts connections and datagrams.
+        /// The listeners for connections and datagrams.
         Listeners = "listeners",
         /// The threads that hold connections.
         Shards = "shards",
         /// Failed while the gateway closes its connections to end.
         Drain = "drain",
-        /// What keeps devices and tokens, if anything does.
+        /// The store of devices and tokens, if there is one.
         Store = "store",
-        /// Redis before it, if there is one.
+        /// The Redis cache in front of the store, if there is one.
         Cache = "cache",
     }
 }
 
 weir_wire::named_enum! {
-    /// How a part is.
+    /// The state of a part.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum PartState {
-        /// It does all that it is there for.
+        /// The part works.
         Ok = "ok",
-        /// It does so with losses: the gateway is ready nevertheless.
+        /// The part works with losses. The gateway is still ready.
         Degraded = "degraded",
-        /// It does not: the gateway is not ready.
+        /// The part does not work, so the gateway is not ready.
         Failed = "failed",
     }
 }
 
-/// What is known of all parts.
+/// The state of all parts.
 ///
-/// Cost: a short lock, when something changes and when somebody asks; never for a connection or a message.
+/// Cost: a short lock at each change and each query; never for a connection or a message.
 pub(crate) struct Board {
     state: Mutex<State>,
 }
 
 struct State {
-    /// Those that the gateway has.
+    /// The parts that the gateway has.
     parts: BTreeMap<Part, PartReadiness>,
-    /// Those of which nothing has been said yet.
+    /// Parts whose state has not been set yet.
     fresh: BTreeSet<Part>,
-    /// Listeners that cannot accept at the moment, and those that have ended.
+    /// Listeners that cannot accept at the moment, and listeners that have ended.
     troubles: BTreeMap<SocketAddr, Trouble>,
     is_listening: bool,
     /// Threads for datagrams that have ended by themselves.
@@ -84,7 +84,7 @@ struct Trouble {
 }
 
 impl Readiness {
-    /// Whether no part has failed, but for those that are left out.
+    /// Whether no part has failed, apart from those in `left_out`.
     pub fn is_ready_without(&self, left_out: &[Part]) -> bool {
         let counting = self.parts.iter().filter(|part| !left_out.contains(&part.part));
         counting.into_iter().all(|part| part.state != PartState::Failed)
@@ -92,7 +92,7 @@ impl Readiness {
 }
 
 impl Board {
-    /// Of a gateway that starts.
+    /// The board of a gateway that starts.
     pub(crate) fn new(has_store: bool, has_cache: bool) -> Board {
         let since_ms = unix_millis();
         let row = |part, starts: Option<&str>| {
@@ -119,19 +119,19 @@ impl Board {
         Readiness { parts: self.lock().parts.values().cloned().collect() }
     }
 
-    /// Takes note of how a part is; a change is logged.
+    /// Sets the state of a part and logs a change.
     pub(crate) fn set(&self, part: Part, state: PartState, cause: Option<String>) {
         self.lock().set(part, state, cause);
     }
 
-    /// Everything listens.
+    /// All listeners are open.
     pub(crate) fn set_listening(&self) {
         let mut state = self.lock();
         state.is_listening = true;
         state.judge_listeners();
     }
 
-    /// A listener cannot accept, or can again.
+    /// A listener cannot accept, or can accept again.
     pub(crate) fn set_listener(&self, addr: SocketAddr, cause: Option<String>) {
         let mut state = self.lock();
         match cause {
@@ -153,7 +153,7 @@ impl Board {
         state.judge_listeners();
     }
 
-    /// So many threads for datagrams have ended by themselves.
+    /// Sets the number of threads for datagrams that have ended by themselves.
     pub(crate) fn set_threads_ended(&self, count: u64) {
         let mut state = self.lock();
         if state.threads_ended != count {
@@ -196,7 +196,7 @@ impl State {
             return;
         }
         known.since_ms = unix_millis();
-        // The start and the end of the program have lines of their own.
+        // The start and the end of the program have their own log lines.
         if part == Part::Drain || is_fresh && state == PartState::Ok {
             return;
         }

@@ -508,8 +508,8 @@ fn keys(secrets: &ConnectionTrafficSecrets) -> Option<(Cipher, Keys12<'_>)> {
     Some((cipher, Keys12 { key: key.as_ref(), iv: iv.as_ref() }))
 }
 
-/// For long client certificates rustls accepts messages of up to 64 KiB. Their records have headers in
-/// addition.
+/// For long client certificates rustls accepts messages of up to 64 KiB. Their records have headers
+/// in addition.
 const INPUT_BYTES_MAX: usize = 80 * 1024;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
