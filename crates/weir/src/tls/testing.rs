@@ -29,7 +29,7 @@ impl Certificate {
         PrivatePkcs8KeyDer::from(self.key.serialize_der()).into()
     }
 
-    /// As the product makes it, with tickets.
+    /// With tickets, as in the product.
     pub(crate) fn server(&self) -> ServerConfig {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
@@ -44,7 +44,7 @@ impl Certificate {
         config
     }
 
-    /// A client that trusts it.
+    /// A client that trusts the certificate.
     pub(crate) fn client(&self, version: &'static SupportedProtocolVersion) -> ClientConfig {
         self.client_with(version, aws_lc_rs::DEFAULT_CIPHER_SUITES)
     }

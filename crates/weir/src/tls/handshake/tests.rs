@@ -1,4 +1,5 @@
-//! Handshakes in memory with rustls as the client: whatever comes together with the last message of the handshake.
+//! Handshakes in memory with rustls as the client, and any bytes together with the last handshake
+//! message.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -39,14 +40,14 @@ impl Pair {
         }
     }
 
-    /// Lets both speak until the client has done its part; what it says last is not received yet.
+    /// Lets both sides talk until the client has finished; its last message is not received yet.
     fn until_last_flight(&mut self) -> Vec<u8> {
         for _ in 0..4 {
             let said = said(&mut self.client);
             if !self.client.is_handshaking() {
                 return said;
             }
-            // TLS 1.2 without a session: the server has the last word.
+            // TLS 1.2 without a session: the server sends the last message.
             let step = self.receive(&said);
             self.hear();
             if let Step::Established(_) = step {
@@ -65,7 +66,7 @@ impl Pair {
         step
     }
 
-    /// What the server has said reaches the client.
+    /// Passes the server's output to the client.
     fn hear(&mut self) {
         let output = mem::take(&mut self.server.output);
         let mut output = output.as_slice();
@@ -90,7 +91,7 @@ impl Pair {
     }
 }
 
-/// All that the client has to say.
+/// All output of the client.
 fn said(client: &mut ClientConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while client.wants_write() {
@@ -99,7 +100,7 @@ fn said(client: &mut ClientConnection) -> Vec<u8> {
     bytes
 }
 
-/// Opens all that is left of the input.
+/// Opens the rest of the input.
 fn opened(established: &mut Established, server: Box<Handshake>) -> (Vec<u8>, usize) {
     let mut input = mem::take(&mut server.into_input().bytes);
     let Opened { plaintext, used, .. } = established.session.open(&mut input).unwrap();
@@ -147,7 +148,7 @@ fn both_sides_understand_each_other() {
     }
 }
 
-/// Only in TLS 1.3, and in a resumed session of 1.2, has the client the last word.
+/// The client sends the last message only in TLS 1.3, and in a resumed session of 1.2.
 fn last_flights() -> Vec<(Pair, &'static str)> {
     let certificate = Certificate::new();
     let server = Arc::new(certificate.server());
@@ -250,7 +251,8 @@ fn it_does_not_matter_how_bytes_arrive() {
     }
 }
 
-/// A client that shows a long chain and cuts all it says into small records, `Finished` too, and asks at once.
+/// A client with a long chain that cuts everything into small records, `Finished` too, and sends a
+/// request at once.
 #[test]
 fn messages_in_many_records_and_a_question_behind_them() {
     const QUESTION: &[u8] = b"a question that takes more than a record";
@@ -259,7 +261,7 @@ fn messages_in_many_records_and_a_question_behind_them() {
     roots.add(certificate.der.clone()).unwrap();
     let roots = Arc::new(roots);
     let mut provider = aws_lc_rs::default_provider();
-    // The client has a key share of another group, and is asked for one of this.
+    // The client has a key share of another group, and is asked for one of this group.
     provider.kx_groups = vec![aws_lc_rs::kx_group::SECP384R1];
     let provider = Arc::new(provider);
     let verifier =
@@ -301,7 +303,7 @@ fn messages_in_many_records_and_a_question_behind_them() {
         });
         let mut established = established.expect("an end");
         if !asked {
-            // In TLS 1.2 the server has the last word.
+            // In TLS 1.2 the server sends the last message.
             pair.client.writer().write_all(QUESTION).unwrap();
             pair.server.input.extend(&said(&mut pair.client)).unwrap();
         }
@@ -312,7 +314,7 @@ fn messages_in_many_records_and_a_question_behind_them() {
     }
 }
 
-/// Explicit nonces of TLS 1.2 go on where those of the handshake end.
+/// Explicit nonces of TLS 1.2 continue those of the handshake.
 #[test]
 fn the_series_of_nonces_goes_on() {
     let certificate = Certificate::new();
@@ -337,7 +339,7 @@ fn the_series_of_nonces_goes_on() {
         for _ in 0..3 {
             session.seal(&[std::io::IoSlice::new(b"text")], &mut sent).unwrap();
         }
-        // Behind ChangeCipherSpec.
+        // After ChangeCipherSpec.
         let mut nonces = Vec::new();
         let (mut rest, mut is_sealed) = (sent.as_slice(), false);
         while let Some(([kind, _, _, high, low], body)) = rest.split_first_chunk::<5>() {
@@ -444,7 +446,7 @@ fn what_never_becomes_a_message_is_not_kept() {
     panic!("it takes whatever comes");
 }
 
-/// Keeps sessions instead.
+/// Stores sessions instead of tickets.
 #[derive(Debug)]
 struct NoTickets;
 

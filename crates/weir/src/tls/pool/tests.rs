@@ -1,4 +1,4 @@
-//! Who goes first, and who is refused, while a signer takes its time.
+//! The order and refusal of handshakes while a signer is slow.
 
 use std::fmt;
 use std::sync::Condvar;
@@ -22,7 +22,7 @@ use super::*;
 use crate::base::model::Spoken;
 use crate::base::read_buffer::ReadBuffer;
 
-/// Holds back whoever signs while it is shut.
+/// Holds back each signature while it is shut.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -53,7 +53,7 @@ impl Gate {
     }
 }
 
-/// Signs like another key, behind a gate.
+/// Signs like another key, but behind a gate.
 #[derive(Debug, Clone)]
 struct Gated<T: ?Sized> {
     gate: Arc<Gate>,
@@ -96,7 +96,7 @@ impl ResolvesServerCert for One {
     }
 }
 
-/// One thread, a gate, and what it was asked in which order: whether each was a resumption.
+/// One thread, a gate, and the order of the steps: whether each was a resumption.
 struct Rig {
     gate: Arc<Gate>,
     pool: Arc<Pool>,
@@ -140,7 +140,7 @@ impl Rig {
         Rig { gate, pool: Arc::new(pool), counters, order, client, workers }
     }
 
-    /// The client's side, and the handshake that has received what it said first.
+    /// The client's side, and the handshake that has received its first message.
     fn begin(&self, client: &Arc<ClientConfig>) -> (ClientConnection, Box<Handshake>) {
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
@@ -150,7 +150,7 @@ impl Rig {
         (client, handshake)
     }
 
-    /// A whole handshake: the client has a session then.
+    /// A complete handshake, which gives the client a session.
     async fn complete(&self, client: &Arc<ClientConfig>) {
         let (mut client, mut handshake) = self.begin(client);
         loop {
@@ -170,7 +170,7 @@ impl Rig {
         }
     }
 
-    /// Has a first step made; returns once it waits, if it is to.
+    /// Asks for a first step, and returns once `waiting` steps wait.
     async fn ask(&self, client: &Arc<ClientConfig>, waiting: usize) -> JoinHandle<Answer> {
         let (_, handshake) = self.begin(client);
         let pool = Arc::clone(&self.pool);
@@ -188,7 +188,7 @@ impl Rig {
         Arc::new(client)
     }
 
-    /// Has the only thread stand before the gate.
+    /// Lets the only thread wait at the gate.
     async fn block(&self) -> JoinHandle<Answer> {
         self.gate.set(true);
         let (_, handshake) = self.begin(&self.stranger());
@@ -222,13 +222,14 @@ fn is_refused(answer: &Answer) -> bool {
 #[tokio::test]
 async fn resumptions_go_before_those_who_begin_anew() {
     let rig = Rig::new(3);
-    // Each ticket is good for one.
+    // Each ticket is good for one handshake.
     rig.complete(&rig.client).await;
     let blocked = rig.block().await;
     let first = rig.ask(&rig.stranger(), 1).await;
     let second = rig.ask(&rig.stranger(), 2).await;
     let resumed = rig.ask(&rig.client, 3).await;
-    // There is room for no more: one who begins anew is refused, and one who comes back takes the newest's place.
+    // There is no more room. A full handshake is refused, and a resumption takes the place of the
+    // newest full one.
     assert!(is_refused(&rig.ask(&rig.stranger(), 3).await.await.unwrap()));
     let also_resumed = rig.ask(&rig.client, 3).await;
     assert!(is_refused(&second.await.unwrap()));
@@ -247,7 +248,7 @@ async fn resumptions_go_before_those_who_begin_anew() {
 
 #[tokio::test]
 async fn who_begins_anew_has_his_turn_and_his_places_in_a_crowd_that_comes_back() {
-    // In TLS 1.2 a ticket is good for many.
+    // In TLS 1.2 a ticket is good for many handshakes.
     let rig = Rig::speaking(&TLS12, 40);
     rig.complete(&rig.client).await;
     let blocked = rig.block().await;
@@ -255,7 +256,7 @@ async fn who_begins_anew_has_his_turn_and_his_places_in_a_crowd_that_comes_back(
     for waiting in 1..=35 {
         all.push(rig.ask(&rig.client, waiting).await);
     }
-    // The places that are left are not theirs.
+    // The remaining places are not for resumptions.
     assert!(is_refused(&rig.ask(&rig.client, 35).await.await.unwrap()));
     for waiting in 36..=40 {
         all.push(rig.ask(&rig.stranger(), waiting).await);
@@ -276,7 +277,7 @@ async fn who_begins_anew_has_his_turn_and_his_places_in_a_crowd_that_comes_back(
 async fn as_many_wait_as_may_and_nobody_is_refused_who_has_begun() {
     let rig = Rig::new(1);
     rig.complete(&rig.client).await;
-    // One handshake that has begun.
+    // A handshake that has begun.
     let (mut client, handshake) = rig.begin(&rig.stranger());
     let (mut begun, step) = rig.pool.step(handshake).await.unwrap();
     assert!(matches!(step, Step::OutOfCredit));
@@ -287,7 +288,7 @@ async fn as_many_wait_as_may_and_nobody_is_refused_who_has_begun() {
 
     let blocked = rig.block().await;
     let resumed = rig.ask(&rig.client, 1).await;
-    // Full of those who come back: the next of them is refused like any other.
+    // The queue is full of resumptions, so the next one is refused like any other.
     assert!(is_refused(&rig.ask(&rig.client, 1).await.await.unwrap()));
     assert!(matches!(rig.pool.step(begun).await, Ok((_, Step::Established(_)))));
     rig.gate.set(false);
@@ -307,7 +308,7 @@ async fn who_has_gone_away_costs_no_signature() {
     assert_eq!(rig.order.lock().unwrap().len(), 1);
 }
 
-/// Sockets and timers of all the others hang on the thread that waits for a signer.
+/// The sockets and timers of all other tasks depend on the thread that waits for a signer.
 #[tokio::test]
 async fn a_signer_that_takes_its_time_holds_up_no_other_task() {
     let rig = Rig::signing(true, &TLS13, 4);

@@ -1,4 +1,4 @@
-//! Peers that go away or wait in vain while the only thread is busy.
+//! Peers that leave or wait in vain while the only thread is busy.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ use weir_engine::Budget;
 use super::super::testing::Certificate;
 use super::*;
 
-/// One thread, that makes each step only when it is told to, and makes nothing of it.
+/// One thread that makes each step only on demand, and without a result.
 struct Rig {
     service: Arc<Service>,
-    /// Dropped, it lets all steps go.
+    /// Dropping it lets all steps go.
     go: SyncSender<()>,
     steps: Arc<AtomicUsize>,
     counters: Arc<Counters>,
@@ -50,7 +50,7 @@ impl Rig {
         Rig { service, go, steps, counters, _directory: directory, _workers: workers }
     }
 
-    /// Has the thread busy with somebody.
+    /// Keeps the thread busy with another handshake.
     async fn block(&self) -> (TcpStream, Securing) {
         let blocked = connect(&self.service, LONG).await;
         while self.steps.load(Ordering::SeqCst) == 0 {
@@ -70,7 +70,7 @@ impl Rig {
     }
 }
 
-/// A peer that has said something which a step can be made with.
+/// A peer that has sent enough for a step.
 async fn connect(service: &Arc<Service>, deadline: Duration) -> (TcpStream, Securing) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -84,7 +84,7 @@ async fn connect(service: &Arc<Service>, deadline: Duration) -> (TcpStream, Secu
     (peer, secured)
 }
 
-/// What a client says first.
+/// The first message of a client.
 fn hello() -> Vec<u8> {
     let client = Arc::new(Certificate::new().client(&TLS13));
     let name = ServerName::try_from("localhost").unwrap();
@@ -111,7 +111,7 @@ async fn who_goes_away_while_it_waits_is_not_served() {
     drop(rig.go);
     let malformed = Err(NotSecured::Closed(CloseReason::TlsHandshake));
     assert_eq!(blocked.await.unwrap(), malformed);
-    // The queue is empty when one who comes later has been served.
+    // The queue is empty when a later handshake has been served.
     let (_peer, last) = connect(&rig.service, LONG).await;
     assert_eq!(last.await.unwrap(), malformed);
     assert_eq!(rig.steps.load(Ordering::SeqCst), 2);

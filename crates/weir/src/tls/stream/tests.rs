@@ -19,7 +19,7 @@ use crate::base::model::Spoken;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Both ends of a connection whose handshake is done.
+/// Both ends of a connection after its handshake.
 struct Ends {
     server: Stream,
     client: ClientStream<TcpStream>,
@@ -88,7 +88,7 @@ async fn an_end_is_said_and_heard() {
         server.shutdown().await.unwrap();
         let sent = counters.tls.alerts_sent().find(|(_, name, _)| *name == "close_notify");
         assert_eq!(sent, Some((Some(0), "close_notify", 1)));
-        // Without close_notify this would be an error.
+        // Without `close_notify` this would be an error.
         assert_eq!(client.read(&mut [0; 9]).await.unwrap(), 0);
         client.write_all(b"last words").await.unwrap();
         client.shutdown().await.unwrap();
@@ -146,7 +146,7 @@ async fn what_was_opened_and_not_read_moves_along() {
 #[tokio::test]
 async fn a_record_half_sent_is_not_moved() {
     for Ends { mut server, client, .. } in each().await {
-        // More than both sockets hold while nobody reads.
+        // More than both sockets hold while the peer does not read.
         socket2::SockRef::from(&server.socket).set_send_buffer_size(BUFFER_BYTES).unwrap();
         socket2::SockRef::from(client.get_ref().0).set_recv_buffer_size(BUFFER_BYTES).unwrap();
         let Layer::Tls(records) = &mut server.layer else { panic!("it is secured") };

@@ -1,4 +1,4 @@
-//! An authority that signs what tests ask for, and writes it to files.
+//! An authority that signs certificates for tests, and writes them to files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ impl Authority {
         }
     }
 
-    /// What a client shows.
+    /// A client's certificate and key.
     pub(super) fn identity(
         &self,
         leaf: &Leaf<'_>,

@@ -1,4 +1,4 @@
-//! Which certificate a client is shown, and what is said of files that are none.
+//! The choice of a certificate for a client, and the errors of bad files.
 
 use rcgen::KeyPair;
 use rustls::crypto::aws_lc_rs::cipher_suite as suite;
@@ -8,7 +8,7 @@ use x509_parser::der_parser::parse_der;
 use super::authority::Leaf;
 use super::*;
 
-/// The file whose certificate a client was shown.
+/// The file of the certificate that a client got.
 fn shown(pair: &Pair, files: &[&CertificateConfig]) -> String {
     let shown = &pair.client.peer_certificates().unwrap()[0];
     let file = files.iter().find(|file| {
@@ -20,7 +20,7 @@ fn shown(pair: &Pair, files: &[&CertificateConfig]) -> String {
 #[test]
 fn a_client_is_shown_the_certificate_for_the_name_it_asks_for() {
     let authority = Authority::new("ca");
-    // They are for each other's names too, so that every client accepts what it is shown.
+    // Each has the names of the others too, so that every client accepts its certificate.
     let all = ["gate.example", "Other.example", "*.wild.example", "a.wild.example", "127.0.0.1"];
     let exact = authority.files("exact", &["other.example", "a.wild.example"]);
     let wild = authority.files("wild", &["*.wild.example"]);
@@ -43,7 +43,7 @@ fn a_client_is_shown_the_certificate_for_the_name_it_asks_for() {
     }
 }
 
-/// Nobody is left without: whoever asks for a name that there is none for sees the first one and decides.
+/// A client that asks for an unknown name gets the first certificate, and decides itself.
 #[test]
 fn a_stranger_s_name_gets_the_first_certificate() {
     let authority = Authority::new("ca");
@@ -72,7 +72,7 @@ fn of_two_for_one_name_the_client_gets_what_it_can_check() {
     }
 }
 
-/// The key inside a PKCS #8 file, as older tools write it.
+/// The key inside a PKCS #8 file, in the form of older tools.
 fn bare(key: &KeyPair, label: &str) -> String {
     let der = key.serialize_der();
     let (_, pkcs8) = parse_der(&der).unwrap();

@@ -1,4 +1,4 @@
-//! Clients' certificates: who is let in, and as whom.
+//! Clients' certificates: the admitted ones, and the devices that they name.
 
 use super::authority::Leaf;
 use super::*;

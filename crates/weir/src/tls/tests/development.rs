@@ -20,7 +20,7 @@ fn it_is_made_once_and_for_its_owner_only() {
     assert_eq!(of_directory.permissions().mode() & 0o777, 0o700);
     assert_eq!(made.fingerprint.len(), 32 * 3 - 1);
 
-    // Who trusts it reaches this machine by all its names.
+    // A client that trusts it reaches this machine by all its names.
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&made.path).unwrap()).unwrap();
     let provider = Arc::new(aws_lc_rs::default_provider());

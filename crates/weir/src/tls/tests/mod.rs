@@ -1,4 +1,4 @@
-//! Handshakes in memory with certificates made for the occasion.
+//! Handshakes in memory with certificates made for the tests.
 
 mod authority;
 mod certificates;
@@ -25,7 +25,7 @@ use crate::base::config::{CertificateConfig, Config, TlsVersion};
 use crate::base::model::Spoken;
 use authority::Authority;
 
-/// Both ends of a handshake that has succeeded.
+/// Both ends of a handshake that succeeded.
 struct Pair {
     server: ServerConnection,
     client: ClientConnection,
@@ -79,7 +79,7 @@ fn contexts(config: &Config) -> Contexts {
     Contexts::new(config, Arc::new(NoKeyLog {}), None).unwrap()
 }
 
-/// What is said of a configuration that cannot be, with file names in place of paths.
+/// The error of an invalid configuration, with file names instead of paths.
 fn refused(config: &Config, directory: &Path) -> String {
     let error = Contexts::new(config, Arc::new(NoKeyLog {}), None).err().expect("it is refused");
     error.to_string().replace(&format!("{}/", directory.display()), "")
@@ -93,7 +93,7 @@ fn shake(
     shake_with(contexts.current(Spoken::Frames, false, false), client, name)
 }
 
-/// Until both are done, and what the server sends behind the handshake has come.
+/// Until both sides are done, and the server's output after the handshake has arrived.
 fn shake_with(
     server: Arc<ServerConfig>,
     client: &Arc<ClientConfig>,
@@ -117,7 +117,7 @@ fn shake_with(
         client.process_new_packets()?;
     }
     assert!(!server.is_handshaking() && !client.is_handshaking());
-    // Nobody's handshake alone: keys fit.
+    // Not only the handshake must succeed: the keys must match.
     client.writer().write_all(b"hello").unwrap();
     client.write_tls(&mut wire).unwrap();
     take(&mut wire, |bytes| server.read_tls(bytes).unwrap());

@@ -25,7 +25,7 @@ fn new_files_are_taken_up_when_they_have_settled() {
     let second = serial_shown(&contexts, &authority);
     assert_ne!(second, first);
     assert!(!watch.look(&contexts, false), "once is enough");
-    // Whoever asks does not wait.
+    // A requested reload does not wait.
     authority.files("c", &["gate.example"]);
     assert!(watch.look(&contexts, true));
     assert_ne!(serial_shown(&contexts, &authority), second);
@@ -57,7 +57,7 @@ fn files_that_cannot_be_used_leave_everything_as_it_is() {
     assert_ne!(serial_shown(&contexts, &authority), before);
 }
 
-/// Handshakes that have begun end with what they began with.
+/// Handshakes that have begun end with the configuration they began with.
 #[test]
 fn the_configuration_of_a_handshake_outlives_a_reload() {
     let authority = Authority::new("ca");
@@ -68,7 +68,7 @@ fn the_configuration_of_a_handshake_outlives_a_reload() {
     shake_with(begun, &client(&authority), "gate.example").unwrap();
 }
 
-/// A certificate's successor resumes the sessions of its predecessor: tickets are not bound to it.
+/// A new certificate resumes the sessions of the old one, since tickets are not bound to it.
 #[test]
 fn sessions_outlive_a_reload() {
     let authority = Authority::new("ca");

@@ -1,4 +1,4 @@
-//! Who resumes a session where, and who may not.
+//! Resumption of sessions: where it is possible, and where it must not be.
 
 use rustls::HandshakeKind;
 use rustls::client::Tls12Resumption;
@@ -38,7 +38,7 @@ fn a_session_is_resumed_by_every_node_with_the_secret() {
     }
 }
 
-/// What a ticket would let through unasked is asked again when the rules have changed.
+/// A ticket does not bypass rules that have changed.
 #[test]
 fn a_session_is_not_resumed_under_other_rules_for_clients() {
     let authority = Authority::new("ca");
@@ -51,13 +51,13 @@ fn a_session_is_not_resumed_under_other_rules_for_clients() {
         let client = |identity| {
             ClientOf { identity, version: Some(version), ..ClientOf::default() }.config(&authority)
         };
-        // Nobody's ticket passes where a certificate is required.
+        // No anonymous client's ticket passes if a certificate is required.
         config.tls.client_auth = ClientAuth::Required;
         let strict = contexts(&config);
         let stranger = client(None);
         assert!(shake(&lax, &stranger, "gate.example").is_ok());
         assert!(shake(&strict, &stranger, "gate.example").is_err());
-        // Nor does one of a certificate that has been revoked meanwhile.
+        // Nor does a ticket of a certificate that has been revoked meanwhile.
         let device = client(Some(authority.identity(&leaf)));
         assert_eq!(second_kind(&strict, &strict, &device), HandshakeKind::Resumed);
         let mut revoking = config.clone();
@@ -67,7 +67,8 @@ fn a_session_is_not_resumed_under_other_rules_for_clients() {
     }
 }
 
-/// Who resumes is not looked up in a list: when it has ended, everybody is checked anew, and refused by that.
+/// A resumption does not look into revocation lists. Once a list has ended, all clients are checked
+/// again, and refused.
 #[test]
 fn no_session_is_resumed_when_a_revocation_list_has_ended() {
     let authority = Authority::new("ca");
@@ -90,7 +91,7 @@ fn no_session_is_resumed_when_a_revocation_list_has_ended() {
     }
 }
 
-/// Clients that take tickets do not push the others' sessions out.
+/// Clients that take tickets do not displace the sessions of other clients.
 #[test]
 fn sessions_are_kept_for_clients_without_tickets_only() {
     let authority = Authority::new("ca");
@@ -117,7 +118,7 @@ fn sessions_are_kept_for_clients_without_tickets_only() {
     assert_eq!(shake(&by_id, false), HandshakeKind::Resumed);
 }
 
-/// The server's side of what is resumed still knows whose it is.
+/// After a resumption the server still knows the client.
 #[test]
 fn a_resumed_session_has_the_client_s_certificate() {
     let authority = Authority::new("ca");

@@ -1,4 +1,4 @@
-//! Keys that are in no file.
+//! Keys outside of files.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,7 @@ impl Signer for Dead {
     }
 }
 
-/// The key of a file, which is taken away from where the gateway would look for it.
+/// The key of a file that is removed from the place where the gateway would look for it.
 fn taken(files: &CertificateConfig) -> Arc<dyn SigningKey> {
     let der = PrivateKeyDer::from_pem_file(&files.key).unwrap();
     std::fs::remove_file(&files.key).unwrap();
@@ -112,7 +112,7 @@ fn a_reload_asks_for_keys_again_and_keeps_those_it_had_if_there_are_none() {
 
     authority.files("c", &["gate.example"]);
     let key = taken(&files);
-    // The certificate is there before the key: they do not fit.
+    // The certificate arrives before the key, so they do not match.
     assert!(!watch.look(&contexts, true));
     *service.lock().unwrap() = Err("the service is away");
     assert!(!watch.look(&contexts, true));
@@ -149,7 +149,7 @@ fn keys_that_do_not_fit_or_cannot_be_had_are_named() {
         said(true, Err("the service is away")),
         "tls.certificates[0].key: c.key: the key cannot be had: the service is away"
     );
-    // Whoever does not say which key it is, is believed.
+    // A key without a public part is trusted.
     assert_eq!(said(false, Ok(())), "");
 }
 
@@ -171,7 +171,7 @@ fn a_signer_that_fails_is_told_from_other_faults() {
     }
 }
 
-/// The development certificate has its key with it, whatever an embedding program knows of keys.
+/// The development certificate uses its own key, even if the embedding program provides keys.
 #[test]
 fn nobody_is_asked_for_the_key_of_the_development_certificate() {
     let directory = tempfile::tempdir().unwrap();
