@@ -1,8 +1,8 @@
-//! Looking at what a topic keeps.
+//! Tests of a topic's history.
 
 use super::*;
 
-/// Epoch relative to the topic's, offset; then what is asked for at most.
+/// The epoch relative to the topic's, and the offset; then the limits of the request.
 fn look(
     router: &Router,
     after: Option<(u64, u64)>,
@@ -34,11 +34,11 @@ fn what_is_kept_can_be_looked_at_in_parts() {
         (Some((0, 6)), (2, 1000), true, true, &[7]),
         (Some((0, 7)), (2, 1000), true, true, &[]),
         (Some((0, 2)), (9, 1000), true, true, &[3, 4, 5, 6, 7]),
-        // What is behind this one has been let go of, or has never been.
+        // Messages after this position have been removed, or never existed.
         (Some((0, 1)), (1, 1000), false, false, &[3]),
         (Some((0, 8)), (1, 1000), false, false, &[3]),
         (Some((1, 7)), (1, 1000), false, false, &[3]),
-        // One message comes, however long it is.
+        // At least one message comes, however long it is.
         (None, (9, 1), false, false, &[3]),
     ] {
         let expected = (recovered, is_all, expected.to_vec());

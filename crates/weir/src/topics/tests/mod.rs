@@ -1,4 +1,4 @@
-//! The router against scripted shards and an obvious twin.
+//! Tests of the router with scripted shards and a simple model.
 
 mod history;
 mod resumes;
@@ -19,7 +19,7 @@ use crate::base::model::SubscribeError;
 use stage::*;
 
 proptest! {
-    /// Counts, offsets and what reaches whom, against a map of counts.
+    /// Counts, offsets and deliveries agree with a map of counts.
     #[test]
     fn agrees_with_its_twin(steps in proptest::collection::vec((0u8..12, 0u8..6, 0u8..4), 0..400)) {
         let budget = Budget::new(1 << 20);
@@ -31,7 +31,7 @@ proptest! {
         let ring = class("ring/*", Duration::ZERO, 3);
         let mut config = config_of(class("tick/*", tick, 0));
         config.topic_classes.extend([ring, class("both/*", tick, 4)]);
-        // A part holds one message.
+        // A replay chunk holds one message.
         config.connection.low_watermark_bytes = 30;
         let (router, mut shards) = world_of(&config, 3, 4);
         let names = ["a", "tick/b", "ring/c", "both/d"];
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// Everybody leaves: no topic, no number, no credit remains.
+/// All subscribers leave: no topic, no id, no credit remains.
 fn end(router: &Router, shards: &mut [Shard]) {
     let run = |shards: &mut [Shard]| loop {
         let is_idle = !shards.iter_mut().any(|shard| shard.step(router, |_| ()));
@@ -121,7 +121,7 @@ fn end(router: &Router, shards: &mut [Shard]) {
         }
     };
     run(shards);
-    // What is kept goes with time alone.
+    // Retained messages go only with time.
     sweep(router, Nanos(u64::MAX));
     assert_eq!((router.retained.messages(), router.retained.bytes()), (0, 0));
     for shard in shards.iter_mut() {
@@ -140,14 +140,14 @@ fn end(router: &Router, shards: &mut [Shard]) {
     }
 }
 
-/// Publishers and subscribers on threads of their own: a shard misses nothing behind the position that a `Subscribed`
-/// named, and gets nothing before it.
+/// Publishers and subscribers on their own threads. A shard misses no message after the position in
+/// a `Subscribed`, and gets none before it.
 #[test]
 fn a_position_is_exact_under_threads() {
     let budget = Budget::new(1 << 20);
     const PUBLISHED: usize = 1_000;
     let (router, shards) = world(2, 64, 100);
-    // One on each shard stays for all of it.
+    // One subscriber on each shard stays to the end.
     assert!((0..2).all(|shard| subscribe(&router, conn(shard, 99), "t")));
     let is_over = AtomicBool::new(false);
     let mut shards: Vec<Shard> = std::thread::scope(|scope| {
@@ -220,7 +220,7 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
     }
     assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 2));
     drop(taken);
-    // Nor is anything used up when the budget refuses.
+    // A refusal by the budget uses nothing up either.
     assert_eq!(
         router.publish("t", router.destination("t"), OFFER, |_, _| None),
         Err(RouteError::Budget)
@@ -249,7 +249,7 @@ fn a_class_bounds_length_and_rate() {
             message(&budget, ("t", ""), class, place)
         })
     };
-    // Whether anybody is there or not.
+    // With or without subscribers.
     let too_large = Err(RouteError::TooLarge { limit: 100 });
     assert_eq!((publish(101, 0), publish(100, 0)), (too_large, Ok(None)));
     assert!(subscribe(&router, conn(0, 1), "t"));
@@ -262,7 +262,7 @@ fn a_class_bounds_length_and_rate() {
     };
     assert_eq!((publish(1, 0), publish(1, 30)), (limited(100), limited(70)));
     assert_eq!((publish(1, 100), publish(1, 100)), (accepted(3), limited(100)));
-    // What is refused for another reason uses nothing up.
+    // A refusal for another reason uses nothing up.
     let busy: Vec<_> =
         std::iter::from_fn(|| router.mailboxes[0].try_credit(CreditKind::Message)).collect();
     assert_eq!(publish(1, 200), Err(RouteError::Busy));
@@ -278,7 +278,7 @@ fn a_number_is_free_when_every_shard_has_let_go() {
         assert!(subscribe(&router, conn(shard.index, 1), "first"));
         assert!(shard.step(&router, |_| ()));
     }
-    // One mailbox is full when the topic ends: its shard is asked later.
+    // One mailbox is full when the topic ends, so its shard is asked later.
     let taken: Vec<_> =
         (0..2).map(|_| router.mailboxes[1].try_credit(CreditKind::Control).unwrap()).collect();
     for shard in &mut shards {

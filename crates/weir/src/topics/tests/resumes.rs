@@ -1,11 +1,11 @@
-//! What rings keep, and who gets it.
+//! Tests of retained messages and of the connections that resume.
 
 use super::*;
 use crate::observe::counters::ResumeOutcome;
 
 const TTL_NANOS: u64 = 300_000_000_000;
 
-/// A router whose topics keep messages, with one shard; a part of a resume holds two messages.
+/// A router whose topics retain messages, with one shard. A replay chunk holds two messages.
 fn room(class: TopicClass, retention_bytes: usize) -> (Arc<Router>, Arc<Budget>, Shard) {
     let class = TopicClass { pattern: "t*".to_owned(), ..class };
     let mut config = config_of(class);
@@ -20,7 +20,7 @@ fn kept(retention_messages: usize) -> TopicClass {
     TopicClass { retention_messages, ..TopicClass::default() }
 }
 
-/// What a connection is answered, and with which messages, until it is a member or told that it is not.
+/// The answer to a connection and its messages, until it is subscribed or told that it is not.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     recovered: bool,
@@ -35,7 +35,7 @@ fn ask(router: &Router, shard: &mut Shard, name: &str, position: Option<Position
     answer(router, shard, |_| ())
 }
 
-/// Follows a resume; `between` happens before each further part.
+/// Follows a resume. `between` runs before each further chunk.
 fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> Answer {
     let mut answer = Answer { recovered: false, offset: 0, messages: vec![], fell_behind: None };
     let subscribed = |reply: &[u8]| {
@@ -73,7 +73,7 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
                 let part = (chunk.resume, chunk.after);
                 router.resume_next(credit, chunk.conn, chunk.topic, part);
             }
-            // What `between` has published goes to members.
+            // Messages that `between` publishes go to members.
             Command::Publish(..) => {}
             other @ (Command::Adopt(_)
             | Command::Welcome(..)
@@ -150,7 +150,7 @@ fn who_is_overtaken_is_told_where_it_stood() {
     }
     let position = Position { epoch: epoch(&router, "t"), offset: 0 };
     assert!(resume(&router, conn(0, 1), "t", Some(position)));
-    // One more as it goes on is no harm; eight more are.
+    // One further message during the resume does no harm; eight do.
     let answered = answer(&router, &mut shard, |after| {
         for _ in 0..if after == 2 { 1 } else { 8 } {
             publish(&router, &budget, "t").unwrap();
@@ -173,20 +173,20 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
     let first = epoch(&router, "t");
     sweep(&router, Nanos(TTL_NANOS - 1));
     assert_eq!((router.topic_count(), router.retained.messages()), (1, 6));
-    // It is resumed while the rest goes.
+    // The topic is resumed while its other messages expire.
     assert!(resume(&router, conn(0, 1), "t", Some(Position { epoch: first, offset: 1 })));
     sweep(&router, Nanos(TTL_NANOS));
     assert_eq!((router.topic_count(), router.retained.messages(), budget.used() > 0), (1, 0, true));
     let answered = answer(&router, &mut shard, |_| ());
     assert_eq!((answered.messages, answered.fell_behind), (vec![2, 3], Some(3)));
     assert_eq!((router.topic_count(), budget.used()), (0, 0));
-    // Another epoch, in which a position of the first one says nothing.
+    // Another epoch, in which a position of the first one means nothing.
     publish(&router, &budget, "t").unwrap();
     assert_ne!(epoch(&router, "t"), first);
     let answered = ask(&router, &mut shard, "t", Some(Position { epoch: first, offset: 1 }));
     assert_eq!((answered.recovered, answered.offset), (false, 1));
     router.leave(router.id("t").unwrap(), 0);
-    // The end of a connection is that of its resume, and so is unsubscribing.
+    // The end of a connection, or its unsubscribing, ends its resume.
     for _ in 0..6 {
         publish(&router, &budget, "t").unwrap();
     }
@@ -206,7 +206,8 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
     end(&router, &mut [shard]);
 }
 
-/// Fails when a refusal is not heard (`resume_refused`), or that of an earlier resume ends a later one (`end_refused`).
+/// Fails if a refusal is ignored (`resume_refused`), or if the refusal of an earlier resume ends a
+/// later one (`end_refused`).
 #[test]
 fn a_resume_that_its_shard_refuses_keeps_no_topic() {
     let (router, budget, shard) = room(kept(6), 0);
@@ -241,7 +242,7 @@ fn all_topics_together_keep_no_more_than_they_may() {
         assert!(retained.bytes() <= 2_000 && messages <= 20, "{retained:?}");
     }
     assert_eq!(router.retained.bytes(), budget.used());
-    // A topic takes from itself alone; with nothing of its own it keeps nothing, and ends.
+    // A topic removes only its own messages. Without any it retains nothing, and ends.
     assert_eq!(router.topic_count(), 3);
     let before = router.retained.messages();
     publish(&router, &budget, "t-late").unwrap();
@@ -279,7 +280,7 @@ fn half_of_the_topics_may_be_without_subscribers() {
     let publish = |name| publish(&router, &budget, name).map(|routed| routed.is_some());
     assert_eq!([publish("t1"), publish("t2")], [Ok(true), Ok(true)]);
     assert_eq!(publish("t3"), Err(RouteError::TooManyTopics));
-    // To who subscribes the others are open, and what is published to them is kept.
+    // Subscribers can still join the other topics, and their messages are retained.
     for (number, name) in [(3, "t3"), (4, "t4")] {
         assert!(subscribe(&router, conn(0, number), name));
         assert!(shards[0].step(&router, |_| ()));
@@ -287,11 +288,11 @@ fn half_of_the_topics_may_be_without_subscribers() {
         assert!(shards[0].step(&router, |_| ()));
     }
     assert_eq!((router.topic_count(), router.retained.messages()), (4, 4));
-    // Left by all, they are too many.
+    // Without their subscribers there are too many.
     shards[0].close(&router, conn(0, 3), |_| ());
     assert_eq!((router.topic_count(), router.retained.messages()), (3, 3));
     assert_eq!((router.find("t3").is_none(), router.retained.refused()), (true, 1));
-    // Where somebody comes back there is room for another.
+    // A returning connection makes room for another topic.
     let position = Position { epoch: epoch(&router, "t1"), offset: 0 };
     assert!(resume(&router, conn(0, 1), "t1", Some(position)));
     assert!(shards[0].step(&router, |_| ()));
@@ -314,14 +315,15 @@ fn a_topic_that_cannot_begin_refuses_what_it_would_keep() {
     end(&router, &mut shards);
 }
 
-/// A publisher, and connections that leave and come back, on threads of their own: each gets exactly what it missed.
+/// A publisher, and connections that leave and return, on their own threads. Each connection gets
+/// exactly the messages that it missed.
 #[test]
 fn resumes_are_exact_under_threads() {
     let mut config = config_of(TopicClass { pattern: "t".to_owned(), ..kept(400) });
     config.connection.low_watermark_bytes = 200;
     let (router, shards) = world_of(&config, 2, 64);
     let budget = Arc::clone(&router.budget);
-    // One on each shard stays for all of it, so that the publisher waits for credits.
+    // One subscriber on each shard stays to the end, so that the publisher waits for credits.
     assert!((0..2).all(|shard| subscribe(&router, conn(shard, 99), "t")));
     let told = shards.iter().map(|shard| Arc::clone(&shard.told)).collect::<Vec<_>>();
     let is_over = AtomicBool::new(false);
@@ -360,7 +362,7 @@ fn resumes_are_exact_under_threads() {
     assert!(recovered > 0);
 }
 
-/// What a dispatcher does for five connections, of which each second one leaves before it comes back.
+/// The work of a dispatcher for five connections; every second one leaves before it returns.
 fn come_and_go(router: &Router, told: &Told, shard: usize) {
     for number in (0..5).cycle().take(1_500) {
         let conn = conn(shard, number);

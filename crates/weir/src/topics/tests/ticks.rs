@@ -1,4 +1,4 @@
-//! What a tick gathers, and how it leaves.
+//! Tests of the messages that a tick gathers, and of their batch.
 
 use weir_engine::SlowPolicy;
 
@@ -14,7 +14,7 @@ fn topic(class: TopicClass) -> (Arc<Router>, Shard) {
     (router, shard)
 }
 
-/// What a tick has left behind in the mailbox.
+/// The message of a tick in the mailbox.
 fn sent(shard: &mut Shard) -> Arc<Message> {
     let Some(Command::Publish(_, message)) = shard.mailbox.pop() else {
         panic!("nothing was sent")
@@ -45,7 +45,7 @@ fn only_the_newest_of_each_key_leaves_in_order_of_offsets() {
     assert!(message.is_tick() && message.singles().is_empty());
     assert_eq!(message.offset(), 8);
     assert_eq!((router.counters.tick_conflated(), router.counters.tick_messages()), (3, 5));
-    // One key many times over: what is replaced goes at once.
+    // One key many times: a replaced message goes at once.
     for _ in 0..1_000 {
         publish_key(&router, &budget, "t", "a").unwrap();
         publish_key(&router, &budget, "t", "b").unwrap();
@@ -120,7 +120,7 @@ fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     let Err(RouteError::TickFull { limit, after }) = refused else { panic!("{refused:?}") };
     assert_eq!(limit, tick_bytes_max);
     assert_eq!(after, Duration::from_secs(1), "the rest of the tick");
-    // What replaces another needs its room only.
+    // A message that replaces another needs only its room.
     assert_eq!(publish_key(&router, &budget, "t", "a"), accepted(3));
     drop(busy);
     assert!(router.end_ticks());
@@ -140,7 +140,7 @@ fn a_newcomer_gets_the_whole_running_tick() {
     while shard.step(&router, |_| ()) {}
     let positions = shard.members.values().map(|(_, offset)| *offset);
     assert_eq!(positions.collect::<Vec<_>>(), [2, 2]);
-    // With the last member the topic ends, and what nobody will get with it.
+    // With its last member the topic ends, together with messages that nobody will get.
     publish(&router, &budget, "t").unwrap();
     let mut shards = [shard];
     end(&router, &mut shards);

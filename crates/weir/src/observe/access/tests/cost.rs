@@ -1,8 +1,8 @@
-//! What a line costs: ours, and one through the queue of tracing-appender.
+//! The cost of a line: in our log, and through the queue of tracing-appender.
 //!
 //! `cargo test --release -p weir --lib -- --ignored --nocapture access::tests::cost`
 //!
-//! Each way in turn, at 100,000 lines a second from all threads together, and as fast as they can.
+//! Each way in turn, at 100,000 lines a second from all threads together, and at full speed.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ fn a_line() {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
-    /// The entry is made and thrown away.
+    /// The entry is made and dropped.
     None,
     Queued,
     Appender,
@@ -187,5 +187,5 @@ fn cpu(clock: ClockId) -> Duration {
 }
 
 const LINES: u64 = 2_000_000;
-/// Requests that a turn of an event loop answers.
+/// Requests that one turn of an event loop answers.
 const BURST: u64 = 50;

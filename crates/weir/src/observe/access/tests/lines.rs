@@ -1,4 +1,4 @@
-//! How lines look, whatever a request consists of.
+//! Tests of the form of lines, with any bytes in a request.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ fn long_texts_are_cut() {
     show(AccessLogFormat::Combined, &entry);
 }
 
-/// The fields of a combined line, undone; `None` if it is none.
+/// The fields of a combined line without escapes; `None` if the line is invalid.
 fn combined_fields(line: &str) -> Option<Vec<Vec<u8>>> {
     let line = line.strip_suffix('\n')?;
     let (remote, rest) = line.split_once(" - ")?;
@@ -135,7 +135,7 @@ fn combined_fields(line: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![undone(device)?, request, referer, user_agent])
 }
 
-/// What stands in front of the next quotation mark that is not escaped, undone, and what stands behind it.
+/// The text before the next unescaped quotation mark, without escapes, and the rest after it.
 fn quoted(text: &str) -> Option<(Vec<u8>, &str)> {
     let mut is_escaped = false;
     let end = text.find(|c: char| {
@@ -166,7 +166,7 @@ fn undone(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Bytes that a request may be made of, nasty ones more often.
+/// Bytes of a request; dangerous ones are more frequent.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let nasty = prop::sample::select(b"\"\\\r\n\0 []?#\x1b\x7f\xc3\xa9\xf0\xff".as_slice());
     prop::collection::vec(prop_oneof![any::<u8>(), nasty], 0..60)

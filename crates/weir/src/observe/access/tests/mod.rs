@@ -46,7 +46,7 @@ fn record(log: &AccessLog, target: &str) {
     log.record(&entry(target, &no_ids()));
 }
 
-/// The paths that a file of JSON lines shows, each line parsed.
+/// The paths in a file of JSON lines; each line must parse.
 fn paths(text: &str) -> Vec<String> {
     assert!(text.is_empty() || text.ends_with('\n'), "torn: {text:?}");
     let path = |line: &str| {
@@ -56,7 +56,7 @@ fn paths(text: &str) -> Vec<String> {
     text.lines().map(path).collect()
 }
 
-/// Waits until it holds; it will.
+/// Waits for a condition that will become true.
 fn until(mut holds: impl FnMut() -> bool) {
     let began = now();
     while !holds() {

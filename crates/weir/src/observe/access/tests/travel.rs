@@ -1,4 +1,4 @@
-//! How lines get to the file: whole, counted, through errors and rotation.
+//! Tests of the way of lines to the file: complete, counted, through errors and rotation.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::base::config::{AccessLogConfig, AccessLogFormat};
 
 const THREADS: usize = 4;
 
-/// Each thread records `lines`, numbered.
+/// Each thread records `lines` numbered lines.
 fn record_from_threads(log: &AccessLog, lines: usize) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -29,7 +29,7 @@ fn record_from_threads(log: &AccessLog, lines: usize) {
     });
 }
 
-/// How many lines there are; of each thread they are in order, and none is there twice.
+/// Returns the number of lines. The lines of each thread must be in order and without repetition.
 fn check_order(paths: &[String]) -> u64 {
     let mut next = [0; THREADS];
     for path in paths {
@@ -63,7 +63,8 @@ fn what_finds_no_room_is_dropped_whole_and_counted() {
     let (mut reader, writer) = io::pipe().unwrap();
     let output = Output::of(Path::new("pipe"), writer);
     let log = AccessLog::with_output(&queue_bytes_min(), THREADS, output).unwrap();
-    // Far more than pipe and queue hold; nobody waits for the pipe, which is read only afterwards.
+    // Far more than pipe and queue hold. No thread waits for the pipe, which is read only
+    // afterwards.
     record_from_threads(&log, 10_000);
     let before = log.counts().unwrap();
     assert!(before.dropped > 0, "{before:?}");
@@ -75,7 +76,7 @@ fn what_finds_no_room_is_dropped_whole_and_counted() {
     let (written, counts) = (check_order(&paths(&text)), log.counts().unwrap());
     assert_eq!((written, counts.errors), (counts.lines, 0));
     assert_eq!(counts.lines + counts.dropped, 40_000);
-    // What comes too late is counted, too.
+    // A late line is counted, too.
     record(&log, "/0/10000");
     assert_eq!(log.counts().unwrap().dropped, counts.dropped + 1);
 }
@@ -88,7 +89,7 @@ fn a_line_comes_without_more_and_without_an_end() {
     record(&log, "/0/0");
     until(|| fs::read_to_string(&path).unwrap().ends_with('\n'));
     until(|| log.counts().unwrap().lines == 1);
-    // Without an end of its own it ends when it is dropped, and writes what there is.
+    // Without `finish`, a drop ends the writer, which writes the remaining lines.
     record(&log, "/0/1");
     drop(log);
     until(|| paths(&fs::read_to_string(&path).unwrap()).len() == 2);
@@ -148,13 +149,13 @@ fn a_write_that_fails_within_a_line_is_finished_later() {
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
     let output = Output::of(Path::new("pipe"), writer);
     let log = AccessLog::with_output(&config(Path::new("pipe")), 1, output).unwrap();
-    // More than the pipe holds, less than the queue does.
+    // More than the pipe holds, but less than the queue does.
     (0..2_000).for_each(|line| record(&log, &format!("/0/{line}")));
     until(|| log.counts().unwrap().errors > 0);
     fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
     let mut bytes = Vec::new();
     until(|| {
-        // What was read stays, also if there is no more for now.
+        // Bytes that were read stay, even if no more come for now.
         let _ = reader.read_to_end(&mut bytes);
         log.counts().unwrap().lines == 2_000
     });
@@ -164,7 +165,8 @@ fn a_write_that_fails_within_a_line_is_finished_later() {
     assert_eq!(log.counts().unwrap().dropped, 0);
 }
 
-/// A writer whose pipe takes one page and no more, what stands in that pipe already, and 100 lines of 100 bytes.
+/// A writer with a pipe that has room for one page only, the pipe's reader, and 100 lines of 100
+/// bytes.
 fn writer_before_a_full_pipe(path: &Path) -> (Arc<Shared>, Writer, io::PipeReader, Chunk) {
     let (reader, mut writer) = io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
@@ -173,7 +175,7 @@ fn writer_before_a_full_pipe(path: &Path) -> (Arc<Shared>, Writer, io::PipeReade
         pages += 1;
     }
     let mut reader = reader;
-    // A page is free again once all of it is read.
+    // A page is free again only when all of it has been read.
     reader.read_exact(&mut [0; PAGE_BYTES]).unwrap();
     assert!(pages > 1);
     let shared = Shared::new(&config(path), 1);
@@ -182,7 +184,7 @@ fn writer_before_a_full_pipe(path: &Path) -> (Arc<Shared>, Writer, io::PipeReade
     (shared, writer, reader, Chunk { bytes: lines.concat().into_bytes(), lines: 100 })
 }
 
-/// What has come behind the dots.
+/// The bytes after the dots.
 fn rest(mut reader: io::PipeReader) -> String {
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
@@ -263,7 +265,7 @@ fn some_requests_have_no_line() {
     let check = |sample: u32, errors_only: bool, statuses: &[u16], expected: &[&str]| {
         let path = directory.path().join(format!("{sample}-{errors_only}"));
         let config = AccessLogConfig { sample, errors_only, ..config(&path) };
-        // A thread of its own counts from the start.
+        // A new thread counts from the start.
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (log, ids) = (AccessLog::start(&config, 1).unwrap(), no_ids());
