@@ -64,12 +64,11 @@ struct Inner {
 
 impl PendingAdoptions {
     /// Offers a connection to the shard that the credit belongs to. It returns the connection if
-    /// the shard has been told to drain.
-    /// That command follows [`PendingAdoptions::close`], so no offer comes after it.
+    /// the shard has been told to drain. That command follows [`PendingAdoptions::close`], so no
+    /// offer comes after it.
     ///
     /// The shard still sleeps afterwards. `Ok(true)` tells the caller to wake it with
-    /// [`PendingAdoptions::ring`],
-    /// for all offers until then.
+    /// [`PendingAdoptions::ring`], for all offers until then.
     pub(crate) fn offer(
         &self,
         credit: Credit<'_, OwnedFd>,

@@ -33,8 +33,8 @@ pub enum EventKind {
     /// The connection has ended, and its subscriptions with it.
     Disconnected(CloseReason),
     /// The connection asked for a topic and the router accepted it. The event also comes if the
-    /// connection was
-    /// subscribed already, or if its shard refuses because the connection has too many topics.
+    /// connection was subscribed already, or if its shard refuses because the connection has too
+    /// many topics.
     Subscribed(String),
     /// The connection asked to leave a topic.
     Unsubscribed(String),
@@ -78,8 +78,7 @@ pub struct Events {
 /// Passes events on to the readers.
 ///
 /// Cost: one relaxed read per event while there is no reader. Otherwise an event is made once, and
-/// all
-/// readers share it.
+/// all readers share it.
 #[derive(Default)]
 pub(crate) struct Bus {
     /// The length of `readers.list`.

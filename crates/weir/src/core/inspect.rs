@@ -56,8 +56,8 @@ impl SharedState {
             let close = Urgent::Close(conn, CloseReason::Revoked);
             if self.mailbox(conn.shard()).try_urgent(close).is_err() {
                 // No record names the connection any more, so nothing else would close it. A task
-                // of its own goes on even if the
-                // caller has gone, or has got an error after the timeout.
+                // of its own goes on even if the caller has gone, or has got an error after the
+                // timeout.
                 let closing = tokio::spawn(close_revoked(Arc::clone(self.mailboxes()), conn));
                 waiting.push((conn.shard(), closing));
             }

@@ -1,4 +1,5 @@
-//! The common part of connections, HTTP, datagrams and the admin API: the shared state, publishing, events, the gateway handle.
+//! The common part of connections, HTTP, datagrams and the admin API: the shared state, publishing,
+//! events, the gateway handle.
 
 pub(crate) mod adoptions;
 pub(crate) mod events;

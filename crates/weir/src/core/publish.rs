@@ -35,9 +35,9 @@ pub(crate) enum NotPublished {
 }
 
 impl Handle {
-    /// Publishes for a device or a service: checks rate, fields and rights. If an embedding
-    /// program decides about topics, it gets the message instead. `None`: that program took the
-    /// message elsewhere.
+    /// Publishes for a device or a service. Checks rate and fields first. If the embedding program
+    /// decides about topics, it then gets the message; otherwise the rights decide. `None`: that
+    /// program took the message elsewhere.
     ///
     /// `sender` says whose rate a request uses up. It is `None` for a connection, whose shard
     /// limits it, and for a service, which has no limit.
@@ -173,8 +173,7 @@ impl SharedState {
     }
 
     /// Holds the device's lock. If one connection replaces another at this moment, the old or the
-    /// new one
-    /// gets the message.
+    /// new one gets the message.
     fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
             if conns.len() == 0 {

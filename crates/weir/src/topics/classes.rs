@@ -55,8 +55,7 @@ pub(super) struct Retention {
 /// The classes in the order of the configuration, and the default class for all other topics.
 ///
 /// Cost: a look-up tries the patterns one by one. The router needs it only for a topic that does
-/// not
-/// exist yet.
+/// not exist yet.
 #[derive(Debug)]
 pub(crate) struct Classes {
     ordered: Box<[Arc<Class>]>,

@@ -3,8 +3,7 @@
 /// Members by shard.
 ///
 /// Shape: 24 bytes. The first four shards have shard and count side by side. A topic with more
-/// shards has a
-/// count for every shard up to the highest. A shard that has had a member stays known.
+/// shards has a count for every shard up to the highest. A shard that has had a member stays known.
 #[derive(Debug)]
 pub(super) enum ShardCounts {
     /// Shards in `shards[..known]`, their members in `counts[..known]`.

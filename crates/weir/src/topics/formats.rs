@@ -11,8 +11,7 @@ use crate::observe::counters::Counters;
 /// began.
 ///
 /// Shape: one bit each. A bit stays set: a format that left often returns, and a topic without
-/// subscribers
-/// ends.
+/// subscribers ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Formats(u8);
 

@@ -2,14 +2,11 @@
 //!
 //! A shard knows its members. The router only counts the members of each shard, so that no publish
 //! reaches a shard without members. A membership counts from the push of its `Subscribe`, or of the
-//! last chunk of its resume. It
-//! counts until the shard reports that the membership was not made, or that it ended or its
-//! connection closed. Each +1
-//! meets exactly one −1.
+//! last chunk of its resume. It counts until the shard reports that the membership was not made, or
+//! that it ended or its connection closed. Each +1 meets exactly one −1.
 //!
 //! Order of locks: the topic; then its stripe, its ticker, the list of rings or the resumes; then
-//! the
-//! ids. No thread waits for anything but a lock while it holds one.
+//! the ids. No thread waits for anything but a lock while it holds one.
 
 mod classes;
 mod counts;
@@ -50,12 +47,10 @@ use tick::{Tick, Ticker};
 ///
 /// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
 /// Limits: at most `topics_max` topics, including ended topics whose id is not free yet. At most
-/// half of them may have no
-/// subscribers. Otherwise a publisher that always uses new names would leave no topics for
-/// subscribers.
+/// half of them may have no subscribers. Otherwise a publisher that always uses new names would
+/// leave no topics for subscribers.
 /// Cost: a topic with a name of 25 bytes takes 196 bytes in all. It takes more only if its class
-/// has a
-/// rate, a tick or a ring. An ended topic leaves nothing behind.
+/// has a rate, a tick or a ring. An ended topic leaves nothing behind.
 pub(crate) struct Router {
     mailboxes: Arc<Mailboxes>,
     hasher: RandomState,
@@ -207,8 +202,7 @@ impl Router {
     /// class retains nothing.
     ///
     /// `message` makes the message once its offset is known. The router calls it only when nothing
-    /// but the
-    /// byte budget can still refuse the message. All mailboxes get the message, or none.
+    /// but the byte budget can still refuse the message. All mailboxes get the message, or none.
     pub(crate) fn publish(
         &self,
         name: &str,
@@ -312,8 +306,7 @@ impl Router {
     }
 
     /// Ends a membership after its shard has reported that it was not made, or has ended. The last
-    /// membership ends the
-    /// topic, unless messages are retained.
+    /// membership ends the topic, unless messages are retained.
     pub(crate) fn leave(&self, id: TopicId, shard: usize) {
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a membership counts for a topic that lives");

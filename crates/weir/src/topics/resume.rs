@@ -1,11 +1,9 @@
 //! Subscribing and resuming: the messages that a connection has missed, and then the new ones.
 //!
 //! If the missed messages fit one replay chunk, the router pushes it at once, with the membership.
-//! Of a longer resume the router remembers only
-//! that it runs. The shard names connection, topic and offset when it asks for the next chunk. A
-//! topic lives as
-//! long as a resume of it runs. A connection whose next message is no longer retained has fallen
-//! behind.
+//! Of a longer resume the router remembers only that it runs. The shard names connection, topic and
+//! offset when it asks for the next chunk. A topic lives as long as a resume of it runs. A
+//! connection whose next message is no longer retained has fallen behind.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -24,8 +22,8 @@ use crate::observe::counters::ResumeOutcome;
 /// Resumes that take more than one chunk.
 ///
 /// Shape: an entry for each connection with such a resume. It stays until the last chunk is pushed,
-/// the shard refuses to begin the resume, the connection
-/// unsubscribes, or the connection ends. All calls for one connection come from one task, in order.
+/// the shard refuses to begin the resume, the connection unsubscribes, or the connection ends. All
+/// calls for one connection come from one task, in order.
 #[derive(Default)]
 pub(super) struct Resumes {
     running: Mutex<HashMap<ConnId, Vec<Running>, foldhash::fast::RandomState>>,
@@ -111,12 +109,10 @@ impl Resumes {
 
 impl Router {
     /// Subscribes a connection to a topic and begins the topic if it does not exist. With
-    /// `position`, the
-    /// messages missed since then come first. `format` is the connection's format.
+    /// `position`, the messages missed since then come first. `format` is the connection's format.
     ///
     /// The credit belongs to the mailbox of the connection's shard; the caller took it without
-    /// holding a lock. An error
-    /// returns it, for the answer.
+    /// holding a lock. An error returns it, for the answer.
     pub(crate) fn subscribe<'a>(
         &self,
         credit: Credit<'a, OwnedFd>,

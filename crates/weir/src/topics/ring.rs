@@ -14,8 +14,7 @@ use super::{Router, Topic, lock};
 ///
 /// Shape: references by offset; conflation in ticks leaves gaps.
 /// Limits: messages, bytes and age by the topic's class, and [`Retained`] for all rings together.
-/// Bytes count as in
-/// the byte budget, which charges each message as long as a ring keeps it.
+/// Bytes count as in the byte budget, which charges each message as long as a ring keeps it.
 #[derive(Default)]
 pub(super) struct Ring {
     /// Each message with the bytes that it occupied when it came.
@@ -51,8 +50,7 @@ impl Ring {
     }
 
     /// The messages after `offset` whose frames together have at most `bytes_max` bytes; the first
-    /// one always fits. The flag
-    /// says whether the ring has no later messages.
+    /// one always fits. The flag says whether the ring has no later messages.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
         self.some_behind(offset, bytes_max, usize::MAX)
     }

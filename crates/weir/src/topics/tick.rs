@@ -1,9 +1,8 @@
 //! Ticks: the messages that a topic accepts within one tick leave as one batch.
 //!
-//! An accepted message gets its offset at once, and is encoded as a single frame. At the end of
-//! the tick the frames are copied into one message, with as few frames as the limit allows. Ticks
-//! of the same length
-//! end together, at multiples of that length on the monotonic clock.
+//! An accepted message gets its offset at once, and is encoded as a single frame. At the end of the
+//! tick the frames are copied into one message, with as few frames as the limit allows. Ticks of
+//! the same length end together, at multiples of that length on the monotonic clock.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -270,8 +269,7 @@ impl Router {
     }
 
     /// Sends the batch of a tick. `false` if there is no credit: then the tick continues with the
-    /// messages that have not
-    /// expired.
+    /// messages that have not expired.
     fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
         let Some(extra) = &mut state.extra else { return true };
         let expired = extra.tick.expire(Nanos::now(), &self.hasher);

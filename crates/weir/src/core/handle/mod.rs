@@ -64,11 +64,9 @@ impl Handle {
     /// Publishes a message. Never waits.
     ///
     /// Errors: an invalid topic name or size. A full mailbox, budget or tick, or a reached rate of
-    /// the topic: these
-    /// errors say when to try again.
+    /// the topic: these errors say when to try again.
     /// Cost: one encoding and one allocation, if there is a reader. A topic also costs its lock,
-    /// and one
-    /// push for each shard.
+    /// and one push for each shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
         self.shared.publish(publication, Publisher::Backend)
     }
@@ -100,10 +98,8 @@ impl Handle {
     }
 
     /// Withdraws a device's admission: closes its connections with `revoked`, including those that
-    /// are
-    /// being authenticated. `false` if the device is unknown. The device may connect again with
-    /// credentials that are
-    /// still valid.
+    /// are being authenticated. `false` if the device is unknown. The device may connect again with
+    /// credentials that are still valid.
     ///
     /// Errors: a shard does not take the command in time. The connections are still closed as soon
     /// as it does.
@@ -166,9 +162,8 @@ impl Handle {
     }
 
     /// Reads the files of `[tls]` and the keys of `[auth.jwt]` now; the log tells the result. The
-    /// gateway
-    /// checks them every `reload_interval` anyway. `false` if no listener uses TLS and no key is
-    /// configured.
+    /// gateway checks them every `reload_interval` anyway. `false` if no listener uses TLS and no
+    /// key is configured.
     pub fn reload_certificates(&self) -> bool {
         let has_keys = self.shared.auth.ask_reload();
         self.tls().map(Contexts::ask_reload).is_some() || has_keys
@@ -229,8 +224,7 @@ pub struct Connection {
     /// Its device's id.
     pub device: String,
     /// The source of the connection, as limits count it: an IPv4 address, or a /64 of IPv6. Behind
-    /// a proxy the proxy names it, and
-    /// `info.peer` is the proxy.
+    /// a proxy the proxy names it, and `info.peer` is the proxy.
     pub source: Option<String>,
     /// The names of its topics.
     pub topics: Vec<String>,
