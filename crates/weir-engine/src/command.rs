@@ -25,7 +25,8 @@ pub enum Command<S> {
     Send(ConnId, Item),
     /// Enter a connection into a topic and queue `reply` (`Subscribed`). If the connection is in
     /// the topic already, the shard queues only the reply. If it is resuming the topic, the shard
-    /// queues an `Error` instead. In both cases [`Report::NotEntered`] gives the count back.
+    /// queues an `Error` instead. Unless a membership was made, [`Report::NotEntered`] gives the
+    /// count back.
     Subscribe {
         /// The connection.
         conn: ConnId,
