@@ -80,7 +80,7 @@ fn the_row_add_abc_activates_by_the_request_of_the_article() -> Result<()> {
     let imported = import(&server, "devSn,devKey\nadd,abc\n")?;
     assert!(stdout(&imported).starts_with("1 rows: 1 added,"), "{}", stdout(&imported));
     assert!(stderr(&imported).contains("1 keys have less than 16 characters"), "{imported:?}");
-    assert!(stderr(&imported).contains("going through the admin API"), "{imported:?}");
+    assert!(stderr(&imported).contains("using the admin API"), "{imported:?}");
     let url = format!("http://{}/auth/gw/active", http(&server)?);
     let body = r#"{"devSn":"add","devKey":"abc"}"#;
     let mut tokens = Vec::new();
@@ -299,7 +299,7 @@ fn without_a_gateway_the_commands_open_the_store_themselves() -> Result<()> {
         assert_eq!(stdout(&output).lines().count(), shown, "{args:?}");
         let said = stderr(&output);
         assert_eq!(
-            said.contains(&format!("{shown} devices are shown, and more follow")),
+            said.contains(&format!("{shown} devices shown, more follow")),
             more,
             "{said}"
         );

@@ -124,7 +124,7 @@ fn without_its_key_file_a_store_is_not_opened() -> Result<()> {
     let output = import(at, "add,abc\n")?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("store.key is not there") && said.contains("another key file"), "{said}");
+    assert!(said.contains("store.key does not exist") && said.contains("another key file"), "{said}");
     assert!(!at.join("store.key").exists(), "another one is in its place");
     // Brought back, it is opened again.
     fs::rename(at.join("copy"), at.join("store.key"))?;
@@ -177,7 +177,7 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     assert!(!listed.status.success(), "{listed:?}");
 
     server.restart_with(&["serve", "--new-store"])?;
-    server.await_log("a new store of devices was made path=devices.db devices=0", 2)?;
+    server.await_log("created a new device store path=devices.db devices=0", 2)?;
     assert_eq!(activate(&server, 0)?.err().map(|answer| answer.status), Some(401));
     // It leaves alone what is there.
     server.import(&format!("d0,{KEY}\n"))?;
@@ -185,7 +185,7 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     server.kill()?;
     server.restart_with(&["serve", "--new-store"])?;
     server.await_log(
-        "the store of devices is open; no damage was found path=devices.db devices=1",
+        "the device store is open; no damage was found path=devices.db devices=1",
         1,
     )?;
     assert!(is_let_in(&server, 0, &token)?);
@@ -329,7 +329,7 @@ fn whoever_only_looks_for_devices_begins_no_store() -> Result<()> {
     for args in [&["list"][..], &["export"], &["show", "d0"], &["revoke", "d0"]] {
         let output = devices(at, args)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("store.key is not there"), "{said}");
+        assert!(!output.status.success() && said.contains("store.key does not exist"), "{said}");
     }
     assert_eq!(fs::read_dir(at)?.count(), 1, "something was made");
     Ok(())

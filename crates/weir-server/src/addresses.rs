@@ -1,4 +1,5 @@
-//! Where the commands that connect find a gateway unless they are told: where its configuration has it listen.
+//! Finds the addresses of a gateway for the commands that connect to it. They are the listeners of
+//! its configuration, unless an option names an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::config::load;
 use crate::config::{CONFIG_VARIABLE, Settings};
 
-/// Where devices connect, with TLS or without.
+/// The address of the first listener for devices, with TLS or without.
 pub(crate) fn of_devices(file: Option<PathBuf>, with_tls: bool) -> Result<String> {
     let is_configured = file.is_some() || std::env::var_os(CONFIG_VARIABLE).is_some();
     let listen = load(file)?.gateway.listen;
@@ -16,24 +17,24 @@ pub(crate) fn of_devices(file: Option<PathBuf>, with_tls: bool) -> Result<String
         if with_tls { ("listen.tls", &listen.tls) } else { ("listen.tcp", &listen.tcp) };
     match addrs.first() {
         Some(addr) => connectable(key, *addr),
-        // Where somebody has a gateway with another configuration, most likely.
+        // Without a configuration, the gateway probably runs with another one, as in the documents.
         None if with_tls && !is_configured => Ok(TLS.to_string()),
         None if !with_tls && !listen.tls.is_empty() => bail!(
-            "listen.tcp is empty, and listen.tls is not: add --tls --ca FILE, or name an address by --addr"
+            "listen.tcp is empty, but listen.tls is not: add --tls --ca FILE, or name an address with --addr"
         ),
-        None => bail!("{key} is empty: name an address by --addr"),
+        None => bail!("{key} is empty: name an address with --addr"),
     }
 }
 
-/// Where the admin API is.
+/// The address of the admin API.
 pub(crate) fn of_admin(settings: &Settings) -> Result<String> {
     match settings.gateway.listen.admin {
         Some(addr) => connectable("listen.admin", addr),
-        None => bail!("listen.admin is switched off: name an address by --admin"),
+        None => bail!("listen.admin is switched off: name an address with --admin"),
     }
 }
 
-/// The address to connect to on this machine: loopback for "any".
+/// The address for a connection from this machine: loopback in place of the unspecified address.
 pub(crate) fn reachable(addr: SocketAddr) -> SocketAddr {
     let ip = addr.ip();
     let ip = match (ip.is_unspecified(), ip.is_ipv4()) {
@@ -47,11 +48,11 @@ pub(crate) fn reachable(addr: SocketAddr) -> SocketAddr {
 fn connectable(key: &str, addr: SocketAddr) -> Result<String> {
     if addr.port() == 0 {
         bail!(
-            "{key} is {addr}, which stands for any free port: name the address that the gateway prints"
+            "{key} = {addr} means any free port: name the address that the gateway prints at its start"
         );
     }
     Ok(reachable(addr).to_string())
 }
 
-/// Where the documents have a gateway listen with TLS.
+/// The TLS address in the examples of the documents.
 const TLS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7_443);

@@ -1,5 +1,5 @@
-//! What a gateway prints when it has started: what it found, what it took, and what to try next. And what a check of a
-//! configuration prints.
+//! The text that a gateway prints after its start: listeners, resources, and commands to try. Also
+//! the output of `weir config check`.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -53,19 +53,19 @@ pub(crate) fn text(started: &Started, config: &Config, front_threads: usize) -> 
     out
 }
 
-/// Where TLS is spoken.
+/// The row of TLS listeners.
 fn tls(started: &Started) -> Option<(&'static str, String)> {
     (!started.tls.is_empty()).then(|| ("devices (TLS)", list(&started.tls)))
 }
 
-/// Where HTTP is spoken.
+/// The rows of HTTP and HTTPS listeners.
 fn http(started: &Started) -> Vec<(&'static str, String)> {
     let rows = [("HTTP", &started.http), ("HTTPS", &started.https)];
     let there = rows.into_iter().filter(|(_, addrs)| !addrs.is_empty());
     there.map(|(name, addrs)| (name, list(addrs))).collect()
 }
 
-/// Where datagrams are answered, and what the kernel lets wait there.
+/// The row of UDP listeners, with the socket buffers that the kernel granted.
 fn udp(started: &Started) -> Option<(&'static str, String)> {
     let DatagramBuffers { recv_bytes, send_bytes } = started.udp_buffers?;
     let addrs = list(&started.udp);
@@ -79,7 +79,7 @@ fn list(addrs: &[SocketAddr]) -> String {
     addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What is shown over TLS if that is nobody's certificate.
+/// The rows of the development certificate, if the gateway shows one.
 fn certificate(started: &Started) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if let Some(Development { path, fingerprint }) = &started.development {
@@ -89,17 +89,18 @@ fn certificate(started: &Started) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// That it is valid, what variables have set, and the topic classes one a line, in the order in which they are tried.
+/// The result of a successful check: the keys that variables set, and the topic classes in the
+/// order in which they are tried, one per line.
 pub(crate) fn checked(config: &Config, from_variables: &[FromVariable]) -> String {
     let mut out = "configuration is valid".to_owned();
     if !from_variables.is_empty() {
-        out.push_str("\nvariables of the environment count before the file:");
+        out.push_str("\nenvironment variables override the file:");
         from_variables.iter().for_each(|set| out.push_str(&format!("\n  {set}")));
     }
     let classes = &config.topic_classes;
     let columns = classes.iter().map(|class| class.pattern.chars().count()).max();
     if let Some(columns) = columns {
-        out.push_str("\ntopic classes, of which the first that fits a name counts:");
+        out.push_str("\ntopic classes (the first one whose pattern matches counts):");
         for class in classes {
             let (pattern, columns) = (&class.pattern, columns.min(PATTERN_COLUMNS_MAX));
             out.push_str(&format!("\n  {pattern:<columns$}  {}", rules(class)));
@@ -108,7 +109,7 @@ pub(crate) fn checked(config: &Config, from_variables: &[FromVariable]) -> Strin
     out
 }
 
-/// What a class says beyond the defaults, and who may what.
+/// The rules of a class that differ from the defaults, and its rights.
 fn rules(class: &TopicClass) -> String {
     let mut rules = Vec::new();
     if !class.tick.is_zero() {
@@ -180,7 +181,7 @@ fn size(bytes: usize) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// Commands that work against this gateway from its own machine.
+/// Commands that work with this gateway from the same machine.
 fn commands(started: &Started, config: &Config) -> Vec<String> {
     let topic = topic(config).map(|topic| quoted(&topic));
     let mut commands: Vec<String> =
@@ -203,7 +204,8 @@ fn commands(started: &Started, config: &Config) -> Vec<String> {
     commands
 }
 
-/// How to hear what is published, by the first way that there is; without a topic what is sent to everyone.
+/// A command that receives messages, over the first kind of listener that is configured. Without a
+/// topic it receives messages to all connections.
 fn subscribe(started: &Started, config: &Config, topic: Option<&str>) -> Option<String> {
     let topic = topic.map(|topic| format!(" {topic}")).unwrap_or_default();
     let needs_token = !config.admits_anonymous();
@@ -222,7 +224,7 @@ fn subscribe(started: &Started, config: &Config, topic: Option<&str>) -> Option<
         |certificate| quoted(&certificate.path.to_string_lossy()),
     );
     if let Some(addr) = started.tls.first().map(|addr| reachable(*addr)) {
-        // The name that it is made for.
+        // The development certificate is made for this name.
         let name = if development.is_some() { " --server-name localhost" } else { "" };
         return Some(format!("weir subscribe{topic} --addr {addr} --tls --ca {ca}{name}{token}"));
     }
@@ -241,7 +243,7 @@ fn subscribe(started: &Started, config: &Config, topic: Option<&str>) -> Option<
     Some(format!("curl -NG --cacert {ca}{shown}{topic} https://{host}:{}/v1/sse", addr.port()))
 }
 
-/// A topic that every device may subscribe to; `None`: there is none that one could guess.
+/// A topic that every device may subscribe to; `None` if no such name can be guessed.
 fn topic(config: &Config) -> Option<String> {
     let patterns = config.topic_classes.iter().map(|class| class.pattern.as_str());
     let names = patterns.filter(|pattern| !pattern.contains("{device}")).map(named_like);
@@ -253,7 +255,8 @@ fn topic(config: &Config) -> Option<String> {
     })
 }
 
-/// A name that fits a pattern: a star that stands alone between slashes is a word, any other is nothing.
+/// A name that matches a pattern. A star alone between slashes becomes a word; any other star
+/// becomes nothing.
 fn named_like(pattern: &str) -> String {
     let part = |part: &str| match part.replace('*', "") {
         rest if rest.is_empty() => "news".to_owned(),
@@ -262,7 +265,7 @@ fn named_like(pattern: &str) -> String {
     pattern.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// As a shell takes it for one word.
+/// The word, quoted for a shell if necessary.
 fn quoted(word: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:@%+=,".contains(char);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -271,7 +274,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Where `weir subscribe` and `weir publish` connect unless told.
+/// The default addresses of `weir subscribe` and `weir publish`.
 fn default_addr(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
@@ -279,10 +282,10 @@ fn default_addr(port: u16) -> SocketAddr {
 const DEVICES_PORT: u16 = 7070;
 const ADMIN_PORT: u16 = 7090;
 
-/// Longer patterns stand out of line.
+/// Longer patterns break the column.
 const PATTERN_COLUMNS_MAX: usize = 40;
 
-/// More than fit a line.
+/// More processors do not fit on a line.
 const PINS_SHOWN_MAX: usize = 16;
 
 #[cfg(test)]
@@ -373,7 +376,7 @@ Try next:
         config.topic_classes = vec![live, other];
         let expected = "\
 configuration is valid
-topic classes, of which the first that fits a name counts:
+topic classes (the first one whose pattern matches counts):
   live/*  tick 200ms, conflation, priority normal, slow conflate, keeps 5 messages for 300s, 7 messages a second; \
                 publish: nobody; subscribe: devices, services
   *       priority normal, slow close; publish: services; subscribe: devices, services";
@@ -402,7 +405,7 @@ topic classes, of which the first that fits a name counts:
             let config = Config { topic_classes, ..Config::default() };
             assert_eq!(topic(&config).as_deref(), Some(expected), "{patterns:?}");
         }
-        // The name is of an earlier class, which does not let devices in.
+        // The name belongs to an earlier class, to which devices may not subscribe.
         let topic_classes = vec![closed("*/news"), class(&"room/*"), class(&"open")];
         let config = Config { topic_classes, ..Config::default() };
         assert_eq!(topic(&config).as_deref(), Some("open"));

@@ -4,28 +4,29 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-/// Holds connections to devices and pushes to them.
+/// A gateway that keeps connections to devices open and pushes messages to them.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// Configuration file (or in WEIR_CONFIG); without one the defaults apply.
+    /// Configuration file [default: the file in WEIR_CONFIG; without it, all keys have their
+    /// defaults].
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the gateway (the default).
+    /// Run the gateway (the default command).
     Serve(ServeArgs),
     /// Publish a message through the admin API of a running gateway.
     Publish(PublishArgs),
-    /// Connect as a device and print what arrives, one line a message.
+    /// Connect as a device and print the messages that arrive, one line each.
     Subscribe(SubscribeArgs),
-    /// Import, list and revoke the devices that may activate: in the `[store]` of the configuration.
+    /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
-    /// Check a configuration, or explain its keys.
+    /// Check a configuration, or print the reference of its keys.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print the version.
@@ -42,22 +43,22 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("to").required(true), group = ArgGroup::new("payload").required(true))]
 pub(crate) struct PublishArgs {
-    /// To the subscribers of this topic.
+    /// Publish to the subscribers of this topic.
     #[arg(long, group = "to")]
     pub(crate) topic: Option<String>,
-    /// To the connections of this device.
+    /// Publish to the connections of this device.
     #[arg(long, value_name = "ID", group = "to")]
     pub(crate) device: Option<String>,
-    /// To every connection.
+    /// Publish to every connection.
     #[arg(long, group = "to")]
     pub(crate) all: bool,
-    /// The message is this text.
+    /// Send this text.
     #[arg(long, group = "payload")]
     pub(crate) text: Option<String>,
-    /// The message is these bytes, in base64.
+    /// Send these bytes, given in base64.
     #[arg(long, value_name = "BASE64", group = "payload")]
     pub(crate) data: Option<String>,
-    /// The message is the content of this file; "-" is standard input.
+    /// Send the content of this file; "-" is standard input.
     #[arg(long, group = "payload")]
     pub(crate) file: Option<PathBuf>,
     /// Media type of the message.
@@ -66,17 +67,18 @@ pub(crate) struct PublishArgs {
     /// Conflation key of the message.
     #[arg(long)]
     pub(crate) key: Option<String>,
-    /// After this many milliseconds the message is not begun any more.
+    /// Milliseconds for which the message is valid. After that time the gateway does not begin to
+    /// send it.
     #[arg(long, value_name = "MS")]
     pub(crate) ttl_ms: Option<u64>,
-    /// Print the gateway's answer as it is.
+    /// Print the gateway's answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     /// Address of the admin API [default: `listen.admin` of the configuration].
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<String>,
-    /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines) [default: without --admin,
-    /// `admin.token` of the configuration].
+    /// Bearer token of the admin API. Other users see command lines, so rather set WEIR_ADMIN_TOKEN
+    /// [default: without --admin, `admin.token` of the configuration].
     #[arg(long)]
     pub(crate) token: Option<String>,
     #[command(flatten)]
@@ -85,22 +87,23 @@ pub(crate) struct PublishArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SubscribeArgs {
-    /// Topics to be in; none: only what is sent to the device or to everyone.
+    /// Topics to subscribe to. Without a topic, only messages to the device or to all connections
+    /// arrive.
     pub(crate) topics: Vec<String>,
-    /// Address where the gateway listens for devices [default: the first of `listen.tcp` in the configuration; with --tls
-    /// the first of `listen.tls`].
+    /// Address where the gateway listens for devices [default: the first of `listen.tcp` in the
+    /// configuration; with --tls, the first of `listen.tls`].
     #[arg(long)]
     pub(crate) addr: Option<String>,
-    /// The device's token (better in WEIR_TOKEN: other users see command lines).
+    /// The device's token. Other users see command lines, so rather set WEIR_TOKEN.
     #[arg(long)]
     pub(crate) token: Option<String>,
-    /// The device's id. Otherwise the one that the token is bound to; without a token, a random one.
+    /// The device's id [default: the id that the token is bound to; without a token, a random id].
     #[arg(long, value_name = "ID")]
     pub(crate) device: Option<String>,
-    /// One JSON object a line.
+    /// Print each message as a JSON object on one line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// End after this many messages.
+    /// Stop after this many messages.
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
     #[command(flatten)]
@@ -115,14 +118,16 @@ pub(crate) struct DevicesArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// Where the devices are.
+/// The store that a command works on.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Address of the admin API of a gateway, which is asked in any case. Otherwise it is the `[store]` of the
-    /// configuration, or the gateway that holds it.
+    /// Address of a gateway's admin API, through which the command then works. Without it, the
+    /// command opens the `[store]` of the configuration. If a gateway already holds that store, the
+    /// command uses the gateway's admin API.
     #[arg(long, value_name = "ADDR", global = true)]
     pub(crate) admin: Option<String>,
-    /// Bearer token of the admin API (better in WEIR_ADMIN_TOKEN: other users see command lines).
+    /// Bearer token of the admin API. Other users see command lines, so rather set
+    /// WEIR_ADMIN_TOKEN.
     #[arg(long, global = true)]
     pub(crate) token: Option<String>,
     #[command(flatten)]
@@ -131,28 +136,29 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevicesCommand {
-    /// Import devices. What is known stays as it is, but for a key or labels that have changed: so a file may be imported
-    /// again, whole or from a line on.
+    /// Import devices. A known device stays as it is, unless its key or labels in the file differ.
+    /// So the same file can be imported again, whole or from a line on.
     Import(ImportArgs),
-    /// Print all devices, one JSON object a line.
+    /// Print all devices, each as a JSON object on one line.
     Export,
-    /// Print devices in the order of their serial numbers, one a line.
+    /// Print devices in the order of their serial numbers, one per line.
     List {
-        /// Begin behind this one.
+        /// Start after this serial number.
         #[arg(long, value_name = "SERIAL")]
         after: Option<String>,
-        /// Print so many at most.
+        /// Print at most this many devices.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
-    /// Print what is known of a device.
+    /// Print everything that the store knows about a device.
     Show {
-        /// Its serial number.
+        /// The device's serial number.
         serial: String,
     },
-    /// Shut devices out; a gateway that is asked closes their connections too.
+    /// Revoke devices for good. With --admin, or through the gateway that holds the store, their
+    /// connections close too.
     Revoke {
-        /// Their serial numbers.
+        /// The devices' serial numbers.
         #[arg(required = true)]
         serials: Vec<String>,
     },
@@ -160,13 +166,13 @@ pub(crate) enum DevicesCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// CSV with the header devSn,devKey, or a JSON object with these members a line; further columns or members become
-    /// labels. "-" is standard input.
+    /// File to import; "-" is standard input. It is CSV with the header devSn,devKey, or has one
+    /// JSON object with these members per line. Further columns or members become labels.
     pub(crate) file: PathBuf,
-    /// How it is written [default: as the name of the file says].
+    /// Format of the file [default: by the file's extension].
     #[arg(long)]
     pub(crate) format: Option<ImportFormat>,
-    /// Skip what stands before this line.
+    /// Skip the lines before this one.
     #[arg(long, value_name = "LINE", default_value_t = 1)]
     pub(crate) from_line: u64,
     /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
@@ -174,12 +180,12 @@ pub(crate) struct ImportArgs {
     pub(crate) new_store: bool,
 }
 
-/// How a file is written.
+/// The format of a file of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// Rows under a header.
+    /// CSV: a header, then one row per device.
     Csv,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -192,38 +198,39 @@ impl From<ImportFormat> for weir::RowFormat {
     }
 }
 
-/// How a command speaks TLS.
+/// The options of commands that connect with TLS.
 #[derive(Debug, Args)]
 pub(crate) struct TlsArgs {
-    /// Speak TLS.
+    /// Connect with TLS.
     #[arg(long, requires = "ca")]
     pub(crate) tls: bool,
-    /// Certificates that sign the other side's, or that one itself, in PEM.
+    /// PEM file with the certificates of trusted authorities, or with the server's own certificate.
     #[arg(long, value_name = "FILE", requires = "tls")]
     pub(crate) ca: Option<PathBuf>,
-    /// Name that the other side's certificate must be for [default: the host of the address].
+    /// Name that must be in the server's certificate [default: the host of the address].
     #[arg(long, value_name = "NAME", requires = "tls")]
     pub(crate) server_name: Option<String>,
-    /// Certificate and private key to show where one is asked for, in one PEM file.
+    /// PEM file with the certificate and private key of this client, for servers that ask for one.
     #[arg(long, value_name = "FILE", requires = "tls")]
     pub(crate) certificate: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a file (or that in WEIR_CONFIG) together with the WEIR_ variables, and the files that it names for TLS; exit
-    /// code 2 if one is refused.
+    /// Check a configuration file and the WEIR_ variables, and the files that they name for TLS.
+    /// The exit code is 2 if one of them is refused.
     Check {
-        /// The file, as by --config; without one the defaults and the variables are checked.
+        /// The file; the same as --config FILE [default: the file in WEIR_CONFIG; without it, only
+        /// the defaults and the variables are checked].
         #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
     },
-    /// Print every key with its default, what is allowed, and what it means.
+    /// Print every key with its default, its allowed values and its meaning.
     Reference {
-        /// As Markdown, the way docs/configuration.md is written.
+        /// Print Markdown: the content of docs/configuration.md.
         #[arg(long)]
         markdown: bool,
-        /// As a file with every key at its default, commented out.
+        /// Print a configuration file with every key at its default, commented out.
         #[arg(long, conflicts_with = "markdown")]
         toml: bool,
     },

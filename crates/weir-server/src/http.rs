@@ -1,4 +1,4 @@
-//! One request to the admin API.
+//! Sends a request to the admin API.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_client::{ClientError, TlsOptions};
 
-/// Where the admin API is, and how it is spoken to.
+/// Address and credentials of an admin API.
 #[derive(Clone, Copy)]
 pub(crate) struct Admin<'a> {
     pub(crate) addr: &'a str,
-    /// For one behind a proxy that speaks TLS.
+    /// Set for an admin API behind a proxy that speaks TLS.
     pub(crate) tls: Option<&'a TlsOptions>,
     pub(crate) token: Option<&'a str>,
 }
@@ -85,7 +85,8 @@ async fn exchange_over(
     tokio::pin!(exchange);
     tokio::select! {
         answer = &mut exchange => answer,
-        // A server may end the connection behind its answer, and badly: an answer that is whole counts all the same.
+        // The server may end the connection after its answer, even with an error. A whole answer
+        // counts all the same.
         result = connection => match (exchange.await, result) {
             (Ok(answer), _) => Ok(answer),
             (Err(_), Err(broken)) => Err(broken).with_context(|| format!("the connection to {addr} broke")),
@@ -94,8 +95,8 @@ async fn exchange_over(
     }
 }
 
-/// The server answers from memory; only a machine in trouble takes longer.
+/// The server answers from memory. It needs longer only on an overloaded machine.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A page of devices with as many labels as may be.
+/// Enough for a page of devices with the most labels that are allowed.
 const ANSWER_BYTES_MAX: usize = 16 << 20;

@@ -64,17 +64,17 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For the commands that do one thing at a time.
+/// Runs a command on a runtime with one thread.
 fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
-/// Whoever read our output has had enough, as `head` does.
+/// Whether the reader of our output has closed the pipe, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A configuration that was refused.
+/// The configuration was refused.
 const EXIT_CONFIGURATION: u8 = 2;
-/// Everything else.
+/// Any other error.
 const EXIT_FAILURE: u8 = 1;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
-/// One line on standard output, which is for what was asked for.
+/// Writes one line of results to standard output.
 pub(crate) fn say(line: impl Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
@@ -11,8 +11,8 @@ pub(crate) fn say(line: impl Display) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line on standard error, which is for what happens meanwhile.
+/// Writes one line of progress or errors to standard error.
 pub(crate) fn complain(line: impl Display) {
-    // Nobody is left to tell that standard error is closed.
+    // If standard error is closed, no way is left to report it.
     let _ = writeln!(io::stderr().lock(), "weir: {line}");
 }

@@ -1,4 +1,4 @@
-//! `weir publish`: one message through the admin API.
+//! `weir publish`: sends one message through the admin API.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::config::load;
 use crate::output::say;
 use crate::{addresses, http};
 
-/// What `POST /v1/publish` takes.
+/// The body of `POST /v1/publish`.
 #[derive(Debug, Serialize)]
 struct Message<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ struct Accepted {
     offset: Option<u64>,
 }
 
-/// A problem document (RFC 9457), as far as it is shown.
+/// The shown parts of a problem document (RFC 9457).
 #[derive(Debug, Deserialize)]
 struct Problem {
     title: String,
@@ -86,14 +86,14 @@ pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Res
         return say(String::from_utf8_lossy(&answer).trim_end());
     }
     let accepted: Accepted =
-        serde_json::from_slice(&answer).context("the answer is not what a gateway answers")?;
+        serde_json::from_slice(&answer).context("the answer does not come from a gateway's admin API")?;
     let Accepted { id, connections, offset } = accepted;
     let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
     let plural = if connections == 1 { "" } else { "s" };
     say(format_args!("queued for {connections} connection{plural}: id {id}{offset}"))
 }
 
-/// What a problem document says.
+/// The text of a problem document, with a colon in front; empty if the answer is none.
 pub(crate) fn reason(answer: &[u8]) -> String {
     match serde_json::from_slice::<Problem>(answer) {
         Ok(Problem { title, detail: None }) => format!(": {title}"),

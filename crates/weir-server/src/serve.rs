@@ -1,4 +1,4 @@
-//! `weir serve`: the gateway as a process, from its first line to its last.
+//! `weir serve`: runs the gateway as a process.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use crate::output::say;
 use crate::store::{self, Begin, Opened};
 use crate::{banner, sys};
 
-/// Runs until a signal. Exit code 0 after an orderly end, 1 if a second signal cut it short.
+/// Runs until a signal arrives. Exit code 0 after an orderly end, 1 if a second signal cut it
+/// short.
 pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> {
-    // Dropped last, so that the lines about the end are written too.
+    // Dropped last, so that the log also writes the lines about the end.
     let log = Log::start(&settings.log)?;
     let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -29,7 +30,8 @@ pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> 
         .build()
         .context("cannot start the front threads")?;
     let end = runtime.block_on(serve(settings, begin, front_threads, log.losses()));
-    // After an orderly end nothing is left to wait for; after a second signal nothing may be waited for.
+    // After an orderly end nothing is running any more; after a second signal nothing may delay the
+    // end.
     runtime.shutdown_background();
     end
 }
@@ -40,7 +42,7 @@ async fn serve(
     front_threads: usize,
     losses: Losses,
 ) -> anyhow::Result<ExitCode> {
-    // Before the start, so that an early signal finds somebody.
+    // Before the start, so that the program handles an early signal too.
     let mut signals = Signals::catch()?;
     let devices = match Box::pin(store::open(&settings, begin)).await? {
         Opened::Store(devices) => Some(devices),
@@ -50,7 +52,7 @@ async fn serve(
     let over_file = settings.from_variables.iter().filter(|set| set.is_over_file());
     let over_file: Vec<String> = over_file.map(ToString::to_string).collect();
     if !over_file.is_empty() {
-        info!("variables count before the configuration file: {}", over_file.join("; "));
+        info!("environment variables override the configuration file: {}", over_file.join("; "));
     }
     let config = settings.gateway;
     let mut builder =
@@ -59,13 +61,13 @@ async fn serve(
         builder = builder.devices(Arc::clone(devices));
     }
     let gateway = builder.start().await;
-    // Its message names the cause already; as a source it would be named twice.
+    // The message already names the cause; as a source it would appear twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
-    // A closed standard output is no reason not to serve.
+    // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
 
-    // Not within the line below: what a line tells is worked out only if its level is on.
+    // Not inside the line below: the log evaluates its fields only if the level is on.
     let signal = signals.end(|| reload(&gateway.handle())).await;
     info!(signal, "stopping; a second signal ends at once");
     let code = tokio::select! {
@@ -79,28 +81,29 @@ async fn serve(
     Ok(code)
 }
 
-/// Ends in order: the gateway, then the store, whose file is whole afterwards, without the one that ends in -wal.
+/// Ends the gateway, then the store. The store's file is whole afterwards, without a -wal file
+/// beside it.
 async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     gateway.shutdown().await;
     let Some(devices) = devices else { return };
     if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
         warn!(
-            "the store of devices did not end in time; what it has answered is kept nevertheless"
+            "the device store did not close in time; everything that it has confirmed is kept"
         );
     }
 }
 
-/// What SIGHUP asks for.
+/// Handles SIGHUP: reads certificates again and reopens the access log.
 fn reload(handle: &Handle) {
-    // Both are to be asked.
+    // `|` and not `||`: both must run.
     if !(handle.reload_certificates() | handle.reopen_access_log()) {
         info!(
-            "SIGHUP: nothing to reload: nothing listens with TLS, [auth.jwt] has no keys, and there is no access log"
+            "SIGHUP: nothing to reload: no listener uses TLS, [auth.jwt] has no keys, and there is no access log"
         );
     }
 }
 
-/// The signals that end the program, and the one that has files read again.
+/// The signals that end the program, and SIGHUP, which makes it read files again.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -117,7 +120,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one that ends the program.
+    /// Waits for a signal that ends the program; calls `hung_up` for each SIGHUP.
     async fn end(&mut self, hung_up: impl Fn()) -> &'static str {
         loop {
             tokio::select! {
@@ -129,8 +132,8 @@ impl Signals {
     }
 }
 
-/// What the log suppresses or drops it counts but tells nobody: into the metrics it goes, and into the log once there is
-/// room.
+/// Reports the lines that the log has suppressed or dropped: in the metrics, and in the log once it
+/// has room.
 async fn report_lost_lines(handle: Handle, losses: Losses) {
     let mut ticks = interval(LOST_LINES_INTERVAL);
     let mut reported = 0;
@@ -142,17 +145,17 @@ async fn report_lost_lines(handle: Handle, losses: Losses) {
         handle.counters().set_log_lines_dropped(total);
         if total > reported {
             let lines = total - reported;
-            warn!(lines, total, "log lines dropped: standard error takes them too slowly");
+            warn!(lines, total, "log lines dropped: standard error is too slow");
             reported = total;
         }
     }
 }
 
-/// Ended by a second signal, before every device was told.
+/// A second signal ended the program before every device got its goodbye.
 const EXIT_CUT_SHORT: u8 = 1;
 
-/// Some 60 MB are to be moved from one file to another at the most.
+/// The store moves at most some 60 MB from one file to another.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Often enough for a scrape of the metrics.
+/// The metrics need no shorter interval.
 const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);

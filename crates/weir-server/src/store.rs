@@ -1,4 +1,4 @@
-//! Opening the store that the configuration names, with what stands before it.
+//! Opens the store that the configuration names, with its cache and its circuit breaker.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use weir_store::{
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
 
-/// What keeps devices.
+/// The result of opening the store.
 pub(crate) enum Opened {
-    /// Nothing does.
+    /// The configuration names no store.
     Nothing,
     Store(Arc<DeviceStore>),
-    /// Another process holds the file.
+    /// Another process holds the file; the text says so.
     Held(String),
 }
 
-/// What to do where the store, or its key file, is not there.
+/// What to do if the store or its key file is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// Nothing is begun: whoever only looks has named the wrong place.
+    /// Create nothing: for a command that only reads, a missing store means a wrong path.
     Never,
-    /// Both are made where neither is there; what one of them misses is lost or elsewhere.
+    /// Create both if both are missing. If only one is missing, it is lost or elsewhere.
     Both,
-    /// What is missing is made (`--new-store`).
+    /// Create the missing one (`--new-store`).
     Missing,
 }
 
 impl Begin {
-    /// Of what begins stores where `--new-store` says how far.
+    /// The choice of the commands that have the option `--new-store`.
     pub(crate) fn of(new_store: bool) -> Begin {
         if new_store { Begin::Missing } else { Begin::Both }
     }
@@ -46,9 +46,9 @@ pub(crate) async fn open(settings: &Settings, begin: Begin) -> Result<Opened> {
     open_with(&settings.store, &settings.cache, begin, settings.store.timeout).await
 }
 
-/// Opens the store for a command, which can wait longer.
+/// Opens the store for a command, with a longer timeout.
 pub(crate) async fn open_patiently(settings: &Settings, begin: Begin) -> Result<Opened> {
-    // Redis is told of what a command ends too.
+    // A command uses the cache too, so that Redis learns of revocations.
     open_with(&settings.store, &settings.cache, begin, COMMAND_TIMEOUT).await
 }
 
@@ -60,7 +60,7 @@ async fn open_with(
 ) -> Result<Opened> {
     match settings.kind {
         StoreKind::None => return Ok(Opened::Nothing),
-        // The key file lies there too, unless it says otherwise.
+        // The key file is in this directory too, unless `store.hash_key` names another place.
         StoreKind::Embedded if begin != Begin::Never => make_directory(&settings.path()?)?,
         StoreKind::Embedded | StoreKind::Mongodb => {}
     }
@@ -81,7 +81,7 @@ async fn open_with(
     Ok(Opened::Store(Arc::new(devices.key_file(key.path))))
 }
 
-/// Puts before a store, and its circuit breaker if it has one, what stands before it.
+/// Puts the cache and the queue in front of a store and its circuit breaker, if it has one.
 fn devices(
     settings: &StoreSettings,
     cache: &CacheSettings,
@@ -90,7 +90,7 @@ fn devices(
     timeout: Duration,
 ) -> Result<DeviceStore> {
     let in_flight_max = match settings.kind {
-        // It has one writer.
+        // The embedded store has one writer.
         StoreKind::Embedded => 1,
         StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };
@@ -113,7 +113,7 @@ fn devices(
     Ok(devices)
 }
 
-/// Makes the place of the store's file, for its owner alone, and says so if it is open to others.
+/// Makes the directory of the store's file, for its owner alone; warns if other users can read it.
 fn make_directory(path: &Path) -> Result<()> {
     if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_private_directory(directory)
@@ -124,7 +124,7 @@ fn make_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The embedded store, or who holds it.
+/// The embedded store, or a text that names the process that holds it.
 fn embedded(
     settings: &StoreSettings,
     key: &Key,
@@ -152,30 +152,31 @@ fn embedded(
     if matches!(error, OpenError::Missing(_)) {
         return Err(key.bereft(error).context("store.path"));
     }
-    // Without anything that it has hashed, the key file would look like one whose store is lost.
+    // Remove a key file that has hashed nothing yet: otherwise the next start would take its store
+    // for lost.
     if std::fs::metadata(&path).map_or(true, |file| file.len() == 0) {
         key.unmake();
     }
     Err(error).context("store.path")
 }
 
-/// Says what was found. An operator who misses devices looks for this line.
+/// Logs what the opening found. An operator who misses devices looks for this line.
 fn tell(path: &Path, opened: &EmbeddedReport) {
     let EmbeddedReport { devices, is_new, check, is_checked, is_log_lost } = *opened;
     let (path, check_ms) = (path.display(), millis(check));
     if is_new {
-        info!(%path, devices, "a new store of devices was made");
+        info!(%path, devices, "created a new device store");
         return;
     }
-    info!(%path, devices, check_ms, "the store of devices is open; no damage was found");
+    info!(%path, devices, check_ms, "the device store is open; no damage was found");
     if !is_checked {
-        warn!(%path, check_ms, "only a part of the store was looked at for damage in this time");
+        warn!(%path, check_ms, "only a part of the device store was checked for damage in this time");
     }
     if is_log_lost {
         warn!(
             %path,
-            "the process before ended without closing the store, and the file that ends in -wal is gone: unless the \
-             store was brought back from a copy, its last changes are lost"
+            "the previous process ended without closing the store, and the file that ends in -wal is gone: unless the \
+             store was restored from a copy, its last changes are lost"
         );
     }
 }
@@ -187,7 +188,7 @@ async fn mongodb(settings: &StoreSettings, key: &Key, timeout: Duration) -> Resu
         database: mongodb.database.clone(),
         write_concern: mongodb.write_concern.clone(),
         connections_max: mongodb.connections_max,
-        // Who waits for it then has time left to be told what the cache knows.
+        // The rest of the time is left for an answer from the cache.
         timeout: timeout * 3 / 4,
         fingerprint: key.secrets.fingerprint(),
         create: key.begins,
@@ -195,17 +196,17 @@ async fn mongodb(settings: &StoreSettings, key: &Key, timeout: Duration) -> Resu
     };
     let store = Mongo::new(&options).await.context("[store.mongodb]")?;
     let database = &mongodb.database;
-    // While the database is down a gateway starts: then whoever uses it first is told.
+    // A gateway starts even if the database is down; then the first request to it fails.
     let prepared = async {
         store.prepare().await?;
         store.count().await
     };
     match tokio::time::timeout(PREPARE_TIMEOUT, prepared).await {
-        Ok(Ok(devices)) => info!(database, devices, "the store of devices is open"),
+        Ok(Ok(devices)) => info!(database, devices, "the device store is open"),
         Ok(Err(error @ Error::OtherSecrets)) => return Err(key.refused(error)),
         Ok(Err(error @ Error::Lost(_))) => return Err(key.bereft(error).context("store.mongodb")),
-        Ok(Err(error)) => warn!(database, %error, "the store of devices does not answer yet"),
-        Err(_) => warn!(database, "the store of devices does not answer yet"),
+        Ok(Err(error)) => warn!(database, %error, "the device store does not answer yet"),
+        Err(_) => warn!(database, "the device store does not answer yet"),
     }
     Ok(Guarded::new(Arc::new(store), &BreakerLimits::default()))
 }
@@ -225,13 +226,13 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
     Ok(Some(Arc::new(cached)))
 }
 
-/// What keys and tokens are hashed by.
+/// The secret by which keys and tokens are hashed, and its file.
 struct Key {
     secrets: Secrets,
     path: PathBuf,
-    /// The file was not there before.
+    /// This process created the file.
     is_made: bool,
-    /// A store may be begun with it.
+    /// Whether a new store may be created with it.
     begins: bool,
 }
 
@@ -242,37 +243,36 @@ impl Key {
         if is_made && begin == Begin::Never {
             let path = path.display();
             bail!(
-                "store.hash_key: {path} is not there: weir devices import, or a start, begins a store"
+                "store.hash_key: {path} does not exist: weir devices import or weir serve creates a store"
             );
         }
         let secrets = Secrets::load_or_create(&path).context("store.hash_key")?;
         Ok(Key { secrets, path, is_made, begins: is_made || begin == Begin::Missing })
     }
 
-    /// What to say where the store is not there that it belongs to.
+    /// The error if a key file exists, but its store does not.
     fn bereft(&self, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
         anyhow!(
-            "{error}, while its key file {} is there: what was hashed with it is lost, or elsewhere. Bring the store back; \
-             or begin with no devices by weir serve --new-store, after which every device has to be imported and activated \
-             again",
+            "{error}, but its key file {} exists: the store of that key is lost, or elsewhere. Restore it; or start \
+             without devices by weir serve --new-store. Then every device must be imported and activated again",
             self.path.display()
         )
     }
 
-    /// Takes a file that was made away again.
+    /// Removes the key file if this process created it.
     fn unmake(&self) {
         if self.is_made {
-            // What is left of it, the next start tells.
+            // If the removal fails, the next start reports the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// What to say where a store was hashed by others. A file that was made for it goes again: it would look like the one
-    /// that is missing.
+    /// The error if a store was hashed with another key. A file that was created for it is removed
+    /// again: it would look like the missing one.
     fn refused(&self, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
         self.unmake();
         let context = if self.is_made {
-            format!("store.hash_key: {} is not there", self.path.display())
+            format!("store.hash_key: {} does not exist", self.path.display())
         } else {
             "store.hash_key".to_owned()
         };
@@ -284,9 +284,9 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A start waits so long for a database, and goes on without.
+/// How long a start waits for a database before it goes on without.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Somebody watches it, and would rather wait.
+/// The person at a command would rather wait than see it fail.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-/// A round trip is what a batch takes: meanwhile others can go.
+/// A batch takes a round trip; meanwhile other batches can be under way.
 const REMOTE_BATCHES_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! `weir subscribe`: a device on the command line.
+//! `weir subscribe`: connects as a device and prints its messages.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,22 +37,22 @@ struct Line<'a> {
     sender: Option<String>,
 }
 
-/// What outlives a connection.
+/// The state that outlives a connection.
 struct Subscriber {
     args: SubscribeArgs,
     addr: String,
-    /// With the topics, each from the position after which it goes on.
+    /// The options, with the topics, each from the position after which it continues.
     options: Options,
     left: Option<u64>,
 }
 
-/// Why a connection is over.
+/// The end of a connection.
 enum End {
-    /// All that was wanted has arrived.
+    /// All wanted messages have arrived.
     Done,
-    /// Try again after this long.
+    /// Connect again after this time.
     Retry { why: String, delay: Duration },
-    /// Trying again would not help.
+    /// Another attempt would not help.
     GiveUp(String),
 }
 
@@ -141,12 +141,12 @@ impl Subscriber {
             }
             Event::Subscribed(told) => complain(subscribed_line(self.asked(&told.topic), &told)),
             Event::Error(told) => {
-                complain(format_args!("the server refuses: {} ({})", told.message, told.code));
+                complain(format_args!("error from the server: {} ({})", told.message, told.code));
             }
             Event::Expiring(told) => {
                 complain(format_args!("the token ends at {} ms", told.expires_at_ms));
             }
-            // Answers to what is never asked for here, and what `hold` has handled.
+            // This program never asks for these answers, or `hold` has handled the event.
             Event::Published(_)
             | Event::Pong(_)
             | Event::Unsubscribed(_)
@@ -156,7 +156,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The server ended a topic: one that has fallen behind goes on from where it is, and loses what lies between.
+    /// The server ended a topic. After `fell_behind` the subscription continues from its position,
+    /// and the messages in between are lost.
     async fn handle_left(
         &mut self,
         client: &mut Client,
@@ -172,14 +173,14 @@ impl Subscriber {
         client.subscribe(again).await
     }
 
-    /// The position from which a topic was last asked for.
+    /// The position of the last subscription to a topic.
     fn asked(&self, topic: &str) -> Option<Position> {
         self.options.topics.iter().find(|asked| asked.topic == topic)?.from
     }
 
     fn end_by_error(&self, error: &ClientError, backoff: &mut Backoff) -> End {
         let hint = if self.options.device_id.is_empty() && is_malformed(error) {
-            "; the token may be bound to no device: give --device ID"
+            "; perhaps the token is bound to no device: add --device ID"
         } else {
             ""
         };
@@ -191,45 +192,46 @@ impl Subscriber {
     }
 }
 
-/// What became of the wish to be in a topic, from after `asked` on.
+/// A line about the result of a subscription from after `asked` on.
 fn subscribed_line(asked: Option<Position>, told: &Subscribed) -> String {
     let Subscribed { topic, position, recovered } = told;
     match (asked, position) {
         (None, _) => format!("subscribed to {topic:?}"),
         (Some(asked), _) if *recovered => {
             format!(
-                "subscribed to {topic:?} again: what came after offset {} follows",
+                "subscribed to {topic:?} again: the messages after offset {} follow",
                 asked.offset
             )
         }
         (Some(asked), Some(now)) if asked == *now => {
-            format!("subscribed to {topic:?} again: there was nothing since")
+            format!("subscribed to {topic:?} again: no messages were missed")
         }
         (Some(asked), Some(now)) if asked.epoch == now.epoch => format!(
-            "subscribed to {topic:?} again: what came while away is lost, offsets {} to {}",
+            "subscribed to {topic:?} again: missed messages are lost, offsets {} to {}",
             asked.offset.saturating_add(1),
             now.offset
         ),
         (Some(_), _) => format!(
-            "subscribed to {topic:?} again: what came while away is lost, and the offsets begin anew"
+            "subscribed to {topic:?} again: missed messages are lost, and offsets begin anew"
         ),
     }
 }
 
-/// Why a topic has ended.
+/// A line about the end of a topic.
 fn left_line(told: &Unsubscribed) -> String {
     let Unsubscribed { topic, reason, position } = told;
     let after = position.map(|at| format!(" after offset {}", at.offset)).unwrap_or_default();
     if reason == FELL_BEHIND {
         format!(
-            "fell behind in {topic:?}{after}: what followed is no longer kept; subscribing again"
+            "fell behind in {topic:?}{after}: the next messages are no longer kept; subscribing again"
         )
     } else {
         format!("no longer in {topic:?}{after}: {reason}")
     }
 }
 
-/// `topic offset content`; what would break the line or move a terminal's cursor is escaped.
+/// `topic offset content`. Control characters are escaped: they could break the line or move a
+/// terminal's cursor.
 fn text_line(push: &Push) -> String {
     let Push { topic, offset, .. } = push;
     let topic = if topic.is_empty() { "-" } else { topic };
@@ -271,7 +273,8 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// The id to send where none is given: with a token none, for the token may name it; without, one of its own.
+/// The device id to send if no option gives one: none with a token, which may name it; otherwise a
+/// random id.
 fn device_without_a_name(token: &str) -> String {
     if token.is_empty() {
         format!("subscribe-{:08x}", rand::random::<u32>())
@@ -280,12 +283,12 @@ fn device_without_a_name(token: &str) -> String {
     }
 }
 
-/// Whether the server refused what `Hello` says, as it does with an id that is missing.
+/// Whether the server refused the content of `Hello`, as it does when the device id is missing.
 fn is_malformed(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(goodbye) if goodbye.reason == "malformed")
 }
 
-/// Why a topic ends whose missed messages came more slowly than new ones.
+/// Reason why a topic ends whose missed messages went out more slowly than new ones arrived.
 const FELL_BEHIND: &str = "fell_behind";
 
 #[cfg(test)]
@@ -324,18 +327,18 @@ mod tests {
             (
                 asked,
                 told(1, 7, true),
-                "subscribed to \"t\" again: what came after offset 7 follows",
+                "subscribed to \"t\" again: the messages after offset 7 follow",
             ),
-            (asked, told(1, 7, false), "subscribed to \"t\" again: there was nothing since"),
+            (asked, told(1, 7, false), "subscribed to \"t\" again: no messages were missed"),
             (
                 asked,
                 told(1, 9, false),
-                "subscribed to \"t\" again: what came while away is lost, offsets 8 to 9",
+                "subscribed to \"t\" again: missed messages are lost, offsets 8 to 9",
             ),
             (
                 asked,
                 told(2, 9, false),
-                "subscribed to \"t\" again: what came while away is lost, and the offsets begin anew",
+                "subscribed to \"t\" again: missed messages are lost, and offsets begin anew",
             ),
         ] {
             assert_eq!(subscribed_line(asked, &told), expected);

@@ -1,10 +1,12 @@
-//! The allocator: the one place of the program with an unsafe attribute.
+//! The allocator. This is the only file of the program with an unsafe attribute.
 
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 
-/// Bytes that the calling thread has allocated since it began, those freed again included; 0 if jemalloc does not say.
+/// Bytes that the calling thread has allocated since it began, including those freed again; 0 if
+/// jemalloc does not count them.
 ///
-/// Cost: the first call of a thread asks jemalloc where it counts, the others read that counter.
+/// Cost: the first call of a thread asks jemalloc for the address of its counter; later calls read
+/// the counter.
 pub(crate) fn allocated_bytes() -> u64 {
     thread_local! {
         static COUNTER: Option<ThreadLocal<u64>> = thread::allocatedp::read().ok();
@@ -12,23 +14,25 @@ pub(crate) fn allocated_bytes() -> u64 {
     COUNTER.with(|counter| counter.as_ref().map_or(0, |counter| counter.get()))
 }
 
-/// jemalloc, for Rust and for C alike: with its names unprefixed, what C libraries allocate lives in the same arenas,
-/// is counted by the same statistics and is given back by the same rules.
+/// jemalloc, for Rust and C alike. Its names have no prefix, so C libraries allocate from the same
+/// arenas. The same statistics count their memory, and the same rules return it.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// jemalloc's options, read by it before `main`.
+/// jemalloc's options; jemalloc reads them before `main`.
 ///
-/// - `background_thread`: pages are given back by a thread of its own, not in the middle of a fan-out.
-/// - `dirty_decay_ms`, `muzzy_decay_ms`: what a burst needed is back with the kernel within seconds. Muzzy pages would
-///   still count as resident, so that stage is skipped.
-/// - `narenas`: every arena keeps free pages of its own, and there are few threads. Four suffice for the shards of a
-///   small machine and the front; shards allocate little.
+/// - `background_thread`: a separate thread returns pages to the kernel, not a shard during a
+///   fan-out.
+/// - `dirty_decay_ms`, `muzzy_decay_ms`: the memory of a burst returns to the kernel within
+///   seconds. Muzzy pages would still count as resident, so that stage is skipped.
+/// - `narenas`: each arena keeps its own free pages, and there are few threads. Four suffice for
+///   the shards of a small machine and the front, since shards allocate little.
 ///
-/// `MALLOC_CONF` in the environment goes over it.
+/// The variable `MALLOC_CONF` overrides these options.
 #[expect(unsafe_code, reason = "jemalloc finds its options by the name of the symbol")]
-// SAFETY: jemalloc declares `const char *malloc_conf`, a pointer to a text that ends in NUL. A reference to an array is
-// such a pointer, the text is constant for the life of the process, and nothing else in the program defines the symbol.
+// SAFETY: jemalloc declares `const char *malloc_conf`, a pointer to a text that ends in NUL. A
+// reference to an array is such a pointer. The text is constant for the life of the process, and
+// nothing else in the program defines the symbol.
 #[unsafe(export_name = "malloc_conf")]
 static MALLOC_CONF: &[u8; 70] =
     b"background_thread:true,dirty_decay_ms:2000,muzzy_decay_ms:0,narenas:4\0";

@@ -1,4 +1,4 @@
-//! What the commands that connect know of TLS.
+//! TLS options of the commands that connect.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use weir_client::TlsOptions;
 
 use crate::cli::TlsArgs;
 
-/// How to speak TLS with what listens at `addr`; `None` without `--tls`.
+/// TLS options for a connection to `addr`; `None` without `--tls`.
 pub(crate) fn options(args: &TlsArgs, addr: &str) -> anyhow::Result<Option<TlsOptions>> {
     let Some(ca) = args.ca.as_deref().filter(|_| args.tls) else { return Ok(None) };
     let name = args.server_name.as_deref().unwrap_or_else(|| host(addr));
     let options = TlsOptions::new(name, &read(ca)?)
-        .with_context(|| format!("cannot speak TLS with {name} by {}", ca.display()))?;
+        .with_context(|| format!("cannot connect to {name} with TLS and the authorities in {}", ca.display()))?;
     let Some(path) = &args.certificate else { return Ok(Some(options)) };
     let pem = read(path)?;
     let options = options
         .certificate(&pem, &pem)
-        .with_context(|| format!("cannot show the certificate in {}", path.display()))?;
+        .with_context(|| format!("cannot use the certificate in {}", path.display()))?;
     Ok(Some(options))
 }
 
-/// Without the port, and without the brackets of IPv6.
+/// The host of an address, without port and without the brackets of IPv6.
 fn host(addr: &str) -> &str {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')

@@ -55,7 +55,7 @@ fn a_check_says_which_variables_count_before_the_file() {
     ];
     let output = weir(&["config", "check", path], &variables);
     let expected = format!(
-        "configuration is valid\nvariables of the environment count before the file:\n  \
+        "configuration is valid\nenvironment variables override the file:\n  \
          WEIR_ADMIN_TOKEN sets admin.token instead of {path}:4:9\n  \
          WEIR_LIMITS_TOPICS_MAX sets limits.topics_max instead of {path}:2:14\n  \
          WEIR_LOG_LEVEL sets log.level\n"

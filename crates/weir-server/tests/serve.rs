@@ -292,7 +292,7 @@ fn the_commands_find_the_gateway_by_its_configuration() {
     assert_eq!(gateway.exit_code(), Some(0));
 
     for (tcp, args, expected) in [
-        ("", &["subscribe"][..], "weir: listen.tcp is empty: name an address by --addr\n"),
+        ("", &["subscribe"][..], "weir: listen.tcp is empty: name an address with --addr\n"),
         ("\"127.0.0.1:0\"", &["subscribe"], "weir: listen.tcp is 127.0.0.1:0, which stands for "),
         ("", &["publish", "--all", "--text", "t"], "weir: listen.admin is 127.0.0.1:0, which "),
     ] {

@@ -129,11 +129,11 @@ fn it_goes_on_where_it_was_and_says_what_is_lost() {
     assert_eq!(lines(subscriber.stdout.unwrap()), ["t 11 x", "t 12 x", "t 21 x", "t 4 x"]);
     let expected = [
         "weir: subscribed to \"t\"",
-        "weir: subscribed to \"t\" again: what came after offset 11 follows",
+        "weir: subscribed to \"t\" again: the messages after offset 11 follow",
         "weir: fell behind in \"t\" after offset 12: what followed is no longer kept; subscribing \
          again",
-        "weir: subscribed to \"t\" again: what came while away is lost, offsets 13 to 20",
-        "weir: subscribed to \"t\" again: what came while away is lost, and the offsets begin anew",
+        "weir: subscribed to \"t\" again: missed messages are lost, offsets 13 to 20",
+        "weir: subscribed to \"t\" again: missed messages are lost, and offsets begin anew",
     ];
     assert_eq!(lines(subscriber.stderr.unwrap()), expected);
 }

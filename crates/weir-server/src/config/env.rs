@@ -1,4 +1,4 @@
-//! Variables of the environment over the file: `WEIR_<SECTION>_<KEY>`.
+//! Applies environment variables, which override the file: `WEIR_<SECTION>_<KEY>`.
 
 use weir::keys;
 
@@ -6,14 +6,14 @@ use super::file::{HIDDEN, Places, meant};
 use super::names::{Names, variable};
 use super::{FromVariable, Place, Problem, Settings};
 
-/// Names the configuration file; it is no key.
+/// The variable that names the configuration file.
 pub(crate) const CONFIG_VARIABLE: &str = "WEIR_CONFIG";
 
-/// Sets what the variables set.
+/// Applies the variables to the settings.
 ///
-/// A name that begins like a section's but names no key is refused: it would be a typing error that
-/// nobody notices. Other names that begin with `WEIR_` are somebody else's: service discovery sets
-/// `WEIR_SERVICE_HOST` and its like for a service called weir.
+/// A variable whose name begins like a section's but names no key is refused: it would be an
+/// unnoticed typing error. Other names that begin with `WEIR_` belong to other programs: service
+/// discovery sets `WEIR_SERVICE_HOST` and the like for a service called weir.
 pub(super) fn apply(
     variables: impl IntoIterator<Item = (String, String)>,
     settings: &mut Settings,
@@ -29,7 +29,7 @@ pub(super) fn apply(
         if let Some(path) = names.key_of(&name) {
             handle(path, &text, place, settings, places, problems);
         } else if let Some(path) = names.lists.iter().find(|path| is_in_tables(&name, path)) {
-            let what = format!("{path} is a list of tables: it can only stand in the file");
+            let what = format!("{path} is a list of tables: only the file can set it");
             problems.push(Problem::new(place, what));
         } else if names.sections.iter().any(|section| begins_like(&name, section)) {
             let hint = meant(&name, names.variables());
@@ -53,7 +53,7 @@ fn handle(
         problems.push(Problem::not_allowed(place, path, shown, key.allowed(value)));
         return;
     }
-    // Numbers, lists and the like are shown as they are understood.
+    // Other values, such as numbers and lists, are shown as they are understood.
     let is_text = value.show().is_some_and(|shown| shown.starts_with('"'));
     let written = (is_text && !is_secret).then(|| format!("{text:?}"));
     settings.from_variables.push(FromVariable {
@@ -64,7 +64,7 @@ fn handle(
     places.set(path.to_owned(), place, written);
 }
 
-/// Whether the variable would set the list of tables, or a member of one of its tables.
+/// Whether the variable names the list of tables, or a member of one of its tables.
 fn is_in_tables(name: &str, list: &str) -> bool {
     variable(list) == name || begins_like(name, list)
 }

@@ -1,4 +1,4 @@
-//! Reads the TOML file key by key, so that every complaint has its line.
+//! Reads the TOML file key by key, so that every error names its line.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,18 +11,18 @@ use weir::keys::{Deserialize as _, Key, Raw, Table, Value};
 use super::names::{self, Names};
 use super::{Place, Problem, Settings};
 
-/// Where each key got its value, if not by default; parts of a list are keys too, such as
-/// `auth.tokens[1].token`.
+/// The place where each key got its value, unless that is the default. Parts of a list are keys
+/// too, such as `auth.tokens[1].token`.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     by_key: HashMap<String, Set>,
 }
 
-/// What set a key.
+/// The place that set a key, and the value there.
 #[derive(Debug)]
 struct Set {
     place: Place,
-    /// The value as it was written; `None` if it is not to be shown, or not as it was written.
+    /// The value as written; `None` if it is secret, or shown in another form.
     written: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Places {
         self.by_key.insert(path, Set { place, written });
     }
 
-    /// Where the file sets a key, if it does.
+    /// The place where the file sets a key, if it does.
     pub(super) fn in_file(&self, path: &str) -> Option<String> {
         match &self.by_key.get(path)?.place {
             place @ Place::File { .. } => Some(place.to_string()),
@@ -39,14 +39,13 @@ impl Places {
         }
     }
 
-    /// What an error says, at the place of its key; if nothing has set that, of a key that it
-    /// depends on, or of the table that it is a member of.
+    /// Adds the place to an error. If nothing has set the key, the place is that of a key on which
+    /// it depends, or of its table.
     pub(super) fn problem(&self, error: weir::ConfigError) -> Problem {
         let weir::ConfigError { key, value, allowed, depends_on } = error;
         let set = self.by_key.get(&key);
         let shown = set.and_then(|set| set.written.clone()).unwrap_or(value);
-        // An element of a list that was written in one line has no place of its own, but the list
-        // has.
+        // An element of a list on one line has no place of its own, but the list has.
         let list = || self.by_key.get(key.strip_suffix(']')?.rsplit_once('[')?.0);
         let cause = || depends_on.iter().find_map(|path| self.by_key.get(*path));
         let table = || self.by_key.get(key.rsplit_once('.')?.0);
@@ -56,7 +55,7 @@ impl Places {
     }
 }
 
-/// One file as it is read.
+/// A file that is being read.
 struct Reader<'a> {
     text: &'a str,
     path: &'a Path,
@@ -64,7 +63,7 @@ struct Reader<'a> {
     problems: &'a mut Vec<Problem>,
 }
 
-/// Sets what the file sets; what it must not contain is added to `problems`.
+/// Applies the file to the settings. Errors are added to `problems`.
 pub(super) fn apply(
     text: &str,
     path: &Path,
@@ -86,8 +85,7 @@ pub(super) fn apply(
 }
 
 impl Reader<'_> {
-    /// Sets what a table sets, the whole file first of all; false if it has a key that there is
-    /// not.
+    /// Applies a table, first the whole file. Returns false if it has an unknown key.
     fn handle_table(&mut self, path: &str, table: &mut dyn Table, input: &DeTable<'_>) -> bool {
         let mut all_known = true;
         for (name, value) in in_order(input) {
@@ -119,19 +117,19 @@ impl Reader<'_> {
         if let Some(section) = target.as_table_mut() {
             let Some(table) = value.as_table() else {
                 let shown = self.source(path, input);
-                let what = format!("{path} = {shown}: it is a section: write [{path}]");
+                let what = format!("{path} = {shown}: this is a section: write [{path}]");
                 return self.refuse(name, what);
             };
             self.handle_table(path, section, table);
             return;
         }
-        // The span of a list of tables is that of its first table, or nothing: the name's is always
-        // there.
+        // The span of a list of tables is the span of its first table, or empty; the name always
+        // has a span.
         let place = self.place(if value.is_array() { name } else { input.span() });
         let is_list = names::is_list_of_tables(target);
         let mut written = None;
         if is_list && value.is_table() {
-            let what = format!("[{path}]: it is a list of tables: write [[{path}]]");
+            let what = format!("[{path}]: this is a list of tables: write [[{path}]]");
             return self.problems.push(Problem::new(place, what));
         } else if let Some(tables) = tables(value).filter(|_| is_list) {
             self.handle_rows(path, target, tables);
@@ -161,22 +159,21 @@ impl Reader<'_> {
             let path = format!("{path}[{index}]");
             let place = self.place(span);
             self.places.set(path.clone(), place.clone(), None);
-            // What is absent may be what an unknown one was meant to be.
+            // An unknown key may be a misspelt required one, so do not report that as absent too.
             if !self.handle_table(&path, row, table) {
                 continue;
             }
             for (key, value) in row.entries() {
                 if key.rules.needed && !table.contains_key(key.name) {
                     let (path, allowed) = (key.path(&path), key.allowed(value));
-                    let what = format!("{path} = (absent): it is needed; allowed is {allowed}");
+                    let what = format!("{path} = (absent): this key is required; allowed is {allowed}");
                     self.problems.push(Problem::new(place.clone(), what));
                 }
             }
         }
     }
 
-    /// Refuses what stands under a name that the table at `path` does not have; its own are
-    /// `names`.
+    /// Refuses a name that the table at `path` does not have; the known names are `names`.
     fn handle_unknown(
         &mut self,
         path: &str,
@@ -220,7 +217,7 @@ impl Reader<'_> {
         Place::File { path: self.path.to_owned(), line, column }
     }
 
-    /// The value at `path` as it is written, unless that may be a secret.
+    /// The value at `path` as written, unless it may be a secret.
     fn source(&self, path: &str, value: &Spanned<DeValue<'_>>) -> String {
         if names::may_be_secret(path) && !value.get_ref().is_bool() {
             return HIDDEN.to_owned();
@@ -228,7 +225,7 @@ impl Reader<'_> {
         self.written(value)
     }
 
-    /// The value as it is written, cut at `SHOWN_CHARS_MAX`.
+    /// The value as written, cut at `SHOWN_CHARS_MAX`.
     fn written(&self, value: &Spanned<DeValue<'_>>) -> String {
         let source = self.text.get(value.span()).unwrap_or_default();
         let line = source.lines().next().unwrap_or_default();
@@ -246,7 +243,7 @@ fn in_order<'a, 'i>(
     entries
 }
 
-/// A value of the file as keys read it; nothing that they take if it is a date.
+/// A value of the file as keys read it. A date becomes a value that no key accepts.
 fn raw(input: &Spanned<DeValue<'_>>) -> Raw {
     Raw::deserialize(ValueDeserializer::from(input.clone())).unwrap_or_default()
 }
@@ -255,19 +252,18 @@ fn has_table(value: &DeValue<'_>) -> bool {
     value.as_array().is_some_and(|items| items.iter().any(|item| item.get_ref().is_table()))
 }
 
-/// The tables of a list of nothing but tables, each with its place.
+/// The tables of a list that holds only tables, each with its place.
 fn tables<'a, 'i>(value: &'a DeValue<'i>) -> Option<Vec<(Range<usize>, &'a DeTable<'i>)>> {
     let items = value.as_array()?.iter();
     items.map(|item| Some((item.span(), item.get_ref().as_table()?))).collect()
 }
 
-/// "; did you mean …?" if one of the names is close to what was written.
+/// "; did you mean …?" if one of the names is close to the written one; else where to find all.
 pub(super) fn meant(written: &str, names: impl Iterator<Item = String>) -> String {
     closest(written, names).unwrap_or_else(|| "; `weir config reference` lists all".to_owned())
 }
 
-/// The same for a value that is to be one of the words, or a list of them; nothing if none is
-/// close.
+/// The same for a value that must be one of the words, or a list of them. Empty if none is close.
 fn word_meant(value: &DeValue<'_>, words: &[&str]) -> String {
     let written = match value.as_str() {
         Some(word) => vec![word],
@@ -312,5 +308,5 @@ fn distance(from: &str, to: &str) -> usize {
 /// Stands for the value of a secret key.
 pub(super) const HIDDEN: &str = "(hidden)";
 
-/// Enough to recognise a value; a message is to stay on one line.
+/// Enough to recognise a value, and short enough for one line.
 const SHOWN_CHARS_MAX: usize = 60;

@@ -1,4 +1,5 @@
-//! The program's configuration: a TOML file, then `WEIR_*` variables over it, then the checks.
+//! The program's configuration: a TOML file, then the `WEIR_*` variables that override it, then the
+//! checks.
 
 mod env;
 mod file;
@@ -20,10 +21,10 @@ pub(crate) use store::{CacheSettings, StoreKind, StoreSettings};
 use file::Places;
 use problem::{Place, Problem};
 
-/// Everything that can be configured of the program.
+/// All settings of the program.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Settings {
-    /// What the gateway itself takes.
+    /// The settings of the gateway.
     pub(crate) gateway: weir::Config,
     /// Section `[store]`.
     pub(crate) store: StoreSettings,
@@ -31,21 +32,21 @@ pub(crate) struct Settings {
     pub(crate) cache: CacheSettings,
     /// Section `[log]`.
     pub(crate) log: LogSettings,
-    /// What variables of the environment have set.
+    /// The keys that environment variables have set.
     pub(crate) from_variables: Vec<FromVariable>,
 }
 
-/// A key that a variable of the environment has set.
+/// A key that an environment variable has set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FromVariable {
     name: String,
     key: String,
-    /// Where the file sets it too, which counts for nothing.
+    /// The place where the file sets the key too; that value has no effect.
     instead_of: Option<String>,
 }
 
 impl FromVariable {
-    /// Whether the file says something else, as far as is known.
+    /// Whether the file sets the key too.
     pub(crate) fn is_over_file(&self) -> bool {
         self.instead_of.is_some()
     }
@@ -64,51 +65,52 @@ impl fmt::Display for FromVariable {
 weir::config_table! {
     /// Section `[log]`.
     pub(crate) struct LogSettings {
-        /// What is logged. Directives name a target: `info,weir=debug`.
+        /// The least level that is logged. A directive sets the level of one target:
+        /// `info,weir=debug`.
         level: String = "info".to_owned(), allowed("{LEVEL_ALLOWED}");
-        /// Lines for people, or one JSON object a line.
+        /// `text`: lines for people. `json`: one JSON object per line.
         format: LogFormat;
-        /// Lines that may wait for standard error. More are dropped rather than hold up the
-        /// gateway, and counted in `weir_log_lines_dropped_total`.
-        // Fewer would drop the lines of an ordinary start. The queue is allocated at the start: 32
-        // bytes a line.
+        /// Lines that may wait for standard error. Further lines are dropped, so that they do not
+        /// delay the gateway, and counted in `weir_log_lines_dropped_total`.
+        // A smaller queue would drop lines of an ordinary start. It is allocated at the start: 32
+        // bytes per line.
         queue_lines: usize = 8_192, range(128..=1 << 20), unit("lines");
-        /// Lines a second of each place in the code that logs, libraries included: peers can cause
-        /// some. The rest is counted (`weir_log_lines_suppressed_total`), and a line every 5 s says
-        /// how many. 0: no limit, to see all of `debug`.
-        // Some hundred kilobytes a minute of what somebody repeats.
+        /// Lines per second from each place in the code that logs, libraries included: peers can
+        /// cause some lines. Other lines are counted (`weir_log_lines_suppressed_total`), and a
+        /// line every 5 s says how many. 0: no limit, to see all of `debug`.
+        // Some hundred kilobytes per minute when a peer repeats itself.
         lines_per_second: u32 = 10, range(0..=1_000_000), unit("lines");
     }
 }
 
 weir::keys::named_enum! {
-    /// How a log line looks.
+    /// The format of log lines.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub(crate) enum LogFormat {
-        /// For people.
+        /// Text for people.
         #[default]
         Text = "text",
-        /// One JSON object a line.
+        /// One JSON object per line.
         Json = "json",
     }
 }
 
 weir::config_words!(LogFormat);
 
-/// Loads the file of that name, or else of [`CONFIG_VARIABLE`], with the variables of the environment over it.
+/// Loads the given file, or else the file in [`CONFIG_VARIABLE`]. Environment variables override
+/// it.
 pub(crate) fn load(file: Option<PathBuf>) -> Result<Settings, Refused> {
     let file = file.or_else(|| std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
-    // A variable that is not UTF-8 cannot be one of ours.
+    // A variable that is not UTF-8 is not one of ours.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     Settings::load(file.as_deref(), variables)
 }
 
 impl Settings {
-    /// The settings of a file (the defaults without one) with the variables of the environment over
-    /// them.
+    /// The settings of a file, or the defaults without one. Environment variables override them.
     ///
-    /// Errors: every key at fault with its place; of values that do not fit together, the first.
+    /// Errors: every invalid key with its place. Of conflicts between keys, only the first.
     pub(crate) fn load(
         path: Option<&Path>,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -156,7 +158,7 @@ impl LogSettings {
     }
 }
 
-/// The gateway's keys, and the program's own among them.
+/// The gateway's keys and the program's own.
 impl Table for Settings {
     fn entries(&self) -> Vec<(&'static Key, &dyn Value)> {
         let [store, cache, log] = &SECTIONS;
@@ -175,7 +177,7 @@ impl Table for Settings {
     }
 }
 
-/// Store and cache stand before what is decided by them: activation and classes.
+/// Store and cache stand before the sections that depend on them: activation and classes.
 fn in_order<T>(mut gateway: Vec<T>, [store, cache, log]: [T; 3]) -> Vec<T> {
     let behind = gateway.split_off(gateway.len() - 2);
     gateway.extend([store, cache]);
@@ -187,8 +189,8 @@ fn in_order<T>(mut gateway: Vec<T>, [store, cache, log]: [T; 3]) -> Vec<T> {
 /// The program's own sections.
 static SECTIONS: [Key; 3] = [
     Key { name: "store", doc: &["Where devices and their tokens are kept."], rules: Rules::NONE },
-    Key { name: "cache", doc: &["A Redis before the store."], rules: Rules::NONE },
-    Key { name: "log", doc: &["Log lines; they go to standard error."], rules: Rules::NONE },
+    Key { name: "cache", doc: &["A Redis cache in front of the store."], rules: Rules::NONE },
+    Key { name: "log", doc: &["The log, which goes to standard error."], rules: Rules::NONE },
 ];
 
 const LEVEL_ALLOWED: &str =

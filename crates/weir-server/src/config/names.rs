@@ -1,16 +1,16 @@
-//! The names of all keys: to find what is set, and to guess what a wrong name was meant to be.
+//! The names of all keys: to find the key of a variable, and to suggest a name for a misspelt one.
 
 use weir::keys::{self, Value};
 
 use super::Settings;
 
-/// The names of a kind of things in the configuration.
+/// The names in the configuration, by kind.
 pub(super) struct Names {
     /// Sections.
     pub(super) sections: Vec<String>,
-    /// Keys, with their sections; lists of tables are among them.
+    /// Keys with their sections, including lists of tables.
     pub(super) keys: Vec<String>,
-    /// Lists of tables alone.
+    /// Lists of tables only.
     pub(super) lists: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Names {
         names
     }
 
-    /// The variables that set keys; none holds tables.
+    /// The variables that set keys. No variable sets a list of tables.
     pub(super) fn variables(&self) -> impl Iterator<Item = String> {
         self.keys.iter().filter(|key| !self.lists.contains(key)).map(|key| variable(key))
     }
@@ -41,7 +41,7 @@ impl Names {
     }
 }
 
-/// The variable of the environment that sets the key, or would.
+/// The name of the environment variable for a key.
 pub(super) fn variable(key: &str) -> String {
     format!("WEIR_{}", key.replace('.', "_")).to_uppercase()
 }
@@ -50,7 +50,7 @@ pub(super) fn is_list_of_tables(value: &dyn Value) -> bool {
     value.row().is_some()
 }
 
-/// Whether a value that stands at this path, be it a key or a typing error, must not be shown.
+/// Whether a value at this path must be hidden, whether the path is a key or a typing error.
 pub(super) fn may_be_secret(path: &str) -> bool {
     let is_within = |section: &str| {
         path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -1,31 +1,31 @@
-//! What is wrong with a configuration, said so that it can be mended.
+//! The errors of a configuration, with place, value and allowed values.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A configuration that was refused; exit code 2.
+/// The configuration was refused; the exit code is 2.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Never empty.
+    /// At least one.
     pub(super) problems: Vec<Problem>,
 }
 
-/// One thing wrong, on one line.
+/// One error, on one line.
 #[derive(Debug)]
 pub(super) struct Problem {
     place: Place,
     what: String,
 }
 
-/// Where a value was set.
+/// The place where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// A place in the file; line and column count from 1.
     File { path: PathBuf, line: usize, column: usize },
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(String),
-    /// Nowhere: it is the default.
+    /// No place: the value is the default.
     Default,
 }
 
@@ -50,7 +50,7 @@ impl Refused {
         Refused { problems: vec![Problem::new(Place::Default, what)] }
     }
 
-    /// A file that the configuration names; said as a start says it.
+    /// An error of a file that the configuration names, with the same text as at a start.
     pub(crate) fn file(error: &impl fmt::Display) -> Refused {
         Refused { problems: vec![Problem::new(Place::Default, error)] }
     }

@@ -1,4 +1,4 @@
-//! The keys for people: as text, as Markdown, and as an example file.
+//! Prints the reference of all keys: as text, as Markdown, and as an example file.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use weir::keys::{self, Entry, Key, Value};
 use super::Settings;
 use super::names::{is_list_of_tables, variable};
 
-/// A section with its keys; that without a path is all outside the sections.
+/// A section with its keys. An empty path stands for the keys outside the sections.
 struct Section<'a> {
     path: String,
     heading: String,
@@ -15,7 +15,7 @@ struct Section<'a> {
     keys: Vec<Entry<'a>>,
 }
 
-/// For a terminal.
+/// The reference for a terminal.
 pub(crate) fn text() -> String {
     let mut out = String::new();
     for section in sections(&Settings::default()) {
@@ -63,7 +63,7 @@ pub(crate) fn markdown() -> String {
             keys.into_iter().partition(|entry| is_list_of_tables(entry.value));
         table(&mut out, keys.iter().map(|entry| (entry.key, entry.value)).collect());
         for list in lists {
-            // A list outside the sections has the heading already.
+            // A list outside the sections already has its heading.
             if !path.is_empty() {
                 line(&mut out, format_args!("\n### [[{}]]", list.path));
             }
@@ -160,7 +160,7 @@ fn meaning(key: &Key) -> String {
     key.paragraphs().pop().unwrap_or_default()
 }
 
-/// The default as TOML; if there is none, why.
+/// The default as TOML; if there is none, the reason.
 fn default(key: &Key, value: &dyn Value) -> Result<String, &'static str> {
     match key.rules.needed {
         true => Err("needed"),
@@ -194,16 +194,16 @@ const PREFACE: &str = "\
 
 <!-- Written by `weir config reference --markdown`; a test keeps it fresh. -->
 
-`weir` runs without any configuration: it then listens on loopback only. A TOML file is given with `--config FILE` or in
-the variable `WEIR_CONFIG`; no other place is searched. Every key but the lists of tables can also be set by a variable,
-`WEIR_<SECTION>_<KEY>` in upper case, which goes over the file: `WEIR_LISTEN_TCP=0.0.0.0:7070,[::1]:7070`,
-`WEIR_CONNECTION_HEARTBEAT=30s`. Lists are separated by commas. `[[auth.tokens]]`, `[[auth.services]]`,
-`[[tls.certificates]]` and `[[topic_classes]]` stand in the file only.
+`weir` runs without any configuration; then it listens on loopback only. Name a TOML file with `--config FILE` or in the
+variable `WEIR_CONFIG`; no other place is searched. An environment variable can set any key except a list of tables, and
+overrides the file. Its name is `WEIR_<SECTION>_<KEY>` in upper case: `WEIR_LISTEN_TCP=0.0.0.0:7070,[::1]:7070`,
+`WEIR_CONNECTION_HEARTBEAT=30s`. Commas separate the entries of a list. Only the file can set `[[auth.tokens]]`,
+`[[auth.services]]`, `[[tls.certificates]]` and `[[topic_classes]]`.
 
-Durations are a whole number and a unit (`ms`, `s`, `m`, `h`); sizes are bytes. An unknown key, a wrong type or a value
-that is not allowed is refused at the start with the key, the value, its line or variable, and what is allowed; the exit
-code is then 2. `weir config check FILE` does only that, reads the files of `[tls]` if anything listens with TLS, and
-shows the topic classes.
+A duration is a whole number and a unit (`ms`, `s`, `m`, `h`). Sizes are in bytes. The start refuses an unknown key, a
+wrong type and a value that is not allowed. The message names the key, the value, its line or variable, and the allowed
+values; the exit code is 2. `weir config check FILE` makes these checks alone. It also reads the files of `[tls]` if a
+listener uses TLS, and shows the topic classes.
 
 `weir.toml` in this repository is a file for a production room: a game, a live page and a fleet in one. `weir config
 reference --toml` writes a file with every key at its default.
@@ -214,7 +214,7 @@ const EXAMPLE_PREFACE: &str = "\
 # Written by `weir config reference --toml`. Use it with `weir --config FILE`.
 ";
 
-/// What follows the tables of a section in the Markdown.
+/// The texts that follow the tables of a section in the Markdown.
 const GUIDES: [(&str, &str); 10] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),

@@ -1,5 +1,5 @@
-//! Sections `[store]`, `[store.mongodb]` and `[cache]`: where devices are kept, and what stands
-//! before it.
+//! Sections `[store]`, `[store.mongodb]` and `[cache]`: the store of devices and the cache in front
+//! of it.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use weir_store::BATCH_MAX;
 weir::config_table! {
     /// Section `[store]`.
     pub(crate) struct StoreSettings {
-        /// Where devices are kept: in a file of its own, in MongoDB, or nowhere. `none`: no device
-        /// activates here, and no token of an activated one is known.
+        /// The store that keeps devices: `embedded` in a file, `mongodb` in a database, or `none`.
+        /// With `none`, no device can activate here, and tokens of activated devices are unknown.
         kind: StoreKind;
-        /// The file of the embedded store; one process holds it at a time. Empty: `devices.db` in
-        /// `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or `~/.local/state/weir`, the first that is
-        /// set.
+        /// The file of the embedded store. Only one process can hold it at a time. Empty:
+        /// `devices.db` in the first of these directories that is set: `$STATE_DIRECTORY`,
+        /// `$XDG_STATE_HOME/weir`, `~/.local/state/weir`.
         path: PathBuf, allowed("or \"\"");
-        /// File of the 32 random bytes by which keys and tokens are hashed; made if it is not
-        /// there. Without it nothing in the store is good for anything: keep a copy, and give it to
+        /// File with the 32 random bytes by which keys and tokens are hashed. The gateway makes it
+        /// if it is missing. Without this file the store is useless: keep a copy, and give it to
         /// every node that shares the store. Empty: `store.key` beside the file of `store.path`.
         hash_key: PathBuf, allowed("or \"\"");
-        /// How long a request to the store may take, waiting included; then it is answered with
-        /// 503. Longer than a slow disk takes, shorter than clients wait. MongoDB has three
-        /// quarters of it, and what the cache knows the rest.
+        /// How long a request to the store may take, waiting included. Then the gateway answers
+        /// 503. Choose a time longer than a slow disk takes and shorter than clients wait. MongoDB
+        /// gets three quarters of the time; the rest is for an answer from the cache.
         timeout: Duration = Duration::from_secs(2), range(10..=MINUTE);
-        /// Requests that may wait for the store: activations and checks of tokens each. One more is
-        /// answered with 503 at once: a second of a fast store.
-        // Each is some 300 bytes, and the most is a second of a store that is fast.
+        /// Requests that may wait for the store: activations, and checks of tokens. The next
+        /// request gets 503 at once. The default is about a second's work of a fast store.
+        // Each takes some 300 bytes.
         queue_max: usize = 16_384, range(1..=1_000_000), unit("requests");
-        /// Requests that go to the store together at most. 1: each by itself, for comparison.
+        /// Most requests in one batch. 1: each request goes alone, for comparison.
         batch_max: usize = 512, range(1..=BATCH_MAX as u64), unit("requests");
-        /// How long the first request of a batch waits for others: a commit costs about as much for
-        /// one as for hundreds. 0ms: not at all, and together goes what came while the batch before
-        /// was on its way.
+        /// How long the first request of a batch waits for others. A commit costs about as much for
+        /// one request as for hundreds. 0ms: it does not wait, and a batch consists of the requests
+        /// that came during the batch before.
         batch_wait: Duration = Duration::from_millis(1), range(0..=SECOND);
-        /// MongoDB, where devices are kept there.
+        /// The database, with `kind = "mongodb"`.
         mongodb: MongoSettings;
     }
 }
@@ -45,16 +45,16 @@ weir::config_table! {
 weir::config_table! {
     /// Section `[store.mongodb]`.
     pub(crate) struct MongoSettings {
-        /// Where MongoDB is: `mongodb://…` or `mongodb+srv://…`, with the credentials and the TLS
-        /// that it asks for.
+        /// Address of MongoDB: `mongodb://…` or `mongodb+srv://…`, with its credentials and TLS
+        /// options.
         uri: String, allowed("not empty with store.kind = \"mongodb\""), secret();
         /// The database that holds the collections.
         database: String = "weir".to_owned(), allowed("not empty");
-        /// When a write counts as done. With less than a majority an answered activation can be
-        /// lost with the primary.
+        /// How many members must confirm a write. With less than a majority, a confirmed activation
+        /// can be lost together with the primary.
         write_concern: String = "majority".to_owned(),
             allowed("\"majority\" or a number of members");
-        /// Connections to it.
+        /// Connections to MongoDB.
         connections_max: u32 = 16, range(1..=1_000), unit("connections");
     }
 }
@@ -62,22 +62,23 @@ weir::config_table! {
 weir::config_table! {
     /// Section `[cache]`.
     pub(crate) struct CacheSettings {
-        /// A Redis that tokens are looked up in before the store is asked:
-        /// `redis://[[user]:password@]host[:port][/database]`. Useful where a store is far away;
-        /// what it holds lets devices in while the store is down. Who can write to it can let
-        /// himself in. It must not evict what has not expired for want of memory (`maxmemory-policy
-        /// noeviction` or `volatile-ttl`), nor come back with less than it had (no snapshots: `save
-        /// ""`; a replica that takes over may be behind as well): a token that has ended could come
-        /// back for `cache.ttl`.
+        /// A Redis in which tokens are looked up before the store is asked:
+        /// `redis://[[user]:password@]host[:port][/database]`. It helps if the store is far away,
+        /// and its entries admit devices while the store is down. Anyone who can write to this
+        /// Redis can admit himself. Redis must not evict entries before they expire
+        /// (`maxmemory-policy noeviction` or `volatile-ttl`). It must not return with older data:
+        /// turn snapshots off (`save ""`), and note that a replica that takes over may be behind
+        /// too. Otherwise a token that has ended could become valid again for `cache.ttl`.
         redis: String, allowed("or \"\" for none"), secret();
-        /// What the names of all entries begin with: several fleets can share a Redis.
+        /// Prefix of the names of all entries, so that several fleets can share a Redis.
         prefix: String = "weir:".to_owned(), allowed("1 to {PREFIX_BYTES_MAX} bytes");
-        /// How long an entry lives. Longer saves trips to the store; so long may others take a
-        /// token for valid that was ended by a gateway that cannot reach Redis.
-        // So long may a revocation that Redis was not told of be unknown to another gateway.
+        /// How long an entry lives. A longer time saves requests to the store. But if a gateway
+        /// that cannot reach Redis ends a token, other gateways may accept that token for this
+        /// long.
+        // The same holds for a revocation that did not reach Redis.
         ttl: Duration = Duration::from_secs(30), range(SECOND..=10 * MINUTE);
-        /// How long Redis may take for a check, connecting included: then the store is asked
-        /// instead. Telling it what the store answered may take as long again.
+        /// How long Redis may take for a look-up, connecting included. Then the store is asked.
+        /// Telling Redis the store's answer may take the same time again.
         timeout: Duration = Duration::from_millis(200), range(1..=MINUTE);
     }
 }
@@ -86,7 +87,7 @@ weir::keys::named_enum! {
     /// Where devices are kept.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub(crate) enum StoreKind {
-        /// In a file.
+        /// In a file of its own.
         #[default]
         Embedded = "embedded",
         /// In a database.
@@ -99,7 +100,7 @@ weir::keys::named_enum! {
 weir::config_words!(StoreKind);
 
 impl StoreSettings {
-    /// The file, as configured or by default.
+    /// The configured file, or the default one.
     pub(crate) fn path(&self) -> Result<PathBuf, ConfigError> {
         if self.path.as_os_str().is_empty() {
             return Ok(directory()?.join("devices.db"));
@@ -107,7 +108,7 @@ impl StoreSettings {
         Ok(self.path.clone())
     }
 
-    /// The file of the secret, as configured or by default.
+    /// The configured file of the secret, or the default one.
     pub(crate) fn hash_key(&self) -> Result<PathBuf, ConfigError> {
         if !self.hash_key.as_os_str().is_empty() {
             return Ok(self.hash_key.clone());
@@ -118,7 +119,7 @@ impl StoreSettings {
     pub(super) fn validate(&self, cache: &CacheSettings) -> Result<(), ConfigError> {
         let mongodb = &self.mongodb;
         if self.kind == StoreKind::Mongodb && mongodb.uri.is_empty() {
-            let allowed = "a URI such as mongodb://db.example:27017, as store.kind = \"mongodb\"";
+            let allowed = "a URI such as mongodb://db.example:27017, since store.kind = \"mongodb\"";
             let depends_on = &["store.kind"];
             return Err(ConfigError { depends_on, ..error("store.mongodb.uri", "\"\"", allowed) });
         }
@@ -133,18 +134,19 @@ impl StoreSettings {
     }
 }
 
-/// Where a program keeps what it remembers: systemd's directory for a service, then XDG's.
+/// The directory for a program's state: systemd's for a service, else XDG's.
 fn directory() -> Result<PathBuf, ConfigError> {
     let from =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // Only where a unit has several of them is it a list.
+    // It is a list only if a unit has several directories.
     let of_service =
         from("STATE_DIRECTORY").filter(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
     of_service
         .or_else(|| from("XDG_STATE_HOME").map(|home| home.join("weir")))
         .or_else(|| from("HOME").map(|home| home.join(".local/state/weir")))
         .ok_or_else(|| {
-            let allowed = "a file, as neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set; or store.kind = \"none\"";
+            let allowed = "a path, since neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set; or set store.kind = \"none\""
+;
             error("store.path", "\"\"", allowed)
         })
 }

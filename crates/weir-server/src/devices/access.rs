@@ -1,4 +1,5 @@
-//! The way to the devices: the store itself, or the admin API of the gateway that holds it.
+//! Access to the stored devices: through the store itself, or through the admin API of the gateway
+//! that holds it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) enum Access {
     Gateway { addr: String, token: Option<String>, tls: Option<Box<TlsOptions>> },
 }
 
-/// What became of imported devices.
+/// The results of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) added: u64,
@@ -35,7 +36,8 @@ pub(super) struct Counts {
 }
 
 impl Access {
-    /// The admin API, if one is named; the store, if nobody holds it; otherwise the admin API of who does.
+    /// The admin API, if an option names one; else the store; if a gateway holds that, the
+    /// gateway's admin API.
     pub(super) async fn open(
         args: &StoreArgs,
         config: Option<PathBuf>,
@@ -54,7 +56,7 @@ impl Access {
             }
             Opened::Nothing => {
                 bail!(
-                    "store.kind = \"none\": no devices are kept; name a configuration by --config"
+                    "store.kind = \"none\": no store to work on; name a configuration with --config"
                 )
             }
             Opened::Held(held) => Self::holder(&settings, shown, &held),
@@ -64,17 +66,18 @@ impl Access {
     fn holder(settings: &Settings, shown: Option<String>, held: &str) -> Result<Access> {
         let Some(addr) = settings.gateway.listen.admin else {
             bail!(
-                "{held}, and listen.admin does not say where its admin API is: name it by --admin"
+                "{held}, and listen.admin names no admin API: name its address with --admin"
             );
         };
         let addr = reachable(addr);
-        complain(format_args!("{held}: going through the admin API at {addr}"));
+        complain(format_args!("{held}: using the admin API at {addr}"));
         let configured = settings.gateway.admin.token.clone();
         let token = shown.or(Some(configured).filter(|token| !token.is_empty()));
         Ok(Access::Gateway { addr: addr.to_string(), token, tls: None })
     }
 
-    /// Whether gateways use the store at the same time, which are not told of what is done here.
+    /// Whether gateways may use the store at the same time. They do not learn of the changes made
+    /// here.
     pub(super) fn is_shared(&self) -> bool {
         match self {
             Access::Store { is_shared, .. } => *is_shared,
@@ -107,7 +110,7 @@ impl Access {
         }
     }
 
-    /// Has a gateway import rows.
+    /// Imports rows through the gateway.
     async fn send(&self, rows: String) -> Result<Counts> {
         let body = Body { kind: RowFormat::JsonLines.media_type(), bytes: rows.into_bytes() };
         let answer = self.ask(Method::POST, "/v1/devices", Some(body)).await?;
@@ -128,7 +131,7 @@ impl Access {
                 let path = format!("/v1/devices?limit={limit}{}", after.unwrap_or_default());
                 let mut answer = self.ask(Method::GET, &path, None).await?.unwrap_or_default();
                 let Value::Array(devices) = answer["devices"].take() else {
-                    bail!("the answer is not what a gateway answers");
+                    bail!("the answer does not come from a gateway's admin API");
                 };
                 Ok(devices)
             }
@@ -150,7 +153,7 @@ impl Access {
         }
     }
 
-    /// Shuts a device out; whether it is known.
+    /// Revokes a device; returns whether it exists.
     pub(super) async fn revoke(&self, name: &str) -> Result<bool> {
         match self {
             Access::Store { devices, .. } => {
@@ -165,7 +168,7 @@ impl Access {
         }
     }
 
-    /// What the admin API answers; `None`: it is not there.
+    /// The answer of the admin API; `None` if it answers 404 for the device.
     async fn ask(&self, method: Method, path: &str, body: Option<Body>) -> Result<Option<Value>> {
         let Access::Gateway { addr, token, tls } = self else { bail!("there is no admin API") };
         let to = Admin { addr, tls: tls.as_deref(), token: token.as_deref() };
@@ -180,7 +183,7 @@ impl Access {
             return Ok(Some(Value::Null));
         }
         let answer = serde_json::from_slice(&answer);
-        Ok(Some(answer.context("the answer is not what a gateway answers")?))
+        Ok(Some(answer.context("the answer does not come from a gateway's admin API")?))
     }
 }
 
@@ -198,7 +201,7 @@ impl Counts {
     fn read(answer: &Value) -> Result<Counts> {
         if let Some(error) = answer["errors"].as_array().and_then(|errors| errors.first()) {
             bail!(
-                "the gateway refuses what is right here; is it another version? It says: {error}"
+                "the gateway refuses a row that is valid here; does it have another version? Its error: {error}"
             );
         }
         let number =
@@ -219,7 +222,8 @@ impl Counts {
     }
 }
 
-/// Percent-encoded, but for what no place of a URI reserves.
+/// Percent-encodes every byte that is not a letter, a digit, `-` or `_`, so that the text fits any
+/// part of a URI.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -229,12 +233,12 @@ fn encoded(text: &str) -> String {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    // A path of its own goes by this name.
+    // `/v1/devices/export` is another path.
     if out == "export" { "%65xport".to_owned() } else { out }
 }
 
-/// With one more row, which has 64 KiB and is at most twice as long as JSON, less than the megabyte that the admin API
-/// takes.
+/// A row has at most 64 KiB, and as JSON at most twice as much. So a body with one more row stays
+/// below the megabyte that the admin API accepts.
 const BODY_BYTES: usize = 768 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `weir devices import`: rows of a file, in batches.
+//! `weir devices import`: imports the rows of a file in batches.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,13 +15,13 @@ use crate::cli::{ImportArgs, StoreArgs};
 use crate::output::{complain, say};
 use crate::store::Begin;
 
-/// Counts what is read of a file.
+/// Counts the bytes that are read from a file.
 struct Counted<R> {
     input: R,
     bytes: Arc<AtomicU64>,
 }
 
-/// What has come of the rows so far.
+/// The results for the rows so far.
 #[derive(Default)]
 struct Tally {
     counts: Counts,
@@ -60,13 +60,13 @@ pub(super) async fn run(
     ))?;
     if short_keys > 0 {
         complain(format_args!(
-            "warning: {short_keys} keys have less than 16 characters, and may be guessed"
+            "warning: {short_keys} keys have less than 16 characters and could be guessed"
         ));
     }
     ended
 }
 
-/// Has all rows from a line on imported.
+/// Imports all rows from a line on.
 async fn feed<R: Read>(
     access: &Access,
     mut rows: Rows<R>,
@@ -90,7 +90,7 @@ async fn feed<R: Read>(
                 tell(&bad, tally.bad, progress);
             }
             Ok(Some(_) | None) => {}
-            // What was read before it is taken all the same.
+            // The rows before the error are imported all the same.
             Err(error) => {
                 put(access, &mut batch, tally).await?;
                 return Err(error.into());
@@ -110,9 +110,9 @@ async fn feed<R: Read>(
 async fn put(access: &Access, batch: &mut Vec<Row>, tally: &mut Tally) -> Result<()> {
     let Some(first) = batch.first().map(|row| row.line) else { return Ok(()) };
     let counts = access.put(std::mem::replace(batch, Vec::with_capacity(BATCH_ROWS))).await;
-    // Rows that were taken in part are taken again: that changes nothing.
+    // The store may have taken some of these rows. To import them again changes nothing.
     let counts = counts.with_context(|| {
-        format!("stopped; all before line {first} is stored: go on with --from-line {first}")
+        format!("stopped; all rows before line {first} are stored: continue with --from-line {first}")
     })?;
     tally.counts.add(counts);
     Ok(())
@@ -122,7 +122,7 @@ fn tell(bad: &BadRow, count: u64, progress: &Progress) {
     if count < BAD_SHOWN_MAX {
         progress.tell(&format!("{bad}: skipped"));
     } else if count == BAD_SHOWN_MAX {
-        progress.tell(&format!("{bad}: skipped; those after it are only counted"));
+        progress.tell(&format!("{bad}: skipped; further bad rows are only counted"));
     }
 }
 
@@ -135,7 +135,7 @@ fn format_of(args: &ImportArgs) -> Result<RowFormat> {
         Some("csv") => Ok(RowFormat::Csv),
         Some("json" | "jsonl" | "ndjson") => Ok(RowFormat::JsonLines),
         Some(_) | None => bail!(
-            "{}: its name tells neither CSV (.csv) nor lines of JSON (.jsonl): say --format csv or --format json",
+            "{}: the extension is neither .csv nor .jsonl: add --format csv or --format json",
             args.file.display()
         ),
     }
@@ -149,7 +149,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A commit's share of a row is small.
+/// With so many rows the cost of a commit hardly counts.
 const BATCH_ROWS: usize = 2_000;
-/// A file of another kind would scroll everything else away.
+/// A file of another kind would scroll the terminal.
 const BAD_SHOWN_MAX: u64 = 1_000;

@@ -1,4 +1,5 @@
-//! `weir devices`: importing, listing and revoking devices, in the store itself or through a gateway that holds it.
+//! `weir devices`: imports, lists and revokes devices, in the store itself or through the gateway
+//! that holds it.
 
 mod access;
 mod import;
@@ -27,12 +28,12 @@ pub(crate) async fn run(args: DevicesArgs, file: Option<PathBuf>) -> Result<()> 
         DevicesCommand::List { after, limit } => {
             let access = Access::open(&args.store, file, Begin::Never).await?;
             let last = each(&access, after, limit, |device| say(line(device))).await?;
-            // Whether there are more, a page of the size that was asked for does not tell.
+            // A full page does not show whether more devices follow, so ask for one more.
             if let Some(last) = last
                 && !access.list(Some(&last), 1).await?.is_empty()
             {
                 complain(format_args!(
-                    "{limit} devices are shown, and more follow: --after {last:?} goes on, and --limit shows more at once"
+                    "{limit} devices shown, more follow: continue with --after {last:?}, or show more at once with --limit"
                 ));
             }
             Ok(())
@@ -49,18 +50,19 @@ pub(crate) async fn run(args: DevicesArgs, file: Option<PathBuf>) -> Result<()> 
             let unknown = revoke(&access, &serials).await?;
             if access.is_shared() && !by_admin {
                 complain(
-                    "live connections stay until their gateways are told: use --admin for each",
+                    "open connections stay: to close them, run the command with --admin for each gateway",
                 );
             }
             if unknown > 0 {
-                bail!("{unknown} of {} are not known", serials.len());
+                bail!("{unknown} of {} devices do not exist", serials.len());
             }
             Ok(())
         }
     }
 }
 
-/// Has something done with each device behind `after`, at most `limit`; the last one, if there may be more.
+/// Calls `with` for each device after `after`, at most `limit` times. Returns the last device if
+/// more may follow.
 async fn each(
     access: &Access,
     mut after: Option<String>,
@@ -83,7 +85,7 @@ async fn each(
     Ok(after)
 }
 
-/// Shuts devices out; how many are not known.
+/// Revokes devices; returns how many do not exist.
 async fn revoke(access: &Access, serials: &[String]) -> Result<usize> {
     let mut unknown = 0;
     for serial in serials {
@@ -97,7 +99,7 @@ async fn revoke(access: &Access, serials: &[String]) -> Result<usize> {
     Ok(unknown)
 }
 
-/// A device for people.
+/// A device as a line of text.
 fn line(device: &Value) -> String {
     let text = |name: &str| device[name].as_str().unwrap_or_default();
     let mut line = format!("{}\t{}", text("device"), text("state"));
@@ -112,5 +114,5 @@ fn serial(text: &str) -> Result<Serial> {
     Serial::new(text).map_err(|error| anyhow::anyhow!("serial number {text:?} {error}"))
 }
 
-/// As many as the admin API gives at once.
+/// The admin API returns at most this many devices at once.
 const PAGE_MAX: usize = 1000;

@@ -1,4 +1,4 @@
-//! How far an import is: a bar on a terminal, a line now and then elsewhere.
+//! Shows the progress of an import: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// `size` 0: it is not known.
+    /// `size` 0 means unknown.
     pub(super) fn start(size: u64, bytes: Arc<AtomicU64>) -> Progress {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = if size > 0 { ProgressBar::new(size) } else { ProgressBar::no_length() };
@@ -32,7 +32,7 @@ impl Progress {
         Progress { began: now(), told: Duration::ZERO, bytes, size, bar }
     }
 
-    /// So many rows are stored, up to a line.
+    /// Reports how many rows are stored, and up to which line.
     pub(super) fn advance(&mut self, rows: u64, line: Option<u64>) {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let line = line.map_or_else(String::new, |line| format!(", up to line {line}"));
@@ -51,7 +51,7 @@ impl Progress {
         complain(format_args!("{share}{rows} rows{line}"));
     }
 
-    /// A line that stays.
+    /// Writes a line above the bar.
     pub(super) fn tell(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| complain(line)),
@@ -70,7 +70,7 @@ impl Progress {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "somebody waits for it and sees how long")]
+#[expect(clippy::disallowed_methods, reason = "the elapsed time is shown to a person")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -1,4 +1,4 @@
-//! A rate for log lines: what a peer can cause must not fill a disk.
+//! Limits the rate of log lines, so that peers cannot fill a disk.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,19 @@ use tracing::{Event, Level, Metadata, Subscriber, error, warn};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lets so many lines a second through from each place in the code that logs, ours and those of libraries alike.
+/// Lets a number of lines per second pass from each place in the code that logs, libraries
+/// included.
 ///
-/// The rest is counted, and told from time to time with one line a place. Who is to look at every line of a level that
-/// tells of each connection turns the limit off, for a while.
+/// Other lines are counted; from time to time one line for each place reports their number. An
+/// operator who needs every line of a detailed level turns the limit off for a while.
 ///
-/// Shape: an entry for each place that has logged, of which a program has as many as were compiled into it.
-/// Cost: a shared lock and an atomic operation a line; lines of a level that is off do not come here.
+/// Shape: an entry for each place that has logged. The code has a fixed number of such places.
+/// Cost: a shared lock and an atomic operation per line; nothing for lines of a level that is off.
 #[derive(Clone)]
 pub(super) struct LineLimit(Arc<Inner>);
 
 struct Inner {
-    /// 0: there is none.
+    /// 0: no limit.
     lines_per_second: u32,
     started: Instant,
     places: RwLock<HashMap<Identifier, Arc<Place>>>,
@@ -32,11 +33,11 @@ struct Inner {
 struct Place {
     metadata: &'static Metadata<'static>,
     window: Window,
-    /// Not told of yet.
+    /// Suppressed and not yet reported.
     suppressed: AtomicU64,
 }
 
-/// The second in the upper half, and the lines in it in the lower one.
+/// The upper half is the second; the lower half counts the lines in it.
 #[derive(Default)]
 struct Window(AtomicU64);
 
@@ -55,7 +56,7 @@ impl LineLimit {
         self.0.suppressed.load(Ordering::Relaxed)
     }
 
-    /// Says of each place how many lines were suppressed since this was said last.
+    /// Logs for each place the number of lines that were suppressed since the last report.
     pub(crate) fn tell(&self) {
         let places = self.0.places.read().unwrap_or_else(PoisonError::into_inner);
         let places: Vec<Arc<Place>> = places.values().cloned().collect();
@@ -66,17 +67,17 @@ impl LineLimit {
             }
             let of = place.metadata.target();
             let at = place.metadata.line();
-            // As a level that is on.
+            // The place's own level is on, because its lines were counted.
             if *place.metadata.level() == Level::ERROR {
-                error!(lines, of, at, "more lines like the ones before were suppressed");
+                error!(lines, of, at, "similar lines were suppressed");
             } else {
-                warn!(lines, of, at, "more lines like the ones before were suppressed");
+                warn!(lines, of, at, "similar lines were suppressed");
             }
         }
     }
 
     fn admits(&self, metadata: &'static Metadata<'static>) -> bool {
-        // What it says itself is bounded by the places and by its timer.
+        // The lines of this module are bounded already: by the number of places and the timer.
         if self.0.lines_per_second == 0 || metadata.target() == module_path!() {
             return true;
         }
@@ -124,7 +125,7 @@ impl Window {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a line is logged now, on whichever thread")]
+#[expect(clippy::disallowed_methods, reason = "the time of a log line, on any thread")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// What is logged under a limit.
+    /// The lines that are logged under a limit.
     fn logged(limit: &LineLimit, log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
@@ -176,7 +177,7 @@ mod tests {
             limit.tell();
         });
         let floods = log.matches("flood").count();
-        // A second or two have passed.
+        // This has taken a second or two.
         assert!((10..10_000).contains(&floods), "{floods} lines");
         assert_eq!(log.matches("other").count(), 1);
         let suppressed = 50_000 - floods;

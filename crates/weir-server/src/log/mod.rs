@@ -1,4 +1,5 @@
-//! Log lines: at a bounded rate through a bounded queue to standard error, never in the way of the gateway.
+//! The log: lines go to standard error at a bounded rate, through a bounded queue. They never delay
+//! the gateway.
 
 mod limit;
 
@@ -13,16 +14,17 @@ use tracing_subscriber::{EnvFilter, fmt, registry};
 use crate::config::{LogFormat, LogSettings};
 use limit::LineLimit;
 
-/// The log, for as long as it is held; dropped, it writes what is queued.
+/// The log. When dropped, it writes the queued lines.
 ///
-/// Limits: `log.lines_per_second` of each place in the code that logs; what is beyond is counted, and told in one line.
-/// `log.queue_lines` lines wait for standard error; what does not fit is dropped and counted.
+/// Limits: `log.lines_per_second` for each place in the code that logs; lines beyond it are
+/// counted, and one line reports their number. `log.queue_lines` lines wait for standard error;
+/// more are dropped and counted.
 pub(crate) struct Log {
     losses: Losses,
     _flushes_when_dropped: WorkerGuard,
 }
 
-/// What knows of lines that were not written.
+/// Counts the lines that were not written.
 #[derive(Clone)]
 pub(crate) struct Losses {
     dropped: ErrorCounter,
@@ -43,7 +45,7 @@ impl Log {
         Ok(Log { losses, _flushes_when_dropped: guard })
     }
 
-    /// What knows of lines that were not written.
+    /// The counts of lines that were not written.
     pub(crate) fn losses(&self) -> Losses {
         self.losses.clone()
     }
@@ -56,17 +58,17 @@ impl Drop for Log {
 }
 
 impl Losses {
-    /// Lines that the queue had no room for.
+    /// Lines for which the queue had no room.
     pub(crate) fn dropped(&self) -> u64 {
         u64::try_from(self.dropped.dropped_lines()).unwrap_or(u64::MAX)
     }
 
-    /// Lines that came faster than the rate.
+    /// Lines that exceeded the rate.
     pub(crate) fn suppressed(&self) -> u64 {
         self.limit.suppressed()
     }
 
-    /// Has the log say what was suppressed since this was said last.
+    /// Logs how many lines were suppressed since the last report.
     pub(crate) fn tell_suppressed(&self) {
         self.limit.tell();
     }

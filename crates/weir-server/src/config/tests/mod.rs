@@ -110,7 +110,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_place() {
             "topics_max = 3\n",
             "f.toml:1:1: topics_max = 3: no such key outside a section; did you mean topics_max?",
         ),
-        ("listen = 7070\n", "f.toml:1:1: listen = 7070: it is a section: write [listen]"),
+        ("listen = 7070\n", "f.toml:1:1: listen = 7070: this is a section: write [listen]"),
         // Types.
         (
             "[threads]\nshards = \"two\"\n",
@@ -230,7 +230,7 @@ fn every_member_of_a_list_s_tables_has_its_place() {
              service's",
             "f.toml:7:1: auth.tokens[1].wheels = (hidden): no such key; `weir config reference` lists all",
             "f.toml:9:9: auth.tokens[2].token = (hidden): allowed is a text, 1 to 4096 bytes, no two alike",
-            "f.toml:10:1: auth.tokens[3].token = (absent): it is needed; allowed is a text, 1 to 4096 bytes, no two \
+            "f.toml:10:1: auth.tokens[3].token = (absent): this key is required; allowed is a text, 1 to 4096 bytes, no two \
              alike",
         ]
     );
@@ -314,7 +314,7 @@ fn what_is_wrong_in_a_variable_is_said_with_its_name() {
         ),
         (
             ("WEIR_AUTH_TOKENS", "t"),
-            "WEIR_AUTH_TOKENS: auth.tokens is a list of tables: it can only stand in the file",
+            "WEIR_AUTH_TOKENS: auth.tokens is a list of tables: only the file can set it",
         ),
     ];
     for (variable, expected) in cases {

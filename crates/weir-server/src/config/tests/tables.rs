@@ -297,14 +297,14 @@ fn members_of_tokens_and_services_are_said_without_secrets() {
         ),
         (
             "[[auth.services]]\nname = \"n\"\n",
-            "f.toml:1:1: auth.services[0].token = (absent): it is needed; allowed is a text, 1 to 4096 bytes of \
+            "f.toml:1:1: auth.services[0].token = (absent): this key is required; allowed is a text, 1 to 4096 bytes of \
              printable ASCII without spaces, no two alike\n\
-             f.toml:1:1: auth.services[0].may = (absent): it is needed; allowed is a list of \"subscribe\", \"publish\" \
+             f.toml:1:1: auth.services[0].may = (absent): this key is required; allowed is a list of \"subscribe\", \"publish\" \
              and \"events\", at least one",
         ),
         (
             "[[topic_classes]]\npattern = \"a\"\n[[topic_classes]]\ntick = \"1s\"\n",
-            "f.toml:3:1: topic_classes[1].pattern = (absent): it is needed; allowed is a text, 1 to \
+            "f.toml:3:1: topic_classes[1].pattern = (absent): this key is required; allowed is a text, 1 to \
              limits.topic_bytes_max bytes",
         ),
         // What is absent may be what the unknown one was meant to be.
@@ -320,11 +320,11 @@ fn what_is_no_list_of_tables_is_said() {
     assert_said(&[
         (
             "[topic_classes]\npattern = \"a\"\n",
-            "f.toml:1:1: [topic_classes]: it is a list of tables: write [[topic_classes]]",
+            "f.toml:1:1: [topic_classes]: this is a list of tables: write [[topic_classes]]",
         ),
         (
             "[auth.tokens]\ntoken = \"5171\"\n",
-            "f.toml:1:1: [auth.tokens]: it is a list of tables: write [[auth.tokens]]",
+            "f.toml:1:1: [auth.tokens]: this is a list of tables: write [[auth.tokens]]",
         ),
         (
             "topic_classes = 5\n",
@@ -456,7 +456,7 @@ fn tls_is_read_and_refused() {
         ),
         (
             "[[tls.certificates]]\ncertificate = \"a\"\n",
-            "f.toml:1:1: tls.certificates[0].key = (absent): it is needed; allowed is a path, not empty",
+            "f.toml:1:1: tls.certificates[0].key = (absent): this key is required; allowed is a path, not empty",
         ),
         (
             "[listen]\ntls = [\"0.0.0.0:7443\"]\n[[auth.tokens]]\ntoken = \"t\"\n",
@@ -483,7 +483,7 @@ fn variables_hold_no_tables() {
         ("WEIR_TOPIC_CLASSES_0_TICK", "topic_classes"),
     ] {
         let error = load("", &[(name, "x")]).unwrap_err();
-        let expected = format!("{name}: {list} is a list of tables: it can only stand in the file");
+        let expected = format!("{name}: {list} is a list of tables: only the file can set it");
         assert_eq!(error, expected);
     }
     // Service discovery speaks of a service called weir-topic-classes.
@@ -533,7 +533,7 @@ fn a_section_within_another_is_read_and_refused() {
         ),
         (
             "[[auth.jwt.keys]]\nalgorithm = \"RS256\"\n",
-            "f.toml:1:1: auth.jwt.keys[0].file = (absent): it is needed; allowed is a path, not empty",
+            "f.toml:1:1: auth.jwt.keys[0].file = (absent): this key is required; allowed is a path, not empty",
         ),
     ]);
 }
