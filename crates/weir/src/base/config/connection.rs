@@ -8,24 +8,25 @@ use super::{TICK, WATERMARK_BYTES_MAX};
 crate::config_table! {
     /// Section `[connection]`.
     pub struct ConnectionConfig {
-        /// Time from accept to the complete `Hello`.
+        /// Time from accepting a connection to its whole `Hello`.
         hello_timeout: Duration = Duration::from_secs(10), range(TICK..=HOUR);
-        /// Time from the first byte of a frame to its last. A slower frame closes its connection.
+        /// Time from the first byte of a frame to its last. A connection that needs longer is
+        /// closed.
         frame_timeout: Duration = Duration::from_secs(10), range(TICK..=HOUR);
-        /// Time that a connection may stay above the high watermark before it is closed with
+        /// How long a connection may stay above the high watermark. Then it is closed with
         /// `stalled`.
         stall_timeout: Duration = Duration::from_secs(10), range(TICK..=HOUR);
         /// Time over which a shutdown spreads its goodbyes. Each device is told to come back after
-        /// a random time of 1 to 10 s, whatever this value is, because other servers are ready at
-        /// once.
+        /// 1 to 10 s, drawn at random. That delay does not depend on this key, because other
+        /// servers are there at once.
         drain_timeout: Duration = Duration::from_secs(10), range(0..=HOUR);
-        /// Interval of the signs of life, for devices that ask for none. After two missed ones the
+        /// Heartbeat interval of devices that do not ask for one. After two missed heartbeats the
         /// connection is closed.
         heartbeat: Duration = Duration::from_secs(60), allowed("heartbeat_min to heartbeat_max");
-        /// The shortest heartbeat that a device may ask for. Radios sleep between heartbeats.
+        /// Shortest heartbeat that a device may ask for. Radios sleep between heartbeats.
         heartbeat_min: Duration = Duration::from_secs(15), range(2 * TICK..=HOUR);
-        /// The longest heartbeat that a device may ask for. A dead connection is noticed after two
-        /// of them.
+        /// Longest heartbeat that a device may ask for. A dead connection is noticed after two
+        /// heartbeats.
         heartbeat_max: Duration = Duration::from_secs(15 * 60),
             allowed("heartbeat_min to {}", time(DAY));
         /// A stalled connection has recovered when at most this many bytes wait for it.

@@ -7,44 +7,45 @@ use super::RATE_MAX;
 use super::keys::{DAY, MINUTE, SECOND};
 
 crate::config_table! {
-    /// Section `[auth.jwt]`: tokens that other backends issue and sign (RFC 7519).
+    /// Section `[auth.jwt]`: tokens that other programs issue and sign (RFC 7519).
     pub struct JwtConfig {
-        /// The required value of the claim `iss`. Empty: any value. Set it if the keys also sign
-        /// tokens for other programs than Weir.
+        /// Required value of the claim `iss`. Empty: any issuer. Set it if the keys also sign
+        /// tokens for other uses.
         issuer: String, allowed("at most {WORD_BYTES_MAX} bytes");
-        /// A value that the claim `aud` must have or contain. Empty: a token with an audience is
+        /// Value that the claim `aud` must equal or contain. Empty: a token with an audience is
         /// refused, because it is meant for another program.
         audience: String, allowed("at most {WORD_BYTES_MAX} bytes");
-        /// The greatest accepted difference between the issuer's clock and ours: a token is valid
-        /// this much earlier and longer. Synchronised clocks agree within a second.
-        // Larger differences should be repaired.
+        /// Largest difference between the issuer's clock and ours. A token is valid this much
+        /// earlier and longer than it says. Synchronised clocks agree within a second.
+        // Clocks with a larger difference need mending.
         leeway: Duration = Duration::from_secs(30), range(0..=5 * MINUTE), reason(" (5 minutes)");
-        /// Length of such a token. Long tokens cost memory before their device is known. A token
+        /// Length of a signed token. Long tokens cost memory before their owner is known. A token
         /// with many claims and an RSA signature has some 2 KiB.
-        // A shorter token could not hold an RSA signature; the greatest value is the default frame.
+        // A shorter token could not hold an RSA signature; the longest is a default frame.
         token_bytes_max: usize = 8192, range(512..=65_536), unit("bytes");
-        /// Invalid signed tokens that all datagrams together may show in a second, since source
-        /// addresses of datagrams can be forged. The default costs a tenth of a processor with
-        /// ES256. Beyond it, tokens that were not verified recently are refused for a while
-        /// (`rate_limited`). 0: no limit.
+        /// Invalid signed tokens per second in all datagrams together, since source addresses can
+        /// be forged. The default costs a tenth of a processor with ES256. Beyond it, tokens that
+        /// were not verified recently are refused for a while (`rate_limited`). 0: no limit.
         datagram_failures_per_second: u32 = 1_000, range(0..=RATE_MAX), unit("failures a second");
-        /// Interval at which the files of the keys are checked. A changed file is read once it
-        /// stays the same for one check, or at once on SIGHUP. If it cannot be used, the keys
-        /// loaded before stay.
+        /// How often the key files are checked for changes. A changed file is read when the next
+        /// check finds it unchanged again, or at once on SIGHUP. If it cannot be used, the loaded
+        /// keys stay.
         reload_interval: Duration = Duration::from_secs(60), range(SECOND..=DAY);
-        /// The claim with the device id, a text. A token without this claim is refused.
+        /// Claim that names the device: a text that can be a device id. A token without it is
+        /// refused.
         device_claim: String = "sub".to_owned(),
-            allowed("1 to {CLAIM_BYTES_MAX} bytes, each of the four different");
-        /// The claim with the topics of the token: at most 16 patterns, as in `[[topic_classes]]`,
-        /// with `{device}` for its own device. Without the claim, the token permits everything that
-        /// the classes permit. No claim permits more than the classes.
+            allowed("1 to {CLAIM_BYTES_MAX} bytes, each of the four another one");
+        /// Claim that lists the topics that the token may use: at most 16 patterns, as in
+        /// `[[topic_classes]]`, with `{device}` for its own device. A token without the claim may
+        /// use all topics that classes permit. The claim never permits more than the classes.
         topics_claim: String = "topics".to_owned(), allowed("1 to {CLAIM_BYTES_MAX} bytes");
-        /// The claim with labels: at most 16 texts. Labels that a class names have an effect.
+        /// Claim that lists labels: at most 16 texts. Only labels that a class names count.
         labels_claim: String = "labels".to_owned(), allowed("1 to {CLAIM_BYTES_MAX} bytes");
-        /// The claim with the priority of the connections: `high`, `normal` or `low`.
+        /// Claim with the priority of the token's connections: `high`, `normal` or `low`.
         priority_claim: String = "priority".to_owned(), allowed("1 to {CLAIM_BYTES_MAX} bytes");
-        /// Keys that sign such tokens. Without keys no such token is accepted. Only in the file.
-        // Room for the old and new keys of a few issuers.
+        /// Keys with which tokens are signed. Without keys, no signed token is accepted. Only the
+        /// file can set them.
+        // Enough for old and new keys of a few issuers.
         keys: Vec<JwtKeyConfig>, range(0..=16), unit("keys"),
             reason(": a token without a kid may need all of them");
     }
@@ -53,19 +54,20 @@ crate::config_table! {
 crate::config_table! {
     /// One of `[[auth.jwt.keys]]`.
     pub struct JwtKeyConfig in "tables [[auth.jwt.keys]], each with an algorithm and a file" {
-        /// The only algorithm for this key, whatever the token says.
+        /// The key's only algorithm, whatever a token says.
         algorithm: JwtAlgorithm, example("\"ES256\""), needed();
         /// PEM file of the public key (`BEGIN PUBLIC KEY`): RSA of 2048 to 8192 bits for RS256,
-        /// P-256 for ES256, Ed25519 for EdDSA. For HS256 the secret itself, 32 bytes at least.
+        /// P-256 for ES256, Ed25519 for EdDSA. For HS256, a file with the secret itself, at least
+        /// 32 bytes.
         file: PathBuf, allowed("not empty"), example("\"/etc/weir/issuer.pem\""), needed();
-        /// The name of the key in tokens (`kid`). Absent: the key may have signed any token.
+        /// The key's name in tokens (`kid`). Absent: the key may verify any token.
         kid: Option<String>, example("\"2026-11\""),
             allowed("1 to {WORD_BYTES_MAX} bytes, no two alike");
     }
 }
 
 weir_wire::named_enum! {
-    /// The signature algorithm of a token.
+    /// The algorithm of a signature.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum JwtAlgorithm {
         /// HMAC with SHA-256 and a secret that both sides know.
@@ -82,6 +84,6 @@ weir_wire::named_enum! {
 
 crate::config_words!(JwtAlgorithm);
 
-/// For each of these texts, and for the claims that they are compared with.
+/// Bytes of an issuer, an audience or a key's name.
 pub(super) const WORD_BYTES_MAX: usize = 1024;
 pub(super) const CLAIM_BYTES_MAX: usize = 128;

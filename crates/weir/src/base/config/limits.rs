@@ -5,64 +5,65 @@ use super::RATE_MAX;
 crate::config_table! {
     /// Section `[limits]`.
     pub struct LimitsConfig {
-        /// Settled and unsettled connections together. At the limit a new one is told to come back
-        /// later.
+        /// Connections at the same time. The next one is told to come back later.
         connections_max: usize = 1_000_000, range(1..=CONNECTIONS_MAX), unit("connections");
-        /// Connections without `Hello` so far. This bounds the resources of strangers.
+        /// Unsettled connections at the same time: `Hello` and authentication have not ended. This
+        /// bounds the resources of unknown peers.
         unsettled_connections_max: usize = 16_384, range(1..=1_000_000), unit("connections");
-        /// Connections of one device id. One more closes the oldest with `replaced`.
-        // Every push to a device walks its connections one by one.
+        /// Connections of one device id. The next one closes the oldest with `replaced`.
+        // Every push to a device walks through its connections.
         connections_per_device_max: usize = 1, range(1..=1_024), unit("connections");
-        /// Topics that exist at one time. At most half of them may have no subscribers and only
-        /// retain messages. At that limit, no publish begins another such topic, and a topic that
-        /// loses its last subscriber retains nothing.
+        /// Topics at the same time. At most half of them may be topics without subscribers that
+        /// keep messages. At that limit, no publish begins another such topic, and a topic keeps
+        /// nothing when its last subscriber leaves.
         topics_max: usize = 1_000_000, range(1..=CONNECTIONS_MAX), unit("topics");
-        /// Topics of one connection. A connection that leaves a topic walks all of them.
+        /// Topics of one connection. Leaving a topic walks through all of them.
         topics_per_connection_max: usize = 64, range(1..=4_096), unit("topics");
-        /// Length of a topic name in bytes. Each message carries it.
+        /// Length of a topic name in bytes. Every message carries its name.
         topic_bytes_max: usize = 255, range(1..=1_024), unit("bytes");
         /// Length of a device id in bytes.
         device_id_bytes_max: usize = 128, range(1..=1_024), unit("bytes");
-        /// Length of a frame in bytes, from a device or to it. A longer frame from a device closes
-        /// its connection.
+        /// Length of a frame in bytes, in either direction. A device that sends a longer one is
+        /// closed.
         frame_bytes_max: usize = 64 * 1024, range(FRAME_BYTES_MIN..=FRAME_BYTES_MAX), unit("bytes");
-        /// Length of the frame with `Hello`, or of a WebSocket's first message. A longer one closes
-        /// its connection. This bounds the memory of each stranger before its token is known. The
-        /// default has room for a token of 8 KiB and 64 topics with names of 100 bytes and
-        /// positions. A client with more topics subscribes to the others after `Welcome`.
+        /// Length of the frame, or of the first WebSocket message, that holds `Hello`. A connection
+        /// with a longer one is closed. This bounds the memory that each unknown peer can use
+        /// before its token is checked. The default has room for a token of 8 KiB, and for 64
+        /// topics with names of 100 bytes and positions. A client with more topics subscribes to
+        /// the others after `Welcome`.
         hello_bytes_max: usize = 16 * 1024,
             range(FRAME_BYTES_MIN..=FRAME_BYTES_MAX), unit("bytes"),
             allowed(
                 "{FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}; \
                  more than limits.frame_bytes_max has no effect"
             );
-        /// Connections from one address (IPv6: one /64), settled or not. One more is told to come
-        /// back later. 0: no limit. Leave room for networks that share one address.
+        /// Connections from one source (an IPv4 address, or a /64 of IPv6), settled or not. The
+        /// next one is told to come back later. 0: no limit. Leave room for networks that share one
+        /// address.
         connections_per_source_max: usize, range(0..=CONNECTIONS_MAX), unit("connections");
-        /// Average number of connects from one address in a second. Faster ones are told to come
-        /// back later. 0: no limit.
+        /// Connects per second from one source, on average. Faster ones are told to come back
+        /// later. 0: no limit.
         connects_per_source_per_second: u32, range(0..=RATE_MAX), unit("connects a second");
-        /// Connects from one address at once after a silence.
-        // Without a burst, not even the first connect would succeed.
+        /// Connects from one source at once after a silence.
+        // Without a burst, even the first connect would be refused.
         connects_per_source_burst: u32 = 256, range(1..=RATE_MAX), unit("connects");
-        /// Average number of messages that one connection of a device may publish in a second.
-        /// Further ones are answered with `rate_limited`, and a device that goes on is closed. 0:
-        /// no limit.
+        /// Messages per second that one connection of a device may publish, on average. Beyond
+        /// that, a publish gets `rate_limited`, and a device that continues is closed. 0: no limit.
         publishes_per_second: u32 = 100, range(0..=RATE_MAX), unit("messages a second");
-        /// Messages that it may publish at once after a silence. As many again over the rate close
-        /// the connection.
+        /// Messages that a connection may publish at once after a silence. A connection that
+        /// exceeds the rate by as many again is closed.
         publish_burst: u32 = 200, range(1..=RATE_MAX), unit("messages");
-        /// Average number of other frames that one connection of a device may send in a second.
-        /// WebSocket pings and pongs, changes of TLS keys and refused publishes count too. Beyond
-        /// the limit the server reads more slowly. A busy client sends some ten. 0: no limit.
+        /// Other frames per second that one connection of a device may send, on average. WebSocket
+        /// pings and pongs, TLS key updates and refused publishes count too. Beyond the rate, the
+        /// server reads more slowly. A busy client sends some ten. 0: no limit.
         frames_per_second: u32 = 100, range(0..=RATE_MAX), unit("frames a second");
-        /// Such frames that it may send at once after a silence, or twice
-        /// `limits.topics_per_connection_max` if that is more. Four times as many over the rate
-        /// close the connection.
+        /// Other frames that a connection may send at once after a silence; at least twice
+        /// limits.topics_per_connection_max. A connection that exceeds the rate by four times as
+        /// many is closed.
         frame_burst: u32 = 1000, range(1..=RATE_MAX), unit("frames");
-        /// Keys of one topic whose newest message each shard keeps, for slow connections (`slow =
-        /// "conflate"`). Beyond it the message that has waited longest is dropped.
-        // Each key holds a message on a shard. Split a topic that needs more keys.
+        /// Keys of one topic of which each shard keeps the newest message for slow connections
+        /// (`slow = "conflate"`). Beyond that, the message that has waited longest is dropped.
+        // Each kept key holds a message. A topic with more keys should be several topics.
         conflation_keys_max: usize = 4096, range(1..=1_048_576), unit("keys");
     }
 }
@@ -74,10 +75,10 @@ impl LimitsConfig {
     }
 }
 
-/// The ids of connections within a shard, and of topics in the router, have 24 bits. All
-/// connections may be on one shard.
+/// A shard numbers its connections in 24 bits, and so does the router its topics. All of them may
+/// meet on one shard.
 const CONNECTIONS_MAX: u64 = 1 << 24;
-/// A shorter frame could not hold a `Hello` with a signed token.
+/// A `Hello` with a signed token needs this much.
 const FRAME_BYTES_MIN: u64 = 1_024;
 /// A longer frame is a file, not a message.
 const FRAME_BYTES_MAX: u64 = 16 << 20;

@@ -1,5 +1,5 @@
-//! The configuration: tables of keys with their defaults and ranges. `validate` checks the rules
-//! between keys.
+//! The configuration: tables of keys with their defaults and ranges. `validate` checks how they fit
+//! together.
 
 mod access_log;
 mod activation;
@@ -33,23 +33,23 @@ pub use udp::UdpConfig;
 pub(crate) use validate::is_pattern;
 
 crate::config_table! {
-    /// The configuration of a gateway.
+    /// All settings of a gateway.
     ///
     /// Shape: one table for each section of the configuration file. The defaults listen on loopback
-    /// and admit anyone there.
+    /// and admit anonymous devices there.
     /// Limits: [`Config::validate`] names the key, the value and the allowed values.
     pub struct Config {
-        /// The listeners' addresses.
+        /// The addresses on which the gateway listens.
         listen: ListenConfig;
-        /// The credentials of devices and services.
+        /// The devices and services that may connect.
         auth: AuthConfig;
         /// Access to the admin API: publishing, lists, metrics.
         admin: AdminConfig;
         /// Threads and processors.
         threads: ThreadsConfig;
-        /// Memory for messages that wait to be sent, and for retained messages.
+        /// Memory for messages that wait for sockets, and for messages that topics keep.
         memory: MemoryConfig;
-        /// Limits on numbers and sizes. Whatever exceeds a limit is refused and counted.
+        /// Limits on numbers and sizes. A request beyond a limit is refused and counted.
         limits: LimitsConfig;
         /// Times and watermarks of a connection.
         connection: ConnectionConfig;
@@ -61,14 +61,15 @@ crate::config_table! {
         http: HttpConfig;
         /// Datagrams, on `listen.udp`.
         udp: UdpConfig;
-        /// One line for each HTTP request.
+        /// A log with a line for each HTTP request.
         access_log: AccessLogConfig;
-        /// The way devices get their tokens.
+        /// How devices get tokens.
         activation: ActivationConfig;
-        /// The rules for the topics whose names match a pattern.
+        /// Rules for the topics whose names match a pattern.
         ///
-        /// The first matching pattern counts. If none matches, messages leave at once, are not
-        /// retained, and come only from services and the admin API. Only in the file.
+        /// The first pattern that matches a topic's name counts. If none matches, messages leave at
+        /// once, are not kept, and only services and the admin API may publish. Only the file can
+        /// set classes.
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with them all"),
             allowed("at most {CLASSES_MAX}, each with a pattern of its own");
@@ -78,14 +79,14 @@ crate::config_table! {
 crate::config_table! {
     /// Section `[admin]`.
     pub struct AdminConfig {
-        /// Bearer token that requests to the admin API must carry. Empty: none.
+        /// Bearer token of the admin API. Empty: none is needed.
         token: String, secret(),
             allowed(
                 "at most {TOKEN_BYTES_MAX} bytes; not empty if listen.admin is not on loopback"
             );
-        /// Further names that requests to the admin API may carry as `Host`. The listen address and
-        /// the names of loopback are always permitted. The check stops web pages that reach the API
-        /// through a name of their own.
+        /// Host names that requests to the admin API may have, beside the listen address and the
+        /// names of loopback. Other names are refused: a web page could reach the admin API through
+        /// a host name of its own.
         hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON);
     }
 }
@@ -93,16 +94,16 @@ crate::config_table! {
 crate::config_table! {
     /// Section `[threads]`.
     pub struct ThreadsConfig {
-        /// Threads that hold connections. 0: one for each processor that the affinity mask and the
+        /// Shards: threads that hold connections. 0: one for each processor that affinity mask and
         /// cgroup quota allow.
         shards: usize, unit("threads"),
             allowed("up to four for each processor and {SHARDS_MAX} at most");
-        /// Threads for handshakes, the router and the admin API. 0: derived from the number of
+        /// Threads for handshakes, the router and the admin API. 0: chosen by the number of
         /// processors.
         front: usize, unit("threads"),
             allowed("up to four for each processor and {SHARDS_MAX} at most");
         /// Whether each shard stays on one processor of the inherited affinity mask. Turn it off if
-        /// other programs compete for the same processors.
+        /// other programs use the same processors.
         pin: bool = true;
     }
 }
@@ -110,18 +111,18 @@ crate::config_table! {
 crate::config_table! {
     /// Section `[memory]`.
     pub struct MemoryConfig {
-        /// Bytes that may wait for the sockets of all connections together, divided into shares:
-        /// see below. If slow connections need more than their share, the connections that hold the
-        /// most are closed. 0: a quarter of the memory that the kernel lets the process have. The
-        /// smallest limit counts: the machine's memory, `memory.max` and `memory.high` of the
-        /// cgroup and those above it, `RLIMIT_AS`, `RLIMIT_DATA`, and the commit limit if the
-        /// kernel does not overcommit. The line `listening` in the log names it.
+        /// Bytes that may wait for sockets, for all connections together, divided into shares: see
+        /// below. If bytes for slow connections need more than their share, the connections that
+        /// hold the most are closed. 0: a quarter of the memory that the kernel lets the process
+        /// have. The smallest limit counts: the machine's memory, `memory.max` and `memory.high` of
+        /// the cgroup and of those above it, `RLIMIT_AS`, `RLIMIT_DATA`, and the commit limit if
+        /// the kernel does not overcommit. The line `listening` in the log names it.
         budget_bytes: usize, unit("bytes"),
             allowed(
                 "0 or at least {BUDGET_BYTES_MIN} and eight times connection.high_watermark_bytes"
             );
-        /// The part of the budget for the retained messages of all topics together. Each topic
-        /// removes its own oldest messages. 0: a quarter of the budget.
+        /// Part of the budget in which all topics together may keep messages for clients that
+        /// resume. Each topic removes its own oldest messages. 0: a quarter of the budget.
         retention_bytes: usize, unit("bytes"),
             allowed("0 or at most half of memory.budget_bytes");
     }
@@ -130,17 +131,18 @@ crate::config_table! {
 crate::config_table! {
     /// Section `[tcp]`.
     pub struct TcpConfig {
-        /// Unsent bytes in the kernel above which a socket takes no more (`TCP_NOTSENT_LOWAT`). If
-        /// it is large, a stall shows late and old messages are sent.
+        /// Unsent bytes in the kernel above which a socket accepts no more (`TCP_NOTSENT_LOWAT`).
+        /// Keep it small: with a large value a stall shows late, and messages are old when they are
+        /// sent.
         notsent_lowat_bytes: u32 = 16 * 1024, range(1_024..=16 << 20), unit("bytes");
-        /// Send buffer of a socket (`SO_SNDBUF`). The kernel doubles it and caps it with
+        /// Send buffer of a socket (`SO_SNDBUF`). The kernel doubles it and caps it by
         /// `net.core.wmem_max`. The granted size is printed at the start.
-        // The kernel raises smaller values to its own minimum and caps larger ones.
+        // The kernel raises a smaller value to its own minimum, and caps a larger one.
         send_buffer_bytes: usize = 64 * 1024, range(4_096..=64 << 20), unit("bytes");
-        /// Receive buffer of a socket (`SO_RCVBUF`). The kernel doubles it and caps it with
+        /// Receive buffer of a socket (`SO_RCVBUF`). The kernel doubles it and caps it by
         /// `net.core.rmem_max`.
         recv_buffer_bytes: usize = 64 * 1024, range(4_096..=64 << 20), unit("bytes");
-        /// Time that sent bytes may stay unacknowledged before the kernel ends the connection
+        /// How long sent bytes may stay unacknowledged. Then the kernel ends the connection
         /// (`TCP_USER_TIMEOUT`).
         user_timeout: Duration = Duration::from_secs(60),
             allowed("above connection.stall_timeout, to {}", time(DAY));
@@ -148,7 +150,7 @@ crate::config_table! {
 }
 
 impl Config {
-    /// Whether devices without a token are admitted: as configured, or if all listeners are on
+    /// Whether devices without a token are admitted: as configured, or else if all listeners are on
     /// loopback.
     pub fn admits_anonymous(&self) -> bool {
         let exposed = || self.listen.exposed().is_some();
@@ -158,20 +160,20 @@ impl Config {
 
 /// A signed token with its claims has at most a few KiB.
 const TOKEN_BYTES_MAX: usize = 4_096;
-/// A shard's index has 8 bits in a connection's id.
+/// A connection's id has 8 bits for the index of the shard.
 const SHARDS_MAX: usize = 256;
 /// No server has more names.
 const HOSTS_MAX: u64 = 256;
-const HOSTS_REASON: &str = ": every request is compared with them";
-/// A new topic's name is compared with each.
+const HOSTS_REASON: &str = ": every request is compared with all of them";
+/// The name of a new topic is compared with each class.
 const CLASSES_MAX: u64 = 256;
-/// Per second or per minute, as buckets count. One machine takes in less.
+/// Per second or per minute, as the token buckets count: more than one machine handles.
 const RATE_MAX: u64 = 1_000_000;
-/// With less, a few messages would use up the budget.
+/// With less, a few messages on their way would be too many.
 const BUDGET_BYTES_MIN: usize = 1 << 20;
-/// No connection to a device should hold more.
+/// A connection to a device needs no more.
 const WATERMARK_BYTES_MAX: usize = 256 << 20;
-/// The unit of deadlines, in milliseconds.
+/// Deadlines count in clock ticks of this many milliseconds.
 const TICK: u64 = 100;
 const _: () = assert!(weir_engine::TICK.as_millis() == TICK as u128);
 

@@ -1,11 +1,11 @@
-//! Durations as people write them: `"500ms"`, `"10s"`, `"15m"`, `"1h"`.
+//! Durations in text form: `"500ms"`, `"10s"`, `"15m"`, `"1h"`.
 
 use std::time::Duration;
 
-/// A text that is no duration.
+/// The text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no duration: allowed is a whole number and a unit (ms, s, m or h), such as \"10s\""
+    "{0:?} is not a duration: allowed is a whole number and a unit (ms, s, m or h), such as \"10s\""
 )]
 pub struct DurationError(String);
 

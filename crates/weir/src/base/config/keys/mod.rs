@@ -1,8 +1,8 @@
-//! Keys of the configuration. One definition gives a key's type, default, range, unit and text. The
+//! Keys of the configuration. One definition gives a key's type, default, range, unit and text; the
 //! reader, the checks and the reference follow from it.
 //!
 //! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the
-//! gateway can define tables of its own with it.
+//! gateway can define its own tables with it.
 
 mod duration;
 mod read;
@@ -22,22 +22,23 @@ pub use weir_wire::named_enum;
 /// A key as its table defines it.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name within the table.
+    /// The name within the table.
     pub name: &'static str,
-    /// The lines of its doc comment: its effect, and a reason to change it.
+    /// The lines of the key's doc comment: its effect, and why an operator would change it.
     pub doc: &'static [&'static str],
-    /// The limits of its value, and its form in messages.
+    /// The limits on the value, and how it is shown.
     pub rules: Rules,
 }
 
-/// A key's definition in addition to its type, default and text.
+/// The definition of a key without its type, its default and its text.
 #[derive(Debug)]
 pub struct Rules {
-    /// The unit of a number, or of a list's entries; times need none.
+    /// The unit of a number, or the entries of a list. A time needs none.
     pub unit: &'static str,
-    /// The least and the greatest number, time in milliseconds, or count of a list's entries.
+    /// The least and the most: of a number, of a time in milliseconds, of the number of entries in
+    /// a list.
     pub range: Option<RangeInclusive<u64>>,
-    /// Follows the range in the refusal of a value outside it.
+    /// Text behind the range in the error for a value outside of it.
     pub reason: &'static str,
     /// The allowed values, if the range alone does not describe them.
     pub allowed: Option<fn() -> String>,
@@ -53,42 +54,43 @@ pub struct Rules {
 pub trait Table: Debug {
     /// The keys with their values.
     fn entries(&self) -> Vec<(&'static Key, &dyn Value)>;
-    /// The same with mutable values.
+    /// The same, as mutable references.
     fn entries_mut(&mut self) -> Vec<(&'static Key, &mut dyn Value)>;
 }
 
 /// A key at its place in the configuration.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// The names of its tables and its own name, with dots between them.
+    /// The names of the key's tables and its own name, joined by dots.
     pub path: String,
-    /// Its definition.
+    /// The definition of the key.
     pub key: &'static Key,
-    /// Its value.
+    /// The value of the key.
     pub value: &'a dyn Value,
 }
 
-/// A value that is not allowed; the operator must correct it.
+/// A value that is not allowed; the operator must change it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: allowed is {allowed}")]
 pub struct ConfigError {
     /// The key, with its section.
     pub key: String,
-    /// The current value; never a secret.
+    /// The value, but never a secret.
     pub value: String,
     /// The allowed values.
     pub allowed: String,
-    /// Other keys that decide which values are allowed here. The operator may have set only those.
+    /// Other keys on which the allowed values depend. The value may be a default that nobody has
+    /// set.
     pub depends_on: &'static [&'static str],
 }
 
 impl Key {
-    /// Its path within the table at `table`.
+    /// The key's path within the table at `table`.
     pub fn path(&self, table: &str) -> String {
         if table.is_empty() { self.name.to_owned() } else { format!("{table}.{}", self.name) }
     }
 
-    /// The paragraphs of its text.
+    /// The paragraphs of the key's text.
     pub fn paragraphs(&self) -> Vec<String> {
         let lines: Vec<&str> = self.doc.iter().map(|line| line.trim()).collect();
         lines.split(|line| line.is_empty()).map(|lines| lines.join(" ")).collect()
@@ -106,7 +108,7 @@ impl Key {
 }
 
 impl Rules {
-    /// No rules.
+    /// No limits and no texts.
     pub const NONE: Rules = Rules {
         unit: "",
         range: None,
@@ -119,14 +121,14 @@ impl Rules {
 }
 
 impl Entry<'_> {
-    /// The path of its table; empty outside the sections.
+    /// The path of the entry's table; empty outside the sections.
     pub fn section(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 }
 
-/// All keys of the table at `path`, each section before its keys. Keys of lists of tables are not
-/// included.
+/// All keys of the table at `path`, each section before its keys. Keys within lists of tables are
+/// not included.
 pub fn all<'a>(path: &str, table: &'a dyn Table) -> Vec<Entry<'a>> {
     let mut all = Vec::new();
     for (key, value) in table.entries() {
@@ -172,9 +174,9 @@ pub fn check(path: &str, table: &dyn Table) -> Result<(), ConfigError> {
 
 /// Milliseconds in a second: the unit of a time's range.
 pub const SECOND: u64 = 1_000;
-/// Milliseconds in a minute.
+/// Milliseconds of a minute.
 pub const MINUTE: u64 = 60 * SECOND;
-/// Milliseconds in an hour.
+/// Milliseconds of an hour.
 pub const HOUR: u64 = 60 * MINUTE;
-/// Milliseconds in a day.
+/// Milliseconds of a day.
 pub const DAY: u64 = 24 * HOUR;

@@ -1,4 +1,4 @@
-//! Reading a table with serde.
+//! Reads a table from any format that serde reads.
 
 use std::fmt;
 
@@ -7,10 +7,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::{Key, Raw, Table, Value};
 
-/// Reads a table from a format that knows the types of its values, such as TOML or JSON. Absent
-/// keys get their defaults.
+/// Reads a table from a self-describing format, such as TOML or JSON. Absent keys have their
+/// defaults.
 ///
-/// Errors: an unknown or repeated key; a value of the wrong kind; a missing needed key.
+/// Errors: a key that does not exist or is set twice; a value of the wrong kind; a needed key that
+/// is absent.
 pub fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
 where
     T: Table + Default,
@@ -24,7 +25,7 @@ where
 /// Reads the keys of a table.
 struct Keys<'a>(&'a mut dyn Table);
 
-/// Reads the name of a key, and finds it in the table.
+/// Reads the name of a key, and finds the key in the table.
 struct Name<'a>(&'a dyn Table);
 
 /// Reads the value of a key.
@@ -33,7 +34,7 @@ struct OfKey<'a>(&'static Key, &'a mut dyn Value);
 /// Reads the entries of a list of tables.
 struct Rows<'a>(&'a mut dyn Value);
 
-/// Reads one entry.
+/// Reads the next entry.
 struct Row<'a>(&'a mut dyn Value);
 
 impl<'de> DeserializeSeed<'de> for Keys<'_> {

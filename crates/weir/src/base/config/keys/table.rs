@@ -1,4 +1,4 @@
-//! The definition of a table of keys.
+//! The macro that defines a table of keys.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::Table;
 /// Defines a table of keys: a struct with a default, whose fields are the keys.
 ///
 /// A key is `name: Type = default, rule(…), …;` with its text as doc comment. Without a default it
-/// has the default of its type. `in "…"` after the struct's name describes a list of such tables.
-/// The rules are the fields of [`Rules`](crate::keys::Rules); `allowed` takes the arguments of
-/// `format!`. Times in a range are in milliseconds. The table reads itself from anything that serde
-/// reads, and hides its secrets in `Debug`.
+/// has the default of its type. `in "…"` behind the name describes a list of such tables. The rules
+/// are those of [`Rules`](crate::keys::Rules); `allowed` takes the arguments of `format!`. The
+/// range of a time is in milliseconds. The table reads itself from any format that serde reads, and
+/// hides its secrets in `Debug`.
 ///
 /// ```
 /// weir::config_table! {
@@ -145,7 +145,7 @@ macro_rules! config_table {
     (@needed) => { true };
 }
 
-/// Writes all values of a table except its secrets.
+/// Writes all values of a table except secrets.
 pub fn debug(name: &str, table: &dyn Table, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut out = f.debug_struct(name);
     for (key, value) in table.entries().into_iter().filter(|(key, _)| !key.rules.secret) {

@@ -11,18 +11,18 @@ use ipnet::IpNet;
 use super::Table;
 use super::duration::parse_duration;
 
-/// A value as a file contains it, before its type is known.
+/// A value as in a file, before it is converted to the type of its key.
 pub type Raw = serde_json::Value;
 
 /// The value of a key.
 pub trait Value: Debug {
-    /// The possible values, as a phrase that follows "allowed is".
+    /// The kind of value, as a phrase that follows "allowed is".
     fn kind(&self) -> String;
 
-    /// Sets the value; false if `raw` has the wrong kind.
+    /// Sets the value; false if `raw` is not of this kind.
     fn read(&mut self, raw: &Raw) -> bool;
 
-    /// Sets the value from the text of a variable; false if the text has the wrong kind.
+    /// Sets the value from a variable's text; false if the text is not of this kind.
     fn read_text(&mut self, text: &str) -> bool {
         self.read(&Raw::from(text))
     }
@@ -30,13 +30,13 @@ pub trait Value: Debug {
     /// The value in TOML; `None` if it is absent.
     fn show(&self) -> Option<String>;
 
-    /// The unit of a number or a time; `unit` is the unit of its key.
+    /// The unit, if the value is a number or a time; `unit` is the unit of its key.
     fn unit(&self, unit: &'static str) -> Option<&'static str> {
         let _ = unit;
         None
     }
 
-    /// The possible words, if the value is a word or a list of words.
+    /// The allowed words, if the value is a word or a list of words.
     fn words(&self) -> Vec<&'static str> {
         Vec::new()
     }
@@ -46,33 +46,33 @@ pub trait Value: Debug {
         format!("at most {}", range.end())
     }
 
-    /// For a value outside the range: the value as text, and the allowed values.
+    /// If the value is outside the range: the value as text, and the allowed values.
     fn outside(&self, range: &RangeInclusive<u64>, unit: &str) -> Option<(String, String)> {
         let _ = (range, unit);
         None
     }
 
-    /// The keys of a table; `None` for other values.
+    /// The value as a table, if it is one.
     fn as_table(&self) -> Option<&dyn Table> {
         None
     }
 
-    /// The same, mutable.
+    /// The same, as a mutable reference.
     fn as_table_mut(&mut self) -> Option<&mut dyn Table> {
         None
     }
 
-    /// An entry with the defaults; `None` unless the value is a list of tables.
+    /// An entry with the defaults, if the value is a list of tables.
     fn row(&self) -> Option<Box<dyn Table>> {
         None
     }
 
-    /// The entries of a list of tables.
+    /// The entries, if the value is a list of tables.
     fn tables(&self) -> Vec<&dyn Table> {
         Vec::new()
     }
 
-    /// Adds an entry with the defaults to a list of tables.
+    /// Adds an entry with the defaults, if the value is a list of tables.
     fn push(&mut self) -> Option<&mut dyn Table> {
         None
     }
@@ -80,17 +80,17 @@ pub trait Value: Debug {
 
 /// An entry of a list.
 pub trait Item: Debug + Sized + 'static {
-    /// The list, as a phrase that follows "allowed is".
+    /// The kind of list, as a phrase that follows "allowed is".
     fn list() -> String;
-    /// Reads an entry; `None` if the text is not valid.
+    /// Reads an entry; `None` if the text is not one.
     fn parse(text: &str) -> Option<Self>;
     /// The text that [`Item::parse`] reads.
     fn text(&self) -> String;
-    /// The possible words, if it is a word.
+    /// The allowed words, if the entry is a word.
     fn words() -> Vec<&'static str> {
         Vec::new()
     }
-    /// The entry's keys, if it is a table.
+    /// The entry as a table, if it is one.
     fn as_table(&self) -> Option<&dyn Table> {
         None
     }
@@ -98,7 +98,7 @@ pub trait Item: Debug + Sized + 'static {
     fn row() -> Option<Box<dyn Table>> {
         None
     }
-    /// Adds such an entry to a list.
+    /// Adds an entry with the defaults to a list, if it is a table.
     fn push(list: &mut Vec<Self>) -> Option<&mut dyn Table> {
         let _ = list;
         None
@@ -108,13 +108,14 @@ pub trait Item: Debug + Sized + 'static {
 /// A value that is one of a few words. [`config_words!`](crate::config_words) implements it for a
 /// named enum.
 pub trait Word: Copy + Debug + 'static {
-    /// All possible values.
+    /// All values.
     fn all() -> Vec<Self>;
     /// The word in the configuration.
     fn word(self) -> &'static str;
 }
 
-/// Makes enums of [`named_enum!`](crate::keys::named_enum) usable as values of the configuration.
+/// Implements [`Word`](crate::keys::Word) for enums that [`named_enum!`](crate::keys::named_enum)
+/// has defined.
 #[macro_export]
 macro_rules! config_words {
     ($($enum:ty),+ $(,)?) => {$(
@@ -185,7 +186,7 @@ impl Value for Duration {
     }
 
     fn show(&self) -> Option<String> {
-        // A minute and an hour are written as 60s and 60m.
+        // A minute and an hour are shown as 60s and 60m.
         Some(quoted(&in_units(self.as_millis(), |ms, unit_ms| ms > unit_ms)))
     }
 
@@ -204,8 +205,7 @@ impl Value for Duration {
     }
 }
 
-/// A time in milliseconds as a configuration file has it, in the largest unit that needs no
-/// fraction.
+/// A time in milliseconds as a file can have it, in the largest unit that needs no fraction.
 pub fn time(ms: u64) -> String {
     in_units(ms.into(), |ms, unit_ms| ms >= unit_ms)
 }
@@ -434,7 +434,7 @@ fn joined(words: &[&str], last: &str) -> String {
     }
 }
 
-/// A text in TOML.
+/// A text as TOML writes it.
 fn quoted(text: &str) -> String {
     Raw::from(text).to_string()
 }
