@@ -35,7 +35,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
+    /// Create an empty store if the key file exists but its store is gone. An existing store stays as
+    /// it is.
     #[arg(long)]
     pub(crate) new_store: bool,
 }
@@ -175,7 +176,8 @@ pub(crate) struct ImportArgs {
     /// Skip the lines before this one.
     #[arg(long, value_name = "LINE", default_value_t = 1)]
     pub(crate) from_line: u64,
-    /// Begin with no devices if the store that the key file belongs to is gone. One that is there stays as it is.
+    /// Create an empty store if the key file exists but its store is gone. An existing store stays as
+    /// it is.
     #[arg(long)]
     pub(crate) new_store: bool,
 }

@@ -1,4 +1,4 @@
-//! What the threads ask the front: whose a token is, to activate, to publish.
+//! The requests of UDP threads to the front: check a token, activate, publish.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -15,17 +15,18 @@ use crate::core::rights::{Caller, CallerDevice};
 use crate::limits::rates::Sender;
 use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
 
-/// What the front answers.
+/// The answer of the front.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + Send + 'a>>;
 
 /// The part of the front that datagrams need.
 ///
-/// Limits: each answer has to come within some seconds; a thread has `udp.queue_max` of them outstanding at the most.
+/// Limits: each answer must come within some seconds; a thread has at most `udp.queue_max` requests
+/// outstanding.
 pub(crate) trait Backend: Send + Sync {
-    /// Whether a token is somebody's; `None`: it is nobody's. `source`: who has shown it first.
+    /// Checks a token; `None` if it is not valid. `source` sent it first.
     fn check<'a>(&'a self, token: &'a str, source: IpAddr) -> Answer<'a, Option<Validity>>;
 
-    /// Gives a device its token.
+    /// Gives a device a token.
     fn activate<'a>(
         &'a self,
         serial: &'a str,
@@ -33,7 +34,7 @@ pub(crate) trait Backend: Send + Sync {
         source: IpAddr,
     ) -> Answer<'a, Activated>;
 
-    /// Publishes for whom the token is of.
+    /// Publishes on behalf of the token's device or service.
     fn publish<'a>(
         &'a self,
         token: &'a str,
@@ -42,31 +43,31 @@ pub(crate) trait Backend: Send + Sync {
     ) -> Answer<'a, Option<Accepted>>;
 }
 
-/// A token that is somebody's.
+/// A valid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Validity {
-    /// When it ends, if it does.
+    /// The time until the token ends, if it does.
     pub(crate) ends_in: Option<Duration>,
 }
 
-/// Why something was not done.
+/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The word for programs; docs/udp.md lists them.
+    /// The code for programs; docs/udp.md lists all codes.
     pub(crate) code: &'static str,
-    /// The field at fault, or nothing.
+    /// The field at fault, or an empty text.
     pub(crate) field: &'static str,
     /// The sentence for people.
     pub(crate) message: String,
-    /// When the same may work; such an answer is not remembered.
+    /// When the same request may succeed. Such an answer is not remembered.
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl Refused {
-    /// The word for wrong credentials.
+    /// The code for wrong credentials.
     pub(crate) const UNAUTHORIZED: &str = "unauthorized";
 
-    /// The token is nobody's.
+    /// The token is not valid.
     pub(crate) fn unauthorized() -> Refused {
         Refused {
             code: Refused::UNAUTHORIZED,
@@ -76,17 +77,17 @@ impl Refused {
         }
     }
 
-    /// What keeps devices and tokens does not answer.
+    /// The store, or the program that keeps tokens, does not answer.
     fn store_unavailable(after: Duration) -> Refused {
         Refused {
             code: "store_unavailable",
             field: "",
-            message: "what keeps devices and tokens does not answer".to_owned(),
+            message: "the store of devices and tokens does not answer".to_owned(),
             retry_after: Some(after),
         }
     }
 
-    /// More wait than may.
+    /// Too many requests wait.
     pub(crate) fn busy(message: &str) -> Refused {
         Refused {
             code: ErrorCode::Busy.name(),
@@ -97,7 +98,7 @@ impl Refused {
     }
 }
 
-/// The gateway: those who know tokens and devices, and its router.
+/// The backend of a running gateway.
 pub(crate) struct Front {
     handle: Handle,
 }
@@ -107,7 +108,8 @@ impl Front {
         Front { handle }
     }
 
-    /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
+    /// The caller that a token identifies. Every datagram needs a token: its source proves nothing,
+    /// even on loopback.
     async fn requester(&self, token: &str, source: IpAddr) -> Result<Requester, Refused> {
         if token.is_empty() {
             return Err(Refused::unauthorized());
@@ -125,7 +127,7 @@ impl Front {
                 code: ErrorCode::RateLimited.name(),
                 field: "pt",
                 message:
-                    "too many signed tokens were not valid (auth.failures_per_source_per_second, \
+                    "too many invalid signed tokens (auth.failures_per_source_per_second, \
                           auth.jwt.datagram_failures_per_second)"
                         .to_owned(),
                 retry_after: Some(after),
@@ -224,13 +226,13 @@ impl From<ActivationError> for Refused {
             ActivationError::Unauthorized => Self {
                 code: Refused::UNAUTHORIZED,
                 field: "",
-                message: "serial number and key do not fit".to_owned(),
+                message: "serial number and key do not match".to_owned(),
                 retry_after: None,
             },
             ActivationError::Limited(after) => Self {
                 code: ErrorCode::RateLimited.name(),
                 field: "",
-                message: "too many attempts from this address have failed \
+                message: "too many failed attempts from this address \
                           (activation.failures_per_source_per_minute)"
                     .to_owned(),
                 retry_after: Some(after),
@@ -253,5 +255,5 @@ fn refused(refusal: Refusal, retry_after: Option<Duration>) -> Refused {
     Refused { code: refusal.code.name(), field, message: refusal.message, retry_after }
 }
 
-/// As elsewhere: what is full is so for a moment.
+/// A full queue usually has room again a moment later.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Requests that have been made before: a retry must not activate or publish twice.
+//! Remembers answered requests, so that a retry does not activate or publish twice.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -8,22 +8,23 @@ use std::time::Duration;
 use weir_engine::Nanos;
 use weir_engine::datagrams::Peer;
 
-/// What was done within the window, and how it was answered.
+/// The requests of the last `window` and their answers.
 ///
-/// Shape: answers by a hash of 128 bits under keys drawn at the start, and the order in which they end, in [`SHARES`]
-/// shares: all of one device are in one share.
-/// Limits: `max` answers. Where there would be more, the oldest of the fullest share goes: a device that asks for more than
-/// the others pushes out its own. What is in progress is bounded by the queue to the front.
-/// Cost: O(1), and a look at all shares where it is full.
+/// Shape: answers by a hash of 128 bits under keys drawn at the start. A queue for each of
+/// [`SHARES`] shares holds the order in which they end. All answers of one device are in one share.
+/// Limits: `max` answers. Beyond that, the oldest answer of the fullest share is forgotten, so a
+/// device that sends more requests than others pushes out its own answers. The queue to the front
+/// bounds the requests in progress.
+/// Cost: O(1); when full, a walk through all shares.
 pub(super) struct Duplicates {
     hashers: [RandomState; 2],
     window: Duration,
     max: usize,
     known: HashMap<Key, Option<Box<[u8]>>>,
-    /// Answers that are remembered.
+    /// Remembered answers.
     count: usize,
     ends: Box<[VecDeque<(Nanos, Key)>]>,
-    /// The share that is looked at next for what has ended.
+    /// The share that is next checked for answers whose time has ended.
     hand: usize,
 }
 
@@ -34,14 +35,14 @@ pub(super) struct Key {
     share: u8,
 }
 
-/// Whether a request was made before.
+/// The state of a request when it arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Before<'a> {
-    /// It was not, and is in progress from now on.
+    /// The request is new, and is in progress from now on.
     Never,
-    /// It is being answered.
+    /// The same request is in progress.
     InProgress,
-    /// It was answered so.
+    /// The same request got this answer.
     Answered(&'a [u8]),
 }
 
@@ -58,15 +59,15 @@ impl Duplicates {
         }
     }
 
-    /// The key of a request: `owner` is what it shows, its token or serial number, and `what` all by which two of one peer
-    /// are told apart.
+    /// The key of a request. `owner` is its token or serial number. `what` is everything that
+    /// distinguishes two requests of one peer.
     pub(super) fn key(&self, peer: &Peer, owner: &str, what: impl Hash) -> Key {
         let hash = self.hashers.each_ref().map(|hasher| hasher.hash_one((peer, owner, &what)));
         let [share, ..] = self.hashers[0].hash_one(owner).to_ne_bytes();
         Key { hash, share }
     }
 
-    /// Whether it was made before. If not it has to be [`Duplicates::end`]ed.
+    /// Looks a request up. After [`Before::Never`], the caller must call [`Duplicates::end`].
     pub(super) fn begin(&mut self, key: Key, now: Nanos) -> Before<'_> {
         self.hand = (self.hand + 1) % SHARES;
         self.forget_ended(self.hand, now);
@@ -83,9 +84,9 @@ impl Duplicates {
         }
     }
 
-    /// It has been done, and answered so; `None`: nothing was done, so there is nothing to remember.
+    /// Ends a request with its answer. `None`: nothing was done, so nothing is remembered.
     ///
-    /// Whether another answer was forgotten for it before its time.
+    /// Returns whether another answer was forgotten early to make room.
     pub(super) fn end(&mut self, key: Key, answer: Option<&[u8]>, now: Nanos) -> bool {
         let Some(answer) = answer else {
             self.known.remove(&key);
@@ -98,7 +99,7 @@ impl Duplicates {
         forgets
     }
 
-    /// Whether one had to go before its time.
+    /// Makes room for an answer; returns whether one was forgotten early.
     fn make_room(&mut self, now: Nanos) -> bool {
         for share in 0..SHARES {
             self.forget_ended(share, now);
@@ -124,7 +125,8 @@ impl Duplicates {
     }
 }
 
-/// Enough that a device seldom shares with one that floods, and few enough to look at.
+/// With so many shares a device seldom shares one with a device that floods, and a walk through all
+/// is still cheap.
 const SHARES: usize = 256;
 
 #[cfg(test)]
@@ -163,7 +165,7 @@ mod tests {
         }
         assert_eq!(duplicates.begin(key(9), now), Before::Answered(b"x"));
         assert_eq!(duplicates.begin(key(6), now), Before::Never);
-        // What has had its time is no loss.
+        // An answer whose time has ended is no loss.
         assert!(!duplicates.end(key(6), Some(b"x"), now.after(SECOND)));
     }
     #[test]
@@ -187,7 +189,7 @@ mod tests {
         }
         assert_eq!(duplicates.begin(of(20, 9_999), now), Before::Answered(b"x"));
         assert_eq!(duplicates.begin(of(20, 1), now), Before::Never);
-        // What has ended goes, whoever asks.
+        // Requests of any share remove ended answers.
         for number in 0..300 {
             duplicates.begin(of(30, number), now.after(SECOND));
         }

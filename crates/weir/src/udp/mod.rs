@@ -1,7 +1,7 @@
 //! Datagrams: calls, activations and small publishes.
 //!
-//! Each thread has a socket of its own and answers calls by itself. What has to be looked up, changed or published it
-//! hands to the front, and sends the answer when that has come.
+//! Each thread has its own socket and answers calls itself. It hands look-ups, activations and
+//! publishes to the front, and sends the answers when they come.
 
 mod backend;
 mod duplicates;
@@ -30,13 +30,13 @@ use crate::observe::counters::Counters;
 use handler::Shared;
 use own::OwnAddrs;
 
-/// The sockets of one address.
+/// The sockets of an address.
 pub(crate) struct Bound {
     pub(crate) addr: SocketAddr,
     sockets: Vec<Arc<DatagramSocket>>,
 }
 
-/// The threads that answer datagrams; dropped, they end without waiting for anything.
+/// The threads that answer datagrams. When this is dropped, they end without waiting for the front.
 pub(crate) struct Running {
     stop: Arc<AtomicBool>,
     wakers: Vec<weir_engine::Waker>,
@@ -62,15 +62,15 @@ impl Bound {
         Ok(Bound { addr, sockets: sockets.into_iter().map(Arc::new).collect() })
     }
 
-    /// What the kernel has granted each socket.
+    /// The buffers that the kernel has granted each socket.
     pub(crate) fn buffers(&self) -> io::Result<DatagramBuffers> {
         self.sockets[0].buffers()
     }
 }
 
-/// Binds all of `listen.udp`.
+/// Binds all addresses of `listen.udp`.
 ///
-/// Errors: the address, and why it cannot be listened on.
+/// Errors: the address, and why the gateway cannot listen on it.
 pub(crate) fn bind(
     config: &Config,
     resources: &Resources,
@@ -80,7 +80,7 @@ pub(crate) fn bind(
     config.listen.udp.iter().map(bind).collect()
 }
 
-/// Starts the threads for what is bound, in front of the gateway's router.
+/// Starts the threads for the bound sockets, with the gateway as their backend.
 pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Running>> {
     if bound.is_empty() {
         return Ok(None);
@@ -92,27 +92,27 @@ pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Run
     Running::start(bound, &shared.config().udp, backend, counters, &runtime).map(Some)
 }
 
-/// Says what the kernel did not grant, and how to have it.
+/// Logs each buffer that the kernel granted only in part, and how to get it.
 pub(crate) fn log_buffers(granted: DatagramBuffers, config: &UdpConfig) {
     let DatagramBuffers { recv_bytes, send_bytes } = granted;
     for (key, sysctl, asked, granted) in [
         ("udp.recv_buffer_bytes", "net.core.rmem_max", config.recv_buffer_bytes, recv_bytes),
         ("udp.send_buffer_bytes", "net.core.wmem_max", config.send_buffer_bytes, send_bytes),
     ] {
-        // It doubles what it grants, for its own book-keeping.
+        // The kernel doubles the granted size for its own book-keeping.
         let granted = granted / 2;
         if granted < asked {
             warn!(
                 asked,
                 granted,
-                "the kernel grants sockets for datagrams less than {key}: raise the sysctl {sysctl} to {asked}"
+                "the kernel grants UDP sockets less than {key}: raise the sysctl {sysctl} to {asked}"
             );
         }
     }
 }
 
 impl Running {
-    /// Starts a thread for each socket. Requests that a thread does not answer itself are tasks on the runtime.
+    /// Starts a thread for each socket. Requests to the front are tasks on the runtime.
     pub(crate) fn start(
         bound: Vec<Bound>,
         config: &UdpConfig,
@@ -150,12 +150,13 @@ impl Running {
         Ok(running)
     }
 
-    /// Has the threads answer what they have taken, and waits for their end. It blocks.
+    /// Ends the threads after they have answered the datagrams that they received. This blocks
+    /// until all have ended.
     pub(crate) fn finish(mut self) {
         self.tell();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                warn!("a thread for datagrams ended by itself");
+                warn!("a UDP thread ended by itself");
             }
         }
     }

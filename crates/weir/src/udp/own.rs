@@ -1,12 +1,12 @@
-//! The addresses that this gateway itself answers on: what seems to come from there is forged.
+//! The gateway's own UDP addresses. A datagram that seems to come from one of them is forged.
 
 use std::net::{IpAddr, SocketAddr};
 
 use weir_engine::datagrams::Peer;
 
-/// Addresses of `listen.udp`, as they are bound.
+/// The bound addresses of `listen.udp`.
 ///
-/// Cost: a look at as many ports as there are listeners; nothing else unless a port is the same.
+/// Cost: one comparison of ports per listener; more only if a port is equal.
 pub(super) struct OwnAddrs(Vec<SocketAddr>);
 
 impl OwnAddrs {
@@ -14,7 +14,8 @@ impl OwnAddrs {
         OwnAddrs(addrs.collect())
     }
 
-    /// Whether a datagram has one of these as its source, or a port that nothing can be sent to.
+    /// Whether a datagram's source is one of these addresses, or has port 0, to which no answer can
+    /// go.
     pub(super) fn has_sent(&self, peer: &Peer) -> bool {
         let source = peer.addr();
         source.port() == 0
@@ -24,8 +25,8 @@ impl OwnAddrs {
     }
 }
 
-/// Whether `source` is the address of a listener, or, where that has all addresses of the machine, one of those that it
-/// is known to have: the one that the datagram was sent to, and those of loopback.
+/// Whether `source` is the address of a listener. A listener on all addresses has at least these:
+/// loopback, and the address to which the datagram was sent.
 fn is_own(listener: IpAddr, source: IpAddr, sent_to: Option<IpAddr>) -> bool {
     let (source, sent_to) = (source.to_canonical(), sent_to.map(|addr| addr.to_canonical()));
     if !listener.is_unspecified() {

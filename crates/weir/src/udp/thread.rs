@@ -1,4 +1,4 @@
-//! One thread and its socket: receive, answer, send.
+//! A UDP thread and its socket: receive, answer, send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use weir_engine::datagrams::{DatagramSocket, Inbox, Outbox};
 use super::handler::{Handler, Shared};
 use crate::observe::counters::udp::Count;
 
-/// Serves a socket until it is told to stop; then it answers what it has taken.
+/// Serves a socket until `stop` is set. Then it answers the datagrams that it has received, and
+/// ends.
 pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &AtomicBool) {
     let mut inbox = Inbox::new(shared.config.datagram_bytes_max);
     let mut outbox = Outbox::default();
@@ -25,7 +26,7 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
         }
         handler.handle_done(&mut outbox, now);
         let since_end = ended.map(|ended| now.since(ended));
-        // What had come when it ended is taken too, but not all that keeps coming.
+        // Datagrams that came before the stop are answered too, but those that keep coming are not.
         let is_taking = since_end.is_none_or(|since| since < LAST_TURN);
         let received = if is_taking { receive(&mut inbox, socket, &mut handler) } else { 0 };
         for datagram in inbox.datagrams().take(received) {
@@ -74,7 +75,7 @@ fn send(outbox: &mut Outbox, socket: &DatagramSocket, handler: &mut Handler) {
     }
 }
 
-/// What the kernel threw away, told seldom.
+/// Datagrams that the kernel dropped, logged at most once in [`TELL_INTERVAL`].
 #[derive(Default)]
 struct Losses {
     counted: u64,
@@ -97,18 +98,18 @@ impl Losses {
             lost = lost - self.told,
             total = lost,
             recv_buffer_bytes = granted,
-            "datagrams lost: a socket's receive buffer was full; raise udp.recv_buffer_bytes, and the sysctl \
-             net.core.rmem_max to as much"
+            "datagrams lost: a socket's receive buffer was full; raise udp.recv_buffer_bytes, and raise the sysctl \
+             net.core.rmem_max to that size"
         );
         self.told = lost;
         self.told_at = Some(now);
     }
 }
 
-/// How often the threads look round if nothing comes.
+/// The longest wait of a thread without datagrams.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// What waits in the kernel when it ends is taken within this.
+/// After the stop, a thread receives datagrams for at most this time.
 const LAST_TURN: Duration = Duration::from_millis(100);
-/// Who waits for the front when it ends is answered within this, or not.
+/// After the stop, a thread waits for answers of the front for at most this time.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 const TELL_INTERVAL: Duration = Duration::from_secs(10);

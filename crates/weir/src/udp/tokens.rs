@@ -1,4 +1,4 @@
-//! Tokens that were looked up lately, so that a call costs no trip to anybody.
+//! Recently checked tokens, so that most calls need no request to the front.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,14 +9,16 @@ use hashbrown::HashTable;
 use subtle::ConstantTimeEq;
 use weir_engine::Nanos;
 
-/// What was found of tokens, for a short time.
+/// The results of token checks, kept for a short time.
 ///
-/// Shape: two tables under a key drawn at the start. What is entered or used goes to the young one; when that is full it
-/// becomes the old one, whose entries are gone. Tokens that are nobody's are apart, so that strangers push out no token
-/// of a device, and only their hashes are kept.
-/// Limits: `max` tokens, and an eighth as many that are nobody's; each no longer than its time to live.
-/// Cost: one hash, and where a table has something in that place one comparison in constant time. A token in use is
-/// copied once in a while.
+/// Shape: two tables under a key drawn at the start. New and used entries go to the young one. When
+/// it is full, it becomes the old one, and the entries of the previous old one are gone. Invalid
+/// tokens have separate tables, so that unknown peers push out no token of a device; only their
+/// hashes are kept.
+/// Limits: `max` valid tokens, and an eighth as many invalid ones; none is kept longer than its
+/// time to live.
+/// Cost: one hash, and one comparison in constant time if a table has an entry at that place. A
+/// used token moves to the young table now and then.
 pub(super) struct Tokens {
     hasher: RandomState,
     young: HashTable<Entry>,
@@ -26,14 +28,14 @@ pub(super) struct Tokens {
     invalid: Invalid,
 }
 
-/// What is known of a token.
+/// The known state of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It has to be looked up.
+    /// Unknown: it must be looked up.
     Nothing,
-    /// It is somebody's; `is_stale`: it should be looked up again, but nobody has to wait for that.
+    /// Valid. `is_stale`: it should be looked up again, but the call need not wait for that.
     Valid { is_stale: bool },
-    /// It was nobody's a moment ago.
+    /// It was invalid a moment ago.
     Invalid,
 }
 
@@ -43,7 +45,7 @@ struct Entry {
     until: Nanos,
 }
 
-/// Tokens that are nobody's, by hashes of 128 bits, each with the end of its time.
+/// Invalid tokens, by hashes of 128 bits, each with the end of its time.
 struct Invalid {
     hasher: RandomState,
     young: HashMap<[u64; 2], Nanos>,
@@ -86,7 +88,7 @@ impl Tokens {
         known
     }
 
-    /// Notes what was found: nothing is taken for valid for longer than `ends_in`.
+    /// Notes the result of a look-up. A valid token counts as valid for at most `ends_in`.
     pub(super) fn put(
         &mut self,
         token: &[u8],
@@ -147,7 +149,7 @@ impl Invalid {
     }
 }
 
-/// What is nobody's may become somebody's, and is asked for seldom by those who mean well.
+/// An invalid token may become valid, and honest devices seldom repeat an invalid one.
 const INVALID_TTL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the front does for a thread, and how that hears of it.
+//! The jobs that the front does for a UDP thread, and the way back of their results.
 
 use std::mem;
 use std::net::IpAddr;
@@ -14,30 +14,30 @@ use crate::provisioning::activation::Activated;
 use crate::udp::backend::{Backend, Refused, Validity};
 use crate::udp::duplicates::Key;
 
-/// Jobs that are done.
+/// Finished jobs.
 ///
-/// Limits: as many as the thread has given out.
+/// Limits: at most the number of jobs that the thread has started.
 pub(super) struct Jobs {
     done: Mutex<Vec<(Done, Outcome)>>,
-    /// Whether the waker was used since the last look.
+    /// Whether the waker was used since the last `take`.
     is_woken: AtomicBool,
     waker: Waker,
 }
 
-/// What is to be done once the front has answered.
+/// The thread's next step once the front has answered.
 pub(super) enum Done {
     Check { token: Box<str>, source: IpAddr },
     Ask { like: Key, reply: Reply<'static> },
 }
 
-/// What the front is asked for.
+/// The request to the front.
 pub(super) enum What {
     Check { token: Box<str> },
     Activate { serial: String, key: String },
     Publish { token: String, publish: v1::Publish },
 }
 
-/// What the front answered.
+/// The answer of the front.
 pub(super) enum Outcome {
     Checked(Option<Validity>),
     Activated(Activated),
@@ -45,7 +45,7 @@ pub(super) enum Outcome {
     Refused(Refused),
 }
 
-/// A job that the front has. Dropped without an outcome, it was not done.
+/// A job of the front. If it is dropped without an outcome, the job was not done.
 pub(super) struct Ticket {
     jobs: Arc<Jobs>,
     done: Option<Done>,
@@ -56,9 +56,9 @@ impl Jobs {
         Arc::new(Jobs { done: Mutex::default(), is_woken: AtomicBool::new(false), waker })
     }
 
-    /// Takes what is done.
+    /// Takes the finished jobs.
     pub(super) fn take(&self) -> Vec<(Done, Outcome)> {
-        // Before the look: what is put behind it wakes again.
+        // Reset before the look: a job that finishes later wakes the thread again.
         if !self.is_woken.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -74,10 +74,10 @@ impl Jobs {
 }
 
 impl Done {
-    /// Where the request comes from.
+    /// The source of the request.
     pub(super) fn source(&self) -> IpAddr {
         match self {
-            // A token is looked up once for all who show it.
+            // One look-up serves all calls that show the token.
             Done::Check { source, .. } => *source,
             Done::Ask { reply, .. } => reply.peer.ip(),
         }
@@ -114,7 +114,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            let refused = Refused::busy("the server did not manage to answer");
+            let refused = Refused::busy("the server could not answer in time");
             self.jobs.put(done, Outcome::Refused(refused));
         }
     }

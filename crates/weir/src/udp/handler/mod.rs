@@ -1,4 +1,4 @@
-//! What a thread does with a datagram: answer it, hand it to the front, or drop it.
+//! The request handler: answers a datagram, hands it to the front, or drops it.
 
 mod jobs;
 
@@ -26,7 +26,7 @@ use crate::observe::counters::Counters;
 use crate::observe::counters::udp::{Count, Tally};
 use jobs::{Done, Jobs, Outcome, Ticket, What};
 
-/// What all threads share.
+/// The values that all UDP threads share.
 pub(super) struct Shared {
     pub(super) config: UdpConfig,
     pub(super) backend: Arc<dyn Backend>,
@@ -36,22 +36,23 @@ pub(super) struct Shared {
     pub(super) own: OwnAddrs,
 }
 
-/// A thread's handler.
+/// The handler of one thread.
 ///
-/// Limits: `udp.queue_max` requests wait for the front; tokens and answers are remembered up to theirs.
+/// Limits: at most `udp.queue_max` requests wait for the front. Tokens and answers have their own
+/// limits.
 pub(super) struct Handler {
     shared: Arc<Shared>,
     tokens: Tokens,
     duplicates: Duplicates,
-    /// Tokens that the front looks up, each with the calls that wait for that.
+    /// Tokens that the front is looking up, each with its waiting calls.
     checks: HashMap<Box<str>, Vec<Waiter>>,
-    /// Requests that the front has, and calls that wait.
+    /// Requests to the front that have no answer yet, and waiting calls.
     waiting: usize,
     jobs: Arc<Jobs>,
     tally: Tally<u64>,
 }
 
-/// Whom to answer, and how.
+/// The destination and form of an answer.
 #[derive(Debug, Clone)]
 struct Reply<'a> {
     peer: Peer,
@@ -93,9 +94,9 @@ impl Handler {
         self.shared.counters.udp.take(&mut self.tally);
     }
 
-    /// Takes a datagram.
+    /// Handles a datagram.
     ///
-    /// Cost: nothing is allocated for a call whose token is known.
+    /// Cost: a call with a known token allocates nothing.
     pub(super) fn handle(&mut self, received: &Received<'_>, outbox: &mut Outbox, now: Nanos) {
         let Received { bytes, is_cut, peer } = *received;
         if self.shared.own.has_sent(&peer) {
@@ -106,7 +107,8 @@ impl Handler {
             self.count(Count::RefusedRate, 1);
             return;
         }
-        // No address is proven, so nobody is made to hear more than three times what was sent in his name.
+        // Source addresses can be forged, so an answer is at most three times as long as the
+        // request: the owner of a forged address gets no flood.
         let limit = self.shared.config.datagram_bytes_max;
         let bytes_max = (bytes.len() * AMPLIFICATION_MAX).min(limit);
         let read =
@@ -116,7 +118,7 @@ impl Handler {
                 let reply = Reply { peer, form, id, bytes_max };
                 self.handle_request(reply, request, bytes, outbox, now);
             }
-            // Whoever is told of an error may answer that, and so on.
+            // The sender of an answer gets no error: it might answer that, and so on.
             Err(NoRequest::Answer) => self.count(Count::RefusedAnswer, 1),
             Err(NoRequest::Foreign) => self.count(Count::RefusedForeign, 1),
             Err(NoRequest::Malformed(malformed)) => {
@@ -193,7 +195,7 @@ impl Handler {
         }
     }
 
-    /// Has the front look a token up, unless it does so already; `false`: too much waits for it.
+    /// Asks the front to look a token up, unless it already does. `false`: too many requests wait.
     fn look_up(&mut self, token: &str, source: IpAddr) -> bool {
         if self.checks.contains_key(token) {
             return true;
@@ -208,7 +210,7 @@ impl Handler {
         true
     }
 
-    /// Hands a request to the front, unless it has been made before.
+    /// Hands a request to the front, unless it is a repeated one.
     fn ask(&mut self, reply: Reply<'_>, like: Key, what: What, outbox: &mut Outbox, now: Nanos) {
         match self.duplicates.begin(like, now) {
             Before::Never if self.waiting < self.shared.config.queue_max => {
@@ -219,7 +221,8 @@ impl Handler {
                 self.refuse_for_queue(&reply, outbox);
             }
             Before::InProgress => self.count(Count::Joined, 1),
-            // A shorter one with the same id is not to get more for its bytes; nothing is left of what did not fit at all.
+            // A shorter request with the same id must not get a longer answer than its bytes
+            // permit. An empty answer did not fit at all, so nothing of it is left.
             Before::Answered(answer) if answer.is_empty() || answer.len() > reply.bytes_max => {
                 self.count(Count::TooShort, 1);
             }
@@ -239,14 +242,14 @@ impl Handler {
         let source = done.source();
         let ticket = Ticket::new(Arc::clone(&self.jobs), done);
         self.shared.runtime.spawn(async move {
-            // Without an answer the ticket says so when it is dropped.
+            // Without an answer, dropping the ticket reports that.
             if let Ok(outcome) = timeout(FRONT_TIMEOUT, what.ask(&*backend, source)).await {
                 ticket.finish(outcome);
             }
         });
     }
 
-    /// Answers what the front has done meanwhile.
+    /// Sends the answers to jobs that the front has finished.
     pub(super) fn handle_done(&mut self, outbox: &mut Outbox, now: Nanos) {
         for (done, outcome) in self.jobs.take() {
             self.leave(1);
@@ -325,8 +328,9 @@ impl Handler {
         } else {
             self.count(Count::TooShort, 1);
         }
-        // What was done must not be done again, though it cannot be answered. What was refused is not remembered: strangers
-        // could have as much remembered as they like.
+        // A request that was carried out is remembered even if its answer does not fit, so that it
+        // is not carried out again. A refusal is not remembered: unknown peers could fill the
+        // memory with refusals.
         if self.duplicates.end(like, is_done.then_some(&*bytes), now) {
             self.count(Count::Forgotten, 1);
         }
@@ -388,7 +392,7 @@ fn wire(refused: &Refused) -> datagram::Refused<'_> {
     }
 }
 
-/// As RFC 9000 section 8.1 has it for addresses that are not proven.
+/// The limit of RFC 9000 section 8.1 for addresses that are not proven.
 const AMPLIFICATION_MAX: usize = 3;
-/// A store that is slow answers before, with a refusal.
+/// A slow store answers earlier than this, with a refusal.
 const FRONT_TIMEOUT: Duration = Duration::from_secs(10);
