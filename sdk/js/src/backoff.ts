@@ -1,17 +1,17 @@
-/** What the end of a connection asks for, and how long to wait before the next one. */
+/** Advice after the end of a connection, and the delays before the next one. */
 
 /**
- * What to do after a connection has ended:
+ * The next step after a connection has ended:
  *
  * - `now`: reconnect (codes 4000 to 4099);
- * - `later`: reconnect after a delay (4100 to 4199, and whatever ends without a word);
+ * - `later`: reconnect after a delay (4100 to 4199, and every end without a code);
  * - `credentials`: reconnect with another token (4200 to 4299);
- * - `never`: do not return, the same would happen again (4300 to 4399).
+ * - `never`: do not reconnect, because the same would happen again (4300 to 4399).
  */
 export type Advice = 'now' | 'later' | 'credentials' | 'never';
 
 /**
- * What the range of a close code asks for; a code outside the ranges counts as `later`.
+ * The advice of a close code, by its range. A code outside the ranges means `later`.
  *
  * @internal
  */
@@ -29,11 +29,11 @@ export function adviceOf(code: number): Advice {
 }
 
 /**
- * Delays between attempts: random up to a step that doubles, from `minMs` to `maxMs`, and never shorter than what the
- * server asked for.
+ * Delays between attempts. They are random up to a step that doubles, from `minMs` to `maxMs`, and
+ * never shorter than the delay that the server asked for.
  *
- * A crowd of clients that lost the same server must not come back in the same instant: so a delay that nobody asked for
- * is random as a whole, and one that the server asked for has up to half a step on top.
+ * Clients that lost the same server must not all come back in the same instant. So a delay is
+ * random as a whole, and a delay that the server asked for gets up to half a step on top.
  *
  * @internal
  */
@@ -61,8 +61,9 @@ export class Backoff {
   }
 
   /**
-   * A connection has ended that was open for so long. Only one that lasted longer than the next delay could be starts
-   * the steps anew: to do so at every welcome would hammer a server that welcomes and closes at once.
+   * A connection has ended after `lastedMs`. The steps start anew only if it lasted longer than the
+   * next delay can be. A reset at every welcome would flood a server that welcomes and closes at
+   * once.
    */
   handleLasted(lastedMs: number): void {
     if (lastedMs >= this.#stepMs) {
@@ -72,7 +73,7 @@ export class Backoff {
 }
 
 /**
- * An hour: a server that asks for more is asked again after that.
+ * An hour. If a server asks for a longer delay, the client tries again after an hour.
  *
  * @internal
  */

@@ -1,4 +1,4 @@
-/** The client: one connection after the other, and what outlives them. */
+/** The client: opens one connection after the other, and keeps the state that outlives them. */
 
 import { ASKED_MS_MAX, Backoff } from './backoff.js';
 import { Connection } from './connection.js';
@@ -35,11 +35,14 @@ import type {
 
 /** A connection is open. */
 export interface Opened {
-  /** The way it took. */
+  /** The transport of the connection. */
   readonly transport: TransportKind;
-  /** Names the connection to the operator, and one's own messages in {@link Message.sender}. */
+  /**
+   * The id by which the operator knows the connection. Messages that it published have this id in
+   * {@link Message.sender}.
+   */
   readonly connectionId: bigint;
-  /** The interval agreed between signs of life. */
+  /** The agreed heartbeat interval. */
   readonly heartbeatMs: number;
   /** The server's time, in milliseconds since 1970. */
   readonly serverTimeMs: number;
@@ -47,53 +50,55 @@ export interface Opened {
 
 /** A connection, or the attempt to open one, has ended. */
 export interface Closed extends Ending {
-  /** Whether there will be another; if not, only {@link WeirClient.connect} begins anew. */
+  /**
+   * Whether the client will connect again. If not, only {@link WeirClient.connect} starts it again.
+   */
   readonly willReconnect: boolean;
 }
 
-/** Another attempt will be made. */
+/** The client will make another attempt. */
 export interface Reconnecting {
-  /** How many have been made since a connection was open, this one included. */
+  /** The number of attempts since a connection was open, including this one. */
   readonly attempt: number;
-  /** How long from now. */
+  /** The delay until the attempt. */
   readonly delayMs: number;
-  /** The way that it will take. */
+  /** The transport of the attempt. */
   readonly transport: TransportKind;
 }
 
 /** The credentials end soon. */
 export interface Expiring {
-  /** When, in milliseconds since 1970. */
+  /** The end of the credentials, in milliseconds since 1970. */
   readonly expiresAtMs: number;
 }
 
-/** What a client tells, by the names for {@link WeirClient.on}. */
+/** The events of a client, by their names for {@link WeirClient.on}. */
 export interface ClientEvents {
-  /** A connection is open; again after each reconnect. */
+  /** A connection is open: the first one, and each after a reconnect. */
   open: Opened;
   /** A connection, or the attempt to open one, has ended. */
   close: Closed;
-  /** Another attempt will be made. */
+  /** The client will make another attempt. */
   reconnecting: Reconnecting;
-  /** Something failed: an attempt, a connection, a token, or what the server could not do. */
+  /** Something failed: an attempt, a connection, a token, or a request to the server. */
   error: WeirError;
-  /** A message: of any topic, to this device, or to everyone. */
+  /** A message: of any topic, to this device, or to all connections. */
   message: Message;
-  /** A topic goes on from a position. */
+  /** A topic continues from a position. */
   subscribed: Subscribed;
   /** The server has ended a topic. */
   unsubscribed: Unsubscribed;
-  /** What was missed in a topic is lost: fetch the state anew if it matters. */
+  /** Missed messages of a topic are lost: fetch its state again if it matters. */
   notRecovered: NotRecovered;
-  /** The credentials end soon; `getToken`, if there is one, is asked at once. */
+  /** The credentials end soon. The client calls `getToken` at once, if there is one. */
   expiring: Expiring;
 }
 
 /**
- * A client of a Weir gateway, which stays connected until it is closed.
+ * A client of a Weir gateway. It stays connected until it is closed.
  *
- * It reconnects by itself, resumes every topic after the last message seen, and hands out each message once: what it has
- * seen before it suppresses, and what is lost it tells by `notRecovered`.
+ * It reconnects by itself, resumes every topic after the last message seen, and delivers each
+ * message once. It suppresses duplicates, and reports lost messages by `notRecovered`.
  *
  * @example
  * ```ts
@@ -122,18 +127,18 @@ export class WeirClient {
   #connection: Connection | undefined;
   /** The transport of the last connection that was open. */
   #openedLast: TransportKind | undefined;
-  /** What the connection has asked for, each with the number of the wish. */
+  /** The topics for which the connection has asked, each with the number of the wish. */
   #asked = new Map<string, number>();
   #token: string | undefined;
-  /** The one that the connection has shown. */
+  /** The token that the connection has shown. */
   #shownToken = '';
-  /** Since the last welcome the server has refused a token. */
+  /** Whether the server has refused a token since the last welcome. */
   #hasRefused = false;
 
   /**
-   * Checks the options; nothing is sent before {@link WeirClient.connect}.
+   * Checks the options. Nothing is sent before {@link WeirClient.connect}.
    *
-   * @throws TypeError naming the option, its value and what is allowed.
+   * @throws TypeError with the option, its value and the allowed values.
    */
   constructor(options: WeirClientOptions) {
     this.#settings = resolve(options);
@@ -158,10 +163,11 @@ export class WeirClient {
   }
 
   /**
-   * Adds a handler of an event; the function returned takes it away.
+   * Adds a handler for an event. Returns a function that removes it.
    *
-   * Handlers are called one after the other, in the order of what the server has said. What one throws is reported as
-   * any uncaught error is, and holds up nothing.
+   * The client calls handlers one after the other, in the order of the server's messages. An
+   * exception in a handler is reported like any uncaught error, and does not stop the other
+   * handlers.
    */
   on<Name extends keyof ClientEvents>(
     name: Name,
@@ -171,11 +177,11 @@ export class WeirClient {
   }
 
   /**
-   * Connects, and stays connected until {@link WeirClient.close}. Resolves when a connection is open, however many
-   * attempts it takes; what happens meanwhile and afterwards is told by events.
+   * Connects, and stays connected until {@link WeirClient.close}. Resolves when a connection is
+   * open, after any number of attempts. Events report what happens before and after.
    *
-   * @throws WeirError if there will be no further attempt: the server says not to return, credentials are refused and
-   *   there are no others, or the client was closed.
+   * @throws WeirError if there will be no further attempt: the server says not to return, it
+   * refuses the credentials and there are no others, or the client was closed.
    */
   connect(): Promise<void> {
     if (this.#run === undefined) {
@@ -187,7 +193,10 @@ export class WeirClient {
     return this.#run.opened;
   }
 
-  /** Ends the connection and all attempts. Topics and positions stay for another {@link WeirClient.connect}. */
+  /**
+   * Ends the connection and all attempts. Topics and positions are kept for another {@link
+   * WeirClient.connect}.
+   */
   close(): void {
     const run = this.#run;
     if (run === undefined) {
@@ -202,14 +211,15 @@ export class WeirClient {
   }
 
   /**
-   * Wants to be in a topic, now and after each reconnect. A topic that is wanted already has one subscription, which is
-   * returned: of the options only `onMessage` counts then.
+   * Subscribes to a topic, now and after each reconnect. If the client already has a subscription
+   * to the topic, that one is returned, and only the option `onMessage` has an effect.
    *
-   * Over SSE a new topic needs a new stream, and the others resume on it: of topics of which no message is kept, what is
-   * published meanwhile is lost, which `notRecovered` tells. So name topics before {@link WeirClient.connect} where that
-   * matters.
+   * Over SSE a new topic needs a new stream, on which the other topics resume. If a topic keeps no
+   * messages, those published meanwhile are lost; `notRecovered` reports it. To avoid that,
+   * subscribe before {@link WeirClient.connect}.
    *
-   * @throws TypeError if the name can be none: 1 to 255 bytes, no control character, none of `* # +`.
+   * @throws TypeError if the name is not allowed: 1 to 255 bytes, no control character, none of `*
+   * # +`.
    */
   subscribe(topic: string, options: SubscribeOptions = {}): Subscription {
     const known = this.#subscriptions.get(checkedTopic(topic));
@@ -226,8 +236,8 @@ export class WeirClient {
   }
 
   /**
-   * The positions of all topics, by name: what to store in order to go on in another client. {@link formatPosition}
-   * makes text of one.
+   * The positions of all topics, by name. Store them to continue in another client. {@link
+   * formatPosition} makes a text of a position.
    */
   positions(): Map<string, Position> {
     const seen = new Map<string, Position>();
@@ -240,14 +250,14 @@ export class WeirClient {
   }
 
   /**
-   * Publishes a message. Over WebSocket it goes on the connection, over SSE by a request of its own, which needs no
-   * stream that is open at this moment.
+   * Publishes a message. Over WebSocket it goes on the connection. Over SSE it goes by its own
+   * request, which needs no open stream.
    *
-   * Nothing is kept for later, and nothing is sent twice: after `not_connected` it was not published, after
-   * `connection_lost` nobody knows.
+   * The client keeps no message for later, and sends none twice. After `not_connected` the message
+   * was not published. After `connection_lost` nobody knows whether it was.
    *
-   * @returns what became of it once the server has accepted it.
-   * @throws WeirError with the server's word if it refuses, such as `not_permitted`.
+   * @returns the result, once the server has accepted the message.
+   * @throws WeirError with the server's code if it refuses, such as `not_permitted`.
    */
   async publish(publication: Publication): Promise<Published> {
     const topic = checkedTopic(publication.topic);
@@ -255,7 +265,7 @@ export class WeirClient {
       if (this.#connection?.isOpen() === true && this.#connection.canSend()) {
         return this.#connection.publish(publication);
       }
-      // Also on the way from a stream back to WebSocket.
+      // This includes the switch from a stream back to WebSocket.
       if (this.#openedLast === 'sse' || this.#ways.current() === 'sse') {
         return this.#publisher.publish(publication, this.#token ?? '');
       }
@@ -264,8 +274,8 @@ export class WeirClient {
   }
 
   /**
-   * Gives the client a new token, and the server too if a connection is open: over WebSocket by `Refresh`, over SSE by a
-   * new stream, on which all topics resume.
+   * Gives a new token to the client, and to the server if a connection is open: over WebSocket by
+   * `Refresh`, over SSE by a new stream, on which all topics resume.
    */
   refresh(token: string): void {
     if (token === '') {
@@ -275,7 +285,7 @@ export class WeirClient {
     this.#showToken();
   }
 
-  /** Attempt after attempt until there is no reason for another. */
+  /** Makes attempts until there is no reason for another. */
   async #stayConnected(run: Run): Promise<void> {
     for (let attempt = 1; !run.isStopped(); attempt += 1) {
       const ending = await this.#holdConnection(run);
@@ -301,8 +311,8 @@ export class WeirClient {
   }
 
   /**
-   * Whether the server is away or a transport is blocked, which decides about the next transport. Resolves with how long
-   * the server asks to stay away.
+   * Finds out whether the server is away or a transport is blocked. That decides about the next
+   * transport. Resolves with the delay that the server asks for.
    */
   async #lookForServer(run: Run): Promise<number> {
     const { fetch, url, connectTimeoutMs } = this.#settings;
@@ -316,7 +326,7 @@ export class WeirClient {
     return Math.min(retryAfterMs ?? 0, ASKED_MS_MAX);
   }
 
-  /** One attempt, and the connection that comes of it, to its end. */
+  /** Makes one attempt, and holds the connection until its end. */
   async #holdConnection(run: Run): Promise<Held> {
     if (this.#token === undefined) {
       const asked = await this.#askForToken(this.#hasRefused ? 'refused' : 'first').catch(
@@ -373,7 +383,7 @@ export class WeirClient {
       const hello = (): ClientMessage => {
         const token = (this.#shownToken = this.#token ?? '');
         const greeting = { kind: 'hello', deviceId, token, client, heartbeatMs, topics: [] } as const;
-        // The others are asked for after the welcome.
+        // The client subscribes to the others after the welcome.
         const topics = fittingTopics(greeting, this.#positions.wanted());
         asking(topics);
         return { ...greeting, topics };
@@ -386,7 +396,7 @@ export class WeirClient {
     return openEventStream(fetch, url, this.#shownToken, deviceId, topics, listener);
   }
 
-  /** How long until the next attempt; `undefined` if there is to be none. */
+  /** The delay until the next attempt; `undefined` if there will be none. */
   #delayMs(ending: Ending): number | undefined {
     if (isReopening(ending)) {
       return 0;
@@ -417,7 +427,7 @@ export class WeirClient {
     if (error !== undefined) {
       this.#events.emit('error', error);
       if (willReconnect && run.isStopped()) {
-        // A handler has closed the client, and by that told the end.
+        // A handler has closed the client; that has already reported the end.
         return;
       }
     }
@@ -431,7 +441,10 @@ export class WeirClient {
     run.stop(error);
   }
 
-  /** An attempt beside a connection over another transport. Without one it would come to nothing. */
+  /**
+   * Starts an attempt beside a connection over another transport. Without such a connection it
+   * would be useless.
+   */
   #tryWebSocket(): Attempt | undefined {
     const { url, connectTimeoutMs, WebSocket } = this.#settings;
     const isUseful = this.isOpen && this.#ways.isAwayFromWebSocket();
@@ -440,9 +453,9 @@ export class WeirClient {
       : undefined;
   }
 
-  /** WebSocket passes: the next connection takes it, and resumes the topics as after any end. */
+  /** WebSocket works: the next connection uses it, and resumes the topics as after any end. */
   #returnToWebSocket(): void {
-    // The connection may have ended during the attempt, and the next one may take WebSocket already.
+    // The connection may have ended during the attempt, and the next one may already use WebSocket.
     if (this.#ways.isAwayFromWebSocket()) {
       this.#ways.handleFirstPasses();
       this.#connection?.end(REOPENING);
@@ -484,7 +497,7 @@ export class WeirClient {
         break;
       case 'batch':
         for (const each of message.messages) {
-          // A handler may close the client between two of them.
+          // A handler may close the client between two messages.
           if (this.#connection === connection) {
             this.#handleMessage(each);
           }
@@ -507,7 +520,7 @@ export class WeirClient {
       case 'pong':
       case 'published':
       case 'goodbye':
-      // The connection has dealt with these.
+      // The connection has handled these.
     }
   }
 
@@ -561,7 +574,7 @@ export class WeirClient {
     }
   }
 
-  /** The server wants no more of a topic: it is not asked for again. */
+  /** Gives a topic up after the server has refused or ended it. */
   #giveUpTopic<Name extends 'unsubscribed' | 'error'>(
     topic: string,
     error: WeirError,
@@ -569,7 +582,7 @@ export class WeirClient {
     event: SubscriptionEvents[Name] & ClientEvents[Name],
   ): void {
     const subscription = this.#subscriptions.get(topic);
-    // First, for a handler may want the topic anew.
+    // First, because a handler may subscribe to the topic again.
     this.#subscriptions.delete(topic);
     this.#positions.drop(topic);
     this.#asked.delete(topic);
@@ -595,11 +608,14 @@ export class WeirClient {
     },
   };
 
-  /** Tells an open connection what is wanted and it has not asked for, and what is no longer wanted. */
+  /**
+   * Subscribes an open connection to the topics that are wanted and missing, and unsubscribes it
+   * from the others.
+   */
   #askForWanted(): void {
     const connection = this.#connection;
     if (connection === undefined || !connection.isOpen()) {
-      // The next welcome leads here.
+      // The next welcome calls this again.
       return;
     }
     const wanted = this.#positions.wanted();
@@ -624,7 +640,7 @@ export class WeirClient {
     }
   }
 
-  /** Asks once more for a topic that the connection is not in. */
+  /** Subscribes again to a topic that the connection has left. */
   #askAgain(topic: string): void {
     this.#positions.handleAskedAgain(topic);
     if (this.#positions.isAwaited(topic) && this.#connection?.isOpen() === true) {
@@ -637,7 +653,7 @@ export class WeirClient {
     }
   }
 
-  /** Shows an open connection the token as it is now. */
+  /** Sends the current token on an open connection. */
   #showToken(): void {
     const connection = this.#connection;
     const token = this.#token;
@@ -704,7 +720,7 @@ export class WeirClient {
   }
 }
 
-/** What became of an attempt, and of the connection that came of it. */
+/** The result of an attempt and its connection. */
 interface Held extends Ending {
   readonly wasOpen: boolean;
   /** Whether the next transport depends on a plain request to the server. */
@@ -712,19 +728,21 @@ interface Held extends Ending {
 }
 
 /**
- * An answer comes within a round trip or two. A longer wait would keep a page away that has no connection left for it,
- * since other tabs hold all that the browser opens to one host.
+ * An answer takes a round trip or two. If other tabs hold all connections that the browser opens to
+ * one host, the request gets none. A longer wait would then only keep the page away.
  */
 const PROBE_MS_MAX = 3_000;
 
 /** RFC 6455, section 7.4.1. */
 const NORMAL_CLOSURE = 1_000;
 
-/** A resume could not keep up with what was published; another one may. */
+/** The resume could not keep up with new messages; another one may. */
 const FELL_BEHIND = 'fell_behind';
 
 /** No room at the moment. */
 const BUSY = 'busy';
 
-/** At least so long, and at most twice as long, until a busy server is asked again for a topic. */
+/**
+ * After `busy`, the client waits this time to twice this time before it asks for the topic again.
+ */
 const BUSY_MS = 1_000;

@@ -1,4 +1,7 @@
-/** One connection, from the attempt to open it to its end: welcome, signs of life, answers to publishes. */
+/**
+ * One connection, from the attempt to open it until its end: welcome, heartbeats, answers to
+ * publishes.
+ */
 
 import { WeirError } from './errors.js';
 import { failure, goodbye } from './line.js';
@@ -10,22 +13,23 @@ import type { ClientMessage, Publication, Published, ServerMessage } from './wir
 export type Welcome = Extract<ServerMessage, { kind: 'welcome' }>;
 
 /**
- * Who owns the connection.
+ * The owner of a connection.
  *
  * @internal
  */
 export interface ConnectionOwner {
   handleWelcome(welcome: Welcome): void;
-  /** Whatever else the server says and the connection has not dealt with. */
+  /** Handles the messages of the server that the connection has not handled. */
   handleMessage(message: ServerMessage): void;
 }
 
 /**
  * A connection.
  *
- * States: opening → open (at `Welcome`) → ended, or opening → ended. There is one end, told by {@link Connection.ended}.
- * Limits: `PUBLISHES_WAITING_MAX` publishes wait for their answer; a welcome is waited for `connectTimeoutMs`; an open
- * connection that brings nothing for two heartbeats is dead.
+ * States: opening → open (at `Welcome`) → ended, or opening → ended. There is one end; {@link
+ * Connection.ended} resolves with it.
+ * Limits: `PUBLISHES_WAITING_MAX` publishes wait for their answer. The welcome must come within
+ * `connectTimeoutMs`. An open connection without a sign of life for two heartbeats is dead.
  *
  * @internal
  */
@@ -39,7 +43,7 @@ export class Connection implements LineListener {
   #welcomedAt: number | undefined;
   #connectTimer: ReturnType<typeof setTimeout> | undefined;
   #heartbeatTimer: ReturnType<typeof setInterval> | undefined;
-  /** Heartbeats since something was heard. */
+  /** Heartbeat intervals since the last sign of life. */
   #silentBeats = 0;
   #lastRequest = 0;
 
@@ -59,7 +63,10 @@ export class Connection implements LineListener {
     }, connectTimeoutMs);
   }
 
-  /** A line, or none where not even an attempt is possible, as when a page may not open a WebSocket there. */
+  /**
+   * Opens a line. Sometimes no attempt is possible, for example if the page may not open a
+   * WebSocket there.
+   */
   #open(open: (listener: LineListener) => Line): Line {
     try {
       return open(this);
@@ -69,7 +76,7 @@ export class Connection implements LineListener {
     }
   }
 
-  /** How long it has been open; `undefined` if it never was. */
+  /** How long the connection has been open; `undefined` if it never was. */
   openMs(): number | undefined {
     return this.#welcomedAt === undefined ? undefined : performance.now() - this.#welcomedAt;
   }
@@ -95,13 +102,13 @@ export class Connection implements LineListener {
     this.#lastRequest = (this.#lastRequest % REQUEST_MAX) + 1;
     const request = this.#lastRequest;
     return new Promise((resolve, reject) => {
-      // First, since what cannot be sent waits for no answer.
+      // First, because a message that cannot be sent waits for no answer.
       this.send({ kind: 'publish', publication, request });
       this.#waiting.set(request, { publication, resolve, reject });
     });
   }
 
-  /** Ends it; what waits for an answer learns that there will be none. */
+  /** Ends the connection. Publishes that wait for an answer fail. */
   end(ending: Ending): void {
     if (this.#hasEnded) {
       return;
@@ -170,7 +177,8 @@ export class Connection implements LineListener {
       return;
     }
     this.#silentBeats += 1;
-    // A page sees nothing of the pings of WebSocket itself, so it asks for an answer. A stream brings comments unasked.
+    // A page does not see WebSocket pings, so the client asks for an answer. On a stream the server
+    // sends comments.
     this.send({ kind: 'ping' });
   }
 
@@ -193,8 +201,8 @@ const REQUEST_MAX = 0xffff_ffff;
 /** The server's own rule: two missed heartbeats. */
 const SILENT_BEATS_MAX = 2;
 
-/** Used if a server agrees to no heartbeat: its default. */
+/** The server's default; used if a server grants no heartbeat. */
 const HEARTBEAT_MS_DEFAULT = 60_000;
 
-/** The longest that a server grants by default; also what a timer can count. */
+/** The longest heartbeat that a server grants by default. A timer can count it. */
 const HEARTBEAT_MS_MAX = 15 * 60_000;

@@ -1,31 +1,31 @@
-/** What can go wrong, as one class. */
+/** The error class of the client. */
 
 /**
- * An error of this client, or one that the server has told.
+ * An error of this client, or one from the server.
  *
- * `code` is a word for programs. Of this client are:
+ * `code` is a word for programs. These codes come from the client:
  *
  * | code | meaning |
  * |---|---|
- * | `not_connected` | There is no connection to send this on. |
- * | `connection_lost` | There was no answer: whether the server did it is unknown. |
+ * | `not_connected` | There is no connection for this message. |
+ * | `connection_lost` | No answer came: the server may have published the message or not. |
  * | `closed` | {@link WeirClient.close} was called. |
  * | `network` | The server could not be reached, or the connection broke. |
- * | `timeout` | There was no answer in time. |
- * | `silent` | An open connection brought nothing for two heartbeats. |
- * | `protocol` | The other side said what it may not say. |
- * | `http_…` | An HTTP answer with this status that explains nothing. |
+ * | `timeout` | No answer came in time. |
+ * | `silent` | Nothing came on an open connection for two heartbeats. |
+ * | `protocol` | The server violated the protocol. |
+ * | `http_…` | An HTTP answer with this status and no explanation. |
  * | `credentials` | `getToken` failed. |
  * | `busy` | Too many publishes wait for their answer. |
  *
- * Any other is a word of the server's, such as `not_permitted` or `rate_limited`.
+ * All other codes come from the server, such as `not_permitted` or `rate_limited`.
  */
 export class WeirError extends Error {
   /** A word for programs. */
   readonly code: string;
-  /** The topic concerned, if one is. */
+  /** The topic concerned, if any. */
   readonly topic: string | undefined;
-  /** How long to wait before trying again, if the server says. */
+  /** How long to wait before another attempt, if the server says so. */
   readonly retryAfterMs: number | undefined;
 
   /** @internal */

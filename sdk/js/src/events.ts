@@ -1,30 +1,33 @@
-/** Handlers by the name of an event. */
+/** Event handlers by the name of the event. */
 
 /**
- * Names of events and what each of them carries.
+ * Calls the handlers of events; `Events` maps each name to its value.
  *
  * @internal
  */
 export class Emitter<Events extends object> {
   readonly #handlers = new Map<keyof Events, Set<(event: never) => void>>();
 
-  /** Adds a handler; the function returned takes it away. */
+  /** Adds a handler. Returns a function that removes it. */
   on<Name extends keyof Events>(name: Name, handler: (event: Events[Name]) => void): () => void {
     let handlers = this.#handlers.get(name);
     if (handlers === undefined) {
       handlers = new Set();
       this.#handlers.set(name, handlers);
     }
-    // Its own function each time: the same handler added twice is called twice, and each goes by itself.
+    // A new function each time: a handler that is added twice is called twice, and is removed
+    // separately.
     const entry = (event: Events[Name]): void => handler(event);
     handlers.add(entry);
     return () => void handlers.delete(entry);
   }
 
   /**
-   * Calls the handlers in the order in which they were added, but none that another one has taken away meanwhile.
+   * Calls the handlers in the order in which they were added, except those that another handler has
+   * removed meanwhile.
    *
-   * What one throws is a fault of its own and reported like any uncaught error; the others are called all the same.
+   * An exception in a handler is reported like any uncaught error. The other handlers are still
+   * called.
    */
   emit<Name extends keyof Events>(name: Name, event: Events[Name]): void {
     const handlers = this.#handlers.get(name) ?? new Set();
@@ -41,7 +44,7 @@ export class Emitter<Events extends object> {
   }
 }
 
-/** Makes an error as visible as if nobody had caught it. */
+/** Reports an error as if it were uncaught. */
 function report(error: unknown): void {
   if (typeof globalThis.reportError === 'function') {
     globalThis.reportError(error);

@@ -1,4 +1,7 @@
-/** The line over SSE: what the server says as a stream of events, read with `fetch` so that it carries the token. */
+/**
+ * The line over SSE: a stream of events from the server, read with `fetch` so that the request
+ * carries the token.
+ */
 
 import type { Advice } from './backoff.js';
 import { WeirError } from './errors.js';
@@ -11,7 +14,7 @@ import { decodeKind, formatPosition } from './wire.js';
 import type { Wanted } from './wire.js';
 
 /**
- * Opens a stream of the topics wanted.
+ * Opens a stream of the wanted topics.
  *
  * @internal
  */
@@ -83,8 +86,8 @@ function refusal(status: number, error: WeirError): Ending {
 }
 
 /**
- * What a status says of the next attempt. Only what the server says of this very request is final; the rest may be the
- * word of something on the way, and pass.
+ * The advice of an HTTP status. Only a status about this very request is final. Others may come
+ * from a proxy on the way, and pass.
  */
 function adviceOfStatus(status: number): Advice {
   switch (status) {

@@ -1,4 +1,7 @@
-/** What the transports have in common: a line to the server, from the attempt to open it to its one end. */
+/**
+ * The common interface of the transports: a line to the server, from the attempt to open it until
+ * its only end.
+ */
 
 import { adviceOf } from './backoff.js';
 import type { Advice } from './backoff.js';
@@ -11,19 +14,19 @@ import type { ClientMessage, ServerMessage } from './wire.js';
  * @internal
  */
 export interface Line {
-  /** Sends a message; `undefined` where the transport carries none to the server. */
+  /** Sends a message; `undefined` if the transport carries no messages to the server. */
   readonly send: ((message: ClientMessage) => void) | undefined;
-  /** Ends it without another word to the listener. */
+  /** Ends the line without a further call to the listener. */
   close(): void;
 }
 
 /**
- * Who hears what a line brings. Nothing is called after {@link LineListener.handleEnd}, which is called once.
+ * The listener of a line. {@link LineListener.handleEnd} is called once, and nothing after it.
  *
  * @internal
  */
 export interface LineListener {
-  /** Something came, whatever it was. */
+  /** A sign of life of any kind has arrived. */
   handleHeard(): void;
   handleMessage(message: ServerMessage): void;
   handleEnd(ending: Ending): void;
@@ -35,16 +38,16 @@ export interface Ending {
   readonly code: number;
   /** A word for programs, such as `draining` or `network`. */
   readonly reason: string;
-  /** What to do next. */
+  /** The next step. */
   readonly advice: Advice;
-  /** How long to stay away, if the server says. */
+  /** How long to stay away, if the server says so. */
   readonly retryAfterMs: number | undefined;
-  /** What went wrong, unless the server has said goodbye. */
+  /** The error, unless the server sent `Goodbye`. */
   readonly error: WeirError | undefined;
 }
 
 /**
- * The end that a `Goodbye` announces.
+ * The end after a `Goodbye`.
  *
  * @internal
  */
@@ -63,7 +66,7 @@ export function failure(error: WeirError, code = 0, advice: Advice = 'later'): E
 }
 
 /**
- * The end of a stream that is to be opened again at once, with other topics or another token.
+ * The end of a stream that the client opens again at once, with other topics or another token.
  *
  * @internal
  */

@@ -1,64 +1,75 @@
-/** What a client is told when it is made. */
+/** The options of a client. */
 
 import type { Message, Position } from './wire.js';
 import type { TransportKind } from './ways.js';
 
-/** Why a token is asked for. */
+/** The reason why the client asks for a token. */
 export type TokenReason = 'first' | 'expiring' | 'refused';
 
-/** A topic to be in from the start. */
+/** A topic to subscribe to from the start. */
 export interface TopicOptions extends SubscribeOptions {
-  /** Its name. */
+  /** The topic's name. */
   readonly topic: string;
 }
 
-/** How to be in a topic. */
+/** The options of a subscription. */
 export interface SubscribeOptions {
-  /** The position of the last message seen, to resume after it; left out: from now on. */
+  /**
+   * The position of the last message seen, from which to resume. Without it, the subscription
+   * starts with new messages.
+   */
   readonly position?: Position | undefined;
   /** Called with each message of the topic, in order. */
   readonly onMessage?: ((message: Message) => void) | undefined;
 }
 
-/** How to connect: identity, wishes, limits. */
+/** Options of a client: identity, preferences, limits. */
 export interface WeirClientOptions {
   /**
-   * The gateway's HTTP address, such as `https://gate.example`; `wss:` and `ws:` mean the same. A path is put before
-   * those of the API. In a browser it may be relative to the page.
+   * The gateway's HTTP address, such as `https://gate.example`; `wss:` and `ws:` are allowed too. A
+   * path goes in front of the API's paths. In a browser the address may be relative to the page.
    */
   readonly url: string | URL;
-  /** Who this device says it is; the token, or anonymous mode, must permit it. Left out: whom the token names. */
+  /**
+   * The device id to claim. The token, or anonymous mode, must permit it. Default: the id that the
+   * token names.
+   */
   readonly deviceId?: string | undefined;
-  /** A token, if there is one already. */
+  /** A token to begin with. */
   readonly token?: string | undefined;
   /**
-   * Where tokens come from: asked at the first connect if there is no `token`, when the server says that the credentials
-   * end soon, and once after it has refused them. An answer takes at most `connectTimeoutMs`.
+   * Returns a token. The client calls it at the first connect if there is no `token`, when the
+   * server says that the credentials end soon, and once after the server has refused them. It must
+   * answer within `connectTimeoutMs`.
    */
   readonly getToken?: ((reason: TokenReason) => Promise<string> | string) | undefined;
-  /** Topics to be in from the start. */
+  /** Topics to subscribe to from the start. */
   readonly topics?: readonly (string | TopicOptions)[] | undefined;
   /**
-   * The ways to try, the best one first. Default: WebSocket, then SSE. Where there is no WebSocket (Node 20 without
-   * `--experimental-websocket`) it is left out of the default.
+   * The transports to try, the best one first. Default: WebSocket, then SSE. Where there is no
+   * WebSocket (Node 20 without `--experimental-websocket`) the default omits it.
    */
   readonly transports?: readonly TransportKind[] | undefined;
   /**
-   * Attempts in a row that must fail before the next way is tried. Default: 2, since one may be chance. The first way
-   * gives way only if the server answers a plain request at that time: otherwise the server is away, and no way is blocked.
+   * Attempts in a row that must fail before the client tries the next transport. Default: 2, since
+   * one failure may be chance. The client leaves the first transport only if the server answers a
+   * plain request at that time: otherwise the server is away, and no transport is blocked.
    */
   readonly fallbackAfter?: number | undefined;
-  /** Name and version of the program, for the operator's eyes. Default: that of this package. */
+  /** Name and version of the program, for the operator. Default: those of this package. */
   readonly client?: string | undefined;
-  /** Wished interval between signs of life, over WebSocket. Default: the server's. */
+  /** Requested heartbeat interval, over WebSocket. Default: the server's. */
   readonly heartbeatMs?: number | undefined;
-  /** Longest wait for a welcome, for a token, and for the answer to a publish by HTTP. Default: 10,000, as the server's. */
+  /**
+   * Longest wait for a welcome, for a token, and for the answer to a publish by HTTP, in
+   * milliseconds. Default: 10,000, as the server's.
+   */
   readonly connectTimeoutMs?: number | undefined;
   /** The first step of the delays between attempts, in milliseconds. Default: 500. */
   readonly backoffMinMs?: number | undefined;
   /**
-   * The last step. Default: 8,000, so that a page is back within 15 s after an outage of any length: Chromium itself holds
-   * a WebSocket back for up to 5 s after several failures.
+   * The last step, in milliseconds. Default: 8,000, so that a page is back within 15 s after an
+   * outage of any length. Chromium itself delays a WebSocket by up to 5 s after several failures.
    */
   readonly backoffMaxMs?: number | undefined;
   /** The WebSocket to use. Default: the global one. */
@@ -67,10 +78,10 @@ export interface WeirClientOptions {
   readonly fetch?: typeof fetch | undefined;
 }
 
-/** What makes a WebSocket: that of the browser, or one that behaves like it. */
+/** A constructor of WebSockets: the browser's, or one that behaves like it. */
 export type WebSocketConstructor = new (url: string, protocols: string[]) => WebSocketLike;
 
-/** As much of a WebSocket as is used. */
+/** The members of a WebSocket that the client uses. */
 export interface WebSocketLike {
   readonly protocol: string;
   onopen: ((event: never) => void) | null;
@@ -103,7 +114,7 @@ export interface Settings {
 /**
  * Checks the options.
  *
- * @throws TypeError naming the option, its value and what would do.
+ * @throws TypeError with the option, its value and the allowed values.
  * @internal
  */
 export function resolve(options: WeirClientOptions): Settings {
@@ -121,15 +132,16 @@ export function resolve(options: WeirClientOptions): Settings {
     backoffMinMs: milliseconds('backoffMinMs', options.backoffMinMs, 500),
     backoffMaxMs: milliseconds('backoffMaxMs', options.backoffMaxMs, 8_000),
     WebSocket,
-    // Called by its bare name: that of a browser works on no other object than its window.
+    // Called without an object: the browser's `fetch` works on its window only.
     fetch: (input, init) => fetch(input, init),
   };
 }
 
 /**
- * A topic's name, if it can be one.
+ * Checks a topic's name and returns it.
  *
- * @throws TypeError if not: the server would refuse it, without being able to say which one it was.
+ * @throws TypeError if the name is not allowed. The server would refuse it without saying which
+ * name was wrong.
  * @internal
  */
 export function checkedTopic(topic: string): string {
@@ -221,8 +233,8 @@ const SCHEMES: Record<string, string | undefined> = {
 
 const CLIENT = 'weir-js/0.1.0';
 
-/** As the server has it. */
+/** The server's default. */
 const TOPIC_BYTES_MAX = 255;
 
-/** Timers of JavaScript count milliseconds in 31 bits. */
+/** JavaScript's timers count milliseconds in 31 bits. */
 const TIMER_MS_MAX = 2 ** 31 - 1;

@@ -1,9 +1,9 @@
-/** How far this client has seen the topics that it is in or has asked for. */
+/** The position of the client in each topic that it has or wants. */
 
 import type { Position, Wanted } from './wire.js';
 
 /**
- * A topic that is wanted. Its number tells it from an earlier wish for the same topic that was called off.
+ * A wanted topic. Its number distinguishes it from an earlier, cancelled wish for the same topic.
  *
  * @internal
  */
@@ -11,41 +11,44 @@ export interface Wish extends Wanted {
   readonly wish: number;
 }
 
-/** What an answer to a wish to be in a topic means. */
+/** The meaning of the server's answer to a subscription. */
 export interface Entered {
-  /** Of the topic as it is now; an answer to what was called off is not. */
+  /** Whether the answer belongs to the current wish, not to a cancelled one. */
   readonly isCurrent: boolean;
-  /** The position asked for. */
+  /** The requested position. */
   readonly asked: Position | undefined;
-  /** Whether something between the position asked for and the one told is lost. */
+  /** Whether messages between the requested position and the server's position are lost. */
   readonly hasLost: boolean;
 }
 
-/** What to do with a message. */
+/** The decision about a message. */
 export type Verdict = 'new' | 'duplicate' | 'stray';
 
 /**
- * The topics, each with the position up to which it has been seen.
+ * The topics, each with the position up to which the client has seen it.
  *
- * Shape: an entry a topic, whatever the connection; what only one connection knows is forgotten by
- * {@link Positions.handleConnecting}.
+ * Shape: an entry per topic, which outlives connections. {@link Positions.handleConnecting} removes
+ * what belongs to one connection only.
  *
  * @internal
  */
 export class Positions {
   readonly #places = new Map<string, Place>();
-  /** Topics left, and how often, for which the server has not answered: what it says of them is of the time before. */
+  /**
+   * Topics that the client has left, with the number of unanswered `Unsubscribe`. Until then,
+   * messages about such a topic concern the earlier subscription.
+   */
   readonly #leaving = new Map<string, number>();
 
-  /** Wishes so far. */
+  /** The number of wishes so far. */
   #wishes = 0;
 
-  /** What a next connection asks for to go on from here. */
+  /** The topics and positions with which the next connection continues. */
   wanted(): Wish[] {
     return [...this.#places].map(([topic, { at, wish }]) => ({ topic, position: at, wish }));
   }
 
-  /** Whether the topic is wanted and the server has not answered. */
+  /** Whether the topic is wanted and the server has not answered yet. */
   isAwaited(topic: string): boolean {
     return this.#places.get(topic)?.isIn === false && !this.#leaving.has(topic);
   }
@@ -54,7 +57,7 @@ export class Positions {
     return this.#places.get(topic)?.at;
   }
 
-  /** Somebody wants to be in the topic. Nothing changes if it is wanted already. */
+  /** The program wants the topic. Nothing changes if it is wanted already. */
   want(topic: string, position: Position | undefined): void {
     if (!this.#places.has(topic)) {
       this.#wishes += 1;
@@ -62,17 +65,17 @@ export class Positions {
     }
   }
 
-  /** Nobody wants to be in the topic any more. */
+  /** The program no longer wants the topic. */
   drop(topic: string): void {
     this.#places.delete(topic);
   }
 
-  /** The server is told that the topic is left, and will answer. */
+  /** The client sends `Unsubscribe`; the server will answer. */
   handleLeaving(topic: string): void {
     this.#leaving.set(topic, (this.#leaving.get(topic) ?? 0) + 1);
   }
 
-  /** The topic is asked for again on a connection that is no longer in it. */
+  /** The client subscribes again on a connection that is no longer subscribed. */
   handleAskedAgain(topic: string): void {
     const place = this.#places.get(topic);
     if (place !== undefined) {
@@ -81,7 +84,10 @@ export class Positions {
     }
   }
 
-  /** A connection begins: it asks for what is wanted, and owes no answers of the one before. */
+  /**
+   * A connection begins: it asks for all wanted topics. No answers from the previous connection
+   * will come.
+   */
   handleConnecting(): void {
     this.#leaving.clear();
     for (const topic of this.#places.keys()) {
@@ -90,7 +96,8 @@ export class Positions {
   }
 
   /**
-   * The connection is in the topic. What was missed comes after this: until it has been seen, the earlier position stays.
+   * The connection is subscribed. Missed messages follow; until they have come, the earlier
+   * position stays.
    */
   handleSubscribed(topic: string, told: Position | undefined, recovered: boolean): Entered {
     const place = this.#places.get(topic);
@@ -108,7 +115,10 @@ export class Positions {
     return { isCurrent: true, asked, hasLost };
   }
 
-  /** The answer to a wish to leave, or the server's own wish; whether it concerns the topic as it is wanted now. */
+  /**
+   * The answer to `Unsubscribe`, or the server's own decision. Returns whether it concerns the
+   * current wish for the topic.
+   */
   handleUnsubscribed(topic: string, reason: string): boolean {
     const leaving = this.#leaving.get(topic);
     if (leaving === undefined) {
@@ -124,7 +134,7 @@ export class Positions {
     return false;
   }
 
-  /** A message came: what to do with it. A new one counts as seen from now on. */
+  /** A message has come. Returns what to do with it. A new one counts as seen from now on. */
   handleMessage(topic: string, offset: bigint): Verdict {
     const place = this.#places.get(topic);
     if (place === undefined || !place.isIn || this.#leaving.has(topic)) {
@@ -142,11 +152,11 @@ export class Positions {
 }
 
 interface Place {
-  /** The last message seen, or what was asked for as long as the server has not answered. */
+  /** The position of the last message seen; before the server's answer, the requested position. */
   at: Position | undefined;
-  /** What the connection has asked for. */
+  /** The position that the connection requested. */
   asked: Position | undefined;
-  /** Whether the server has answered: only then does a message say anything about `at`. */
+  /** Whether the server has answered. Only then messages change `at`. */
   isIn: boolean;
   readonly wish: number;
 }

@@ -1,26 +1,27 @@
-/** A plain request that tells a server that is away from a transport that is blocked. */
+/** A plain request that shows whether the server is away or a transport is blocked. */
 
 import { routeUrl } from './options.js';
 import { discard, retryAfterMs } from './requests.js';
 
 /**
- * What came of it.
+ * The result of a probe.
  *
  * @internal
  */
 export interface ProbeResult {
-  /** Whether plain HTTP reaches something that serves: any status below 500 but 429. */
+  /** Whether plain HTTP reaches a server: any status below 500 except 429. */
   readonly hasAnswered: boolean;
-  /** How long to stay away, if the answer says. */
+  /** How long to stay away, if the answer says so. */
   readonly retryAfterMs: number | undefined;
 }
 
 /**
- * Asks for `/v1/connect` without an upgrade, which the gateway answers with 426 and without a token.
+ * Requests `/v1/connect` without an upgrade. The gateway answers 426 and needs no token for it.
  *
- * A page cannot tell a refused connection from a blocked upgrade: both close a WebSocket with 1006. This request can: it
- * fails, or a proxy answers it with 502 or 503, while the server is away. No answer within `timeoutMs` counts as none; it
- * may also mean that other tabs hold all connections that the browser opens to one host.
+ * A page cannot tell a refused connection from a blocked upgrade: both close a WebSocket with 1006.
+ * This request can: while the server is away, it fails, or a proxy answers 502 or 503. If no answer
+ * comes within `timeoutMs`, the probe has failed. Perhaps other tabs hold all connections that the
+ * browser opens to one host.
  *
  * @internal
  */

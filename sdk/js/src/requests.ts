@@ -1,4 +1,6 @@
-/** What goes to the server by requests of its own: what is published where the connection is a stream of events. */
+/**
+ * Requests to the server beside the connection: publishes, if the connection is a stream of events.
+ */
 
 import { WeirError } from './errors.js';
 import { routeUrl } from './options.js';
@@ -6,9 +8,9 @@ import { payloadToJson } from './wire.js';
 import type { Publication, Published } from './wire.js';
 
 /**
- * Publishes by `POST /v1/publish`, whatever becomes of connections meanwhile.
+ * Publishes by `POST /v1/publish`, independently of connections.
  *
- * Limits: `PUBLISHES_WAITING_MAX` wait for their answer, each at most `timeoutMs`.
+ * Limits: `PUBLISHES_WAITING_MAX` publishes wait for their answer, each for at most `timeoutMs`.
  *
  * @internal
  */
@@ -62,7 +64,7 @@ export function requestHeaders(token: string): Headers {
 }
 
 /**
- * The error that an answer stands for: what its problem document says (RFC 9457), or else its status.
+ * The error of an answer: from its problem document (RFC 9457), or else from its status.
  *
  * @internal
  */
@@ -72,7 +74,7 @@ export async function problem(answer: Response, topic?: string): Promise<WeirErr
     discard(answer);
     return new WeirError(`http_${answer.status}`, `HTTP ${answer.status}`, more);
   }
-  // What the status says holds also where the document breaks off or is none.
+  // The status counts even if the document is cut or malformed.
   const document: unknown = await answer.json().catch(() => undefined);
   const { type, title, detail } = Object(document) as Record<string, unknown>;
   const word = typeof type === 'string' ? type.slice(type.lastIndexOf(':') + 1) : '';
@@ -82,7 +84,7 @@ export async function problem(answer: Response, topic?: string): Promise<WeirErr
 }
 
 /**
- * How long to stay away, if an answer says so in seconds.
+ * The delay of `Retry-After`, if the answer gives one in seconds.
  *
  * @internal
  */
@@ -92,12 +94,12 @@ export function retryAfterMs(answer: Response): number | undefined {
 }
 
 /**
- * Reads nothing of an answer's body.
+ * Ends an answer without reading its body.
  *
  * @internal
  */
 export function discard(answer: Response): void {
-  // It may have broken off already; then there is nothing to call off, and nobody to tell.
+  // The body may have failed already; then there is nothing to cancel.
   answer.body?.cancel().catch(() => {});
 }
 
@@ -113,7 +115,7 @@ export function tooMany({ topic }: Publication): WeirError {
   return new WeirError('busy', text, { topic });
 }
 
-/** The API's form: ids are hexadecimal there, and the offset may be absent. */
+/** Reads the API's form: ids are hexadecimal, and the offset may be absent. */
 function published(answer: { id?: unknown; offset?: unknown; connections?: unknown }): Published {
   const { id, offset, connections } = answer;
   if (typeof id !== 'string' || !/^[0-9a-f]{16}$/.test(id)) {
@@ -127,7 +129,8 @@ function published(answer: { id?: unknown; offset?: unknown; connections?: unkno
 }
 
 /**
- * More than the server's burst of a device, which refuses what comes faster; each holds its message in memory.
+ * More than the server's burst for a device. The server refuses publishes beyond its burst, and
+ * each waiting one holds its message in memory.
  *
  * @internal
  */

@@ -1,4 +1,4 @@
-/** The way back to WebSocket, while a client is connected otherwise. */
+/** The way back to WebSocket, while a client is connected over another transport. */
 
 import { Backoff } from './backoff.js';
 
@@ -21,15 +21,15 @@ export class WebSocketRetry {
   #attempt: Attempt | undefined;
 
   /**
-   * @param begin begins an attempt; `undefined` where it makes no sense at this moment.
-   * @param handlePasses called when an attempt has succeeded; this is idle then.
+   * @param begin begins an attempt; returns `undefined` if an attempt is useless now.
+   * @param handlePasses called when an attempt has succeeded; then no attempt is planned.
    */
   constructor(begin: () => Attempt | undefined, handlePasses: () => void) {
     this.#begin = begin;
     this.#handlePasses = handlePasses;
   }
 
-  /** Begins, unless it has begun. Eager: WebSocket has worked before. */
+  /** Begins, unless it has begun already. `isEager`: WebSocket has worked before. */
   start(isEager: boolean): void {
     if (isEager && !this.#isEager) {
       this.#isEager = true;
@@ -40,7 +40,7 @@ export class WebSocketRetry {
     }
   }
 
-  /** WebSocket works in another tab: the next attempt comes within a second, if it was to come later. */
+  /** WebSocket works in another tab: the next attempt comes within a second. */
   hurry(): void {
     this.start(true);
     const delayMs = Math.random() * EAGER_MS_MIN;
@@ -50,7 +50,10 @@ export class WebSocketRetry {
     }
   }
 
-  /** Ends it. The steps of the delays stay, for an attempt that succeeds is no connection yet. */
+  /**
+   * Stops the attempts. The delays keep their step, because a successful attempt is no connection
+   * yet.
+   */
   stop(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
@@ -58,7 +61,10 @@ export class WebSocketRetry {
     this.#attempt = undefined;
   }
 
-  /** WebSocket has brought a welcome: ends it, and the next start begins with the shortest step. */
+  /**
+   * A welcome came over WebSocket: stops the attempts. The next start begins with the shortest
+   * step.
+   */
   reset(): void {
     this.stop();
     this.#isEager = false;
@@ -104,7 +110,7 @@ export class WebSocketRetry {
 export interface Attempt {
   /** Resolves once: whether WebSocket passes. Never rejects. */
   readonly passes: Promise<boolean>;
-  /** Ends it before its time; it has failed then. */
+  /** Cancels the attempt; it counts as failed. */
   cancel(): void;
 }
 
@@ -116,12 +122,15 @@ function rarely(): Backoff {
   return new Backoff(RARE_MS_MIN, RARE_MS_MAX);
 }
 
-/** What was taken for a blocked WebSocket may have been an outage that ended in that moment. */
+/** An apparently blocked WebSocket may have been an outage that ended at that moment. */
 const EAGER_MS_MIN = 1_000;
 
-/** A laptop that was carried into another network comes back to WebSocket within a minute. */
+/** A laptop that moves to another network is back on WebSocket within a minute. */
 const EAGER_MS_MAX = 60_000;
 
-/** A network that blocks WebSocket goes on doing so, and the browser's console shows each failure. */
+/**
+ * A network that blocks WebSocket usually stays that way, and the browser's console shows each
+ * failure.
+ */
 const RARE_MS_MIN = 60_000;
 const RARE_MS_MAX = 900_000;

@@ -3,7 +3,7 @@
 import type { WeirError } from './errors.js';
 
 /**
- * From a call of `connect` to the end of all attempts.
+ * The time from a call of `connect` until the end of all attempts.
  *
  * @internal
  */
@@ -21,7 +21,7 @@ export class Run {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    // Who does not wait for it hears of it by the events.
+    // A program that does not wait for it learns of failures by events.
     this.opened.catch(() => {});
   }
 
@@ -34,7 +34,7 @@ export class Run {
     return this.#stopping.signal.aborted;
   }
 
-  /** Whether a connection has been open in it. */
+  /** Whether a connection has been open in this run. */
   hasOpened(): boolean {
     return this.#hasOpened;
   }
@@ -54,11 +54,11 @@ export class Run {
     this.#sleepers.clear();
   }
 
-  /** Waits so long, or until it is stopped. */
+  /** Waits for a time, or until the run is stopped. */
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
       if (this.isStopped()) {
-        // Nobody would clear the timer.
+        // Nothing would clear the timer.
         resolve();
         return;
       }

@@ -1,4 +1,4 @@
-/** Server-sent events out of text that comes in pieces (WHATWG HTML, section 9.2). No I/O. */
+/** Parses server-sent events from pieces of text (WHATWG HTML, section 9.2). No I/O. */
 
 import { WeirError } from './errors.js';
 
@@ -17,17 +17,17 @@ export interface StreamEvent {
 /**
  * Cuts a stream into events.
  *
- * Shape: what is kept is the event that has begun, at most `eventCharsMax` characters of it.
- * Errors: an event over that limit is a `protocol` error; nothing else is one, since a line that means nothing is
- * ignored.
+ * Shape: keeps the unfinished event, at most `eventCharsMax` characters of it.
+ * Errors: an event beyond that limit is a `protocol` error. There is no other error, because lines
+ * without a meaning are ignored.
  *
  * @internal
  */
 export class EventStreamParser {
   readonly #eventCharsMax: number;
-  /** The line that has begun. */
+  /** The unfinished line. */
   #line = '';
-  /** The last piece ended in a carriage return: a line feed that follows belongs to it. */
+  /** The last piece ended in a carriage return, to which a following line feed belongs. */
   #skipsLineFeed = false;
   #name = '';
   #data: string[] = [];
@@ -37,7 +37,7 @@ export class EventStreamParser {
     this.#eventCharsMax = eventCharsMax;
   }
 
-  /** Takes the next piece of text; returns the events that it ends. */
+  /** Takes the next piece of text. Returns the events that it completes. */
   push(piece: string): StreamEvent[] {
     const events: StreamEvent[] = [];
     let start = this.#skipsLineFeed && piece.startsWith('\n') ? 1 : 0;
@@ -78,8 +78,8 @@ export class EventStreamParser {
         this.#dataChars += value.length + 1;
         break;
       default:
-      // A comment, which has no name before its colon; `id` and `retry`, which are for those who do not read the data,
-      // where positions and delays stand too; or a field of a later day.
+      // Ignored: a comment, which has no name before its colon; `id` and `retry`, because the data
+      // also contains positions and delays; an unknown field.
     }
     return undefined;
   }
@@ -99,5 +99,8 @@ export class EventStreamParser {
 
 const LINE_END = /\r\n|\r|\n/g;
 
-/** A frame of the server has at most 1 MiB in any configuration worth its name, and JSON makes six of one byte at most. */
+/**
+ * A server's frame has at most 1 MiB in any sensible configuration, and JSON makes at most six
+ * bytes of one.
+ */
 const EVENT_CHARS_MAX = 6 * 1024 * 1024 + 65_536;

@@ -1,16 +1,19 @@
-/** A topic that a client wants to be in. */
+/** A client's subscription to a topic. */
 
 import { WeirError } from './errors.js';
 import { Emitter } from './events.js';
 import type { Message, Position } from './wire.js';
 
-/** The connection is in a topic: everything after a position reaches it. */
+/** The connection is subscribed: every message after a position reaches it. */
 export interface Subscribed {
   /** The topic's name. */
   readonly topic: string;
-  /** From where it goes on. */
+  /** The position from which the topic continues. */
   readonly position: Position | undefined;
-  /** Whether all that was missed since the position asked for follows. False also where none was asked for. */
+  /**
+   * Whether all messages after the requested position follow. Also false if no position was
+   * requested.
+   */
   readonly recovered: boolean;
 }
 
@@ -18,45 +21,52 @@ export interface Subscribed {
 export interface Unsubscribed {
   /** The topic's name. */
   readonly topic: string;
-  /** Why. After `fell_behind`, when a resume could not keep up, the client asks again by itself. */
+  /**
+   * The reason. After `fell_behind` (a resume could not keep up) the client subscribes again by
+   * itself.
+   */
   readonly reason: string;
 }
 
 /**
- * What was missed in a topic is lost: its epoch is over, as after a restart of the server, or not all of it is kept any
- * more.
+ * Missed messages of a topic are lost: its epoch has ended, as after a restart of the server, or
+ * some messages are no longer kept.
  */
 export interface NotRecovered {
   /** The topic's name. */
   readonly topic: string;
-  /** The position that was asked for. */
+  /** The requested position. */
   readonly asked: Position;
-  /** From where it goes on: where the epochs are equal, the messages between the two are lost. */
+  /**
+   * The position from which the topic continues. If the epochs are equal, the messages between the
+   * two positions are lost.
+   */
   readonly position: Position | undefined;
 }
 
-/** What a subscription tells, by the names for {@link Subscription.on}. */
+/** The events of a subscription, by their names for {@link Subscription.on}. */
 export interface SubscriptionEvents {
-  /** A message, in order, and each once. */
+  /** A message. Messages come in order, each one once. */
   message: Message;
-  /** The topic goes on from a position: after the first answer, and after each reconnect. */
+  /** The topic continues from a position: after the first answer, and after each reconnect. */
   subscribed: Subscribed;
-  /** What was missed is lost. */
+  /** Missed messages are lost. */
   notRecovered: NotRecovered;
   /** The server has ended the topic. */
   unsubscribed: Unsubscribed;
-  /** The server refuses the topic; `busy` alone is followed by another attempt. */
+  /** The server refuses the topic. Only after `busy` the client tries again. */
   error: WeirError;
 }
 
-/** A topic that a client wants to be in, whatever becomes of its connections. */
+/** A subscription to a topic. It outlives connections. */
 export class Subscription {
   /** The topic's name. */
   readonly topic: string;
   /**
-   * Resolves when the connection is in the topic for the first time.
+   * Resolves when the client is subscribed for the first time.
    *
-   * Rejects with a {@link WeirError} if the server refuses or ends it, and with `closed` if it is given up before.
+   * Rejects with a {@link WeirError} if the server refuses or ends the subscription, and with
+   * `closed` if the program ends it before.
    */
   readonly ready: Promise<void>;
   readonly #owner: SubscriptionOwner;
@@ -72,16 +82,19 @@ export class Subscription {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    // Who does not wait for it hears of it by the events.
+    // A program that does not wait for it learns of failures by events.
     this.ready.catch(() => {});
   }
 
-  /** How far it has been seen; `undefined` before the first answer, unless a position was given. */
+  /**
+   * The position of the last message seen; `undefined` before the first answer, unless a position
+   * was given.
+   */
   get position(): Position | undefined {
     return this.#owner.position(this);
   }
 
-  /** Adds a handler of an event; the function returned takes it away. */
+  /** Adds a handler for an event. Returns a function that removes it. */
   on<Name extends keyof SubscriptionEvents>(
     name: Name,
     handler: (event: SubscriptionEvents[Name]) => void,
@@ -89,7 +102,7 @@ export class Subscription {
     return this.#events.on(name, handler);
   }
 
-  /** Leaves the topic. No handler is called any more, also not for what is on its way. */
+  /** Unsubscribes. From now on no handler is called, not even for messages on their way. */
   unsubscribe(): void {
     this.#owner.unsubscribe(this);
   }
@@ -109,7 +122,7 @@ export class Subscription {
 }
 
 /**
- * Who knows the positions and talks to the server.
+ * The client of a subscription: it knows the positions and talks to the server.
  *
  * @internal
  */

@@ -1,11 +1,12 @@
-/** What the tabs of one origin tell each other. */
+/** Messages between the tabs of one origin. */
 
 /**
- * Tells the other tabs that WebSocket works, and hears it from them.
+ * Tells other tabs that WebSocket works, and receives the same message from them.
  *
- * The word goes through a `BroadcastChannel`, named after the gateway's address, to pages of the same origin in the same
- * browser. It carries no token, no device, no topic and no time. Nothing is stored. Outside of pages and workers there
- * is no such channel; where it cannot be used, each tab learns by itself.
+ * The message goes through a `BroadcastChannel`, named after the gateway's address, to pages of the
+ * same origin in the same browser. It carries no token, no device, no topic and no time. Nothing is
+ * stored. Outside of pages and workers the channel does not exist. Without it, each tab learns by
+ * itself.
  *
  * @internal
  */
@@ -13,20 +14,21 @@ export class Tabs {
   #channel: BroadcastChannel | undefined;
 
   constructor(gateway: URL, handleWebSocketWorks: () => void) {
-    // Node has the class, but no tabs; there it would only keep the process alive.
+    // Node has the class but no tabs; there the channel would only keep the process alive.
     if ((globalThis as { location?: unknown }).location === undefined) {
       return;
     }
     try {
       this.#channel = new BroadcastChannel(`weir ${gateway.href}`);
       this.#channel.onmessage = ({ data }: MessageEvent<unknown>) => {
-        // Any script of the origin may write here: the word is a hint, and costs one attempt at most.
+        // Any script of the origin may send this message. It is only a hint, and costs at most one
+        // attempt.
         if (data === WEBSOCKET_WORKS) {
           handleWebSocketWorks();
         }
       };
     } catch {
-      // No such class, or the browser's settings forbid it.
+      // The class does not exist, or the browser's settings forbid it.
     }
   }
 
@@ -34,7 +36,7 @@ export class Tabs {
     try {
       this.#channel?.postMessage(WEBSOCKET_WORKS);
     } catch {
-      // The channel was closed meanwhile, as of a page that goes away.
+      // The channel was closed meanwhile, for example because the page closes.
     }
   }
 

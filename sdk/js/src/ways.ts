@@ -1,15 +1,16 @@
-/** Which transport to try next. */
+/** Chooses the transport of the next attempt. */
 
-/** A way to the server. */
+/** A transport to the server. */
 export type TransportKind = 'websocket' | 'sse';
 
 /**
  * Chooses among the transports, the best one first.
  *
- * The first transport gives way only to evidence: it failed `failuresMax` times in a row, and right after the last
- * failure the server answered a plain request. A server that does not answer is away, and says nothing about transports.
- * Another transport gives way to the next one after `failuresMax` failures; to the first one, where that has worked
- * before, after one failure or after the end of its connection.
+ * The client leaves the first transport only with evidence: it failed `failuresMax` times in a row,
+ * and the server answered a plain request right after the last failure. A server that does not
+ * answer is away; that says nothing about transports. The client leaves another transport for the
+ * next one after `failuresMax` failures. If the first transport has worked before, the client
+ * returns to it after one failure, or after the end of a connection.
  *
  * @internal
  */
@@ -52,8 +53,9 @@ export class Ways {
   }
 
   /**
-   * A connection could not be opened. Returns whether the choice depends on a plain request to the server: then
-   * {@link Ways.handleAnswered} or {@link Ways.handleUnanswered} says how that ended.
+   * A connection could not be opened. Returns whether the choice depends on a plain request to the
+   * server. Then the caller reports its result by {@link Ways.handleAnswered} or {@link
+   * Ways.handleUnanswered}.
    */
   handleNotOpened(): boolean {
     this.#failures += 1;
@@ -68,7 +70,7 @@ export class Ways {
     return false;
   }
 
-  /** The server answers, so it is the first transport that does not pass. */
+  /** The server answers, so the first transport is blocked. */
   handleAnswered(): void {
     this.#goTo(1);
   }

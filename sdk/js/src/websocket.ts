@@ -1,4 +1,7 @@
-/** The line over WebSocket, subprotocol `weir.v1.json`: one message in each text frame, both ways. */
+/**
+ * The line over WebSocket, subprotocol `weir.v1.json`: one message in each text frame, in both
+ * directions.
+ */
 
 import { WeirError } from './errors.js';
 import { failure, goodbye } from './line.js';
@@ -10,7 +13,7 @@ import { decode, encode } from './wire.js';
 import type { ClientMessage } from './wire.js';
 
 /**
- * Opens a WebSocket and says hello on it.
+ * Opens a WebSocket and sends `Hello`.
  *
  * @internal
  */
@@ -27,7 +30,8 @@ export function openWebSocket(
   const close = (): void => {
     isDone = true;
     socket.onopen = socket.onmessage = socket.onclose = null;
-    // Kept: a socket that is closed before it is open has an error of its own, which nobody should see as uncaught.
+    // Kept: a socket that is closed before it is open raises an error, which must not appear as
+    // uncaught.
     socket.onerror = () => {};
     socket.close(NORMAL_CLOSURE);
   };
@@ -62,7 +66,8 @@ export function openWebSocket(
       end(failure(error));
     }
   };
-  // A page is not told why, and where it fails before it is open not everybody lets a close follow.
+  // A page does not learn the cause. If a WebSocket fails before it is open, not every browser
+  // fires `close`.
   socket.onerror = () => end(failure(new WeirError('network', `no WebSocket to ${href}`)));
   socket.onclose = (event: { code: number; reason: string }) => {
     if (event.code >= CODES_MIN && event.code <= CODES_MAX) {
@@ -77,11 +82,12 @@ export function openWebSocket(
 }
 
 /**
- * Opens a WebSocket and closes it again, without a word of the protocol.
+ * Opens a WebSocket and closes it again, without a message of the protocol.
  *
- * It passes if the server takes the upgrade and answers the Close frame: so frames pass in both directions. An upgrade
- * alone does not show that, since some filters let it through and then hold back every frame. No token is shown, no
- * device is named, so no other connection of the device is replaced.
+ * The attempt succeeds if the server accepts the upgrade and answers the Close frame: then frames
+ * pass in both directions. An upgrade alone does not show that, because some filters pass it and
+ * then hold back every frame. The attempt sends no token and no device id, so it replaces no
+ * connection of the device.
  *
  * @internal
  */
@@ -116,7 +122,7 @@ export function tryWebSocket(
       cancel();
     }
   };
-  // Where it fails before it is open not everybody lets a close follow.
+  // If a WebSocket fails before it is open, not every browser fires `close`.
   socket.onerror = () => isOpen || cancel();
   socket.onclose = (event: { code: number }) => {
     clearTimeout(timer);
@@ -134,7 +140,7 @@ function connectHref(base: URL): string {
 
 const SUBPROTOCOL = 'weir.v1.json';
 
-/** The codes with which the server closes, and which say what to do next. */
+/** The close codes of the server, which tell the client what to do next. */
 const CODES_MIN = 4_000;
 const CODES_MAX = 4_399;
 

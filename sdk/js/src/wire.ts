@@ -1,12 +1,12 @@
-/** The messages of `weir.v1` as JSON (the proto3 JSON form), and as values with the types that programs want. */
+/** The messages of `weir.v1`: as JSON (the proto3 JSON form), and as typed values. */
 
 import { WeirError } from './errors.js';
 
-/** A place in a topic's stream of messages. Offsets of different epochs have nothing to do with each other. */
+/** A position in a topic's stream of messages. Offsets of different epochs cannot be compared. */
 export interface Position {
-  /** Random per topic and start of the server: 64 bits. */
+  /** A random number of 64 bits, new for each topic and each start of the server. */
   readonly epoch: bigint;
-  /** Offset of the last message seen; the first one of a topic has 1. */
+  /** Offset of the last message seen. The first message of a topic has offset 1. */
   readonly offset: bigint;
 }
 
@@ -15,39 +15,48 @@ export type Payload =
   | { readonly text: string; readonly data?: undefined }
   | { readonly text?: undefined; readonly data: Uint8Array };
 
-/** A message that was published to a topic, to this device or to everyone. */
+/** A message to a topic, to this device or to all connections. */
 export type Message = Payload & {
-  /** The topic's name; empty for what was sent to the device or to everyone. */
+  /** The topic's name; empty for a message to the device or to all connections. */
   readonly topic: string;
   /** Media type, or empty. */
   readonly contentType: string;
   /** Conflation key, or empty. */
   readonly key: string;
-  /** Unique for one run of the server. */
+  /** The message's id, unique for one run of the server. */
   readonly messageId: bigint;
-  /** Offset in the topic's epoch; 0 for what has no topic. */
+  /** Offset in the topic's epoch; 0 for a message without a topic. */
   readonly offset: bigint;
-  /** Connection that published it; 0 for a backend, and for what was published by HTTP (as over SSE). */
+  /**
+   * Id of the connection that published the message; 0 for a backend, and for a publish by HTTP (as
+   * over SSE).
+   */
   readonly sender: bigint;
 };
 
-/** A message to be published. */
+/** A message to publish. */
 export type Publication = Payload & {
   /** The topic's name. */
   readonly topic: string;
   /** Media type. */
   readonly contentType?: string | undefined;
-  /** Conflation key: where the topic conflates, a message replaces an earlier one of the same key that has not left. */
+  /**
+   * Conflation key. In a topic with conflation, a message replaces an earlier one with the same key
+   * that has not left yet.
+   */
   readonly key?: string | undefined;
 };
 
-/** What became of a message that the server has accepted. */
+/** The result of an accepted message. */
 export interface Published {
-  /** Its id, unique for one run of the server. */
+  /** The message's id, unique for one run of the server. */
   readonly messageId: bigint;
-  /** Its offset in the topic's epoch; 0 where the server gives none. */
+  /** The message's offset in the topic's epoch; 0 if the server gives none. */
   readonly offset: bigint;
-  /** How many connections were subscribed at that moment. That they have read it, it does not mean. */
+  /**
+   * Number of connections subscribed at that moment. It does not mean that they have received the
+   * message.
+   */
   readonly connections: number;
 }
 
@@ -81,7 +90,7 @@ export type ClientMessage =
   | { kind: 'refresh'; token: string };
 
 /**
- * A topic to be in, and the position to resume from.
+ * A wanted topic, and the position from which to resume.
  *
  * @internal
  */
@@ -91,17 +100,18 @@ export interface Wanted {
 }
 
 /**
- * A position as text: the epoch as 16 hexadecimal digits, a hyphen, the offset. It is the form of the ids of server-sent
- * events and of the history's `after`, and good for storage, for `JSON.stringify` takes no bigint.
+ * A position as text: the epoch as 16 hexadecimal digits, a hyphen, the offset. Server-sent events
+ * have it as id, and the history takes it as `after`. Use it for storage: `JSON.stringify` cannot
+ * write a bigint.
  */
 export function formatPosition(position: Position): string {
   return `${position.epoch.toString(16).padStart(16, '0')}-${position.offset}`;
 }
 
 /**
- * The position that {@link formatPosition} has made the text of.
+ * Reads the text that {@link formatPosition} makes.
  *
- * @throws TypeError if the text is none.
+ * @throws TypeError if the text is not a position.
  */
 export function parsePosition(text: string): Position {
   const [, epoch, offset] = /^([0-9a-f]{16})-([0-9]{1,20})$/.exec(text) ?? [];
@@ -142,7 +152,8 @@ export function encode(message: ClientMessage): string {
 }
 
 /**
- * The first of `topics` that fit into a hello, which a server takes up to 16 KiB of; the others are for `subscribe`.
+ * The first of `topics` that fit into `Hello`; a server accepts up to 16 KiB. The client
+ * subscribes to the others later.
  *
  * @internal
  */
@@ -164,7 +175,7 @@ export function fittingTopics<T extends Wanted>(
 }
 
 /**
- * The content of a message as JSON has it, with bytes in base64.
+ * The payload of a message in JSON, with bytes as base64.
  *
  * @internal
  */
@@ -175,7 +186,7 @@ export function payloadToJson(payload: Payload): { text: string } | { data: stri
 }
 
 /**
- * A message of the server out of its text; `undefined` if it is of a kind that this client does not know.
+ * Reads a message of the server; `undefined` if this client does not know its kind.
  *
  * @throws WeirError `protocol` if it is no message.
  * @internal
@@ -192,7 +203,7 @@ export function decode(text: string): ServerMessage | undefined {
 }
 
 /**
- * A message of the server out of the name of its kind and its text, as SSE has it.
+ * Reads a message of the server from its kind and its text, as SSE gives them.
  *
  * @throws WeirError `protocol` if it is no message.
  * @internal
@@ -272,8 +283,8 @@ function message(fields: Fields, topic: string): Message {
 }
 
 /**
- * The fields of one message: what is absent or null has its type's empty value; 64-bit numbers are strings, and numbers
- * where a writer was careless and they are exact.
+ * The fields of a message. An absent field or null means the type's empty value. 64-bit numbers are
+ * strings; exact numbers are accepted too.
  */
 class Fields {
   readonly #path: string;
@@ -390,7 +401,7 @@ function wantedToJson({ topic, position }: Wanted): object {
 
 function toBase64(bytes: Uint8Array): string {
   let text = '';
-  // In pieces: a call takes a bounded number of arguments.
+  // In pieces, because a call takes a limited number of arguments.
   for (let start = 0; start < bytes.length; start += 8_192) {
     text += String.fromCharCode(...bytes.subarray(start, start + 8_192));
   }
@@ -404,5 +415,5 @@ function fromBase64(text: string): Uint8Array {
 
 const U64_MAX = (1n << 64n) - 1n;
 
-/** `limits.hello_bytes_max` of a server, by default. */
+/** The default of a server's `limits.hello_bytes_max`. */
 const HELLO_BYTES_MAX = 16_384;
