@@ -1,13 +1,15 @@
 //! The program `weir-bench`: measures a gateway, and next to it a baseline on the same machine.
 //!
-//! Begin with `scenario/`: one file each starts the servers, directs the load and fills the report.
+//! Begin with `scenario/`: each file starts the servers, directs the load and fills the report.
 //! - `run` carries out a command; `cli` and `report` are its input and output: they measure nothing.
-//! - `spawn` starts `weir` and other servers, `embedded` hosts a gateway through the public library;
-//!   neither makes load. `http` and `metrics` ask the admin API, `publish` publishes there.
+//! - `spawn` starts `weir` and other servers, `embedded` hosts a gateway through the public
+//!   library; neither makes load. `http` and `metrics` query the admin API, `publish` publishes
+//!   there.
 //! - `worker` holds the client sockets, `workers` directs it, `attack` attacks: they know no scenario.
-//! - `baseline` does the same work with nothing around it, and contains no code of the gateway.
-//! - `protocol` and `peer` are what the processes say to each other; `payload`, `activations` and
-//!   `stages` what is sent and checked, without I/O. `sys` has the only unsafe code.
+//! - `baseline` does the same work with a minimal program, and contains no code of the gateway.
+//! - `protocol` and `peer` are the messages between the processes; `payload`, `activations` and
+//!   `stages` are the content that is sent and checked, without I/O. `sys` has the only unsafe
+//!   code.
 
 mod activations;
 mod attack;

@@ -18,17 +18,17 @@ pub(crate) struct ActivateArgs {
     /// Start this program with a scratch configuration, measure it and stop it.
     #[arg(long, value_name = "WEIR")]
     pub(crate) spawn: PathBuf,
-    /// A TOML file laid over the scratch configuration.
+    /// A TOML file whose keys override the scratch configuration.
     #[arg(long, value_name = "FILE")]
     pub(crate) config_extra: Option<PathBuf>,
-    /// How devices ask.
+    /// Protocol of the requests.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Over::H1)]
     pub(crate) over: Over,
-    /// What an activation goes through: embedded or mongodb, with or without log and redis, with + between them; behind
-    /// it "-single" for one operation a request.
+    /// Stages of an activation: embedded or mongodb, with or without log and redis, joined by +.
+    /// Add "-single" for one operation per request.
     #[arg(long, value_name = "STAGES", default_value = "embedded", value_parser = stages_with_a_store)]
     pub(crate) stages: Stages,
-    /// Answers in each round; over UDP requests.
+    /// Answers in each round; over UDP, requests.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) activations: u64,
     /// Share of the requests with a wrong key, or with an unknown serial number.
@@ -42,8 +42,8 @@ pub(crate) struct StagesArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) stores: StoreArgs,
-    /// What is measured: "nothing", or some of log, redis and one of embedded and mongodb with + between them; behind it
-    /// "-single" for one operation a request.
+    /// Stages to measure: "nothing", or some of log, redis and one of embedded and mongodb, joined
+    /// by +. Add "-single" for one operation per request.
     #[arg(
         long,
         value_name = "STAGES",
@@ -52,52 +52,53 @@ pub(crate) struct StagesArgs {
                          log+redis+embedded-single,log+redis+mongodb,log+redis+mongodb-single"
     )]
     pub(crate) stages: Vec<Stages>,
-    /// Seconds that count of each of them in each round.
+    /// Seconds of measured load for each entry in each round.
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = rate)]
     pub(crate) seconds: f64,
 }
 
-/// The devices that ask, and the servers that the gateway needs.
+/// The devices that activate, and the servers that the gateway needs.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Devices that activate in turn; they are imported before.
+    /// Devices that activate in turn. They are imported before the load.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) devices: u64,
     /// Requests in flight at a time.
     #[arg(long, value_name = "C", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) concurrency: u32,
-    /// Connections, or over UDP sockets, that share them [default: over HTTP/1.1 one for each, otherwise one
-    /// for 64].
+    /// Connections (over UDP, sockets) that share the requests [default: over HTTP/1.1 one for each
+    /// request in flight, otherwise one for 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) connections: Option<u32>,
-    /// Milliseconds of load in each round that do not count, at its start; over UDP there are none.
+    /// Milliseconds at the start of each round that do not count; over UDP there are none.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub(crate) warm_up_ms: u64,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// CPUs of Redis and of the database that are started: a list, "none" (any), or "auto" (those of the generator).
+    /// CPUs of the Redis and the database that the bench starts: a list, "none" (any), or "auto"
+    /// (those of the generator).
     #[arg(long, value_name = "CPUS", default_value = "auto")]
     pub(crate) pin_database: Pin,
-    /// A Redis that runs, instead of one of our own.
+    /// Use this running Redis instead of starting one.
     #[arg(long, value_name = "URL", requires = "redis_pid")]
     pub(crate) redis: Option<String>,
-    /// Its process.
+    /// The process id of that server.
     #[arg(long, value_name = "PID", requires = "redis")]
     pub(crate) redis_pid: Option<u32>,
-    /// A MongoDB that runs, instead of a server of its protocol of our own.
+    /// Use this running MongoDB instead of starting a server of its protocol.
     #[arg(long, value_name = "URI", requires = "database_pid")]
     pub(crate) mongodb: Option<String>,
-    /// Its process.
+    /// The process id of that server.
     #[arg(long, value_name = "PID", requires = "mongodb")]
     pub(crate) database_pid: Option<u32>,
-    /// Where the server of MongoDB's protocol is built [default: where `cargo xtask test` builds it, beside the directory
-    /// of this program].
+    /// Directory of the built server of MongoDB's protocol [default: where `cargo xtask test`
+    /// builds it, beside the directory of this program].
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) mongo_server: Option<PathBuf>,
 }
 
-/// How devices ask.
+/// Protocol of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Over {
     /// HTTP/1.1, connections kept.
@@ -109,7 +110,7 @@ pub(crate) enum Over {
 }
 
 impl Over {
-    /// The word for it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Over::H1 => "h1",
@@ -120,7 +121,7 @@ impl Over {
 }
 
 impl StoreArgs {
-    /// Connections or sockets, and requests on their way on each of them.
+    /// Connections or sockets, and requests in flight on each of them.
     pub(crate) fn spread(&self, over: Over) -> (u32, u32) {
         let each = match over {
             Over::H1 => 1,
@@ -132,7 +133,7 @@ impl StoreArgs {
 }
 
 impl ActivateArgs {
-    /// What is started.
+    /// The program to start.
     pub(crate) fn target(&self) -> TargetArgs {
         TargetArgs::started(&self.spawn, self.config_extra.as_deref())
     }
@@ -142,7 +143,7 @@ fn stages_with_a_store(text: &str) -> Result<Stages> {
     let stages: Stages = text.parse()?;
     if !stages.has_store() {
         bail!(
-            "embedded or mongodb is needed: what there is without a store `weir-bench stages` measures"
+            "embedded or mongodb is needed: `weir-bench stages` measures stages without a store"
         );
     }
     Ok(stages)
@@ -151,7 +152,7 @@ fn stages_with_a_store(text: &str) -> Result<Stages> {
 fn misses(text: &str) -> Result<f64> {
     let share: f64 = text.parse()?;
     if !(0.0..1.0).contains(&share) {
-        bail!("a share of misses is from 0 to below 1");
+        bail!("a share of misses must be at least 0 and below 1");
     }
     Ok(share)
 }

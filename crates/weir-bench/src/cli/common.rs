@@ -12,10 +12,10 @@ use super::tls::TlsArgs;
 use crate::payload::HEADER_BYTES;
 use crate::process::Pin;
 
-/// What is common to all scenarios.
+/// The options of all scenarios.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Ends standard output with one JSON object on one line.
+    /// Also print the report as a JSON object, on the last line of standard output.
     #[arg(long)]
     pub(crate) json: bool,
     /// CPUs of the server and of the baseline: a list such as 0,2-3, "none", or "auto" (the first half).
@@ -24,7 +24,8 @@ pub(crate) struct RunArgs {
     /// CPUs of the load generator: a list, "none", or "auto" (the other half).
     #[arg(long, value_name = "CPUS", default_value = "auto")]
     pub(crate) pin_client: Pin,
-    /// Most connections on their way at a time; must fit the server's accept backlog.
+    /// Most connections that connect at the same time. It must not exceed the server's accept
+    /// backlog.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) connect_window: u32,
     /// Longest time without a new connection while connecting.
@@ -32,37 +33,37 @@ pub(crate) struct RunArgs {
     pub(crate) connect_timeout: Duration,
 }
 
-/// Which server is measured.
+/// The server to measure.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TargetArgs {
     /// Start this program with a scratch configuration, measure it and stop it.
     #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "admin", "pid"])]
     pub(crate) spawn: Option<PathBuf>,
-    /// Measure a running server: where devices connect.
+    /// Measure a running server: its address for devices.
     #[arg(long, requires_all = ["admin", "pid"], required_unless_present = "spawn")]
     pub(crate) addr: Option<SocketAddr>,
-    /// Where HTTP clients connect.
+    /// The running server's address for HTTP clients.
     #[arg(long, requires = "addr")]
     pub(crate) http: Option<SocketAddr>,
-    /// Its admin address.
+    /// The running server's admin address.
     #[arg(long)]
     pub(crate) admin: Option<SocketAddr>,
-    /// Its process id.
+    /// The running server's process id.
     #[arg(long)]
     pub(crate) pid: Option<u32>,
     /// Bearer token of the admin API.
     #[arg(long, value_name = "TOKEN")]
     pub(crate) admin_token: Option<String>,
-    /// Token that devices present; without one they are anonymous.
+    /// Token of the devices; without it they are anonymous.
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
-    /// With --spawn: a TOML file laid over the scratch configuration.
+    /// With --spawn: a TOML file whose keys override the scratch configuration.
     #[arg(long, value_name = "FILE", conflicts_with = "addr")]
     pub(crate) config_extra: Option<PathBuf>,
     /// With --spawn: `memory.budget_bytes`.
     #[arg(long, value_name = "BYTES", conflicts_with = "addr")]
     pub(crate) budget_bytes: Option<u64>,
-    /// `connection.stall_timeout`; without --spawn: what the running server has [default: 10s].
+    /// `connection.stall_timeout`; without --spawn, the value of the running server [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) stall_timeout: Option<Duration>,
     #[command(flatten)]
@@ -70,7 +71,7 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// A program that is started without TLS, with the defaults.
+    /// A program to start without TLS and with the defaults.
     pub(super) fn started(program: &Path, config_extra: Option<&Path>) -> TargetArgs {
         TargetArgs {
             spawn: Some(program.to_owned()),
@@ -120,13 +121,13 @@ pub(super) fn echo_size(text: &str) -> Result<usize> {
     Ok(size)
 }
 
-/// Largest payload: the admin API takes 1 MiB with everything.
+/// Largest payload: a request to the admin API has at most 1 MiB.
 const SIZE_MAX: usize = 1_000_000;
 
 pub(super) fn rate(text: &str) -> Result<f64> {
     let rate: f64 = text.parse()?;
     if !(rate > 0.0 && rate <= 1e6) {
-        bail!("must be above 0 and at most 1,000,000");
+        bail!("the value must be above 0 and at most 1,000,000");
     }
     Ok(rate)
 }
@@ -134,7 +135,7 @@ pub(super) fn rate(text: &str) -> Result<f64> {
 pub(super) fn share(text: &str) -> Result<f64> {
     let share: f64 = text.parse()?;
     if !(share > 0.0 && share <= 1.0) {
-        bail!("a share is above 0 and at most 1");
+        bail!("a share must be above 0 and at most 1");
     }
     Ok(share)
 }

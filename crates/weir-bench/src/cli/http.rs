@@ -17,13 +17,13 @@ pub(crate) struct HttpArgs {
     /// Start this program with a scratch configuration, measure it and stop it.
     #[arg(long, value_name = "WEIR", conflicts_with_all = ["addr", "pid"])]
     pub(crate) spawn: Option<PathBuf>,
-    /// Measure any running HTTP server: where it listens.
+    /// Measure any running HTTP server: its address.
     #[arg(long = "connect", requires = "pid", required_unless_present = "spawn")]
     pub(crate) addr: Option<SocketAddr>,
-    /// The process that answers: of nginx, the worker.
+    /// The process that answers: for nginx, the worker.
     #[arg(long)]
     pub(crate) pid: Option<u32>,
-    /// With --spawn: a TOML file laid over the scratch configuration.
+    /// With --spawn: a TOML file whose keys override the scratch configuration.
     #[arg(long, value_name = "FILE", conflicts_with = "addr")]
     pub(crate) config_extra: Option<PathBuf>,
     #[command(flatten)]
@@ -31,45 +31,45 @@ pub(crate) struct HttpArgs {
     /// The path of the requests.
     #[arg(long, default_value = "/rest/hello")]
     pub(crate) path: String,
-    /// Speak HTTP/2, without TLS by prior knowledge.
+    /// Use HTTP/2; without TLS, with prior knowledge.
     #[arg(long)]
     pub(crate) h2: bool,
-    /// A connection for each request.
+    /// Open a connection for each request.
     #[arg(long)]
     pub(crate) per_connection: bool,
-    /// Requests in flight on each connection of HTTP/1.1.
+    /// Requests in flight on each HTTP/1.1 connection.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["per_connection", "h2"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) pipeline: u32,
-    /// Requests in flight on each connection of HTTP/2.
+    /// Requests in flight on each HTTP/2 connection.
     #[arg(long, value_name = "N", default_value_t = 32, requires = "h2", conflicts_with = "per_connection", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) streams: u32,
-    /// Connections at a time [default: 64, of HTTP/2 16].
+    /// Connections at the same time [default: 64; for HTTP/2, 16].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
     pub(crate) connections: Option<u32>,
     /// Seconds of load on each server, all rounds together.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
     pub(crate) seconds: f64,
-    /// Instead: answers from each server in each round.
+    /// Instead of --seconds: answers from each server in each round.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// Milliseconds of load in each round that do not count, at its start.
+    /// Milliseconds at the start of each round that do not count.
     #[arg(long, value_name = "MS", default_value_t = 300)]
     pub(crate) warm_up_ms: u64,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// Measure bare responders and nginx in turn with the server.
+    /// Also measure bare responders and nginx, in turn with the server.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// The program nginx, where it is not in the path.
+    /// The program nginx, if it is not in the path.
     #[arg(long, value_name = "NGINX", default_value = "nginx", requires = "compare")]
     pub(crate) nginx: PathBuf,
 }
 
-/// A bare HTTP server that runs until it is ended.
+/// A bare HTTP server that runs until it is killed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HttpBaseline {
-    /// Answers every request head with the same bytes; knows nothing else of HTTP/1.1.
+    /// Answers every request head with the same bytes; knows nothing else about HTTP/1.1.
     HttpEpoll {
         #[command(flatten)]
         server: HttpBaselineArgs,
@@ -77,18 +77,18 @@ pub(crate) enum HttpBaseline {
         #[arg(long, hide = true)]
         answer: Option<String>,
     },
-    /// hyper and nothing else, on one thread.
+    /// Only hyper, on one thread.
     HttpHyper {
         #[command(flatten)]
         server: HttpBaselineArgs,
-        /// Speak HTTP/2 instead of HTTP/1.1.
+        /// Use HTTP/2 instead of HTTP/1.1.
         #[arg(long)]
         h2: bool,
     },
 }
 
 impl HttpArgs {
-    /// How connections are used.
+    /// How requests use connections.
     pub(crate) fn style(&self) -> HttpStyle {
         match (self.h2, self.per_connection) {
             (false, false) => HttpStyle::Http1,
@@ -98,7 +98,7 @@ impl HttpArgs {
         }
     }
 
-    /// Requests on their way on each connection.
+    /// Requests in flight on each connection.
     pub(crate) fn depth(&self) -> u32 {
         match self.style() {
             HttpStyle::Http1 => self.pipeline,
@@ -107,12 +107,12 @@ impl HttpArgs {
         }
     }
 
-    /// Connections at a time.
+    /// Connections at the same time.
     pub(crate) fn connections(&self) -> u32 {
         self.connections.unwrap_or(if self.h2 { 16 } else { 64 })
     }
 
-    /// What is started, if something is.
+    /// The program to start, if any.
     pub(crate) fn target(&self) -> TargetArgs {
         TargetArgs {
             spawn: self.spawn.clone(),

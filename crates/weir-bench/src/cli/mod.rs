@@ -22,7 +22,7 @@ pub(crate) use scenarios::*;
 pub(crate) use tls::TlsArgs;
 pub(crate) use udp::UdpArgs;
 
-/// Measures a Weir gateway, or the best that the machine can do without one.
+/// Measures a Weir gateway, or the best result that the machine can reach without a gateway.
 #[derive(Debug, Parser)]
 #[command(name = "weir-bench", version)]
 pub(crate) struct Cli {
@@ -32,25 +32,25 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Memory of connections on which nothing happens.
+    /// Memory of idle connections.
     Idle(IdleArgs),
     /// CPU and lag of messages to many connections, compared with a bare send loop.
     Broadcast(BroadcastArgs),
     /// Clients that stop reading, or read too slowly.
     Stall(StallArgs),
-    /// Messages and their answers, in a closed loop or by the clock, compared with a bare echo.
+    /// Messages and their answers, in a closed loop or at a fixed rate, compared with a bare echo.
     Echo(EchoArgs),
     /// All clients publish into one topic and receive all messages.
     Room(RoomArgs),
-    /// Clients that reconnect and get what they missed.
+    /// Clients that reconnect and get their missed messages.
     Resume(ResumeArgs),
-    /// Guests that connect and leave at a rate, while other connections stay.
+    /// Connections that come and go at a rate, while other connections stay.
     Churn(ChurnArgs),
-    /// A few connections of high priority among many that are flooded.
+    /// A few connections of high priority among many, under a flood of messages.
     Priorities(PrioritiesArgs),
     /// The newest value of each key for clients behind a slow link.
     Conflate(ConflateArgs),
-    /// Full and resumed TLS handshakes, compared with the cryptography and the sockets alone.
+    /// Full and resumed TLS handshakes, compared with their cryptography and their sockets alone.
     Handshake(HandshakeArgs),
     /// Many clients reconnect at once over TLS while others receive messages.
     Storm(StormArgs),
@@ -59,15 +59,15 @@ pub(crate) enum Command {
     Siege(SiegeArgs),
     /// Requests over HTTP, compared with bare responders and nginx.
     Http(HttpArgs),
-    /// `POST /v1/publish` to one subscriber: CPU time and allocations of each.
+    /// `POST /v1/publish` to one subscriber: CPU time and allocations of each request.
     Publish(PublishArgs),
-    /// Calls by datagrams, compared with bare echoes in batches and one by one.
+    /// Calls by datagram, compared with bare echoes in batches and one by one.
     Udp(UdpArgs),
-    /// Activations of devices over HTTP or by datagrams.
+    /// Activations of devices over HTTP or by datagram.
     Activate(ActivateArgs),
     /// The cost of each stage of an activation: nothing, the access log, Redis, and stores.
     Stages(StagesArgs),
-    /// The bare baseline alone: a send loop, and an echo level- and edge-triggered; or a bare HTTP server.
+    /// Baselines alone: a send loop and an echo (level- and edge-triggered), or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Baseline(BaselineArgs),
     #[command(flatten)]

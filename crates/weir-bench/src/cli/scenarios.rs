@@ -18,13 +18,13 @@ pub(crate) struct IdleArgs {
     /// Connections.
     #[arg(long, value_name = "N", default_value_t = 15_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Memory counts as settled when it has not moved for so long.
+    /// Memory counts as settled when it has not changed for this time.
     #[arg(long, value_name = "TIME", default_value = "6s", value_parser = duration)]
     pub(crate) settle: Duration,
-    /// Without --spawn: one topic for each connection, instead of 1,000 connections a topic.
+    /// Without --spawn: one topic for each connection, instead of one for every 1,000 connections.
     #[arg(long, conflicts_with = "spawn")]
     pub(crate) own_topics: bool,
-    /// How messages come to the clients.
+    /// Format and transport of the messages.
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
     pub(crate) transport: Transport,
 }
@@ -37,16 +37,16 @@ pub(crate) struct BroadcastArgs {
     pub(crate) target: TargetArgs,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
-    /// Topics, among which the connections are dealt out.
+    /// Topics, to which the connections are assigned in turn.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) topics: u32,
     /// Publish to all connections instead of to topics.
     #[arg(long, conflicts_with = "topics")]
     pub(crate) all: bool,
-    /// How messages come to the clients.
+    /// Format and transport of the messages.
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
     pub(crate) transport: Transport,
-    /// Tick of the topics [default: none, or what the running server has].
+    /// Tick of the topics [default: none; with a running server, its own].
     #[arg(long, value_name = "MS", conflicts_with_all = ["all", "addr"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) tick_ms: Option<u32>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct LoadArgs {
     /// Seconds of load, all rounds together.
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
     pub(crate) seconds: f64,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
 }
@@ -89,16 +89,18 @@ pub(crate) struct StallArgs {
     /// Share of the clients that stop reading.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
     pub(crate) stalled_share: f64,
-    /// Instead: all clients read at this share of the offered rate, then at full speed.
+    /// Instead of --stalled-share: all clients read at this share of the offered rate, then at full
+    /// speed.
     #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "stalled_share")]
     pub(crate) drain_share: Option<f64>,
-    /// Seconds of load before anyone is slow.
+    /// Seconds of load before any client is slow.
     #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
     pub(crate) quiet_seconds: f64,
-    /// Seconds of load with slow clients [default: stall_timeout and 10 s more; 30 when all drain].
+    /// Seconds of load with slow clients [default: stall_timeout and 10 s more; with --drain-share,
+    /// 30].
     #[arg(long, value_name = "S", value_parser = rate)]
     pub(crate) seconds: Option<f64>,
-    /// When all drain: seconds of load at full speed afterwards.
+    /// With --drain-share: seconds of load at full speed afterwards.
     #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = rate)]
     pub(crate) recover_seconds: f64,
     /// `SO_RCVBUF` of slow clients.
@@ -118,13 +120,14 @@ pub(crate) struct EchoArgs {
     /// Bytes of random data in a message, 1 to 256.
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = echo_size)]
     pub(crate) size: usize,
-    /// Open loop: messages a second on all connections together [default: one on its way on each].
+    /// Open loop: messages a second on all connections together [default: a closed loop with one
+    /// message in flight on each].
     #[arg(long, value_name = "R", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// Seconds of load on the server, and as many on the baseline, all rounds together.
+    /// Seconds of load on the server, and the same on the baseline, all rounds together.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
     pub(crate) seconds: f64,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
 }
@@ -138,13 +141,13 @@ pub(crate) struct RoomArgs {
     /// Connections.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Connections that publish [default: all]; 0: a backend does, over the admin API.
+    /// Connections that publish [default: all]. 0: a backend publishes over the admin API.
     #[arg(long, value_name = "P")]
     pub(crate) publishers: Option<u32>,
     /// Bytes of a payload, at least 32.
     #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = size)]
     pub(crate) size: usize,
-    /// Messages a second of each publisher.
+    /// Messages a second from each publisher.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
     pub(crate) rate: f64,
     /// Tick of the topic; 0: none.
@@ -164,10 +167,10 @@ pub(crate) struct ResumeArgs {
     /// Connections.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Share of them that drops and comes back.
+    /// Share of the connections that drop and come back.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub(crate) share: f64,
-    /// They come back one after the other over this time.
+    /// Time over which the dropped connections come back, one after the other.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) return_ms: u64,
     /// Bytes of a payload, at least 32.
@@ -196,10 +199,10 @@ pub(crate) struct ChurnArgs {
     /// Connections that stay.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Guests a second.
+    /// Connections that come, per second.
     #[arg(long, value_name = "R", default_value_t = 2000.0, value_parser = rate)]
     pub(crate) churn_rate: f64,
-    /// How long a guest stays once it was welcomed.
+    /// How long each of them stays after its welcome.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub(crate) hold_ms: u64,
     /// Bytes of a payload, at least 32.
@@ -208,10 +211,10 @@ pub(crate) struct ChurnArgs {
     /// Messages a second to each connection that stays.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// Seconds of load before the guests come.
+    /// Seconds of load before they come.
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
     pub(crate) quiet_seconds: f64,
-    /// Seconds of guests.
+    /// Seconds in which they come.
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = rate)]
     pub(crate) seconds: f64,
 }
@@ -222,7 +225,7 @@ pub(crate) struct PrioritiesArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Connections, those of high priority included.
+    /// Connections, including those of high priority.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) connections: u32,
     /// Connections of high priority.
@@ -231,10 +234,10 @@ pub(crate) struct PrioritiesArgs {
     /// Bytes of a payload, at least 32.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub(crate) size: usize,
-    /// Messages a second to each connection while flooded.
+    /// Messages a second to each connection during the flood.
     #[arg(long, value_name = "R", default_value_t = 100.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// Messages a second to each connection before.
+    /// Messages a second to each connection before the flood.
     #[arg(long, value_name = "R", default_value_t = 2.0, value_parser = rate)]
     pub(crate) quiet_rate: f64,
     /// Tick of the topic; 0: none.
@@ -263,13 +266,13 @@ pub(crate) struct ConflateArgs {
     /// Bytes of a payload, at least 32.
     #[arg(long, value_name = "BYTES", default_value_t = 32, value_parser = size)]
     pub(crate) size: usize,
-    /// Messages a second of each key.
+    /// Messages a second for each key.
     #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
     pub(crate) rate: f64,
     /// Tick of the topic.
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) tick_ms: u32,
-    /// What each client reads at most.
+    /// Bytes a second that each client reads at most.
     #[arg(long, value_name = "BYTES", default_value_t = 2048.0, value_parser = rate)]
     pub(crate) link_bytes_per_second: f64,
     /// `SO_RCVBUF` of each client.
@@ -292,13 +295,13 @@ pub(crate) struct HandshakeArgs {
     /// Handshakes in a round, of each kind.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) handshakes: u32,
-    /// Clients on their way at a time.
+    /// Clients that connect at the same time.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) window: u32,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// Handshakes that stop halfway, to see what memory they take; 0: none.
+    /// Handshakes that stop halfway, to measure their memory; 0: none.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=16_000))]
     pub(crate) halfway: u32,
 }
@@ -309,13 +312,13 @@ pub(crate) struct StormArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Connections that stay and are pushed to.
+    /// Connections that stay and receive messages.
     #[arg(long, value_name = "N", default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Clients that come back at once; the server knows them from before.
+    /// Clients that come back at once; each has connected before.
     #[arg(long, value_name = "M", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
     pub(crate) returning: u32,
-    /// A client that is refused tries again after half to the whole of this time.
+    /// A refused client tries again after half of this time to the whole of it.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) retry_ms: u64,
     /// Bytes of a payload, at least 32.
@@ -324,10 +327,10 @@ pub(crate) struct StormArgs {
     /// Messages a second to each connection that stays.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// Seconds of load before.
+    /// Seconds of load before the clients come back.
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = rate)]
     pub(crate) quiet_seconds: f64,
-    /// Seconds of load from the moment at which they come back.
+    /// Seconds of load from the moment at which the clients come back.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
     pub(crate) seconds: f64,
 }
@@ -338,7 +341,7 @@ pub(crate) struct SiegeArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Healthy connections that are pushed to.
+    /// Healthy connections that receive messages.
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
     pub(crate) connections: u32,
     /// Bytes of a payload, at least 32.
@@ -347,7 +350,7 @@ pub(crate) struct SiegeArgs {
     /// Broadcasts a second.
     #[arg(long, value_name = "R", default_value_t = 5.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// Seconds of load before.
+    /// Seconds of load before the attacks.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = rate)]
     pub(crate) quiet_seconds: f64,
     /// Seconds of load while the attacks go to a process that discards them.
@@ -356,10 +359,10 @@ pub(crate) struct SiegeArgs {
     /// Seconds of load under attack.
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = rate)]
     pub(crate) seconds: f64,
-    /// Before an attacker replaces a connection that was closed.
+    /// Milliseconds before an attacker replaces a closed connection.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) pause_ms: u64,
-    /// Only these attacks [default: all].
+    /// Make only these attacks [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

@@ -10,22 +10,22 @@ use clap::Args;
 use crate::tls::credentials::{Credentials, KeyKind};
 use crate::tls::{ALPN, TlsPlan, TlsVersion, version_of};
 
-/// Whether and how devices speak TLS.
+/// Whether and how devices use TLS.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TlsArgs {
-    /// Devices speak TLS; with --spawn the certificates are made for the run.
+    /// Devices use TLS; with --spawn the bench makes certificates for the run.
     #[arg(long)]
     pub(crate) tls: bool,
-    /// Only this version [default: what server and client agree on].
+    /// Use only this version [default: the version that server and client agree on].
     #[arg(long, value_enum, value_name = "VERSION", requires = "tls")]
     pub(crate) tls_version: Option<TlsVersion>,
-    /// Only this cipher suite, such as TLS13_AES_128_GCM_SHA256.
+    /// Use only this cipher suite, such as TLS13_AES_128_GCM_SHA256.
     #[arg(long, value_name = "NAME", requires = "tls")]
     pub(crate) tls_suite: Option<String>,
     /// Share of the connections that resume a session, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share_or_none, requires = "tls")]
     pub(crate) tls_resume: f64,
-    /// Of TLS 1.2, resume sessions by their ids only, not by tickets.
+    /// With TLS 1.2, resume sessions by their ids only, not by tickets.
     #[arg(long, requires = "tls")]
     pub(crate) tls_session_ids: bool,
     /// With --spawn: the server demands a certificate of each client, and gets it.
@@ -34,16 +34,16 @@ pub(crate) struct TlsArgs {
     /// Kind of the server's key; without --spawn: kind of the baseline's key.
     #[arg(long, value_enum, value_name = "KIND", default_value = "ecdsa", requires = "tls")]
     pub(crate) tls_key: KeyKind,
-    /// Without --spawn: certificates that sign the running server's, in PEM.
+    /// Without --spawn: PEM file of the authorities of the running server's certificate.
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "spawn")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Name that the server's certificate must be for.
+    /// Name that must be in the server's certificate.
     #[arg(long, value_name = "NAME", default_value = "localhost", requires = "tls")]
     pub(crate) tls_server_name: String,
     /// Without --spawn: the clients' certificate and key, in one PEM file.
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "spawn")]
     pub(crate) tls_client_pem: Option<PathBuf>,
-    /// Made at the first use.
+    /// Certificates, made at the first use.
     #[arg(skip)]
     made: OnceLock<Credentials>,
 }
@@ -66,7 +66,7 @@ impl TlsArgs {
         }
     }
 
-    /// What a server of our own and its clients show each other; the same at every call.
+    /// The certificates of a started server and its clients; the same at every call.
     pub(crate) fn credentials(&self) -> Result<&Credentials> {
         if let Some(made) = self.made.get() {
             return Ok(made);
@@ -76,7 +76,7 @@ impl TlsArgs {
         Ok(self.made.get_or_init(|| made))
     }
 
-    /// What the workers are told; `None` without TLS.
+    /// The TLS plan for the workers; `None` without TLS.
     pub(crate) fn plan(&self, spawned: bool) -> Result<Option<TlsPlan>> {
         if !self.tls {
             return Ok(None);
@@ -111,7 +111,7 @@ fn read(path: &PathBuf) -> Result<String> {
 fn share_or_none(text: &str) -> Result<f64> {
     let share: f64 = text.parse()?;
     if !(0.0..=1.0).contains(&share) {
-        bail!("a share is from 0 to 1");
+        bail!("a share must be from 0 to 1");
     }
     Ok(share)
 }

@@ -1,4 +1,4 @@
-//! The options of calls by datagrams.
+//! The options of `udp`.
 
 use std::net::SocketAddr;
 
@@ -12,28 +12,29 @@ pub(crate) struct UdpArgs {
     pub(crate) run: RunArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Without --spawn: where the running server answers datagrams; it needs --token too.
+    /// Without --spawn: the running server's address for datagrams; it needs --token too.
     #[arg(long, value_name = "ADDR", requires_all = ["addr", "token"])]
     pub(crate) udp: Option<SocketAddr>,
     /// Calls to each server in each round.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) calls: u64,
-    /// Rounds; each gives one figure, of which the median counts.
+    /// Rounds; each gives one figure, and the median counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// Sockets that calls come from.
+    /// Sockets that send calls.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) sockets: u32,
-    /// Calls of each socket that are on their way at a time.
+    /// Calls in flight on each socket.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) window: u32,
     /// With --spawn: devices, each with a token, that call in turn.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pub(crate) devices: u32,
-    /// Afterwards: calls per second by the clock [default: --share of the calls that the server answered].
+    /// Calls a second in the fixed-rate part afterwards [default: --share of the calls that the
+    /// server answered].
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) rate: Option<u32>,
-    /// Share of the server's calls a second that are made by the clock afterwards.
+    /// Rate of the fixed-rate part, as a share of the calls a second that the server answered.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub(crate) share: f64,
 }
