@@ -4,25 +4,25 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// Activations of devices, one after the other; a share of them by strangers.
+/// Activation requests of devices, one after the other. A share of them is invalid.
 ///
-/// What is asked at a number follows from the number alone, and is as long as every other.
+/// Each request follows from its number alone, and all have the same length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Activations {
     /// Devices that activate in turn.
     pub(crate) devices: u64,
-    /// Share of the requests that show a wrong key, or the serial number of nobody.
+    /// Share of the requests with a wrong key or an unknown serial number.
     pub(crate) misses: f64,
     /// Number of the first request.
     pub(crate) first: u64,
 }
 
-/// Who asks at some number.
+/// The device of a request.
 struct Who {
     device: u64,
     /// The first part of the serial number.
     name: &'static str,
-    /// What the key follows from.
+    /// The seed of the key.
     seed: u64,
     is_hit: bool,
 }
@@ -32,7 +32,8 @@ struct Who {
 pub(crate) struct Tokens(Vec<u128>);
 
 impl Activations {
-    /// Appends the two members of request `number` but for the braces around them; whether it is to get a token.
+    /// Appends the two members of request `number`, without braces. Returns whether the request
+    /// must get a token.
     pub(crate) fn write(&self, number: u64, out: &mut Vec<u8>) -> bool {
         let who = self.who(number);
         out.extend_from_slice(b"\"devSn\":\"");
@@ -77,7 +78,7 @@ impl Activations {
 }
 
 impl Tokens {
-    /// Takes the token out of an answer; whether it has one, as it should look.
+    /// Reads the token of an answer. Returns whether there is one of the right form.
     pub(crate) fn take(&mut self, answer: &[u8]) -> bool {
         // Datagrams are marked as answers.
         let answer = answer.strip_prefix(ANSWER_MARK).or_else(|| answer.strip_prefix(b"{"));
@@ -89,7 +90,7 @@ impl Tokens {
         true
     }
 
-    /// How many came more than once.
+    /// The number of tokens that came more than once.
     pub(crate) fn repeated(mut self) -> u64 {
         self.0.sort_unstable();
         let all = self.0.len();
@@ -98,7 +99,7 @@ impl Tokens {
     }
 }
 
-/// What 128 bits a token stands for; `None` if it is none.
+/// The 128 bits of a token; `None` if the text is not a token.
 fn value(token: &[u8; TOKEN_CHARS]) -> Option<u128> {
     let mut value = 0_u128;
     for char in token {
@@ -110,7 +111,7 @@ fn value(token: &[u8; TOKEN_CHARS]) -> Option<u128> {
             b'_' => 63,
             _ => return None,
         };
-        // 132 bits, of which the last four are 0: what is rotated into their place is not lost.
+        // The text has 132 bits, and the last four are 0, so the rotation loses nothing.
         value = value.rotate_left(6) ^ u128::from(digit);
     }
     Some(value)
@@ -137,7 +138,7 @@ fn digits(number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// 128 bits that look like any other.
+/// A key of 128 pseudorandom bits.
 fn key(device: u64, seed: u64, out: &mut Vec<u8>) {
     for half in [seed, seed.rotate_left(32)] {
         let mut bits = device.wrapping_add(half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -150,7 +151,7 @@ fn key(device: u64, seed: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// What each answer of a gateway begins with.
+/// The beginning of each answer of a gateway.
 pub(crate) const ANSWER_MARK: &[u8] = b"{\"answer\":true,";
 
 const KNOWN: &str = "bench-";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::thread::{NanosleepRelativeResult, nanosleep};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Time since some fixed moment; never steps back.
+/// Time since a fixed moment. It never goes back.
 pub(crate) fn monotonic() -> Duration {
     duration(clock_gettime(ClockId::Monotonic))
 }
@@ -20,7 +20,7 @@ pub(crate) fn realtime_ns() -> u64 {
     u64::try_from(duration(clock_gettime(ClockId::Realtime)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Waits; a signal does not cut it short.
+/// Waits. A signal does not end the wait early.
 pub(crate) fn sleep(time: Duration) {
     let mut rest = timespec(time);
     while let NanosleepRelativeResult::Interrupted(left) = nanosleep(&rest) {

@@ -39,7 +39,7 @@ impl Http {
         Http { addr, token, stream: None, request: Vec::new() }
     }
 
-    /// Asks for a resource.
+    /// Requests a resource.
     pub(crate) fn get(&mut self, path: &str) -> Result<Response> {
         self.exchange("GET", path, None)
     }
@@ -71,7 +71,8 @@ impl Http {
             )?;
         }
         write!(self.request, "\r\n{}", json.unwrap_or_default())?;
-        // A server may have closed a connection that was long unused: then nothing was lost, and another one serves.
+        // The server may have closed a connection that was long unused. Then nothing was lost, and
+        // a new one serves.
         let stream = match self.stream.as_mut().filter(|stream| is_quiet(stream.get_ref())) {
             Some(stream) => stream,
             None => self.stream.insert(BufReader::new(connect(self.addr)?)),
@@ -93,13 +94,13 @@ fn connect(addr: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whether there is neither an end nor anything else to read before the next question is asked.
+/// Whether the connection has neither ended nor any unread bytes before the next request.
 fn is_quiet(stream: &TcpStream) -> bool {
     let mut byte = [0];
     recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(Errno::AGAIN)
 }
 
-/// Reads one answer; whether the connection stays usable.
+/// Reads an answer; also returns whether the connection stays usable.
 fn read_response(input: &mut impl BufRead) -> Result<(Response, bool)> {
     let status_line = line(input)?;
     let mut words = status_line.split(' ');

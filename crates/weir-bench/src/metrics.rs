@@ -14,7 +14,7 @@ struct Sample {
 }
 
 impl Metrics {
-    /// Reads a scrape; lines that are no samples are passed over.
+    /// Reads a scrape. Lines that are no samples are ignored.
     pub(crate) fn parse(text: &str) -> Metrics {
         Metrics(text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
     }

@@ -1,4 +1,4 @@
-//! CPUs, memory and limits of processes and of the machine, read from the kernel.
+//! Reads CPUs, memory and limits of processes and of the machine from the kernel.
 
 use std::fmt;
 use std::fs;
@@ -13,25 +13,27 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(crate) struct Cpus(Vec<usize>);
 
 impl Cpus {
-    /// Those that a process may use; `None`: the calling thread.
+    /// The CPUs that a process may use; `None`: those of the calling thread.
     pub(crate) fn allowed(pid: Option<u32>) -> Result<Cpus> {
         let set = sched_getaffinity(pid.map(pid_of).transpose()?)
             .context("cannot read the CPU affinity")?;
         Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
 
-    /// The first half, for what is measured, and the rest, for what measures; `None` with a single CPU.
+    /// The first half for the measured server, and the rest for the load generator; `None` with a
+    /// single CPU.
     pub(crate) fn halves(&self) -> Option<(Cpus, Cpus)> {
         let (first, second) = self.0.split_at(self.0.len() / 2);
         (!first.is_empty()).then(|| (Cpus(first.to_vec()), Cpus(second.to_vec())))
     }
 
-    /// How many there are.
+    /// The number of CPUs.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Runs `work` with the calling thread bound to these CPUs, so that what it starts inherits the binding.
+    /// Runs `work` with the calling thread bound to these CPUs. Threads and processes that it
+    /// starts inherit the binding.
     pub(crate) fn bind<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = sched_getaffinity(None).context("cannot read the CPU affinity")?;
         self.bind_thread()?;
@@ -50,14 +52,14 @@ impl Cpus {
     }
 }
 
-/// CPUs to be bound to.
+/// The choice of CPUs to bind to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// The bench chooses.
     Auto,
-    /// Any.
+    /// No binding.
     None,
-    /// These.
+    /// These CPUs.
     Cpus(Cpus),
 }
 
@@ -119,7 +121,7 @@ impl FromStr for Cpus {
     }
 }
 
-/// Raises the soft limit of open files to the hard one; both, afterwards.
+/// Raises the soft limit of open files to the hard one; returns both afterwards.
 pub(crate) fn raise_open_files() -> Result<(u64, u64)> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -133,12 +135,13 @@ pub(crate) fn rss_anon(pid: u32) -> Result<u64> {
     memory(pid, "RssAnon:")
 }
 
-/// `VmHWM` of a process, in bytes: the most memory that was ever resident, files and shared pages included.
+/// `VmHWM` of a process, in bytes: its largest resident memory so far, including files and shared
+/// pages.
 pub(crate) fn rss_peak(pid: u32) -> Result<u64> {
     memory(pid, "VmHWM:")
 }
 
-/// `VmRSS` of a process, in bytes: what is resident now, files and shared pages included.
+/// `VmRSS` of a process, in bytes: its resident memory now, including files and shared pages.
 pub(crate) fn rss_resident(pid: u32) -> Result<u64> {
     memory(pid, "VmRSS:")
 }
@@ -155,7 +158,7 @@ fn memory_in(status: &str, key: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// A number that is a process.
+/// A number as a process id.
 pub(crate) fn pid_of(pid: u32) -> Result<Pid> {
     i32::try_from(pid)
         .ok()
@@ -163,7 +166,7 @@ pub(crate) fn pid_of(pid: u32) -> Result<Pid> {
         .with_context(|| format!("{pid} is not a process id"))
 }
 
-/// First line of a file of the kernel's, or "unknown".
+/// First line of a kernel file, or "unknown".
 pub(crate) fn kernel_line(path: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().next().map_or_else(|| "unknown".to_owned(), str::to_owned)

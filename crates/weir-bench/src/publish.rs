@@ -1,4 +1,4 @@
-//! Publishing at a rate, however long the answers take: an open loop in a thread of its own.
+//! Publishes at a fixed rate, however long the answers take: an open loop in its own thread.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,48 +13,48 @@ use crate::http::Http;
 use crate::payload::Header;
 use crate::worker::keys::name as key_name;
 
-/// Where messages go.
+/// The destination of messages.
 pub(crate) trait Sink {
     /// Publishes one message.
     fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome>;
 }
 
-/// What became of a message.
+/// The result of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It was queued for so many connections.
+    /// The message was queued for this number of connections.
     Accepted(u64),
     /// The server was too busy.
     Refused,
 }
 
-/// When to publish what.
+/// The schedule of a stream of messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
-    /// When the first message is due.
+    /// The time of the first message.
     pub(crate) start: Duration,
-    /// Messages a second, of each stream.
+    /// Messages a second in each stream.
     pub(crate) rate: f64,
-    /// Messages of each stream.
+    /// Messages in each stream.
     pub(crate) count: u32,
     /// Bytes of a payload.
     pub(crate) size: usize,
 }
 
-/// What was published.
+/// The results of a schedule.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Published {
     /// Messages accepted.
     pub(crate) accepted: u64,
-    /// Messages refused; their numbers were used again.
+    /// Refused messages; their numbers were used again.
     pub(crate) refused: u64,
-    /// Sum of the connections that the messages were queued for, as the server says.
+    /// Sum of the connections for which the messages were queued, as the server says.
     pub(crate) addressed: u64,
-    /// Longest time by which a message was published too late.
+    /// Longest delay of a publish behind its schedule.
     pub(crate) late_max: Duration,
 }
 
-/// Publishes by the schedule; `seqs` holds the next number of each stream and is moved on.
+/// Publishes by the schedule. `seqs` holds the next number of each stream, and is advanced.
 pub(crate) fn run(
     sink: &mut impl Sink,
     schedule: &Schedule,
@@ -84,12 +84,12 @@ pub(crate) fn run(
 }
 
 impl Schedule {
-    /// When message `number` of all streams is due after the start: spread evenly.
+    /// The time of message `number` after the start. The messages of all streams are spread evenly.
     fn offset(&self, number: u64, streams: u32) -> Duration {
         Duration::from_secs_f64(crate::stats::real(number) / (self.rate * f64::from(streams)))
     }
 
-    /// Time that the whole schedule takes, the pause behind the last message included.
+    /// Time of the whole schedule, including the pause after the last message.
     pub(crate) fn length(&self) -> Duration {
         Duration::from_secs_f64(f64::from(self.count) / self.rate)
     }
@@ -98,9 +98,9 @@ impl Schedule {
 /// The publish API of a server.
 pub(crate) struct HttpSink {
     http: Http,
-    /// Topics by stream; none: to all.
+    /// The topic of each stream; without topics, messages go to all connections.
     topics: Vec<String>,
-    /// All streams are keys of the one topic.
+    /// Whether all streams are keys of one topic.
     keyed: bool,
     body: String,
 }
@@ -116,7 +116,7 @@ impl HttpSink {
         HttpSink { http, topics, keyed: false, body: String::new() }
     }
 
-    /// Publishes to one topic, each stream under a key of its own.
+    /// Publishes to one topic, each stream under its own key.
     pub(crate) fn keyed(http: Http, topic: String) -> HttpSink {
         HttpSink { http, topics: vec![topic], keyed: true, body: String::new() }
     }
@@ -125,7 +125,7 @@ impl HttpSink {
 impl Sink for HttpSink {
     fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
         self.body.clear();
-        // Topics and payloads of the bench have nothing in them that JSON escapes.
+        // Topics and payloads of the bench contain nothing that JSON escapes.
         let place = if self.keyed { 0 } else { stream as usize };
         match self.topics.get(place) {
             Some(topic) if self.keyed => {
@@ -154,7 +154,7 @@ pub(crate) struct BaselineSink<'a> {
     pub(crate) baselines: &'a mut [Baseline],
     /// Topic in the frames.
     pub(crate) topic: String,
-    /// Bytes that a frame must have, if that is known.
+    /// Bytes of a frame, if known.
     pub(crate) frame_bytes: Option<u64>,
 }
 
@@ -175,7 +175,8 @@ impl Sink for BaselineSink<'_> {
     }
 }
 
-/// The frame of a message as a server sends it; with fields that nobody looks at it is brought to `bytes`, if it can.
+/// The frame of a message as a server sends it. Unused fields bring it to the length `bytes`, if
+/// possible.
 pub(crate) fn frame_of(topic: &str, text: &str, bytes: Option<u64>) -> Vec<u8> {
     let payload = Payload::Text(text);
     let mut push =
@@ -183,7 +184,7 @@ pub(crate) fn frame_of(topic: &str, text: &str, bytes: Option<u64>) -> Vec<u8> {
     let wanted = bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     let lacking = wanted.saturating_sub(push.frame_bytes());
     let padding = "x".repeat(lacking.saturating_sub(2));
-    // An offset takes a byte for its name and one for each seven bits.
+    // An offset takes one byte for its name and one for each seven bits.
     if (2..=11).contains(&lacking) {
         push.offset = 1 << (7 * (lacking - 2));
     } else if lacking > 11 {

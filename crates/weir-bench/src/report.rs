@@ -1,4 +1,4 @@
-//! The result of a run: a table for people, one JSON object for programs.
+//! The result of a run: a table for people, and one JSON object for programs.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::process::{cpu_model, kernel_line, raise_open_files};
 use crate::stats::milli;
 use crate::workers::Totals;
 
-/// The result of a scenario: fields in order, and what went wrong.
+/// The result of a scenario: fields in order, and errors.
 #[derive(Debug)]
 pub(crate) struct Report {
     fields: Vec<(&'static str, Value)>,
@@ -20,7 +20,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty report.
     pub(crate) fn new(scenario: &'static str) -> Report {
         Report { fields: vec![("scenario", scenario.into())], errors: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl Report {
         self.fields.push((name, value.into()));
     }
 
-    /// Adds a figure, rounded to three digits behind the point; `None` becomes null.
+    /// Adds a figure, rounded to three decimal places; `None` becomes null.
     pub(crate) fn figure(&mut self, name: &'static str, value: Option<f64>) {
         self.set(name, value.map(milli));
     }
@@ -47,7 +47,8 @@ impl Report {
         self.errors.push(complaint);
     }
 
-    /// Fails the run for what must never happen to a message; `what` tells where.
+    /// Fails the run if a message was lost, repeated or damaged, or a connection was closed; `what`
+    /// names the phase.
     pub(crate) fn check_messages(&mut self, what: &str, totals: &Totals) {
         let tally = &totals.tally;
         self.check(tally.wrong == 0, || format!("{what}: {} wrong messages", tally.wrong));
@@ -58,7 +59,7 @@ impl Report {
         self.check(tally.closed == 0, || {
             format!("{what}: {} connections closed: {:?}", tally.closed, tally.closed_by)
         });
-        // Nothing can be said of messages that there were not.
+        // Without messages there is no result.
         self.check(tally.delivered > 0, || format!("{what}: no message was delivered"));
         self.check(tally.delivered == 0 || tally.unstamped < tally.delivered, || {
             format!("{what}: the kernel stamped no message")
@@ -68,17 +69,17 @@ impl Report {
         }
     }
 
-    /// Whether nothing failed.
+    /// Whether the run has no error.
     pub(crate) fn is_ok(&self) -> bool {
         self.errors.is_empty()
     }
 
-    /// What failed.
+    /// The errors.
     pub(crate) fn errors(&self) -> &[String] {
         &self.errors
     }
 
-    /// Adds the verdict and what it ran on.
+    /// Adds the verdict and the environment.
     pub(crate) fn close(&mut self) {
         self.set("ok", self.errors.is_empty());
         self.set("errors", self.errors.clone());

@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::worker::Worker;
 use crate::{attack, baseline, embedded, process, scenario, spawn, workers};
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 pub(crate) fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
@@ -25,7 +25,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Runs one subcommand; whether all was well.
+/// Runs a subcommand; returns whether it succeeded.
 fn run(command: Command) -> Result<bool> {
     process::raise_open_files()?;
     match command {
@@ -96,7 +96,7 @@ fn run(command: Command) -> Result<bool> {
     }
 }
 
-/// Is a bare HTTP server until it is ended.
+/// Runs a bare HTTP server until the process is killed.
 fn answer_bare(server: HttpBaseline) -> Result<()> {
     match server {
         HttpBaseline::HttpEpoll { server, answer } => {
@@ -106,7 +106,7 @@ fn answer_bare(server: HttpBaseline) -> Result<()> {
     }
 }
 
-/// Is one of the bench's own processes until its work is done.
+/// Runs one of the bench's own processes until its work is done.
 fn serve(process: Process) -> Result<()> {
     match process {
         Process::Worker => {
@@ -126,7 +126,7 @@ fn serve(process: Process) -> Result<()> {
     }
 }
 
-/// Runs a scenario and writes its report, whatever became of it; whether all was well.
+/// Runs a scenario and writes its report, even after an error; returns whether it succeeded.
 fn present(
     json: bool,
     mut report: Report,

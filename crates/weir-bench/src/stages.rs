@@ -5,23 +5,23 @@ use std::str::FromStr;
 use anyhow::{Error, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// The stages of an activation that are measured together.
+/// A set of stages of an activation, measured together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stages {
-    /// As they were asked for.
+    /// The text of the option.
     pub(crate) name: String,
     all: Vec<Stage>,
-    /// One operation a request.
+    /// One operation per request, without batches.
     pub(crate) is_single: bool,
 }
 
-/// One of them.
+/// A stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     /// The access log.
     Log,
-    /// Redis before the store.
+    /// Redis in front of the store.
     Redis,
     /// The store in a file.
     Embedded,

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Lags in microseconds, to three digits, up to an hour.
+/// Lags in microseconds, with three significant digits, up to an hour.
 #[derive(Debug, Clone)]
 pub(crate) struct Lags(Histogram<u64>);
 
@@ -13,14 +13,15 @@ impl Default for Lags {
     }
 }
 
-/// A histogram on its way between two processes: values in microseconds and how often each was seen.
+/// A histogram in transit between two processes: values in microseconds, each with its number of
+/// occurrences.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LagCounts(Vec<(u64, u64)>);
 
 const MICROS_MAX: u64 = 3_600_000_000;
 
 impl Lags {
-    /// None yet.
+    /// An empty histogram.
     pub(crate) fn new() -> Lags {
         Lags(Histogram::new_with_bounds(1, MICROS_MAX, 3).expect("the bounds are valid"))
     }
@@ -30,19 +31,19 @@ impl Lags {
         self.0.saturating_record(nanos / 1000);
     }
 
-    /// Forgets all.
+    /// Removes all lags.
     pub(crate) fn reset(&mut self) {
         self.0.reset();
     }
 
-    /// What another process counted is added.
+    /// Adds the counts of another process.
     pub(crate) fn add(&mut self, counts: &LagCounts) {
         for (micros, count) in &counts.0 {
             self.0.saturating_record_n(*micros, *count);
         }
     }
 
-    /// What was counted, for another process.
+    /// The counts, for another process.
     pub(crate) fn counts(&self) -> LagCounts {
         LagCounts(
             self.0
@@ -59,7 +60,7 @@ impl Lags {
         (!self.0.is_empty()).then_some(micros / 1000.0)
     }
 
-    /// How many were counted.
+    /// The number of lags.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
@@ -95,13 +96,14 @@ pub(crate) fn whole(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
 
-/// Whether number `index` is one of a share of all numbers, from 0 to 1, that is spread evenly over them.
+/// Whether number `index` belongs to a share (0 to 1) of all numbers that is spread evenly over
+/// them.
 pub(crate) fn is_in_share(index: u32, share: f64) -> bool {
     let before = (f64::from(index) * share).floor();
     (f64::from(index + 1) * share).floor() > before
 }
 
-/// Rounds to three digits behind the point: more is noise.
+/// Rounds to three decimal places: more would be noise.
 pub(crate) fn milli(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

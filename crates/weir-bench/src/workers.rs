@@ -24,11 +24,11 @@ pub(crate) struct Workers {
     handshakes: Handshakes,
 }
 
-/// TLS handshakes by what was agreed, of all workers of a run.
+/// TLS handshakes of all workers of a run, by agreed parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handshakes(Rc<RefCell<BTreeMap<String, u64>>>);
 
-/// What all workers counted together.
+/// The counts of all workers together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     /// Sums; the lags in it are empty.
@@ -47,9 +47,9 @@ pub(crate) struct Totals {
 
 /// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
 pub(crate) const PER_PROCESS: u32 = 18_000;
-/// Longest wait for an answer that needs no waiting itself.
+/// Longest wait for an answer to an order that needs no waiting.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time that a guest takes of one CPU, where guests come one after the other.
+/// Longest CPU time of one guest, if guests come one after the other.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_millis(20);
 
 impl Workers {
@@ -71,7 +71,7 @@ impl Workers {
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX)
     }
 
-    /// CPU time that they have used, together.
+    /// CPU time of all processes together.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let time = |peer: &Peer| {
             sys::process_cpu(peer.pid()).context("cannot read the CPU time of a worker")
@@ -84,7 +84,8 @@ impl Workers {
         shares(self.count, self.processes())
     }
 
-    /// Opens all connections; `plan_of` adapts the plan for each process. How long it took.
+    /// Opens all connections; `plan_of` adapts the plan for each process. Returns the time that it
+    /// took.
     pub(crate) fn open(
         &mut self,
         plan: &OpenPlan,
@@ -95,7 +96,7 @@ impl Workers {
             let plan = plan_of(index, OpenPlan { first, count, window, ..plan.clone() });
             self.peers[index].say(&Order::Open(plan))?;
         }
-        // No step takes longer than the patience of the worker: it reports or gives up.
+        // No step takes longer than the worker's patience: it reports or gives up.
         let patience = Duration::from_millis(plan.patience_ms) * 100 + PATIENCE;
         let mut longest = 0.0_f64;
         let mut opened = 0;
@@ -117,22 +118,22 @@ impl Workers {
         self.tell_all(&Order::Begin)
     }
 
-    /// Changes who reads how.
+    /// Changes how clients read.
     pub(crate) fn read(&mut self, reading: Reading) -> Result<()> {
         self.tell_all(&Order::Read(reading))
     }
 
-    /// Notes how old the values are that connections hold.
+    /// Records the ages of the values that connections hold.
     pub(crate) fn note_ages(&mut self) -> Result<()> {
         self.tell_all(&Order::NoteAges)
     }
 
-    /// Leaves the CPU to other workers where they want it.
+    /// Lowers the priority of these workers below other workers.
     pub(crate) fn stand_back(&mut self) -> Result<()> {
         self.tell_all(&Order::StandBack)
     }
 
-    /// Has guests come and go, all from the first process.
+    /// Runs guests, all from the first process.
     pub(crate) fn churn(&mut self, plan: &ChurnPlan) -> Result<Churned> {
         let peer = self.peers.first_mut().context("no worker")?;
         peer.say(&Order::Churn(plan.clone()))?;
@@ -147,13 +148,13 @@ impl Workers {
         Ok(Churned { tally: *tally, connects })
     }
 
-    /// Asks over HTTP, all from the first process.
+    /// Sends HTTP requests, all from the first process.
     pub(crate) fn request(&mut self, plan: &HttpPlan) -> Result<HttpTally> {
         let peer = self.peers.first_mut().context("no worker")?;
         peer.say(&Order::Request(Box::new(plan.clone())))?;
         let patience = match plan.until {
             HttpEnd::Millis(millis) => PATIENCE + Duration::from_millis(plan.warm_up_ms + millis),
-            // The worker gives up by itself where nothing moves.
+            // The worker itself gives up if there is no progress.
             HttpEnd::Answers(_) => Duration::from_secs(24 * 3600),
         };
         match peer.hear(patience)? {
@@ -169,7 +170,7 @@ impl Workers {
         }
     }
 
-    /// Resets a share of the connections and has them come back.
+    /// Resets a share of the connections and lets them come back.
     pub(crate) fn come_back(&mut self, plan: ComeBack) -> Result<()> {
         self.tell_all(&Order::ComeBack(plan))
     }
@@ -184,7 +185,7 @@ impl Workers {
         self.tell_all(&Order::Close)
     }
 
-    /// Waits for what was published, as long as `order` says, and sums up.
+    /// Waits for the published messages, as long as `order` permits, and adds up the counts.
     pub(crate) fn collect(&mut self, order: &Collect) -> Result<Totals> {
         self.say_all(&Order::Collect(order.clone()))?;
         let mut totals = Totals::default();
@@ -196,7 +197,8 @@ impl Workers {
         Ok(totals)
     }
 
-    /// Runs an echo on all connections; a rate is shared out by number of connections.
+    /// Runs an echo on all connections. A rate is divided by the number of connections of each
+    /// worker.
     pub(crate) fn echo(&mut self, plan: &EchoPlan) -> Result<Echoed> {
         let all = f64::from(self.count.max(1));
         for (index, (_, count)) in self.shares().into_iter().enumerate() {
@@ -213,8 +215,8 @@ impl Workers {
         Ok(echoed)
     }
 
-    /// Publishes from connections, and does `meanwhile`; messages of each publisher, how many no socket took, and the
-    /// longest time by which one was late.
+    /// Publishes from connections, and runs `meanwhile`. Returns the messages of each publisher,
+    /// the number that no socket took, and the longest delay.
     pub(crate) fn publish(
         &mut self,
         plan: &PublishPlan,
@@ -250,7 +252,7 @@ impl Workers {
     }
 }
 
-/// What an echo showed on all workers together.
+/// The results of an echo on all workers together.
 #[derive(Debug, Clone)]
 pub(crate) struct Echoed {
     /// Sums; the lags in it are empty.
@@ -259,16 +261,16 @@ pub(crate) struct Echoed {
     pub(crate) lags: Lags,
 }
 
-/// What guests saw.
+/// The results of guests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Churned {
     /// Counts.
     pub(crate) tally: ChurnTally,
-    /// Times from connecting to being welcomed.
+    /// Times from the connect to the welcome.
     pub(crate) connects: Lags,
 }
 
-/// What one process has opened.
+/// The connections of a process.
 struct Share {
     connected: u32,
     seconds: f64,
@@ -276,12 +278,12 @@ struct Share {
 }
 
 impl Handshakes {
-    /// All so far; they are forgotten.
+    /// Takes all counts so far.
     pub(crate) fn take(&self) -> BTreeMap<String, u64> {
         self.0.take()
     }
 
-    /// Adds what others have agreed.
+    /// Adds more counts.
     pub(crate) fn add(&self, more: &BTreeMap<String, u64>) {
         let mut all = self.0.borrow_mut();
         for (agreed, count) in more {
@@ -323,7 +325,7 @@ impl Totals {
 }
 
 impl Tally {
-    /// Adds what another worker counted, lags excepted.
+    /// Adds the counts of another worker, except lags.
     pub(crate) fn add(&mut self, other: Tally) {
         self.delivered += other.delivered;
         self.bytes += other.bytes;
@@ -348,7 +350,7 @@ impl Tally {
         self.errors.extend(other.errors);
     }
 
-    /// Messages that connections did not get though they read all the time.
+    /// Messages that connections missed although they always read.
     pub(crate) fn lost(&self) -> u64 {
         self.gaps + self.missing
     }
@@ -387,7 +389,7 @@ fn unexpected(answer: &Answer) -> anyhow::Error {
     anyhow::anyhow!("a worker said {answer:?}")
 }
 
-/// Shows how far something has come, on a terminal only.
+/// Shows progress, on a terminal only.
 #[expect(clippy::print_stderr, reason = "progress is for the person at the terminal")]
 pub(crate) fn progress(what: &str, done: u32, of: u32) {
     if std::io::stderr().is_terminal() {

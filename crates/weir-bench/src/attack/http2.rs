@@ -1,6 +1,7 @@
 //! Bytes of HTTP/2 that no library would send (RFC 9113; headers by RFC 7541).
 
-/// A connection's first bytes: preface and settings, in which every stream may send nothing until its window is opened.
+/// A connection's first bytes: preface, and settings by which no stream may send before its window
+/// is opened.
 pub(super) fn closed_windows() -> Vec<u8> {
     opening(&[0, 4, 0, 0, 0, 0])
 }
@@ -16,12 +17,12 @@ fn opening(settings: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A `PING` that answers none.
+/// The answer to a `PING` that nobody sent.
 pub(super) fn ping_ack(out: &mut Vec<u8>) {
     frame(out, PING, ACK, 0, &[0; 8]);
 }
 
-/// A request's head; `more` are header fields as they stand in the block, `ends`: without a body.
+/// A request's head. `more` are encoded header fields; `ends`: the request has no body.
 pub(super) fn head(out: &mut Vec<u8>, stream: u32, start: &[&[u8]], ends: bool) {
     let flags = END_HEADERS | if ends { END_STREAM } else { 0 };
     frame(out, HEADERS, flags, stream, &start.concat());
@@ -35,14 +36,15 @@ pub(super) fn body(out: &mut Vec<u8>, stream: u32, bytes: &[u8]) {
     }
 }
 
-/// A field with this name of the static table, kept for later; the newest is then [`NEWEST`].
+/// A field with this name of the static table, added to the dynamic table, where it is then
+/// [`NEWEST`].
 pub(super) fn kept(name: u8, value: &[u8]) -> Vec<u8> {
     let mut out = vec![0x40 | name];
     string(&mut out, value);
     out
 }
 
-/// The same with a name of its own.
+/// The same with a new name.
 pub(super) fn kept_new(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut out = vec![0x40];
     string(&mut out, name);
@@ -50,7 +52,7 @@ pub(super) fn kept_new(name: &[u8], value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A field with this name of the static table (below 15), not kept.
+/// A field with this name of the static table (below 15), not added to the dynamic table.
 pub(super) fn field(name: u8, value: &[u8]) -> Vec<u8> {
     let mut out = vec![name];
     string(&mut out, value);
@@ -70,7 +72,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend(payload);
 }
 
-/// A string without Huffman's code; its length is an integer with a prefix of 7 bits.
+/// A string without Huffman code; its length is an integer with a prefix of 7 bits.
 fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     let length = bytes.len();
     if let Ok(short @ 0..127) = u8::try_from(length) {
@@ -99,7 +101,7 @@ pub(super) const AUTHORITY: u8 = 1;
 pub(super) const PATH: u8 = 4;
 /// The name `authorization`.
 pub(super) const AUTHORIZATION: u8 = 23;
-/// The field that was kept last, by one byte.
+/// The newest field of the dynamic table, as one byte.
 pub(super) const NEWEST: &[u8] = &[0x80 | 62];
 
 const DATA: u8 = 0;
@@ -109,7 +111,7 @@ const PING: u8 = 6;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// Longest frame that a server takes unless it says otherwise.
+/// Longest frame that a server accepts by default.
 const FRAME_BYTES_MAX: usize = 16_384;
 
 #[cfg(test)]

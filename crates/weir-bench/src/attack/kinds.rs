@@ -16,31 +16,32 @@ use super::plan::Plan;
 
 /// One attack.
 pub(super) struct Attack {
-    /// Its name in the report.
+    /// The name in the report.
     pub(super) name: &'static str,
-    /// Where to.
+    /// The address of the attack.
     pub(super) to: SocketAddr,
-    /// By datagrams, rather than on connections.
+    /// Whether the attack sends datagrams instead of using connections.
     pub(super) datagrams: bool,
-    /// Connections that it holds at a time.
+    /// Connections held at the same time.
     pub(super) connections: u32,
-    /// The first bytes of each, by its number.
+    /// The first bytes of each connection, by its number.
     pub(super) opening: Box<dyn Fn(u32) -> Vec<u8>>,
-    /// What follows, again and again; one datagram a piece.
+    /// The bytes that follow, in turn, for ever; one datagram per piece.
     pub(super) pieces: Vec<Vec<u8>>,
     /// Pieces a second, on each connection.
     pub(super) rate: f64,
     /// Frames, requests or datagrams in a piece.
     pub(super) units: u32,
-    /// Whether answers are read.
+    /// Whether the attacker reads answers.
     pub(super) reads: bool,
-    /// After so long the connection is given up for a new one; one that is closed is replaced at once.
+    /// Time after which a new connection replaces this one. A connection that is closed earlier is
+    /// replaced at once.
     pub(super) renewed: Option<Duration>,
 }
 
-/// The topic that nobody reads, of messages that are long.
+/// A topic of long messages that nobody reads.
 const NOISE: &str = "noise/1";
-/// The topic whose history is asked for.
+/// The topic whose history is requested.
 pub(crate) const HISTORY: &str = "kept/1";
 
 /// All attacks.
@@ -92,7 +93,7 @@ impl Attack {
     }
 }
 
-/// Requests with hundreds of header fields, a byte each, whose bodies never come.
+/// Requests with hundreds of header fields of one byte each, whose bodies never come.
 fn heads(plan: &Plan) -> Attack {
     let mut opening = http2::closed_windows();
     let path = http2::field(http2::PATH, b"/v1/devices/activate");
@@ -105,7 +106,7 @@ fn heads(plan: &Plan) -> Attack {
     Attack { reads: true, ..Attack::on("h2_heads", plan.http, 150, opening) }
 }
 
-/// Requests for a long path that is not there, a few bytes each, whose answers may not leave.
+/// Requests for a long unknown path, of a few bytes each. The client lets no answer leave.
 fn long_paths(plan: &Plan) -> Attack {
     let mut opening = http2::closed_windows();
     let path = [b"/".as_slice(), &[b'p'; 3_900]].concat();
@@ -118,14 +119,14 @@ fn long_paths(plan: &Plan) -> Attack {
     Attack { reads: true, ..Attack::on("h2_paths", plan.http, 50, opening) }
 }
 
-/// Publishes of a thousand messages that are refused one by one, whose answers may not leave.
+/// Publishes of a thousand messages that are refused one by one. The client lets no answer leave.
 fn unread_publishes(plan: &Plan) -> Attack {
     let mut opening = http2::closed_windows();
     let path = http2::field(http2::PATH, b"/v1/publish");
     let token = bearer(plan);
     let messages = vec![r#"{"topic":"","text":""}"#; 1_000].join(",");
     let body = format!(r#"{{"messages":[{messages}]}}"#);
-    // As many as the window of the connection lets in before it is opened.
+    // As many as the connection's window permits before it is opened.
     for index in 0..2 {
         let token = if index == 0 { token.clone() } else { http2::NEWEST.to_vec() };
         let start = [http2::POST, http2::HTTP, &path, &authority(), &token];
@@ -135,7 +136,7 @@ fn unread_publishes(plan: &Plan) -> Attack {
     Attack { reads: true, ..Attack::on("h2_publishes", plan.http, 20, opening) }
 }
 
-/// Histories of a megabyte that may not leave.
+/// Requests for histories of a megabyte. The client lets no answer leave.
 fn unread_histories(plan: &Plan) -> Attack {
     let mut opening = http2::closed_windows();
     let place = format!("/v1/topics/{}/history?limit=1000", HISTORY.replace('/', "%2F"));
@@ -149,7 +150,7 @@ fn unread_histories(plan: &Plan) -> Attack {
     Attack { reads: true, ..Attack::on("h2_histories", plan.http, 4, opening) }
 }
 
-/// As many connections as HTTP may have, each with a request whose body does not come.
+/// As many connections as HTTP permits, each with a request whose body does not come.
 fn missing_bodies(plan: &Plan) -> Attack {
     let mut opening = http2::usual_windows();
     let path = http2::field(http2::PATH, b"/v1/devices/activate");
@@ -167,7 +168,7 @@ fn ping_acks(plan: &Plan) -> Attack {
     Attack { pieces: vec![piece], rate: 300.0, units: 100, reads: true, renewed: None, ..attack }
 }
 
-/// Bodies that are refused at their beginning and sent all the same.
+/// Bodies that the server refuses at their beginning, and that the client sends all the same.
 fn refused_bodies(plan: &Plan) -> Attack {
     let head =
         "POST /nothing-here HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000000\r\n\r\n";
@@ -175,7 +176,7 @@ fn refused_bodies(plan: &Plan) -> Attack {
     Attack { pieces: vec![vec![b'b'; 16_384]], rate: 10.0, reads: true, ..attack }
 }
 
-/// A settled device that says one thing without end.
+/// A settled device that sends the same frame for ever.
 fn frames(plan: &Plan, name: &'static str, says: fn(u32) -> Message) -> Attack {
     let mut piece = Vec::new();
     (0..100).for_each(|index| piece.extend(framed(says(index))));
@@ -190,16 +191,16 @@ fn frames(plan: &Plan, name: &'static str, says: fn(u32) -> Message) -> Attack {
     }
 }
 
-/// First frames of nearly the longest that a settled device may send, and not all of each.
+/// Incomplete first frames, nearly as long as a settled device may send.
 fn half_hellos(plan: &Plan) -> Attack {
     let mut whole = framed(hello("somebody", &"t".repeat(62 << 10), &[]));
     whole.truncate(whole.len() - 1);
     Attack { reads: true, ..Attack::on("half_hellos", plan.tcp, 530, whole) }
 }
 
-/// Records of a TLS handshake, and not all of each.
+/// Incomplete records of a TLS handshake.
 fn half_handshakes(plan: &Plan) -> Attack {
-    // A ClientHello of 60 KiB in records of 16 KiB, of which the last is not whole.
+    // A ClientHello of 60 KiB in records of 16 KiB; the last record is incomplete.
     let message = [[1, 0, 0xf0, 0].as_slice(), &[3, 3], &vec![0; 61_434]].concat();
     let mut opening = Vec::new();
     for part in message.chunks(16_384) {
@@ -211,7 +212,7 @@ fn half_handshakes(plan: &Plan) -> Attack {
     Attack { reads: true, ..Attack::on("half_handshakes", plan.tls, 500, opening) }
 }
 
-/// Devices that ask for long messages and read none.
+/// Devices that subscribe to long messages and read none.
 fn noise_readers(plan: &Plan) -> Attack {
     Attack {
         opening: Box::new(|index| framed(hello(&device("deaf", index), "", &[NOISE]))),
@@ -220,7 +221,7 @@ fn noise_readers(plan: &Plan) -> Attack {
     }
 }
 
-/// The service that publishes them.
+/// The service that publishes the long messages.
 fn noise(plan: &Plan) -> Attack {
     let body = format!(r#"{{"topic":"{NOISE}","text":"{}"}}"#, "n".repeat(32 << 10));
     let mut piece = String::from("POST /v1/publish HTTP/1.1\r\nHost: 127.0.0.1\r\n");
@@ -282,7 +283,7 @@ fn bearer(plan: &Plan) -> Vec<u8> {
     http2::kept(http2::AUTHORIZATION, format!("Bearer {}", plan.token).as_bytes())
 }
 
-/// A token of the right form, signed by nobody.
+/// A token of the right form with an invalid signature.
 fn signed(index: u32) -> String {
     let claims = format!(r#"{{"sub":"siege-{index}","exp":4102444800}}"#);
     let signature = [u8::try_from(index % 251).unwrap_or(0) + 1; 64];
@@ -294,9 +295,9 @@ fn signed(index: u32) -> String {
     )
 }
 
-/// Requests of one connection: what the server permits.
+/// Requests on one connection: as many as the server permits.
 const STREAMS: u32 = 100;
-/// Different datagrams of one attack: more than a second's.
+/// Different datagrams of one attack: more than it sends in a second.
 const PIECES: u32 = 72_000;
-/// Beyond the server's default time-outs of ten seconds, so that it is the server that ends them.
+/// Beyond the server's default timeouts of ten seconds, so that the server ends the connections.
 const RENEWED: Duration = Duration::from_secs(15);

@@ -35,25 +35,25 @@ use kinds::Attack;
 pub(crate) use kinds::HISTORY;
 pub(crate) use plan::Plan;
 
-/// What one attack has done.
+/// The counts of an attack.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Connections made, or sockets.
+    /// Connections opened, or sockets.
     pub(crate) connects: u64,
     /// Connects that failed.
     pub(crate) failed: u64,
-    /// Connections that the other side ended.
+    /// Connections that the server ended.
     pub(crate) closed: u64,
-    /// Frames, requests or datagrams sent behind the opening.
+    /// Frames, requests or datagrams sent after the opening.
     pub(crate) units: u64,
     /// Bytes sent.
     pub(crate) bytes: u64,
 }
 
-/// What all attacks have done, by name.
+/// The counts of all attacks, by name.
 pub(crate) type Tally = BTreeMap<String, Done>;
 
-/// The attacking process, seen from the one that directs it.
+/// A handle of the attacking process.
 pub(crate) struct Attackers(Peer);
 
 /// Answers of the attacking process.
@@ -64,7 +64,7 @@ enum Answer {
 }
 
 impl Attackers {
-    /// Starts to attack, on these processors.
+    /// Starts the attacks, on these processors.
     pub(crate) fn start(plan: &Plan, cpus: Option<&Cpus>) -> Result<Attackers> {
         let mut peer = Peer::start("attack-process", &[], cpus)?;
         peer.say(plan)?;
@@ -74,7 +74,7 @@ impl Attackers {
         }
     }
 
-    /// Ends the attacks: all connections are closed.
+    /// Ends the attacks; all connections close.
     pub(crate) fn stop(mut self) -> Result<Tally> {
         self.0.say(&())?;
         match self.0.hear(PATIENCE)? {
@@ -84,7 +84,8 @@ impl Attackers {
     }
 }
 
-/// Is the attacking process: reads a plan, attacks until the next line comes, and tells what was done.
+/// Runs the attacking process: reads a plan, attacks until the next line comes, and reports the
+/// counts.
 pub(crate) fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("cannot read the plan")?;
@@ -93,7 +94,7 @@ pub(crate) fn run() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (end, ended) = watch::channel(false);
     thread::Builder::new().name("orders".to_owned()).spawn(move || {
-        // A line, or the end of the process that directs.
+        // A line, or the end of the directing process.
         let _ = io::stdin().read_line(&mut String::new());
         end.send_replace(true);
     })?;
@@ -141,25 +142,25 @@ async fn attack(plan: &Plan, attacks: Vec<Attack>, ended: &watch::Receiver<bool>
         }
     }
     for task in tasks {
-        // A task that panicked has said so.
+        // A task that panicked has printed its message.
         let _ = task.await;
     }
     tally.take()
 }
 
-/// One connection of an attack, and those that follow it.
+/// One connection of an attack, and its successors.
 struct Attacker {
     attack: Rc<Attack>,
     source: SocketAddr,
     number: u32,
-    /// Before it comes again.
+    /// The pause before the next connection.
     pause: Duration,
     tally: Rc<RefCell<Tally>>,
 }
 
 impl Attacker {
     async fn run(self) {
-        // Not all at once: a backlog that overflows would hide what comes behind it.
+        // Not all at once: a full backlog would hide later attacks.
         sleep(STAGGER * self.number).await;
         loop {
             let done = if self.attack.datagrams {
@@ -175,7 +176,7 @@ impl Attacker {
         }
     }
 
-    /// Sends by the clock from one socket; ends only if that fails.
+    /// Sends at a fixed rate from one socket; ends only if that fails.
     async fn datagrams(&self) -> io::Result<()> {
         let socket = UdpSocket::bind(self.source).await?;
         socket.connect(self.attack.to).await?;
@@ -184,14 +185,14 @@ impl Attacker {
         let mut pieces = self.attack.pieces.iter().cycle();
         loop {
             for piece in pieces.by_ref().take(pace.due().await) {
-                // A datagram that finds no room, or nobody there, is one that is lost.
+                // A datagram without room or without a receiver is lost.
                 let _ = socket.try_send(piece);
                 self.sent(piece.len());
             }
         }
     }
 
-    /// One connection, to its end or its renewal.
+    /// Holds one connection until its end or its renewal.
     async fn connection(&self) -> io::Result<()> {
         let socket = TcpSocket::new_v4()?;
         if !self.attack.reads {
@@ -209,16 +210,16 @@ impl Attacker {
         };
         match self.attack.renewed {
             Some(after) => {
-                // Whether it ended before does not matter.
+                // It does not matter whether the connection ended before.
                 let _ = timeout(after, talk).await;
             }
             None => talk.await,
         }
-        // A reset: ports are not kept in TIME_WAIT.
+        // Close with a reset, so that no port stays in TIME_WAIT.
         Ok(sockopt::set_socket_linger(read.as_ref(), Some(Duration::ZERO))?)
     }
 
-    /// Says the opening, then the pieces by the clock, for as long as the other side takes them.
+    /// Sends the opening, then the pieces at a fixed rate, as long as the server accepts them.
     async fn talk(&self, mut write: OwnedWriteHalf) -> io::Result<()> {
         let opening = (self.attack.opening)(self.number);
         write.write_all(&opening).await?;
@@ -236,7 +237,7 @@ impl Attacker {
         }
     }
 
-    /// Reads and forgets, or waits for the end alone.
+    /// Reads and discards, or only waits for the end.
     async fn listen(&self, read: &OwnedReadHalf) -> io::Result<()> {
         let mut buf = vec![0; READ_BYTES];
         loop {
@@ -271,7 +272,8 @@ impl Attacker {
     }
 }
 
-/// Tells how many pieces are due: an open loop that catches up for a moment, and forgets what is older.
+/// Counts the pieces that are due: an open loop that catches up for a moment, and skips older
+/// pieces.
 struct Pace {
     ticks: Interval,
     per_tick: f64,
@@ -296,9 +298,9 @@ impl Pace {
 
 /// Longest wait for the other process.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between the first connections of one attack.
+/// The delay between the first connections of one attack.
 const STAGGER: Duration = Duration::from_millis(1);
-/// Between two looks at a connection that is not read from.
+/// The delay between two checks of a connection that is not read.
 const LOOK: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(5);
 /// `SO_RCVBUF` of those that do not read.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where attacks go, and as whom.
+/// The addresses of the attacks, and their credentials.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Devices' address.
+    /// The address for devices.
     pub(crate) tcp: SocketAddr,
-    /// Devices' address for TLS.
+    /// The address for devices with TLS.
     pub(crate) tls: SocketAddr,
-    /// HTTP's.
+    /// The address for HTTP.
     pub(crate) http: SocketAddr,
-    /// Datagrams'.
+    /// The address for datagrams.
     pub(crate) udp: SocketAddr,
     /// Second byte of the source addresses: each attack has an address of its own.
     pub(crate) source: u8,
@@ -22,8 +22,8 @@ pub(crate) struct Plan {
     pub(crate) token: String,
     /// `http.connections_max` of the server.
     pub(crate) http_connections: u32,
-    /// Names of the attacks to make; none: all.
+    /// Names of the attacks to make; empty: all.
     pub(crate) only: Vec<String>,
-    /// Before a connection that ended is replaced.
+    /// The pause before an ended connection is replaced.
     pub(crate) pause: Duration,
 }

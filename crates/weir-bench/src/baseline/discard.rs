@@ -16,17 +16,17 @@ use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::BaselineAnswer;
 
-/// Such a process, seen from the one that directs it; killed when dropped.
+/// A handle of this process, which is killed when the handle is dropped.
 pub(crate) struct Discard {
     _peer: Peer,
-    /// Where it listens, by TCP and by UDP.
+    /// The address of the listener, for TCP and UDP.
     pub(crate) addr: SocketAddr,
 }
 
 type Buffer = Rc<RefCell<Vec<u8>>>;
 
 impl Discard {
-    /// Starts one.
+    /// Starts the process.
     pub(crate) fn start(cpus: Option<&Cpus>) -> Result<Discard> {
         let mut peer = Peer::start("discard-process", &[], cpus)?;
         match peer.hear(PATIENCE)? {
@@ -38,7 +38,7 @@ impl Discard {
     }
 }
 
-/// Is such a process until it is killed.
+/// Runs the process until it is killed.
 pub(crate) fn run() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     LocalSet::new().block_on(&runtime, async {
@@ -59,14 +59,14 @@ pub(crate) fn run() -> Result<()> {
 
 async fn accept(listener: &TcpListener, buf: &Buffer) {
     loop {
-        // An error is that of a connection that has gone, or of descriptors that will be free again.
+        // An error concerns a connection that has gone, or descriptors that will be free again.
         if let Ok((stream, _)) = listener.accept().await {
             tokio::task::spawn_local(discard(stream, buf.clone()));
         }
     }
 }
 
-/// Reads to the end, and closes.
+/// Reads until the end, and closes.
 async fn discard(stream: TcpStream, buf: Buffer) {
     while stream.readable().await.is_ok() {
         match stream.try_read(&mut buf.borrow_mut()) {
@@ -75,17 +75,17 @@ async fn discard(stream: TcpStream, buf: Buffer) {
             Ok(_) | Err(_) => {}
         }
     }
-    // Both sides go at once; if this fails, in good order.
+    // Close with a reset; if this fails, the connection closes in good order.
     let _ = sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO));
 }
 
 async fn drain(socket: &UdpSocket, buf: &Buffer) {
     while socket.readable().await.is_ok() {
-        // What cannot be read is lost, as datagrams are.
+        // A datagram that cannot be read is lost.
         let _ = socket.try_recv(&mut buf.borrow_mut());
     }
 }
 
 const READ_BYTES: usize = 64 << 10;
-/// As a gateway's.
+/// The same as a gateway's.
 const BACKLOG: u32 = 4096;

@@ -16,10 +16,10 @@ use crate::process::Cpus;
 use crate::protocol::BaselineAnswer;
 use crate::sys;
 
-/// The baseline, seen from the process that directs it.
+/// A handle of the baseline's process.
 pub(crate) struct Exchange {
     peer: Peer,
-    /// Where it listens.
+    /// The address of the listener.
     pub(crate) addr: SocketAddr,
 }
 
@@ -32,7 +32,7 @@ struct Slab {
     buf: Vec<u8>,
 }
 
-/// A connection: `step` counts what was received and sent in turn.
+/// A connection; `step` counts the pieces received and sent in turn.
 struct Conn {
     fd: OwnedFd,
     step: usize,
@@ -40,7 +40,7 @@ struct Conn {
 }
 
 impl Exchange {
-    /// Starts one that receives and sends so many bytes in turn.
+    /// Starts a baseline that receives and sends these numbers of bytes in turn.
     pub(crate) fn start(script: &[u64], cpus: Option<&Cpus>) -> Result<Exchange> {
         let script: Vec<String> = script.iter().map(u64::to_string).collect();
         let mut peer = Peer::start("exchange-process", &["--script", &script.join(",")], cpus)?;
@@ -52,7 +52,7 @@ impl Exchange {
         }
     }
 
-    /// CPU time it has used.
+    /// CPU time that the process has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }
@@ -96,7 +96,7 @@ impl Slab {
         Ok(())
     }
 
-    /// One read, and the next bytes to send once all have come that come before them.
+    /// One read. When all bytes before the next ones to send have come, sends those.
     fn exchange(&mut self, index: usize) {
         let Some(Some(conn)) = self.conns.get_mut(index) else { return };
         let got = match recv(&conn.fd, &mut self.buf[..], RecvFlags::empty()) {

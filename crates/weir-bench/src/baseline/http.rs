@@ -24,24 +24,24 @@ use crate::tls::chain_and_key;
 /// The options of a bare HTTP server.
 #[derive(Debug, Args)]
 pub(crate) struct HttpBaselineArgs {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) listen: SocketAddr,
-    /// CPUs to be bound to: a list such as 0,2-3, or "none".
+    /// CPUs to bind to: a list such as 0,2-3, or "none".
     #[arg(long, value_name = "CPUS", default_value = "none")]
     pub(crate) pin: Pin,
-    /// Speak TLS with this certificate, in PEM.
+    /// Use TLS with this certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) certificate: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// The certificate's key, in PEM.
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) key: Option<PathBuf>,
 }
 
-/// A bare HTTP server, seen from the process that started it.
+/// A handle of a bare HTTP server's process.
 pub(crate) struct HttpServer {
     peer: Peer,
-    /// Where it listens.
+    /// The address of the listener.
     pub(crate) addr: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ struct Responder {
     tls: Option<Arc<ServerConfig>>,
     conns: Vec<Option<Conn>>,
     free: Vec<usize>,
-    /// As many answers as one read can ask for, behind each other.
+    /// As many answers as one read can request, one after the other.
     answers: Vec<u8>,
     answer_bytes: usize,
     buf: Vec<u8>,
@@ -60,17 +60,17 @@ struct Responder {
 struct Conn {
     fd: OwnedFd,
     tls: Option<Box<ServerConnection>>,
-    /// Bytes of the end of a head that have come.
+    /// Bytes of a head's end that have come.
     matched: usize,
-    /// What the socket did not take.
+    /// Bytes that the socket has not taken.
     pending: Vec<u8>,
 }
 
-/// Ends a head.
+/// The end of a head.
 const END: &[u8; 4] = b"\r\n\r\n";
 /// Answers sent at once.
 const BURST_MAX: usize = 1024;
-/// Said where nothing else is asked for.
+/// The default answer.
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\
     date: Sat, 21 Nov 2026 20:00:00 GMT\r\n\r\nHello World";
 
@@ -86,13 +86,13 @@ impl HttpServer {
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.peer.pid()
     }
 }
 
-/// Binds the process, and makes what it speaks TLS with, if it does.
+/// Binds the process to CPUs, and makes the TLS configuration if there is a certificate.
 pub(super) fn prepare(args: &HttpBaselineArgs, alpn: &str) -> Result<Option<Arc<ServerConfig>>> {
     match &args.pin {
         Pin::Cpus(cpus) => cpus.bind_thread()?,
@@ -114,7 +114,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Runs the responder until the process is ended.
+/// Runs the responder until the process is killed.
 pub(crate) fn run(args: &HttpBaselineArgs, answer: Option<&str>) -> Result<()> {
     let tls = prepare(args, "http/1.1")?;
     let answer = match answer {
@@ -174,14 +174,14 @@ impl Responder {
         } else if waits != waited {
             let interest = if waits { EventFlags::OUT } else { EventFlags::IN };
             let data = EventData::new_u64(index as u64);
-            // Should it fail, nothing more is heard of the connection.
+            // If this fails, the connection gets no further events.
             let _ = epoll::modify(&self.ear.epoll, &conn.fd, data, interest);
         }
     }
 }
 
 impl Conn {
-    /// The socket did not take all.
+    /// Whether bytes wait for the socket.
     fn waits(&self) -> bool {
         !self.pending.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
@@ -240,7 +240,7 @@ impl Conn {
     }
 }
 
-/// Bytes that have come; none after a signal, an error at the end.
+/// The received bytes; none after a signal, an error at the end.
 fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {
     match recv(fd, buf, RecvFlags::empty()) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -250,7 +250,8 @@ fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Heads that end in `bytes`; `matched` carries what has come of an end from one call to the next.
+/// The number of heads that end in `bytes`. `matched` keeps the matched bytes of an end between
+/// calls.
 fn heads(bytes: &[u8], matched: &mut usize) -> usize {
     let mut count = 0;
     for byte in bytes {

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use super::http::{HttpBaselineArgs, prepare};
 use crate::protocol::BaselineAnswer;
 
-/// Runs the server until the process is ended.
+/// Runs the server until the process is killed.
 pub(crate) fn run(args: &HttpBaselineArgs, h2: bool) -> Result<()> {
     let tls = prepare(args, if h2 { "h2" } else { "http/1.1" })?;
     let runtime = Builder::new_current_thread().enable_io().build().context("no runtime")?;
@@ -46,7 +46,7 @@ async fn talk(socket: TcpStream, acceptor: Option<TlsAcceptor>, h2: bool) {
     match acceptor {
         None => answer(TokioIo::new(socket), h2).await,
         Some(acceptor) => {
-            // A client that fails to shake hands is not answered.
+            // A client whose handshake fails gets no answer.
             if let Ok(stream) = acceptor.accept(socket).await {
                 answer(TokioIo::new(stream), h2).await;
             }
@@ -54,7 +54,7 @@ async fn talk(socket: TcpStream, acceptor: Option<TlsAcceptor>, h2: bool) {
     }
 }
 
-/// How a connection ends is the client's matter: it counts what it misses.
+/// The client judges the end of a connection: it counts missing answers.
 async fn answer<I: Read + Write + Unpin + Send + 'static>(io: I, h2: bool) {
     if h2 {
         let builder = http2::Builder::new(TokioExecutor::new());

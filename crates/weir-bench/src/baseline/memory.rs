@@ -23,19 +23,19 @@ use crate::peer::lines::Lines;
 use crate::process::Cpus;
 use crate::tls::{TlsClient, TlsPlan, TlsVersion, agreed, chain_and_key, provider, roots};
 
-/// The baseline, seen from the process that directs it.
+/// A handle of the baseline's process.
 pub(crate) struct Memory {
     peer: Peer,
 }
 
-/// What the server in memory is like, and its clients.
+/// The parameters of the server in memory, and of its clients.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MemoryPlan {
     /// The server's chain and key, in PEM.
     pub(crate) identity: String,
     /// Whether it demands a certificate of each client, signed by the plan's CA.
     pub(crate) demand_client: bool,
-    /// Tickets that it gives to each client of TLS 1.3.
+    /// Tickets for each TLS 1.3 client.
     pub(crate) tickets: usize,
     /// The clients: one suite and one group of one version.
     pub(crate) tls: TlsPlan,
@@ -45,7 +45,7 @@ pub(crate) struct MemoryPlan {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum MemoryOrder {
-    /// Be such a server; answered with [`MemoryAnswer::Done`].
+    /// Prepare such a server; answered with [`MemoryAnswer::Done`].
     Prepare(Box<MemoryPlan>),
     /// Make handshakes; answered with [`MemoryAnswer::Made`].
     Handshakes { count: u64, resume: bool },
@@ -63,21 +63,21 @@ enum MemoryAnswer {
     Failed(String),
 }
 
-/// Handshakes made.
+/// The result of handshakes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Made {
     /// CPU time of the server alone.
     pub(crate) cpu: Duration,
-    /// What was agreed in the last of them.
+    /// The agreed parameters of the last handshake.
     pub(crate) agreed: String,
 }
 
-/// CPU time of one of each.
+/// CPU time of one operation of each kind.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Primitives {
     /// A signature with the server's key.
     pub(crate) sign: Duration,
-    /// A key pair made and a secret agreed.
+    /// A new key pair and an agreed secret.
     pub(crate) key_exchange: Duration,
 }
 
@@ -89,9 +89,9 @@ struct Server {
     group: Option<&'static dyn SupportedKxGroup>,
 }
 
-/// What stands for `Hello` and `Welcome`.
+/// The frame in place of `Hello` and `Welcome`.
 const FRAME: [u8; 64] = [0; 64];
-/// Signed in a handshake of TLS 1.3: this is about as long.
+/// About as long as the signed content of a TLS 1.3 handshake.
 const SIGNED: [u8; 146] = [0; 146];
 
 impl Memory {
@@ -107,7 +107,7 @@ impl Memory {
         }
     }
 
-    /// Makes so many handshakes.
+    /// Makes `count` handshakes.
     pub(crate) fn handshakes(&mut self, count: u64, resume: bool) -> Result<Made> {
         match self.ask(&MemoryOrder::Handshakes { count, resume })? {
             MemoryAnswer::Made(made) => Ok(made),
@@ -118,7 +118,7 @@ impl Memory {
         }
     }
 
-    /// Measures the primitives, so many times each.
+    /// Measures the primitives, `count` times each.
     pub(crate) fn primitives(&mut self, count: u64) -> Result<Primitives> {
         match self.ask(&MemoryOrder::Primitives { count })? {
             MemoryAnswer::Primitives(primitives) => Ok(primitives),
@@ -240,7 +240,7 @@ impl Server {
     }
 }
 
-/// Of a provider with one group, that; of one with more, the one preferred.
+/// The provider's preferred group.
 fn group(provider: &CryptoProvider) -> Option<&'static dyn SupportedKxGroup> {
     provider.kx_groups.first().copied()
 }
@@ -294,7 +294,7 @@ fn answer(server: &mut ServerConnection, mut from: &[u8], to: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// What the client reads; bytes of content.
+/// Feeds bytes to the client; returns the number of content bytes.
 fn take(client: &mut ClientConnection, mut from: &[u8]) -> Result<usize> {
     let mut content = 0;
     while !from.is_empty() {
@@ -310,7 +310,7 @@ fn thread_cpu() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// More than any handshake takes.
+/// More than any handshake needs.
 const ROUND_TRIPS_MAX: usize = 8;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::process::Cpus;
 use crate::protocol::{BaselineAnswer, BaselineOrder, from_hex, to_hex};
 use crate::{clock, sys};
 
-/// How epoll tells of bytes to read.
+/// The way in which epoll reports bytes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Trigger {
     /// As long as there are bytes (`EPOLLIN` alone).
@@ -38,14 +38,14 @@ pub(crate) enum Trigger {
     Edge,
 }
 
-/// The bare baseline, seen from the process that directs it.
+/// A handle of the baseline's process.
 pub(crate) struct Baseline {
     peer: Peer,
-    /// Where it listens.
+    /// The address of the listener.
     pub(crate) addr: SocketAddr,
 }
 
-/// What a baseline listens with: for connections, and for the process that directs it.
+/// The inputs of a baseline: new connections, and orders of the directing process.
 struct Ear {
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -91,7 +91,8 @@ impl Baseline {
         }
     }
 
-    /// Sends a frame on each connection; how many took it whole, how many did not.
+    /// Sends a frame on each connection. Returns how many connections took it whole, and how many
+    /// did not.
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(u64, u64)> {
         self.peer.say(&BaselineOrder::Send { frame: to_hex(frame) })?;
         match self.peer.hear(PATIENCE)? {
@@ -102,7 +103,7 @@ impl Baseline {
         }
     }
 
-    /// Waits until it has accepted so many connections.
+    /// Waits until the baseline has accepted `connections` connections.
     pub(crate) fn wait_for(&mut self, connections: u64) -> Result<()> {
         let deadline = clock::monotonic() + PATIENCE;
         loop {
@@ -123,14 +124,14 @@ impl Baseline {
         }
     }
 
-    /// CPU time it has used.
+    /// CPU time that the process has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }
 }
 
 impl Ear {
-    /// Listens on a port of its own, and to `input`.
+    /// Listens on a free port, and reads orders from `input`.
     fn open(input: impl AsFd) -> Result<(Ear, SocketAddr)> {
         let (ear, addr) = Ear::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         epoll::add(&ear.epoll, &input, EventData::new_u64(INPUT), EventFlags::IN)
@@ -138,7 +139,7 @@ impl Ear {
         Ok((ear, addr))
     }
 
-    /// Listens there.
+    /// Listens on an address.
     fn listen(addr: SocketAddr) -> Result<(Ear, SocketAddr)> {
         let listener = TcpListener::bind(addr).context("cannot listen")?;
         let addr = listener.local_addr().context("cannot listen")?;
@@ -151,7 +152,7 @@ impl Ear {
         Ok((Ear { epoll, listener }, addr))
     }
 
-    /// Replaces `events` by those that have come, up to its capacity; none after a signal.
+    /// Replaces `events` with the new ones, up to its capacity; none after a signal.
     fn wait(&self, events: &mut Vec<Event>) -> Result<()> {
         events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), None) {
@@ -160,7 +161,7 @@ impl Ear {
         }
     }
 
-    /// The next connection that waits.
+    /// The next waiting connection.
     fn accept(&self) -> Result<Option<OwnedFd>> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -230,7 +231,8 @@ impl<W: Write> Slab<W> {
         Ok(())
     }
 
-    /// One read, one send: a read that does not fill the buffer has taken all there was, also for an edge.
+    /// One read, one send. A read that does not fill the buffer has read all bytes, which an edge
+    /// trigger requires.
     fn echo(&mut self, index: usize) {
         let Some(Some(conn)) = self.conns.get(index) else { return };
         loop {
@@ -283,7 +285,7 @@ impl<W: Write> Slab<W> {
     }
 }
 
-/// One line on the output of a process that is directed.
+/// Writes an answer as a line to the output of a directed process.
 pub(crate) fn answer(output: &mut impl Write, answer: &impl Serialize) -> Result<()> {
     serde_json::to_writer(&mut *output, answer).context("cannot answer")?;
     output.write_all(b"\n").context("cannot answer")?;

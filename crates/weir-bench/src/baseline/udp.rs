@@ -14,7 +14,7 @@ use crate::process::Cpus;
 use crate::protocol::BaselineAnswer;
 use crate::sys::{self, datagrams};
 
-/// How a baseline receives and sends.
+/// The way in which a baseline receives and sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Style {
     /// In batches: `recvmmsg` and `sendmmsg`.
@@ -23,10 +23,10 @@ pub(crate) enum Style {
     Single,
 }
 
-/// A baseline, seen from the process that directs it.
+/// A handle of a baseline's process.
 pub(crate) struct Baseline {
     peer: Peer,
-    /// Where it listens.
+    /// The address of the listener.
     pub(crate) addr: SocketAddr,
 }
 
@@ -52,7 +52,7 @@ impl Baseline {
         }
     }
 
-    /// CPU time it has used.
+    /// CPU time that the process has used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         sys::process_cpu(self.peer.pid()).context("cannot read the baseline's CPU time")
     }

@@ -18,19 +18,19 @@ use crate::activations::Activations;
 use crate::clock;
 use crate::stages::{Stage, Stages};
 
-/// Where devices are kept, and which.
+/// The store of the devices, and the devices in it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DevicesPlan {
     pub(crate) stages: Stages,
-    /// Where files go.
+    /// The directory for files.
     pub(crate) directory: PathBuf,
-    /// Those that are imported, if a store keeps them.
+    /// The devices to import, if there is a store.
     pub(crate) devices: Activations,
-    /// Where Redis is.
+    /// The URL of Redis.
     pub(crate) redis: Option<String>,
-    /// Where MongoDB is.
+    /// The URI of MongoDB.
     pub(crate) mongodb: Option<String>,
-    /// Name of the database, and beginning of all names in Redis.
+    /// Name of the database, and prefix of all names in Redis.
     pub(crate) name: String,
 }
 
@@ -123,8 +123,8 @@ async fn import(store: &dyn Store, devices: &Activations, secrets: &Secrets) -> 
     Ok(())
 }
 
-/// A slow store is to show in the times.
+/// Long, so that a slow store shows in the times.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// As of the program: a batch to a remote store is a round trip.
+/// The value of the program `weir`: a batch to a remote store is a round trip.
 const REMOTE_BATCHES_MAX: usize = 8;
 const IMPORT_AT_ONCE: usize = 500;

@@ -22,13 +22,13 @@ use crate::sys::allocator::{Allocations, allocations, count_allocations};
 
 pub(crate) use devices::DevicesPlan;
 
-/// The gateway, seen from the process that directs it; killed when dropped.
+/// A handle of the gateway's process, which is killed when the handle is dropped.
 pub(crate) struct Embedded {
     peer: Peer,
     addrs: Addrs,
 }
 
-/// What the gateway is for.
+/// The task of the gateway.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EmbeddedPlan {
@@ -38,7 +38,7 @@ pub(crate) enum EmbeddedPlan {
     Activate(Box<DevicesPlan>),
 }
 
-/// Where the gateway listens.
+/// The addresses of the gateway's listeners.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Addrs {
     tcp: SocketAddr,
@@ -52,7 +52,7 @@ struct Addrs {
 enum EmbeddedOrder {
     /// Start; answered with [`EmbeddedAnswer::Started`].
     Start(EmbeddedPlan),
-    /// Tell what was allocated; answered with [`EmbeddedAnswer::Allocated`].
+    /// Report the allocations; answered with [`EmbeddedAnswer::Allocated`].
     Count,
     /// End in good order; answered with [`EmbeddedAnswer::Stopped`].
     Stop,
@@ -69,7 +69,7 @@ enum EmbeddedAnswer {
 }
 
 impl Embedded {
-    /// Starts one.
+    /// Starts a gateway in a process.
     pub(crate) fn start(plan: EmbeddedPlan, cpus: Option<&Cpus>) -> Result<Embedded> {
         let mut peer = Peer::start("gateway-process", &[], cpus)?;
         let answer = ask(&mut peer, &EmbeddedOrder::Start(plan))?;
@@ -77,13 +77,13 @@ impl Embedded {
         Ok(Embedded { peer, addrs })
     }
 
-    /// How it is measured.
+    /// The gateway as a server to measure.
     pub(crate) fn target(&self) -> Target {
         let Addrs { tcp, http, admin } = self.addrs;
         Target::running(tcp, Some(http), admin, self.peer.pid(), None)
     }
 
-    /// What it has allocated so far.
+    /// The gateway's allocations so far.
     pub(crate) fn allocations(&mut self) -> Result<Allocations> {
         let answer = ask(&mut self.peer, &EmbeddedOrder::Count)?;
         let EmbeddedAnswer::Allocated(allocations) = answer else {
@@ -92,7 +92,7 @@ impl Embedded {
         Ok(allocations)
     }
 
-    /// Ends it in good order.
+    /// Stops the gateway in good order.
     pub(crate) fn stop(mut self) -> Result<()> {
         let answer = ask(&mut self.peer, &EmbeddedOrder::Stop)?;
         let EmbeddedAnswer::Stopped = answer else { return Err(unexpected(answer)) };
@@ -127,7 +127,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// A gateway, what it was given, and its runtime.
+/// A gateway with its store and its runtime.
 struct Host {
     gateway: Gateway,
     devices: Option<Arc<DeviceStore>>,
@@ -171,7 +171,7 @@ impl Host {
     }
 }
 
-/// Threads as the program `weir` has them.
+/// The same threads as in the program `weir`.
 fn runtime(config: &Config) -> Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(Resources::detect().front_threads(&config.threads))
@@ -182,7 +182,7 @@ fn runtime(config: &Config) -> Result<Runtime> {
         .context("cannot start the front threads")
 }
 
-/// What the scratch configuration of a program says, in fields.
+/// The same settings as in a program's scratch configuration.
 fn config(plan: &EmbeddedPlan) -> Config {
     let mut config = Config::default();
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -218,5 +218,5 @@ fn unexpected(answer: EmbeddedAnswer) -> anyhow::Error {
     }
 }
 
-/// Longest time that an answer takes: all devices are imported meanwhile.
+/// Longest wait for an answer, during which all devices may be imported.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -1,5 +1,5 @@
-//! The formats of messages: splits WebSocket frames and events into messages, and converts a
-//! message to the body of a frame where its content is checked.
+//! The formats of messages. Splits WebSocket frames and events into messages, and converts a
+//! message to the body of a frame for its check.
 
 use std::borrow::Cow;
 
@@ -7,14 +7,14 @@ use weir_wire::format::Format;
 use weir_wire::ws::{self, Opcode};
 use weir_wire::{ProstMessage, json};
 
-/// What stands first in what was received.
+/// The first piece of received bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// A message, in its form.
+    /// A message in its format.
     Message(&'a [u8]),
-    /// To be answered with the same bytes.
+    /// A ping. The answer must have the same bytes.
     Ping(&'a [u8]),
-    /// The end, and the code that tells why; `None` without one.
+    /// The end of the connection, with its code if it has one.
     Close(Option<u16>),
     /// A sign of life.
     Nothing,
@@ -23,7 +23,8 @@ pub(crate) enum Piece<'a> {
 /// Longest message accepted from a server.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// The first piece of `bytes`, and how many bytes it takes; `None`: more must come. Not for [`Format::Stream`].
+/// The first piece of `bytes` and its length; `None` if more bytes must come. Not for
+/// [`Format::Stream`].
 pub(crate) fn next(form: Format, bytes: &[u8]) -> Result<Option<(Piece<'_>, usize)>, String> {
     match form {
         Format::Stream => Err("frames are taken elsewhere".to_owned()),
@@ -58,7 +59,7 @@ fn next_event(bytes: &[u8]) -> Result<Option<(Piece<'_>, usize)>, String> {
         from += feed + 1;
         if bytes.get(from) == Some(&b'\n') {
             let event = &bytes[..from];
-            // A comment, and nothing else.
+            // The event contains only a comment.
             let silent = event.starts_with(b":");
             let piece = if silent { Piece::Nothing } else { Piece::Message(event) };
             return Ok(Some((piece, from + 1)));
@@ -67,7 +68,7 @@ fn next_event(bytes: &[u8]) -> Result<Option<(Piece<'_>, usize)>, String> {
     if bytes.len() > MESSAGE_BYTES_MAX { Err("an event without end".to_owned()) } else { Ok(None) }
 }
 
-/// The body of the frame that says the same as a message in its form.
+/// Converts a message to the body of the frame with the same content.
 pub(crate) fn body(form: Format, message: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     match form {
         Format::Stream | Format::WsProtobuf => Ok(Cow::Borrowed(message)),
@@ -85,7 +86,7 @@ fn from_json(text: &str) -> Result<Vec<u8>, String> {
     Ok(message.encode_to_vec())
 }
 
-/// An event without a name is a message of a topic; others are named like what is in them.
+/// An event without a name is a message of a topic. The name of any other event is its kind.
 fn from_event(text: &str) -> Result<Vec<u8>, String> {
     let mut name = "push";
     let mut data = None;
@@ -112,7 +113,7 @@ mod tests {
 
     const FORMS: [Format; 3] = [Format::WsProtobuf, Format::WsJson, Format::Sse];
 
-    /// Frames of one of each kind that such a client gets.
+    /// One frame of each kind that such a client receives.
     fn frames() -> Vec<u8> {
         let mut out = Vec::new();
         for kind in [

@@ -1,4 +1,4 @@
-//! What a message carries: a number, the time of its publishing and a pattern that follows from both.
+//! The payload of messages: a number, the time of publishing, and a pattern that follows from both.
 //!
 //! A payload is ASCII: 8 hexadecimal digits of stream, 8 of sequence number, 16 of time, then letters.
 
@@ -10,10 +10,10 @@ use std::rc::Rc;
 use weir_wire::format::Format;
 use weir_wire::hot::{FromServer, Push};
 
-/// Bytes before the pattern: the least size of a payload.
+/// Bytes before the pattern. A payload has at least this size.
 pub(crate) const HEADER_BYTES: usize = 32;
 
-/// The head of a payload, which fixes all the rest of it.
+/// The head of a payload. The rest of the payload follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Topic of the run, from 0.
@@ -25,7 +25,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Writes the payload of `size` bytes that this head demands; at least [`HEADER_BYTES`].
+    /// Writes the payload of this head, with `size` bytes, at least [`HEADER_BYTES`].
     pub(crate) fn compose(self, size: usize, out: &mut String) {
         out.clear();
         let wrote = write!(out, "{:08x}{:08x}{:016x}", self.stream, self.seq, self.sent_ns);
@@ -44,7 +44,8 @@ impl Header {
         }
     }
 
-    /// Reads the head of a payload. Only [`Header::compose`] and a comparison tell whether it is genuine.
+    /// Reads the head of a payload. Only a comparison with [`Header::compose`] shows whether the
+    /// payload is genuine.
     pub(crate) fn parse(payload: &[u8]) -> Option<Header> {
         let text = std::str::from_utf8(payload.get(..HEADER_BYTES)?).ok()?;
         Some(Header {
@@ -60,27 +61,27 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Checks messages byte by byte.
 ///
-/// All receivers of a message get the same bytes if they read the same form, so a message once verified is kept and the
-/// next copies of it are only compared with it.
+/// All receivers with the same format get the same bytes of a message. So a verified message is
+/// kept, and later copies are only compared with it.
 pub(crate) struct Verifier {
     size: usize,
-    /// Indexed by form and a hash of stream and number; a collision costs a second verification.
+    /// Indexed by format and a hash of stream and number. A collision costs a second verification.
     recent: Vec<Option<Rc<Verified>>>,
     expected: String,
 }
 
-/// A message of the server's that was verified.
+/// A verified message of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verified {
-    /// Of its messages, in order; at least one.
+    /// The heads of its payloads, in order; at least one.
     pub(crate) headers: Vec<Header>,
-    /// Offset in the topic that it brings a connection to; 0 for what has no topic.
+    /// Offset in the topic after this message; 0 without a topic.
     pub(crate) last_offset: u64,
     message: Vec<u8>,
 }
 
 impl Verifier {
-    /// For payloads of `size` bytes.
+    /// A verifier for payloads of `size` bytes.
     pub(crate) fn new(size: usize) -> Verifier {
         Verifier {
             size,
@@ -89,11 +90,11 @@ impl Verifier {
         }
     }
 
-    /// Verifies a message of that form on a connection that awaits `(stream, seq)`; `None` if it carries no payload.
-    /// Of TCP, a message is the body of a frame.
+    /// Verifies a message of that format on a connection that expects `(stream, seq)`; `None` if it
+    /// carries no payload. Over TCP, a message is the body of a frame.
     ///
-    /// The numbers found are for the caller to judge. Errors: a sentence that says what is wrong.
-    /// Cost: a comparison of the body, as a rule.
+    /// The caller judges the numbers found. Errors: a sentence about what is wrong.
+    /// Cost: usually a comparison of the body.
     pub(crate) fn check(
         &mut self,
         form: Format,
@@ -172,7 +173,8 @@ impl Verifier {
     }
 }
 
-/// Hands over each message in the body of a frame, of which there are none, one or a batch; the last offset.
+/// Calls `take` for each message in the body of a frame: none, one or a batch. Returns the last
+/// offset.
 pub(crate) fn messages_in(
     body: &[u8],
     mut take: impl FnMut(&Push<'_>) -> Result<(), String>,
@@ -192,7 +194,7 @@ pub(crate) fn messages_in(
     }
 }
 
-/// Verified messages kept of each form: as many as the messages that a slow reader may lag behind, and then some.
+/// Verified messages kept for each format: more than a slow reader can lag behind.
 const RECENT: usize = 1024;
 
 fn slot(form: Format, stream: u32, seq: u32) -> usize {
@@ -205,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// The heads that a verifier finds.
+    /// The heads found by a verifier.
     fn heads(verifier: &mut Verifier, stream: u32, seq: u32, body: &[u8]) -> Vec<Header> {
         verifier.check(Format::Stream, (stream, seq), "t", body).unwrap().unwrap().headers.clone()
     }

@@ -1,4 +1,4 @@
-//! Orders from standard input, one per line, read when epoll reports input.
+//! Reads orders from standard input, one per line, when epoll reports input.
 
 use std::os::fd::AsFd;
 
@@ -11,13 +11,13 @@ pub(crate) struct Lines {
     buf: Vec<u8>,
 }
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 /// Longest line.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
 impl Lines {
-    /// Reads what is there; `false` at the end of the input.
+    /// Reads the available bytes; `false` at the end of the input.
     pub(crate) fn fill(&mut self, input: impl AsFd) -> Result<bool> {
         let start = self.buf.len();
         if start > LINE_BYTES_MAX {

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::process::Cpus;
 use crate::sys;
 
-/// A process of this program under another subcommand; killed when dropped.
+/// A process of this program with another subcommand. It is killed when this is dropped.
 pub(crate) struct Peer {
     child: Child,
     orders: ChildStdin,
@@ -24,7 +24,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts `weir-bench NAME ARGUMENTS`, bound to `cpus`. Must be called from a thread that outlives the process.
+    /// Starts `weir-bench NAME ARGUMENTS`, bound to `cpus`. Call it from a thread that outlives the
+    /// process.
     pub(crate) fn start(
         name: &'static str,
         arguments: &[&str],
@@ -53,7 +54,7 @@ impl Peer {
         Ok(Peer { child, orders, answers, name })
     }
 
-    /// Gives an order.
+    /// Sends an order.
     pub(crate) fn say(&mut self, order: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
@@ -78,7 +79,7 @@ impl Peer {
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -86,11 +87,11 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Answers that may wait to be heard: more than a process says between two orders.
+/// Answers that may wait to be read: more than a process sends between two orders.
 const ANSWERS_MAX: usize = 1024;

@@ -10,42 +10,42 @@ use crate::activations::Activations;
 use crate::stats::LagCounts;
 use crate::tls::TlsPlan;
 
-/// Requests, as fast as they are answered.
+/// A load of requests in a closed loop: each answer permits the next request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HttpPlan {
-    /// Where to.
+    /// The server's address.
     pub(crate) addr: SocketAddr,
     /// Second byte of the source addresses 127.x.0.0/16.
     pub(crate) source: u8,
-    /// What is asked for.
+    /// The path of the requests.
     pub(crate) path: String,
-    /// How connections are used.
+    /// How requests use connections.
     pub(crate) style: HttpStyle,
-    /// Connections at a time.
+    /// Connections at the same time.
     pub(crate) connections: u32,
-    /// Requests on their way on each of them.
+    /// Requests in flight on each connection.
     pub(crate) depth: u32,
-    /// How they speak TLS; `None`: they do not.
+    /// The TLS plan; `None`: no TLS.
     pub(crate) tls: Option<TlsPlan>,
-    /// Milliseconds that do not count, at the start.
+    /// Milliseconds at the start that do not count.
     pub(crate) warm_up_ms: u64,
-    /// When enough was counted.
+    /// The end of the load.
     pub(crate) until: HttpEnd,
-    /// Process whose CPU time is read at the start and at the end of what counts.
+    /// Process whose CPU time is read at the start and at the end of the measured time.
     pub(crate) pid: Option<u32>,
-    /// Others whose CPU time is read then.
+    /// Other processes whose CPU time is read then.
     pub(crate) helpers: Vec<u32>,
-    /// What is posted; `None`: nothing, all get the same answer.
+    /// The bodies to post; `None`: requests without a body, which all get the same answer.
     pub(crate) posts: Option<Posts>,
 }
 
-/// What requests carry.
+/// The bodies of requests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Posts {
-    /// Activations of devices, another one each time.
+    /// Activations of devices, another one in each request.
     Activations(Activations),
-    /// The same message for one subscriber, each time. Over HTTP/1.1 only.
+    /// The same message for one subscriber in each request. Over HTTP/1.1 only.
     Message(Message),
 }
 
@@ -54,13 +54,13 @@ pub(crate) enum Posts {
 pub(crate) struct Message {
     /// The service's bearer token.
     pub(crate) token: String,
-    /// Where to; nothing in it has to be escaped in JSON.
+    /// The topic. It contains nothing that JSON escapes.
     pub(crate) topic: String,
-    /// The payload, likewise.
+    /// The payload. It contains nothing that JSON escapes.
     pub(crate) text: String,
 }
 
-/// How connections are used.
+/// How requests use connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HttpStyle {
@@ -74,53 +74,56 @@ pub(crate) enum HttpStyle {
     Http2PerConnection,
 }
 
-/// When enough was counted.
+/// The end of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HttpEnd {
-    /// After so many milliseconds.
+    /// After this number of milliseconds.
     Millis(u64),
-    /// After so many answers.
+    /// After this number of answers.
     Answers(u64),
 }
 
-/// What came of requests, of the time that counts where nothing else is said.
+/// The results of a load. Unless a field says otherwise, they concern the measured time only.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct HttpTally {
-    /// Answers: whole, with status 200 and the same content as the first one, or as it is right for what was posted.
+    /// Complete answers with status 200 and the right content: the content of the first answer, or
+    /// an answer that fits the posted body.
     pub(crate) answered: u64,
-    /// Those of them that refused an activation, as they should.
+    /// The answers among them that rightly refused an activation.
     pub(crate) refused: u64,
-    /// Tokens that came more than once; warm-up included.
+    /// Tokens that came more than once, including the warm-up.
     pub(crate) repeated: u64,
-    /// Requests that were begun; warm-up included.
+    /// Requests begun, including the warm-up.
     pub(crate) asked: u64,
-    /// How long it took, in seconds.
+    /// The measured time, in seconds.
     pub(crate) seconds: f64,
-    /// CPU time of the server's process, in nanoseconds; `None`: not asked for.
+    /// CPU time of the server's process, in nanoseconds; `None` if it was not requested.
     pub(crate) server_cpu_ns: Option<u64>,
     /// CPU time of each of the helpers.
     pub(crate) helpers_cpu_ns: Vec<u64>,
     /// CPU time of the generator, in nanoseconds.
     pub(crate) client_cpu_ns: u64,
-    /// Bytes that came, under TLS those of its records, and those that were sent.
+    /// Received bytes; with TLS, the bytes of its records.
     pub(crate) received_bytes: u64,
-    /// See there.
+    /// Sent bytes, counted likewise.
     pub(crate) sent_bytes: u64,
-    /// From sending a request, or from connecting where each has its connection, to the end of its answer.
+    /// Times from sending a request to the end of its answer; from connecting, if each request has
+    /// its own connection.
     pub(crate) lags: LagCounts,
-    /// What went wrong, by kind; warm-up included.
+    /// Errors by kind, including the warm-up.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Connections that the server closed in good order, to be replaced by others; warm-up included.
+    /// Connections that the server closed in good order and that the worker replaced, including the
+    /// warm-up.
     pub(crate) reopened: u64,
-    /// TLS handshakes, by what was agreed; warm-up included.
+    /// TLS handshakes by version, suite and group, including the warm-up.
     pub(crate) handshakes: BTreeMap<String, u64>,
-    /// The first answer, head and content; of HTTP/2, content alone.
+    /// The first answer, head and content; for HTTP/2, only the content.
     pub(crate) answer: Vec<u8>,
 }
 
 impl Posts {
-    /// The activations, if requests carry those.
+    /// The activations, if requests carry them.
     pub(crate) fn activations(&self) -> Option<&Activations> {
         match self {
             Posts::Activations(activations) => Some(activations),
@@ -138,7 +141,7 @@ impl HttpStyle {
         }
     }
 
-    /// Whether each request has a connection of its own.
+    /// Whether each request has its own connection.
     pub(crate) fn is_per_connection(self) -> bool {
         match self {
             HttpStyle::Http1 | HttpStyle::Http2 => false,

@@ -23,9 +23,9 @@ pub(crate) enum Order {
     Open(OpenPlan),
     /// Count from zero; answered with [`Answer::Done`].
     Begin,
-    /// Wait for what was published and report; answered with [`Answer::Collected`].
+    /// Wait for the published messages and report; answered with [`Answer::Collected`].
     Collect(Collect),
-    /// Change who reads how; answered with [`Answer::Done`].
+    /// Change how clients read; answered with [`Answer::Done`].
     Read(Reading),
     /// Send these bytes (in hexadecimal) on each connection; answered with [`Answer::Done`].
     Emit {
@@ -34,58 +34,60 @@ pub(crate) enum Order {
     },
     /// Send `Ping` on each connection and wait for the answers; answered with [`Answer::Echoed`].
     Echo(EchoPlan),
-    /// Publish from connections, by the clock; answered with [`Answer::Published`] when all is.
+    /// Publish from connections at a fixed rate; answered with [`Answer::Published`] after the last
+    /// message.
     Publish(PublishPlan),
-    /// Have guests come and go; answered with [`Answer::Churned`].
+    /// Let guests come and go; answered with [`Answer::Churned`].
     Churn(ChurnPlan),
-    /// Ask over HTTP as fast as it is answered; answered with [`Answer::Requested`].
+    /// Send HTTP requests in a closed loop; answered with [`Answer::Requested`].
     Request(Box<HttpPlan>),
-    /// Reset connections and have them come back; answered with [`Answer::Done`] at once.
+    /// Reset connections and connect them again; answered with [`Answer::Done`] at once.
     ComeBack(ComeBack),
-    /// Note how old the values are that connections hold of each key; answered with [`Answer::Done`].
+    /// Record the age of each key's value on each connection; answered with [`Answer::Done`].
     NoteAges,
-    /// Leave the CPU to the other workers where they want it; answered with [`Answer::Done`].
+    /// Lower the priority of this worker's thread below other workers; answered with
+    /// [`Answer::Done`].
     StandBack,
     /// Close all connections; answered with [`Answer::Done`].
     Close,
 }
 
-/// Which connections to open and what to expect on them.
+/// The connections to open, and the messages to expect on them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenPlan {
     /// Where to.
     pub(crate) addr: SocketAddr,
-    /// Number of the first connection, among those of all workers.
+    /// Number of the first connection, counted over all workers.
     pub(crate) first: u32,
-    /// How many.
+    /// The number of connections.
     pub(crate) count: u32,
     /// Second byte of the source addresses 127.x.0.0/16.
     pub(crate) source: u8,
-    /// Most connections on their way at a time.
+    /// Most connections that connect at the same time.
     pub(crate) window: u32,
     /// Longest time without any progress, in milliseconds.
     pub(crate) patience_ms: u64,
     /// Bytes of a payload.
     pub(crate) size: usize,
-    /// What to say first; `None`: a bare connection.
+    /// The first message; `None`: a bare connection.
     pub(crate) hello: Option<HelloPlan>,
-    /// Which stream each connection belongs to.
+    /// The stream of each connection.
     pub(crate) streams: Streams,
-    /// Topic of a stream is this, followed by its number; empty: messages without topic.
+    /// Prefix of a stream's topic, which its number follows. Empty: messages without a topic.
     pub(crate) topic_prefix: String,
-    /// Those that will be slow.
+    /// The slow connections.
     pub(crate) slow: Option<SlowPlan>,
-    /// How what arrives is checked.
+    /// The check of received messages.
     pub(crate) check: Check,
-    /// How messages come to them.
+    /// Format and transport of the messages.
     pub(crate) transport: Transport,
-    /// Where those connect to whom messages come over HTTP.
+    /// The address for HTTP clients.
     pub(crate) edge: Option<SocketAddr>,
-    /// How they speak TLS; `None`: they do not.
+    /// The TLS plan; `None`: no TLS.
     pub(crate) tls: Option<TlsPlan>,
 }
 
-/// How messages come to clients.
+/// Format and transport of messages to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Transport {
@@ -97,38 +99,40 @@ pub(crate) enum Transport {
     WsJson,
     /// Server-sent events.
     Sse,
-    /// A quarter of the clients by each of these.
+    /// Each of these for a quarter of the clients.
     Mixed,
 }
 
-/// How what arrives is checked.
+/// The check of received messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Check {
-    /// Each connection gets the messages of its stream, in order.
+    /// Each connection receives the messages of its stream, in order.
     #[default]
     Streams,
-    /// All connections get the messages of so many publishers, in the order of one topic.
+    /// All connections receive the messages of this number of publishers, in the order of one
+    /// topic.
     Room(u32),
-    /// All connections get messages of so many keys, of which the newest count.
+    /// All connections receive messages of this number of keys, and only the newest of each key
+    /// counts.
     Keys(u32),
 }
 
-/// What a client says of itself.
+/// The content of a client's `Hello`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct HelloPlan {
     /// Token; empty: anonymous.
     pub(crate) token: String,
-    /// Whether it subscribes to the topic of its stream.
+    /// Whether the client subscribes to the topic of its stream.
     pub(crate) subscribe: bool,
 }
 
-/// Clients that will read slowly or not at all: spread evenly over all.
+/// Clients that read slowly or not at all, spread evenly over all.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct SlowPlan {
     /// Their share of all, 0 to 1.
     pub(crate) share: f64,
-    /// `SO_RCVBUF` of theirs, in bytes.
+    /// Their `SO_RCVBUF`, in bytes.
     pub(crate) recv_buffer: usize,
 }
 
@@ -136,107 +140,108 @@ pub(crate) struct SlowPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Streams {
-    /// So many, dealt out in turn.
+    /// This number of streams, to which connections are assigned in turn.
     Count(u32),
-    /// So many connections in a row share one.
+    /// This number of consecutive connections shares a stream.
     Block(u32),
 }
 
-/// How to echo.
+/// An echo load.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EchoPlan {
     /// Bytes of data in a message.
     pub(crate) size: usize,
-    /// Whether the other side returns the bytes as they are, instead of a `Pong`.
+    /// Whether the server returns the bytes unchanged, instead of a `Pong`.
     pub(crate) bare: bool,
-    /// Messages a second on all connections of the worker; `None`: one on its way on each.
+    /// Messages a second on all connections of the worker; `None`: one in flight on each.
     pub(crate) rate: Option<f64>,
-    /// Milliseconds that do not count, at the start.
+    /// Milliseconds at the start that do not count.
     pub(crate) warm_up_ms: u64,
-    /// Milliseconds that count.
+    /// Milliseconds of the measured time.
     pub(crate) measure_ms: u64,
 }
 
-/// Connections that come and go, beside those that were opened.
+/// Guests: connections that come and go beside the open ones.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ChurnPlan {
     /// Where to.
     pub(crate) addr: SocketAddr,
-    /// Second byte of their source addresses 127.x.0.0/16, another one for each.
+    /// Second byte of their source addresses 127.x.0.0/16; each guest has another address.
     pub(crate) source: u8,
-    /// What they say first.
+    /// Their `Hello`.
     pub(crate) hello: HelloPlan,
-    /// The topic that they subscribe to, if they do.
+    /// The topic to which they subscribe, if any.
     pub(crate) topic: String,
-    /// How many come in a second.
+    /// Guests a second.
     pub(crate) rate: f64,
-    /// How many come.
+    /// Number of guests.
     pub(crate) count: u64,
-    /// How long each stays, in milliseconds.
+    /// Time that each guest stays, in milliseconds.
     pub(crate) hold_ms: u64,
-    /// What else there is to them.
+    /// Their special behaviour.
     pub(crate) ways: Ways,
 }
 
-/// Ways in which guests may differ from plain ones.
+/// Special behaviour of guests.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Ways {
-    /// How they speak TLS.
+    /// The TLS plan; `None`: no TLS.
     pub(crate) tls: Option<TlsPlan>,
-    /// Most guests that are not welcomed yet; `None`: as many as come.
+    /// Most guests without a welcome; `None`: no limit.
     pub(crate) window: Option<u32>,
-    /// A guest that is refused comes again after about this time, in milliseconds; `None`: it does not.
+    /// A refused guest comes again after about this time, in milliseconds; `None`: it does not.
     pub(crate) retry_ms: Option<u64>,
-    /// Not frames but so many bytes are exchanged: sent and received in turn; empty: frames.
+    /// Bytes to send and to receive in turn, instead of frames. Empty: frames.
     pub(crate) script: Vec<u64>,
 }
 
 /// Connections that drop and come back to resume, spread evenly over all.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct ComeBack {
-    /// Their share of all, 0 to 1; those that have ended already only come back.
+    /// Their share of all, 0 to 1. Connections that have ended already only come back.
     pub(crate) share: f64,
-    /// They come back one after the other over this time, in milliseconds.
+    /// Time over which they come back one after the other, in milliseconds.
     pub(crate) spread_ms: u64,
 }
 
-/// What connections publish, each into the topic of its stream.
+/// A load of messages that connections publish, each to the topic of its stream.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct PublishPlan {
-    /// Connections that publish: the first so many of all.
+    /// Connections that publish: the first ones of all, up to this number.
     pub(crate) publishers: u32,
-    /// Messages a second of each.
+    /// Messages a second from each of them.
     pub(crate) rate: f64,
-    /// Messages of each.
+    /// Messages from each of them.
     pub(crate) count: u32,
     /// Bytes of a payload.
     pub(crate) size: usize,
 }
 
-/// What to wait for.
+/// The messages to wait for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Collect {
     /// Messages published so far, by stream, by publisher or by key.
     pub(crate) published: Vec<u32>,
     /// Longest wait, in milliseconds.
     pub(crate) wait_ms: u64,
-    /// Whether slow clients are waited for, too.
+    /// Whether to wait for slow clients too.
     pub(crate) slow_too: bool,
 }
 
-/// Who reads how.
+/// The way in which clients read.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reading {
     /// All at full speed.
     Full,
-    /// The slow ones not at all.
+    /// Slow clients do not read.
     Stop,
-    /// The slow ones at a given pace.
+    /// Slow clients read at a given pace.
     Paced {
-        /// Of each, in bytes a second.
+        /// The pace of each client, in bytes a second.
         bytes_per_second: f64,
-        /// They begin spread over this time, in milliseconds; until then they read at full speed.
+        /// They begin one after the other over this time, in milliseconds. Until then they read at
+        /// full speed.
         stagger_ms: u64,
     },
 }
@@ -245,45 +250,45 @@ pub(crate) enum Reading {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// So many connections are open.
+    /// Progress of the connect phase.
     Progress {
-        /// Their number.
+        /// Number of open connections.
         connected: u32,
     },
-    /// The connect phase is over.
+    /// The connect phase has ended.
     Opened {
-        /// Connections that are open.
+        /// Number of open connections.
         connected: u32,
-        /// How long it took, in seconds.
+        /// Time of the connect phase, in seconds.
         seconds: f64,
         /// TLS handshakes, by what was agreed.
         handshakes: BTreeMap<String, u64>,
-        /// Why it was cut short.
+        /// The error that ended the phase early.
         error: Option<String>,
     },
-    /// The order was carried out.
+    /// The worker has carried out the order.
     Done,
-    /// What was counted since [`Order::Begin`].
+    /// The counts since [`Order::Begin`].
     Collected(Box<Tally>),
-    /// The echo is over.
+    /// The echo has ended.
     Echoed(Box<EchoTally>),
-    /// All was published.
+    /// All messages are published.
     Published(PublishTally),
     /// All guests have gone.
     Churned(Box<ChurnTally>),
-    /// Enough requests were answered.
+    /// The load of requests has ended.
     Requested(Box<HttpTally>),
-    /// The order makes no sense.
+    /// The order is invalid.
     Failed {
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
 
-/// What a worker counted.
+/// The counts of a worker.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Messages received whole and genuine.
+    /// Messages received complete and unchanged.
     pub(crate) delivered: u64,
     /// Bytes received.
     pub(crate) bytes: u64,
@@ -291,23 +296,23 @@ pub(crate) struct Tally {
     pub(crate) gaps: u64,
     /// Numbers skipped on slow connections.
     pub(crate) gaps_slow: u64,
-    /// Numbers that came again or too late.
+    /// Numbers that came twice or too late.
     pub(crate) duplicates: u64,
-    /// Messages with a wrong byte, or of another topic.
+    /// Messages with a wrong byte, or from another topic.
     pub(crate) wrong: u64,
-    /// Messages whose arrival the kernel did not stamp.
+    /// Messages without a time stamp from the kernel.
     pub(crate) unstamped: u64,
-    /// Messages that did not come at all to connections that are not slow, closed ones included.
+    /// Missing messages on connections that are not slow, including closed ones.
     pub(crate) missing: u64,
-    /// Messages that did not come (yet) to slow connections that are open.
+    /// Messages that are still missing on open slow connections.
     pub(crate) missing_slow: u64,
     /// Open connections that are not slow.
     pub(crate) open: u64,
     /// Open slow connections.
     pub(crate) open_slow: u64,
-    /// Connections that are not slow, and were closed from the other side since they were opened.
+    /// Connections that are not slow and that the server has closed since they were opened.
     pub(crate) closed: u64,
-    /// All connections closed from the other side since they were opened, by what was heard last.
+    /// All connections that the server has closed since they were opened, by their last message.
     pub(crate) closed_by: BTreeMap<String, u64>,
     /// Bytes of the last message's frame.
     pub(crate) frame_bytes: u64,
@@ -315,76 +320,77 @@ pub(crate) struct Tally {
     pub(crate) frames: u64,
     /// Lags on connections that are not slow.
     pub(crate) lags: LagCounts,
-    /// Lags on slow connections, and on those that came back until they were live again.
+    /// Lags on slow connections, and on connections that came back until they were live again.
     pub(crate) lags_slow: LagCounts,
-    /// Connections that came back and were told that all they missed follows.
+    /// Connections that came back and were recovered: all missed messages follow.
     pub(crate) recovered: u64,
-    /// Connections that came back and were told that it does not.
+    /// Connections that came back and were not recovered.
     pub(crate) unrecovered: u64,
     /// Connections that are not live again yet.
     pub(crate) away: u64,
-    /// From dropping to being live again.
+    /// Times from dropping to being live again.
     pub(crate) returns: LagCounts,
     /// Ages of the values that connections held, at each [`Order::NoteAges`].
     pub(crate) ages: LagCounts,
     /// Lags of the last message of each frame.
     pub(crate) lags_last: LagCounts,
-    /// The first few things that went wrong.
+    /// The first few errors.
     pub(crate) errors: Vec<String>,
 }
 
-/// What connections of a worker have published.
+/// The results of a worker's publishing connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PublishTally {
-    /// Number of the first of them.
+    /// Number of the first of these connections.
     pub(crate) first: u32,
-    /// Messages of each that were sent.
+    /// Messages sent by each of them.
     pub(crate) sent: Vec<u32>,
-    /// Messages that a socket did not take; their numbers were used again.
+    /// Messages for which a socket had no room; their numbers were used again.
     pub(crate) unsent: u64,
-    /// Longest time by which a message was published too late, in microseconds.
+    /// Longest delay of a publish behind its schedule, in microseconds.
     pub(crate) late_max_us: u64,
 }
 
-/// What guests saw.
+/// The results of guests.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ChurnTally {
     /// Guests that were welcomed.
     pub(crate) welcomed: u64,
-    /// Those that were not, or were closed from the other side, by how.
+    /// Guests that got no welcome or were closed by the server, by kind of failure.
     pub(crate) failed: BTreeMap<String, u64>,
-    /// Those that were refused and came again, by how they were.
+    /// Guests that were refused and came again, by kind of refusal.
     pub(crate) refused: BTreeMap<String, u64>,
-    /// From connecting, for the first time, to being welcomed.
+    /// Times from the first connect to the welcome.
     pub(crate) connects: LagCounts,
-    /// Longest time by which one came too late, in microseconds.
+    /// Longest delay of a guest behind its schedule, in microseconds.
     pub(crate) late_max_us: u64,
     /// TLS handshakes, by what was agreed.
     pub(crate) handshakes: BTreeMap<String, u64>,
-    /// Sessions to resume that the server has given.
+    /// Tickets that the server has given.
     pub(crate) tickets: u64,
-    /// Bytes that the last guest sent and received in turn, up to its welcome.
+    /// Bytes that the last guest sent and received in turn before its welcome.
     pub(crate) script: Vec<u64>,
-    /// From the first guest to the last one's welcome, in seconds.
+    /// Time from the first guest to the welcome of the last one, in seconds.
     pub(crate) seconds: f64,
 }
 
-/// What an echo showed.
+/// The results of an echo load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct EchoTally {
-    /// Messages answered in the time that counts.
+    /// Messages answered in the measured time.
     pub(crate) answered: u64,
-    /// Messages answered, before and after it included.
+    /// Messages answered in all, including before and after the measured time.
     pub(crate) answered_in_all: u64,
-    /// Messages that were due and not answered.
+    /// Messages that were due and got no answer.
     pub(crate) lost: u64,
     /// Answers with a wrong byte.
     pub(crate) wrong: u64,
     /// Connections that ended.
     pub(crate) closed: u64,
-    /// From the moment at which a message was due to its answer, of those due in the time that counts.
+    /// Times from the moment at which a message was due to its answer, for messages due in the
+    /// measured time.
     pub(crate) lags: LagCounts,
-    /// The first few things that went wrong.
+    /// The first few errors.
     pub(crate) errors: Vec<String>,
 }
 
@@ -397,7 +403,7 @@ pub(crate) enum BaselineOrder {
         /// A whole frame.
         frame: String,
     },
-    /// Tell the number of connections; answered with [`BaselineAnswer::Holds`].
+    /// Report the number of connections; answered with [`BaselineAnswer::Holds`].
     Count,
 }
 
@@ -405,16 +411,16 @@ pub(crate) enum BaselineOrder {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BaselineAnswer {
-    /// Said once, at the start.
+    /// The address; sent once, at the start.
     Listening(SocketAddr),
     /// The bytes were sent.
     Sent {
-        /// Connections that took them all.
+        /// Connections that took all bytes.
         whole: u64,
         /// Connections that did not.
         short: u64,
     },
-    /// Connections held.
+    /// Number of open connections.
     Holds(u64),
 }
 
@@ -429,7 +435,7 @@ impl Streams {
 }
 
 impl OpenPlan {
-    /// What a connection reads. In a mixture the formats change within a stream.
+    /// The format of a connection. In a mixture the formats change within a stream.
     pub(crate) fn form_of(&self, connection: u32) -> Format {
         match self.transport {
             Transport::Tcp => Format::Stream,
@@ -459,7 +465,7 @@ impl Transport {
         }
     }
 
-    /// Names in ALPN of what is spoken.
+    /// ALPN names of the protocol.
     pub(crate) fn alpn(self) -> Vec<String> {
         let names: &[&str] = match self {
             Transport::Tcp => &[ALPN],
@@ -470,11 +476,11 @@ impl Transport {
     }
 }
 
-/// HTTP/1.1 in ALPN.
+/// The ALPN name of HTTP/1.1.
 const HTTP1: &str = "http/1.1";
 
 impl SlowPlan {
-    /// Whether a connection is one of the slow.
+    /// Whether a connection is slow.
     pub(crate) fn has(self, connection: u32) -> bool {
         is_in_share(connection, self.share)
     }

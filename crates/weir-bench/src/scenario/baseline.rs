@@ -1,4 +1,4 @@
-//! `baseline`: the best that the machine can do without a gateway.
+//! `baseline`: the best result that the machine can reach without a gateway.
 
 use anyhow::{Result, bail};
 

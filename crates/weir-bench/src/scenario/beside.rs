@@ -14,11 +14,11 @@ use crate::workers::{Totals, Workers};
 pub(super) struct Beside {
     /// The connections that stay.
     pub(super) held: Workers,
-    /// Those that come and go.
+    /// The guests, which come and go.
     pub(super) others: Workers,
-    /// How they do.
+    /// The plan of the guests.
     pub(super) plan: ChurnPlan,
-    /// Where messages are published.
+    /// The destination of messages.
     pub(super) sink: HttpSink,
     /// Number of the next message.
     pub(super) seqs: Vec<u32>,
@@ -28,14 +28,14 @@ pub(super) struct Beside {
     pub(super) size: usize,
 }
 
-/// What the held connections saw in a phase.
+/// The results of the held connections in a phase.
 pub(super) struct Phase {
     pub(super) published: Published,
     pub(super) totals: Totals,
 }
 
 impl Beside {
-    /// Messages to the held connections for so long, and `beside` meanwhile.
+    /// Sends messages to the held connections for this time; runs `beside` meanwhile.
     pub(super) fn phase(
         &mut self,
         seconds: f64,
@@ -59,7 +59,7 @@ pub(super) fn fill_messages(report: &mut Report, quiet: &Phase, busy: &Phase) {
     report.set("delivered", quiet.totals.tally.delivered + busy.totals.tally.delivered);
 }
 
-/// Reports their lag, and checks them; `what` names the busy phase.
+/// Reports the lags of both phases and checks the messages; `what` names the busy phase.
 pub(super) fn fill_lags(report: &mut Report, quiet: &Phase, what: &str, busy: &Phase) {
     let p99 = |phase: &Phase| phase.totals.lags.quantile_ms(0.99);
     report.figure("quiet_lag_p50_ms", quiet.totals.lags.quantile_ms(0.5));

@@ -18,7 +18,7 @@ use crate::stats::{Lags, median, milli};
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
-/// The two that are compared, with their connections.
+/// The server and the baseline, with their connections.
 struct Contest<'a> {
     workers: &'a mut Workers,
     sink: HttpSink,
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Messages made by the server in each format, by its own account; null where it gives none.
+/// Messages that the server has encoded in each format, by its own metrics; null if it has none.
 fn encodings(before: &Metrics, after: &Metrics) -> Value {
     let made = Format::ALL.into_iter().filter_map(|format| {
         let count = |metrics: &Metrics| metrics.sum(ENCODINGS, &[("protocol", format.name())]);
@@ -99,7 +99,7 @@ fn encodings(before: &Metrics, after: &Metrics) -> Value {
 const ENCODINGS: &str = "weir_encodings_total";
 
 impl Contest<'_> {
-    /// A round of each that does not count, then those that do; who comes first alternates.
+    /// Runs a warm-up round of each, then the rounds that count. The first one alternates.
     fn rounds(&mut self, rounds: u32, messages: u32) -> Result<Vec<(Round, Round)>> {
         let warm = self.server(1)?;
         let frame_bytes = Some(warm.totals.tally.frame_bytes).filter(|bytes| *bytes > 0);
@@ -109,7 +109,7 @@ impl Contest<'_> {
             tally.delivered > 0 && tally.lost() == 0 && tally.wrong == 0 && tally.duplicates == 0
         };
         if !sound(&warm) || !sound(&warm_baseline) {
-            // The report tells what is wrong; more rounds would tell it again.
+            // The report contains the error; more rounds would repeat it.
             return Ok(vec![(warm, warm_baseline)]);
         }
         let mut done = Vec::new();
@@ -203,7 +203,7 @@ fn shown(server: &Round, baseline: &Round) -> Value {
     })
 }
 
-/// All lags together.
+/// The lags of all rounds together.
 pub(crate) fn merged<'a>(totals: impl Iterator<Item = &'a Totals>) -> Lags {
     let mut lags = Lags::new();
     totals.for_each(|totals| lags.add(&totals.lags.counts()));

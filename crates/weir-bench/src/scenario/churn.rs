@@ -21,9 +21,10 @@ use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Churned, Workers};
 
-/// Guests before the first look at memory, in seconds of the rate: what is allocated only once is allocated then.
+/// Guests before the first look at memory, in seconds of the rate. They cause the allocations that
+/// happen only once.
 const WARM_UP_SECONDS: f64 = 3.0;
-/// Memory counts as settled when it has not moved for so long.
+/// Memory counts as settled when it has not changed for this time.
 const SETTLE: Duration = Duration::from_secs(4);
 
 const GROWTH_BYTES: u64 = 1024 * 1024;
@@ -100,12 +101,12 @@ pub(crate) fn run(args: &ChurnArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What memory may have grown by: 5 %, or 1 MiB where that is more, which is what an allocator keeps for itself.
+/// Growth of memory that is allowed: 5 %, or 1 MiB if that is more, for the allocator's own use.
 fn growth_allowed(before: u64) -> u64 {
     (before / 20).max(GROWTH_BYTES)
 }
 
-/// Guests for so long.
+/// Runs guests for this time.
 fn churn(guests: &mut Workers, plan: &ChurnPlan, seconds: f64) -> Result<Churned> {
     let count = whole(plan.rate * seconds).max(1);
     guests.churn(&ChurnPlan { count, ..plan.clone() })

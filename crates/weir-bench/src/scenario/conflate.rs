@@ -21,16 +21,16 @@ use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
-/// Time between two looks at how old the values are that clients hold.
+/// Time between two measurements of the ages of the clients' values.
 const AGES_EVERY: Duration = Duration::from_millis(500);
-/// Load before that: until the kernel's buffers are full.
+/// Load before the first measurement: until the kernel's buffers are full.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// What one server showed.
+/// The results of a server.
 struct Outcome {
     published: Published,
     totals: Totals,
-    /// How long it took after the last message until every client held the newest values.
+    /// Time from the last message until every client held the newest values.
     settle: Duration,
     before: Metrics,
     after: Metrics,
@@ -146,7 +146,7 @@ fn load(
         })
     })?;
     let last = clock::monotonic();
-    // Without conflation nobody will catch up.
+    // Without conflation no client catches up.
     let wait_ms = if conflated { 60_000 } else { 5_000 };
     let totals = workers.collect(&Collect { published: seqs, wait_ms, slow_too: true })?;
     Ok(Outcome {
@@ -198,7 +198,7 @@ impl Outcome {
     }
 }
 
-/// The fields of one server, in the order of the report.
+/// The fields of a server, in the order of the report.
 const FIELDS: [&str; 20] = [
     "messages",
     "publish_refused",

@@ -18,10 +18,11 @@ use crate::stats::whole;
 use crate::stats::{Lags, median, milli, real};
 use crate::workers::{Echoed, Workers};
 
-/// Part of a round that does not count: until every connection has a message on its way.
+/// Time at the start of a round that does not count: until every connection has a message in
+/// flight.
 const WARM_UP_MS: u64 = 500;
 
-/// The two that are compared, with their connections.
+/// The server and the baseline, with their connections.
 struct Contest<'a> {
     workers: &'a mut Workers,
     pid: u32,
@@ -29,16 +30,16 @@ struct Contest<'a> {
     plan: EchoPlan,
 }
 
-/// One round of one of the two.
+/// A round of the server or the baseline.
 struct Round {
     echoed: Echoed,
-    /// CPU time of what echoed, and of the load generator's workers, over the whole round.
+    /// CPU time of the echoing process, and of the load generator's workers, over the whole round.
     cpu: Duration,
     client_cpu: Duration,
     seconds: f64,
 }
 
-/// What the server needs to know of the echo: a connection may send as fast as it likes.
+/// Settings of the server for the echo: a connection may send without a limit.
 fn settings() -> Table {
     let mut limits = Table::new();
     limits.insert("frames_per_second".to_owned(), 0.into());
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &EchoArgs, report: &mut Report) -> Result<()> {
             measure_ms: whole(round_seconds * 1000.0).max(1),
         },
     };
-    // What is allocated only once is, after a round of each that does not count.
+    // A warm-up round of each causes the allocations that happen only once.
     let warm = [contest.server()?, contest.baseline()?];
     let before = target.metrics()?;
     let mut rounds = Vec::new();
@@ -193,7 +194,8 @@ fn fill(report: &mut Report, rounds: &[(Round, Round)]) {
     report.set("rounds", rounds.iter().map(shown).collect::<Vec<_>>());
 }
 
-/// What the server says of itself: bytes that its shards allocated, and how long their turns took.
+/// Reports figures from the server's metrics: bytes that its shards allocated, and the duration of
+/// their turns.
 fn fill_from_metrics(
     report: &mut Report,
     rounds: &[(Round, Round)],
@@ -202,7 +204,7 @@ fn fill_from_metrics(
 ) {
     const ALLOCATED: &str = "weir_shard_allocated_bytes_total";
     let messages: u64 = rounds.iter().map(|(server, _)| server.echoed.tally.answered_in_all).sum();
-    // Shards that have started have allocated: 0 says that the allocator does not tell.
+    // Every shard allocates at its start, so 0 means that the allocator does not count.
     let allocated = before
         .sum(ALLOCATED, &[])
         .filter(|bytes| *bytes > 0.0)
@@ -231,7 +233,7 @@ fn longest_bucket(before: &Metrics, after: &Metrics) -> Option<f64> {
         })
         .collect();
     grown.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    // Buckets are cumulated: the first that holds all turns is the longest one's.
+    // Buckets are cumulative: the first one with all turns contains the longest turn.
     let all = grown.last()?.1;
     let (bound, _) = grown.into_iter().find(|(_, count)| all > 0.0 && *count >= all)?;
     bound.is_finite().then_some(bound * 1000.0)

@@ -1,4 +1,4 @@
-//! `idle`: the server's memory for a connection on which nothing happens.
+//! `idle`: the server's memory for an idle connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,17 +15,18 @@ use crate::protocol::Streams;
 use crate::report::Report;
 use crate::spawn::Target;
 
-/// Clients that come and go before the first look at memory: they make the server allocate what it needs only once.
+/// Clients that come and go before the first look at memory. They cause the allocations that happen
+/// only once.
 const WARM_UP: u32 = 256;
 /// Connections that share a topic.
 const PER_TOPIC: u32 = 1000;
-/// Memory that moves by less than this has settled.
+/// Memory that changes by less than this has settled.
 const SETTLED_BYTES: u64 = 64 << 10;
-/// Longest wait for memory to settle, and for connections to be gone.
+/// Longest wait for memory to settle, and for connections to end.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What one server showed.
+/// The results of a server.
 struct Held {
     before: u64,
     after: u64,
@@ -36,7 +37,7 @@ struct Held {
 
 /// Runs the scenario.
 pub(crate) fn run(args: &IdleArgs, report: &mut Report) -> Result<()> {
-    // The server runs as it would in service: with all its CPUs, unless told otherwise.
+    // The server runs as in service, with all its CPUs, unless the options say otherwise.
     let setup = Setup::new(&args.run, Some(&args.target), false)?;
     report.set("connections", args.connections);
     report.set("transport", args.transport.name());
@@ -73,7 +74,7 @@ impl Held {
     }
 }
 
-/// Starts a server, if one is to be started, and has it hold the connections.
+/// Starts a server if the options say so, and lets it hold the connections.
 fn hold(args: &IdleArgs, setup: &Setup, per_topic: u32, report: &mut Report) -> Result<Held> {
     let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
     let plan = setup.plan(target.addr, HEADER_BYTES, Streams::Block(per_topic));
@@ -107,7 +108,7 @@ fn hold(args: &IdleArgs, setup: &Setup, per_topic: u32, report: &mut Report) -> 
     })
 }
 
-/// Connections that the server holds, as its metrics tell.
+/// Connections that the server holds, by its metrics.
 fn connections(target: &mut Target) -> Result<Option<f64>> {
     Ok(target.metrics()?.sum("weir_connections", &[]))
 }
@@ -127,7 +128,8 @@ pub(super) fn wait_for_connections(target: &mut Target, most: f64) -> Result<()>
     }
 }
 
-/// Waits until `RssAnon` has not moved for `quiet`; its value, and whether it came to rest.
+/// Waits until `RssAnon` has not changed for `quiet`. Returns its value, and whether it has
+/// settled.
 pub(super) fn settle(pid: u32, quiet: Duration) -> Result<(u64, bool)> {
     let deadline = clock::monotonic() + SETTLE_MAX.max(2 * quiet);
     let looks = usize::try_from(quiet.as_millis() / LOOK_EVERY.as_millis())?.max(1) + 1;

@@ -40,15 +40,16 @@ use crate::stats::real;
 use crate::tls::{RESUMED, TlsPlan};
 use crate::workers::{Handshakes, Totals, Workers};
 
-/// What a run has chosen for itself.
+/// The choices of a run.
 pub(crate) struct Setup {
-    /// CPUs of what is measured; `None`: any.
+    /// CPUs of the measured server; `None`: any.
     pub(crate) server_cpus: Option<Cpus>,
     /// CPUs of the load generator.
     pub(crate) client_cpus: Option<Cpus>,
-    /// Second byte of the source addresses: of this run alone, so that ports still in TIME_WAIT are not in the way.
+    /// Second byte of the source addresses, chosen for this run, so that ports in TIME_WAIT do not
+    /// disturb it.
     source: u8,
-    /// Begins the topics of this run.
+    /// Prefix of this run's topics.
     pub(crate) topic_prefix: String,
     window: u32,
     patience_ms: u64,
@@ -59,15 +60,15 @@ pub(crate) struct Setup {
 
 /// One round of messages to a set of connections.
 pub(crate) struct Round {
-    /// What was published.
+    /// The published messages.
     pub(crate) published: Published,
-    /// What arrived.
+    /// The received messages.
     pub(crate) totals: Totals,
-    /// CPU time of what sent them.
+    /// CPU time of the sending process.
     pub(crate) cpu: Duration,
 }
 
-/// Bare baselines, with the workers whose connections they hold: one baseline a worker.
+/// Baselines, with the workers whose connections they hold: one baseline per worker.
 pub(crate) struct BaselineSet {
     /// The baselines.
     pub(crate) baselines: Vec<Baseline>,
@@ -77,20 +78,20 @@ pub(crate) struct BaselineSet {
     pub(crate) seqs: Vec<u32>,
 }
 
-/// A rate of guests who come as fast as they can, or as the window lets them.
+/// A rate so high that guests come as fast as possible, or as fast as the window permits.
 const AT_ONCE: f64 = 1e6;
-/// Longest wait for messages on their way, after the last was published.
+/// Longest wait for messages in flight after the last publish.
 pub(crate) const ARRIVAL_PATIENCE: Duration = Duration::from_secs(15);
 
 impl Setup {
-    /// Chooses CPUs and addresses; `auto` pins unless a scenario wants no pinning.
+    /// Chooses CPUs and addresses. `auto` pins, unless the scenario wants no pinning.
     pub(crate) fn new(run: &RunArgs, target: Option<&TargetArgs>, auto: bool) -> Result<Setup> {
         let halves = if auto { Cpus::allowed(None)?.halves() } else { None };
         let running = target.and_then(|target| target.pid);
         let server_cpus = match (&run.pin_server, running) {
             (Pin::Cpus(cpus), _) => Some(cpus.clone()),
             (Pin::None, _) => None,
-            // The baseline gets what the running server has.
+            // The baseline gets the CPUs of the running server.
             (Pin::Auto, Some(pid)) => Some(Cpus::allowed(Some(pid))?),
             (Pin::Auto, None) => halves.as_ref().map(|(server, _)| server.clone()),
         };
@@ -116,12 +117,12 @@ impl Setup {
         })
     }
 
-    /// Second byte of source addresses that no connection of this run has otherwise.
+    /// Second byte of source addresses that no other connection of this run uses.
     pub(crate) fn another_source(&self) -> u8 {
         self.source.wrapping_add(1)
     }
 
-    /// A plan for devices of a server that subscribe to the topic of their stream.
+    /// A plan for devices that subscribe to the topic of their stream.
     pub(crate) fn plan(&self, addr: SocketAddr, size: usize, streams: Streams) -> OpenPlan {
         OpenPlan {
             addr,
@@ -142,7 +143,7 @@ impl Setup {
         }
     }
 
-    /// The same for devices that messages come to by this transport; where HTTP clients connect is `edge`.
+    /// The same for devices with this transport; `edge` is the address for HTTP clients.
     pub(crate) fn plan_by(
         &self,
         transport: Transport,
@@ -187,7 +188,7 @@ impl Setup {
         Ok(BaselineSet { baselines, workers, seqs: vec![0] })
     }
 
-    /// Reports the choice of CPUs, and what was agreed of TLS when connections were opened.
+    /// Reports the choice of CPUs, and the agreed TLS parameters of the opened connections.
     pub(crate) fn describe(&self, report: &mut Report) {
         report.set("tls", self.tls.is_some());
         if let Some(plan) = &self.tls {
@@ -212,7 +213,8 @@ impl BaselineSet {
 }
 
 impl Round {
-    /// Publishes by the schedule, waits for arrival and measures; `meanwhile` runs while messages are published.
+    /// Publishes by the schedule, waits for the messages and measures; `meanwhile` runs during the
+    /// schedule.
     pub(crate) fn run<S: Sink + Send>(
         workers: &mut Workers,
         sink: &mut S,
@@ -231,7 +233,7 @@ impl Round {
         Ok(Round { published, totals, cpu })
     }
 
-    /// CPU microseconds for each message delivered; `None` if there were none.
+    /// CPU microseconds per delivered message; `None` without messages.
     pub(crate) fn cpu_us_per_message(&self) -> Option<f64> {
         let delivered = self.totals.tally.delivered;
         (delivered > 0).then(|| self.cpu.as_secs_f64() * 1e6 / real(delivered))
@@ -246,18 +248,20 @@ pub(crate) fn resumed_share(agreed: &BTreeMap<String, u64>) -> Option<f64> {
     (all > 0).then(|| real(resumed) / real(all))
 }
 
-/// What the share of resumed handshakes may fall short by: a client that finds no ticket begins anew.
+/// Shortfall of the share of resumed handshakes that is allowed: a client without a ticket makes a
+/// full handshake.
 const RESUMED_SLACK: f64 = 0.02;
 /// Time between the start of a schedule and its first message.
 const LEAD: Duration = Duration::from_millis(10);
 
-/// The order to wait for everything published so far.
+/// The order to wait for all messages published so far.
 pub(crate) fn arrival_of(seqs: &[u32], slow_too: bool) -> Collect {
     let wait_ms = u64::try_from(ARRIVAL_PATIENCE.as_millis()).unwrap_or(u64::MAX);
     Collect { published: seqs.to_vec(), wait_ms, slow_too }
 }
 
-/// Publishes in a thread of its own while this one does `beside`, which is told how to ask whether that goes on.
+/// Publishes in another thread while this one runs `beside`, which receives a function that says
+/// whether publishing goes on.
 pub(crate) fn publish_beside<S: Sink + Send>(
     sink: &mut S,
     schedule: &Schedule,

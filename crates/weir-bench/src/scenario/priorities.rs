@@ -22,7 +22,7 @@ use crate::workers::{Totals, Workers};
 
 /// Token of the connections of high priority, unless `--token` names that of a running server.
 const TOKEN: &str = "bench-high";
-/// Longest wait for those of high priority after a phase, and for all others.
+/// Longest wait for the connections of high priority after a phase, and for all others.
 const HIGH_PATIENCE_MS: u64 = 15_000;
 const CROWD_PATIENCE_MS: u64 = 30_000;
 
@@ -40,7 +40,7 @@ struct Phase {
     published: Published,
     high: Totals,
     crowd: Totals,
-    /// CPU time of the server, and how long the load took.
+    /// CPU time of the server, and duration of the load.
     cpu: Duration,
     seconds: f64,
     before: Metrics,
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &PrioritiesArgs, report: &mut Report) -> Result<()> {
     report.set("seconds", args.seconds);
     let mut target =
         Target::start(&args.target, setup.server_cpus.as_ref(), &settings(args.tick_ms))?;
-    // In a process of their own, before which the others stand back: what the kernel has for the few is read at once.
+    // Their process goes before the others, so that the kernel's bytes for these few connections
+    // are read at once.
     let (mut high, mut crowd) =
         (setup.workers(args.high)?, setup.workers(args.connections - args.high)?);
     crowd.stand_back()?;

@@ -1,4 +1,4 @@
-//! `resume`: a share of the clients reconnects. Each must get exactly what it missed.
+//! `resume`: a share of the clients reconnects. Each must get exactly its missed messages.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::stats::{is_in_share, real};
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
-/// Seconds of messages that the topic keeps: more than anybody is away.
+/// Seconds of messages that the topic keeps: longer than any client is away.
 const KEPT_SECONDS: f64 = 60.0;
 /// Bytes that a message may take in the ring beside its payload.
 const OVERHEAD_BYTES: u64 = 512;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ResumeArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A class that keeps what those who are away miss.
+/// A class that keeps the messages that absent clients miss.
 fn settings(args: &ResumeArgs) -> Result<Table> {
     let messages = whole(args.rate * KEPT_SECONDS).max(1000);
     let bytes = messages * (args.size as u64 + OVERHEAD_BYTES);
@@ -76,7 +76,7 @@ fn settings(args: &ResumeArgs) -> Result<Table> {
 }
 
 impl Run<'_> {
-    /// A third of the time quiet, then the drop; the rest is for coming back.
+    /// A third of the time is quiet; then connections drop, and come back in the rest.
     fn storm(&mut self, target: &mut Target, report: &mut Report) -> Result<()> {
         let (args, pid) = (self.args, target.pid);
         let plan = ComeBack { share: args.share, spread_ms: args.return_ms };
@@ -112,7 +112,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The server ends and starts again; everybody comes back and is told that nothing is known of before.
+    /// The server ends and starts again. All clients come back, and the server answers that it
+    /// knows nothing of the earlier messages.
     fn restart(&mut self, target: &mut Target, report: &mut Report) -> Result<()> {
         let began = clock::monotonic();
         target.restart()?;
@@ -121,7 +122,7 @@ impl Run<'_> {
         self.workers.begin()?;
         self.workers.come_back(ComeBack { share: 1.0, spread_ms: self.args.return_ms })?;
         let back = clock::monotonic() + Duration::from_millis(self.args.return_ms);
-        // What is published before all are back would be missing without fault.
+        // Messages published before all clients are back would count as missing without a fault.
         let deadline = back + Duration::from_secs(60);
         let everybody = real(self.args.connections.into());
         sampler.sample_while(|metrics| {

@@ -1,4 +1,4 @@
-//! `room`: many clients publish into one topic with a tick, and everybody receives everything.
+//! `room`: many clients publish to one topic with a tick, and all clients receive all messages.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
-/// What was published, and what became of it.
+/// The results of the run.
 struct Outcome {
     published: PublishTally,
     refused: u64,
@@ -28,7 +28,7 @@ struct Outcome {
     cpu: Duration,
     before: Metrics,
     after: Metrics,
-    /// Most connections that any sample showed as stalled.
+    /// Most stalled connections in any sample.
     stalled_max: f64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &RoomArgs, report: &mut Report) -> Result<()> {
     let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
     let mut workers = setup.workers(args.connections)?;
     let plan = OpenPlan {
-        // A backend that publishes over the admin API is one publisher, too.
+        // A backend that publishes over the admin API is a publisher too.
         check: Check::Room(publishers.max(1)),
         ..setup.plan(target.addr, args.size, Streams::Count(1))
     };
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RoomArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What the server needs to know of the room: devices may publish into it, as fast as they like.
+/// Settings of the server for the room: devices may publish to it without a limit.
 pub(crate) fn settings(tick_ms: u32) -> Table {
     let mut class = Table::new();
     class.insert("pattern".to_owned(), "bench/*".into());

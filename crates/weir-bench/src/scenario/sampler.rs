@@ -27,7 +27,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Begins to sample.
+    /// A sampler without samples yet.
     pub(crate) fn new(http: Http) -> Sampler {
         Sampler {
             http,
@@ -38,7 +38,7 @@ impl Sampler {
         }
     }
 
-    /// Samples as long as `goes_on`, given the last sample, says so.
+    /// Takes samples as long as `goes_on` returns true for the last one.
     pub(crate) fn sample_while(
         &mut self,
         mut goes_on: impl FnMut(&Metrics) -> Result<bool>,
@@ -58,7 +58,7 @@ impl Sampler {
     }
 }
 
-/// By how much each counter of a family has grown; those that have not are left out.
+/// Growth of each counter of a family; counters without growth are omitted.
 pub(crate) fn growth(
     before: &Metrics,
     after: &Metrics,

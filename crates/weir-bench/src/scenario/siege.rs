@@ -27,7 +27,7 @@ use crate::stats::whole;
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
-/// The held connections, and what is measured on them.
+/// The held connections and their load.
 struct Run {
     held: Workers,
     sink: HttpSink,
@@ -36,13 +36,13 @@ struct Run {
     size: usize,
 }
 
-/// What happened in a phase.
+/// The results of a phase.
 struct Phase {
     published: Published,
     totals: Totals,
 }
 
-/// What was seen of the process and of healthy requests while it was attacked.
+/// Observations of the server's process and of healthy requests under attack.
 #[derive(Debug, Default)]
 struct Watched {
     rss_max: u64,
@@ -112,7 +112,8 @@ pub(crate) fn run(args: &SiegeArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The same attacks on a process that discards them, on the same processors as the server, which pushes meanwhile.
+/// Runs the same attacks against a process that discards them. It uses the same processors as the
+/// server, which pushes messages meanwhile.
 fn baseline(run: &mut Run, args: &SiegeArgs, setup: &Setup, plan: &Plan) -> Result<(Phase, Tally)> {
     let discard = Discard::start(setup.server_cpus.as_ref())?;
     let to = discard.addr;
@@ -135,7 +136,7 @@ impl Run {
     }
 }
 
-/// Looks at the server's memory, and asks it over HTTP once a second as a healthy client would.
+/// Samples the server's memory, and sends an HTTP request each second as a healthy client would.
 fn watch(pid: u32, edge: SocketAddr, seconds: f64) -> Result<Watched> {
     let mut watched = Watched::default();
     let end = clock::monotonic() + Duration::from_secs_f64(seconds);
@@ -147,7 +148,7 @@ fn watch(pid: u32, edge: SocketAddr, seconds: f64) -> Result<Watched> {
             clock::sleep_until(next);
         }
         watched.requests += 1;
-        // A connection of its own each time: what is refused is refused there.
+        // A new connection each time, because the server refuses connections.
         let asked = thread::spawn(move || Http::new(edge, None).get("/rest/hello"));
         let answer = asked.join().map_err(|_| anyhow!("a healthy request panicked"))?;
         watched.unanswered += u64::from(!answer.is_ok_and(|answer| answer.status == 200));
@@ -193,7 +194,7 @@ fn settings(keys: &Path, tls: SocketAddr, udp: SocketAddr) -> Result<Table> {
     text.parse().context("the settings are not TOML")
 }
 
-/// A thousand messages of a kilobyte to ask for.
+/// Publishes a thousand messages of a kilobyte, for the attacks that request histories.
 fn fill_history(http: &mut Http) -> Result<()> {
     for part in 0..10 {
         let text = format!("{part}").repeat(1_000);
@@ -274,7 +275,7 @@ fn fill_memory(
 const TOKEN: &str = "siege-service-token";
 /// `memory.budget_bytes`.
 const BUDGET_BYTES: u64 = 256 << 20;
-/// What may be resident beyond the budget: program, tables, stacks.
+/// Memory that may be resident beyond the budget: program, tables, stacks.
 const SLACK_BYTES: u64 = 64 << 20;
 /// `http.connections_max`.
 const HTTP_CONNECTIONS: u32 = 2_000;

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &StagesArgs, report: &mut Report) -> Result<()> {
     }
     for round in 0..args.stores.rounds {
         crate::workers::progress("round", round + 1, args.stores.rounds);
-        // Who begins changes with every round.
+        // The first one changes with every round.
         for turn in 0..count {
             bench.measure((turn + round as usize) % count)?;
         }
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &StagesArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Answers a second of each gateway in each round.
+/// Answers per second of each gateway in each round.
 fn rounds(bench: &Bench, rounds: u32) -> Vec<Value> {
     let row = |round: usize| {
         let figures = bench.gateways.iter().map(|gateway| {

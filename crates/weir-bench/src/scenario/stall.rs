@@ -22,10 +22,10 @@ use crate::workers::{Totals, Workers};
 
 /// The default of the gateway.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Beyond `stall_timeout`: time in which a stall begins, and in which its end must show.
+/// Time beyond `stall_timeout` in which a stall begins, and in which its end must show.
 const STALL_BEGINS: Duration = Duration::from_secs(10);
 const STALL_ENDS: Duration = Duration::from_secs(5);
-/// Load while all drain too slowly, unless told otherwise.
+/// Default time of load while all clients read too slowly.
 const DRAIN_SECONDS: f64 = 30.0;
 
 /// A run of this scenario.
@@ -39,7 +39,7 @@ struct Run<'a> {
     slow: SlowPlan,
 }
 
-/// What happened in a phase.
+/// The results of a phase.
 struct Phase {
     published: Published,
     totals: Totals,
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &StallArgs, report: &mut Report) -> Result<()> {
 }
 
 impl Run<'_> {
-    /// The same load while all read, to compare with.
+    /// The same load while all clients read, for comparison.
     fn quiet(&mut self, target: &mut Target) -> Result<Phase> {
         let before = target.metrics()?;
         self.workers.begin()?;
@@ -110,7 +110,8 @@ impl Run<'_> {
             let closed: u64 = growth(&before, now, CLOSED, "reason").values().sum();
             Ok(closed < count && clock::monotonic() < deadline)
         })?;
-        // What the kernel still holds for them is read, so that their ends are seen from here, too.
+        // Read the kernel's remaining bytes for these connections, so that the worker sees their
+        // ends too.
         self.workers.read(Reading::Full)?;
         let end =
             self.workers.collect(&Collect { wait_ms: 2000, ..arrival_of(&self.seqs, true) })?;
@@ -138,7 +139,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// All clients read more slowly than messages come, then at full speed.
+    /// All clients read more slowly than messages come, and later at full speed.
     fn drained(
         &mut self,
         target: &mut Target,
@@ -151,7 +152,8 @@ impl Run<'_> {
         let bytes_per_second = share * self.args.rate * frame_bytes;
         let before = target.metrics()?;
         self.workers.begin()?;
-        // They begin one after the other, so that some have stalled long and some only just when all catch up.
+        // They begin one after the other. So when all clients catch up, some have stalled for long
+        // and some only briefly.
         let stagger_ms = whole(slow_seconds * 1000.0 / 2.0);
         self.workers.read(Reading::Paced { bytes_per_second, stagger_ms })?;
         let full_at = clock::monotonic() + Duration::from_secs_f64(slow_seconds);
@@ -197,7 +199,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Publishes for so long; samples, and does `each`, meanwhile.
+    /// Publishes for this time; takes samples and calls `each` meanwhile.
     fn publish(
         &mut self,
         seconds: f64,
@@ -255,5 +257,5 @@ impl Run<'_> {
     }
 }
 
-/// Counter of closed connections.
+/// The counter of closed connections.
 const CLOSED: &str = "weir_connections_closed_total";

@@ -20,7 +20,7 @@ use crate::tls::TlsPlan;
 use crate::worker::topic;
 use crate::workers::Churned;
 
-/// Clients on their way at a time while the server gets to know them.
+/// Clients that connect at the same time while each connects for the first time.
 const KNOWING_WINDOW: u32 = 64;
 
 /// Runs the scenario.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Every one of the others connects once, gets its tickets and leaves.
+/// Each returning client connects once, gets its tickets and leaves.
 fn become_known(run: &mut Beside) -> Result<Churned> {
     let tls = run.plan.ways.tls.clone().map(|tls| TlsPlan { resume: 0.0, ..tls });
     let ways = Ways { tls, window: Some(KNOWING_WINDOW), ..Ways::default() };
@@ -110,13 +110,14 @@ fn fill_others(report: &mut Report, args: &StormArgs, churned: &Churned) {
     report.figure("begin_late_max_ms", Some(real(tally.late_max_us) / 1000.0));
 }
 
-/// Clients that are not there in the end: never welcomed, or closed after it.
+/// Clients that are missing in the end: never welcomed, or closed after the welcome.
 fn lost(returning: u64, churned: &Churned) -> u64 {
     let closed: u64 = churned.tally.failed.values().sum();
     returning.saturating_sub(churned.tally.welcomed).max(closed)
 }
 
-/// All of the others have settled, and as many resumed as were to: who is refused takes its ticket with it.
+/// Checks that all returning clients have settled, and that as many resumed as planned. A refused
+/// client takes its ticket with it.
 fn check_others(report: &mut Report, returning: u64, resume: f64, churned: &Churned) {
     let tally = &churned.tally;
     let lost = lost(returning, churned);

@@ -1,4 +1,4 @@
-//! Redis, and a server of MongoDB's protocol, that the bench starts.
+//! Starts Redis, and a server of MongoDB's protocol.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,24 +12,25 @@ use super::server::{Server, free_port, scratch_directory};
 use crate::clock;
 use crate::process::Cpus;
 
-/// A server beside the gateway; if it is our own, killed, and its directory removed, when dropped.
+/// A server beside the gateway. If the bench has started it, it is killed and its directory removed
+/// when this is dropped.
 pub(crate) struct Beside {
-    /// Where the gateway finds it.
+    /// The URL for the gateway.
     pub(crate) url: String,
-    /// The process.
+    /// The process id.
     pub(crate) pid: u32,
-    /// What it is.
+    /// Name and version.
     pub(crate) what: String,
     _server: Option<Server>,
 }
 
 impl Beside {
-    /// One that runs.
+    /// A running server.
     pub(crate) fn running(url: &str, pid: u32) -> Beside {
         Beside { url: url.to_owned(), pid, what: "a running one".to_owned(), _server: None }
     }
 
-    /// Starts Redis, which keeps nothing on disk; `Err` within: why there is none.
+    /// Starts Redis, which keeps nothing on disk. The inner `Err` says why it is missing.
     pub(crate) fn redis(cpus: Option<&Cpus>) -> Result<Result<Beside, String>> {
         let Some(version) = first_line("redis-server", "--version")? else {
             return Ok(Err("there is no program redis-server".to_owned()));
@@ -44,7 +45,8 @@ impl Beside {
         Ok(Ok(Beside { url, pid, what: version, _server: Some(server) }))
     }
 
-    /// Starts the server of MongoDB's protocol that is built in `place`, which keeps everything in memory.
+    /// Starts the server of MongoDB's protocol that is built in `place`. It keeps everything in
+    /// memory.
     pub(crate) fn mongodb(
         place: Option<&Path>,
         cpus: Option<&Cpus>,
@@ -99,7 +101,7 @@ fn says_pong(addr: SocketAddr) -> bool {
     ask().is_ok_and(|answer| answer == *b"+PONG")
 }
 
-/// What a program says of itself; `None` if it is not there.
+/// The first line of a program's output; `None` if the program does not exist.
 fn first_line(program: &str, argument: &str) -> Result<Option<String>> {
     match Command::new(program).arg(argument).stdin(Stdio::null()).output() {
         Ok(output) => {
@@ -111,12 +113,13 @@ fn first_line(program: &str, argument: &str) -> Result<Option<String>> {
     }
 }
 
-/// Where `cargo xtask test` builds it: beside the directory of the programs.
+/// The directory in which `cargo xtask test` builds the server: beside the directory of the
+/// programs.
 fn built() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let target = program.ancestors().nth(2).context("a program lies in a directory")?;
     Ok(target.join("mongo"))
 }
 
-/// Longest time that one takes to be ready: Java begins slowly where much else runs.
+/// Longest wait until a server is ready. Java starts slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! The server that is measured: a running one, or one that the bench starts in a scratch directory.
+//! The server to measure: a running one, or one that the bench starts in a scratch directory.
 
 mod databases;
 mod nginx;
@@ -27,13 +27,13 @@ pub(crate) use nginx::Nginx;
 use server::{START_TIMEOUT, Server, wait};
 pub(crate) use server::{Scratch, clean_up_on_signals, free_port};
 
-/// A server that can be measured.
+/// A server to measure.
 pub(crate) struct Target {
-    /// Where devices connect.
+    /// The address for devices.
     pub(crate) addr: SocketAddr,
-    /// Where HTTP clients do, with TLS if devices speak it.
+    /// The address for HTTP clients, with TLS if devices use TLS.
     pub(crate) edge: Option<SocketAddr>,
-    /// Its process id.
+    /// The process id.
     pub(crate) pid: u32,
     /// The admin API.
     pub(crate) http: Http,
@@ -42,13 +42,14 @@ pub(crate) struct Target {
     server: Option<Server>,
 }
 
-/// Attempts to start a server: a port chosen as free may be taken before the server has it.
+/// Attempts to start a server: another program may take a free port before the server does.
 const ATTEMPTS: u32 = 3;
-/// Longest time that a server takes to stop.
+/// Longest wait until a server has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Target {
-    /// The server that the options name; started, if they say so, on `cpus` and with `settings` in its configuration.
+    /// The server that the options name. If they name a program, it is started on `cpus`, with
+    /// `settings` in its configuration.
     pub(crate) fn start(
         args: &TargetArgs,
         cpus: Option<&Cpus>,
@@ -57,7 +58,7 @@ impl Target {
         Target::start_with_devices(args, cpus, settings, None)
     }
 
-    /// The same; these devices are imported before it is started.
+    /// The same, with these devices imported before the start.
     pub(crate) fn start_with_devices(
         args: &TargetArgs,
         cpus: Option<&Cpus>,
@@ -79,7 +80,7 @@ impl Target {
         }
     }
 
-    /// A server that runs and is not ours to end.
+    /// A running server, which the bench does not stop.
     pub(crate) fn running(
         addr: SocketAddr,
         edge: Option<SocketAddr>,
@@ -164,24 +165,24 @@ impl Target {
         Http::new(self.admin, self.admin_token.clone())
     }
 
-    /// Its metrics now.
+    /// The server's metrics now.
     pub(crate) fn metrics(&mut self) -> Result<Metrics> {
         metrics(&mut self.http)
     }
 
-    /// CPU time it has used, all threads.
+    /// CPU time that the server has used in all threads.
     pub(crate) fn cpu(pid: u32) -> Result<Duration> {
         sys::process_cpu(pid).context("cannot read the server's CPU time")
     }
 
-    /// Stops a server of our own by SIGTERM; the run fails if it does not end with code 0.
+    /// Stops a started server by SIGTERM. The run fails if the server does not end with code 0.
     pub(crate) fn stop(self, report: &mut Report) {
         if let Err(error) = self.try_stop() {
             report.fail(format!("{error:#}"));
         }
     }
 
-    /// Ends a server of our own in good order and starts it again, at the same addresses.
+    /// Stops a started server in good order and starts it again, at the same addresses.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.end()?;
         let server = self.server.as_mut().context("only a server of our own can be restarted")?;
@@ -253,7 +254,7 @@ fn scratch_config(
     config
 }
 
-/// What the scratch configuration says of TLS.
+/// The TLS part of the scratch configuration.
 fn tls_config(addr: SocketAddr, https: SocketAddr, demand_client: bool) -> Table {
     let mut listen = Table::new();
     listen.insert("tls".to_owned(), vec![addr.to_string()].into());
@@ -264,7 +265,7 @@ fn tls_config(addr: SocketAddr, https: SocketAddr, demand_client: bool) -> Table
     config
 }
 
-/// Lays `upper` over `lower`, table by table.
+/// Overrides keys of `lower` with those of `upper`, table by table.
 fn overlay(lower: &mut Table, upper: Table) {
     for (key, value) in upper {
         match (lower.get_mut(&key), value) {

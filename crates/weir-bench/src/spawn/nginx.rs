@@ -1,4 +1,4 @@
-//! nginx, configured for the same task: one process, no log, a fixed answer.
+//! Starts nginx, configured for the same task: one process, no log, a fixed answer.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,17 +15,18 @@ use crate::clock;
 use crate::process::Cpus;
 use crate::tls::credentials::Credentials;
 
-/// An nginx of our own; killed, and its directory removed, when dropped.
+/// An nginx that the bench has started. It is killed and its directory removed when this is
+/// dropped.
 pub(crate) struct Nginx {
     server: Server,
-    /// Where it listens.
+    /// The address of the listener.
     pub(crate) addr: SocketAddr,
-    /// What it says of its version.
+    /// The version that nginx reports.
     pub(crate) version: String,
 }
 
 impl Nginx {
-    /// Starts one; `None` if there is no such program.
+    /// Starts nginx; `None` if the program does not exist.
     pub(crate) fn start(
         program: &Path,
         credentials: Option<&Credentials>,
@@ -70,7 +71,7 @@ impl Nginx {
     }
 }
 
-/// Its version, such as `1.22.1`; `None` if there is no such program.
+/// The version of nginx, such as `1.22.1`; `None` if the program does not exist.
 fn version(program: &Path) -> Result<Option<String>> {
     let output = match Command::new(program).arg("-v").stdin(Stdio::null()).output() {
         Ok(output) => output,
@@ -83,9 +84,9 @@ fn version(program: &Path) -> Result<Option<String>> {
     Ok(Some(version.context("nginx does not tell its version")?.to_owned()))
 }
 
-/// One process rather than a master and a worker: it is the same loop, and ends with the bench.
+/// One process instead of a master and a worker: it runs the same loop, and ends with the bench.
 fn config(directory: &Path, addr: SocketAddr, tls: bool, h2_of: Option<&String>) -> String {
-    // A directive of its own since 1.25.1, a word of `listen` before.
+    // A separate directive since 1.25.1, before that a word of `listen`.
     let modern = h2_of.is_some_and(|version| numbers(version) >= vec![1, 25, 1]);
     let mut listen = format!("listen {addr} backlog=4096");
     listen += if tls { " ssl" } else { "" };

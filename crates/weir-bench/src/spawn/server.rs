@@ -1,4 +1,4 @@
-//! A server in a scratch directory: starts it, binds it to CPUs, and ends it when the bench ends.
+//! Starts a server in a scratch directory, binds it to CPUs, and ends it when the bench ends.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::BufWriter;
@@ -22,7 +22,8 @@ use crate::{clock, sys};
 /// A directory with certificates; removed when dropped.
 pub(crate) struct Scratch(PathBuf);
 
-/// A server of our own; killed, and its directory removed, when dropped.
+/// A server that the bench has started. It is killed and its directory removed when this is
+/// dropped.
 pub(super) struct Server {
     pub(super) child: Child,
     pub(super) directory: PathBuf,
@@ -31,21 +32,21 @@ pub(super) struct Server {
 }
 
 impl Scratch {
-    /// Makes one that holds nothing.
+    /// Makes an empty directory.
     pub(crate) fn empty() -> Result<Scratch> {
         let scratch = Scratch(scratch_directory()?);
         underway(|all| all.push((NO_PROCESS, scratch.0.clone())));
         Ok(scratch)
     }
 
-    /// Makes one that holds these.
+    /// Makes a directory with these certificates.
     pub(crate) fn with(credentials: &Credentials) -> Result<Scratch> {
         let scratch = Scratch::empty()?;
         credentials.write(&scratch.0)?;
         Ok(scratch)
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -80,7 +81,8 @@ impl Server {
         }
         let mut command = serve(&program, &directory);
         if !config.contains_key("store") {
-            // By default all would share a file. Versions without a store know nothing of the variable.
+            // By default all servers would share a file. Versions without a store ignore the
+            // variable.
             command.env("WEIR_STORE_KIND", "none");
         }
         Server::launch(command, program, directory, cpus)
@@ -104,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Starts the program again, with the same configuration and log; it must have ended.
+    /// Starts the program again, with the same configuration and log. It must have ended before.
     pub(super) fn start_again(&mut self) -> Result<()> {
         let log = File::options()
             .append(true)
@@ -159,7 +161,7 @@ fn import(program: &Path, directory: &Path, devices: &Activations) -> Result<()>
     Ok(())
 }
 
-/// Starts a command in its scratch directory; killed should this program end first.
+/// Starts a command in its scratch directory. It is killed if this program ends first.
 fn launch(mut command: Command, directory: &Path, log: File, cpus: Option<&Cpus>) -> Result<Child> {
     command.current_dir(directory);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -180,7 +182,7 @@ fn launch(mut command: Command, directory: &Path, log: File, cpus: Option<&Cpus>
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         underway(|all| all.retain(|(pid, _)| *pid != self.child.id()));
@@ -188,9 +190,9 @@ impl Drop for Server {
     }
 }
 
-/// Ends this program in good order when a signal asks for it: servers killed, directories removed.
+/// On a signal, ends this program in good order: kills servers and removes directories.
 ///
-/// Must be called before any other thread is started.
+/// Call this before any other thread starts.
 pub(crate) fn clean_up_on_signals() -> Result<()> {
     sys::block_end_signals().context("cannot block signals")?;
     thread::Builder::new().name("signals".to_owned()).spawn(|| {
@@ -198,7 +200,7 @@ pub(crate) fn clean_up_on_signals() -> Result<()> {
         underway(|all| {
             for (pid, directory) in all.drain(..) {
                 if let Ok(pid) = pid_of(pid) {
-                    // It may have ended already.
+                    // The process may have ended already.
                     let _ = kill_process(pid, Signal::KILL);
                 }
                 remove(&directory);
@@ -214,7 +216,7 @@ fn underway(change: impl FnOnce(&mut Vec<(u32, PathBuf)>)) {
 }
 
 pub(super) fn remove(directory: &Path) {
-    // What cannot be removed stays in the system's directory for such things.
+    // A directory that cannot be removed stays among the system's temporary files.
     let _ = fs::remove_dir_all(directory);
 }
 
@@ -239,20 +241,20 @@ pub(super) fn scratch_directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// A port that nobody listens on now.
+/// A port on which no program listens now.
 pub(crate) fn free_port() -> Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .context("no free port")
 }
 
-/// Longest time that a server takes to be ready.
+/// Longest wait until a server is ready.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is shown of the log of a server that failed.
+/// Lines shown from the log of a failed server.
 const LOG_LINES: usize = 20;
 
-/// Stands for the process of a directory that has none.
+/// Process id of a directory without a process.
 const NO_PROCESS: u32 = 0;
 
-/// What must not outlive this program, should a signal end it: processes and directories.
+/// Processes and directories to remove if a signal ends this program.
 static UNDERWAY: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use tikv_jemallocator::Jemalloc;
 
-/// Counts once [`count_allocations`] was called. Until then an allocation costs one more load.
+/// Counts after a call of [`count_allocations`]. Before that, an allocation costs one more load.
 struct Counting;
 
-/// Allocations of all threads so far, those that were freed again included.
+/// Allocations of all threads so far, including those freed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Allocations {
-    /// How many. A block that grows counts again.
+    /// The number of allocations. A block that grows counts again.
     pub(crate) count: u64,
-    /// How many bytes were asked for.
+    /// The number of requested bytes.
     pub(crate) bytes: u64,
 }
 
-/// Begins to count, in this process.
+/// Starts to count in this process.
 pub(crate) fn count_allocations() {
     COUNTS.store(true, Ordering::Relaxed);
 }
 
-/// What was counted.
+/// The counts so far.
 pub(crate) fn allocations() -> Allocations {
     Allocations { count: COUNT.load(Ordering::Relaxed), bytes: BYTES.load(Ordering::Relaxed) }
 }
@@ -39,9 +39,11 @@ static COUNTS: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The options of the program `weir`, which says why; jemalloc reads them before `main`.
-// SAFETY: jemalloc declares `const char *malloc_conf`, a pointer to a text that ends in NUL. A reference to an array is
-// such a pointer, the text is constant for the life of the process, and nothing else in the program defines the symbol.
+/// The options of the program `weir`; its source gives the reasons. jemalloc reads them before
+/// `main`.
+// SAFETY: jemalloc declares `const char *malloc_conf`, a pointer to a text that ends in NUL. A
+// reference to an array is such a pointer. The text is constant for the life of the process, and
+// nothing else in the program defines the symbol.
 #[unsafe(export_name = "malloc_conf")]
 static MALLOC_CONF: &[u8; 70] =
     b"background_thread:true,dirty_decay_ms:2000,muzzy_decay_ms:0,narenas:4\0";
@@ -49,11 +51,11 @@ static MALLOC_CONF: &[u8; 70] =
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: each call is handed on to jemalloc as it came.
+// SAFETY: each call is passed to jemalloc unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promises are those that jemalloc asks for.
+        // SAFETY: the caller guarantees what jemalloc requires.
         unsafe { Jemalloc.alloc(layout) }
     }
 

@@ -1,15 +1,15 @@
-//! Datagrams in batches, for the load generator and for the barest servers.
+//! Sends and receives datagrams in batches, for the load generator and for the baselines.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::{mem, ptr};
 
-/// Datagrams of one syscall at the most.
+/// Most datagrams in one syscall.
 pub(crate) const BATCH: usize = 64;
 /// Room for a datagram.
 pub(crate) const BYTES: usize = 1536;
 
-/// Datagrams that are sent, or were received, on a connected socket.
+/// Datagrams to send, or received ones, on a connected socket.
 pub(crate) struct Batch {
     bytes: Vec<[u8; BYTES]>,
     lengths: [usize; BATCH],
@@ -24,7 +24,7 @@ impl Batch {
         &self.bytes[index][..self.lengths[index]]
     }
 
-    /// Copies a datagram to its place, to be sent; where it stands.
+    /// Copies a datagram to its place in the batch; returns that place.
     pub(crate) fn set(&mut self, index: usize, datagram: &[u8]) -> &mut [u8] {
         self.lengths[index] = datagram.len();
         let place = &mut self.bytes[index][..datagram.len()];
@@ -32,12 +32,13 @@ impl Batch {
         place
     }
 
-    /// Receives what waits; how many it was.
+    /// Receives the waiting datagrams; returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.lengths = [BYTES; BATCH];
         let (mut slices, mut headers) = (self.slices(), no_headers());
         point(&mut headers, &mut slices);
-        // SAFETY: each header points to a slice of its own, and that to a buffer; all live past the call.
+        // SAFETY: each header points to its own slice, and the slice to a buffer; all outlive the
+        // call.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -54,7 +55,7 @@ impl Batch {
         Ok(count)
     }
 
-    /// Sends the first `count`; how many the kernel has taken.
+    /// Sends the first `count` datagrams; returns how many the kernel has taken.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
         let (mut slices, mut headers) = (self.slices(), no_headers());
         point(&mut headers, &mut slices);
@@ -75,7 +76,8 @@ impl Batch {
     }
 }
 
-/// Sends back whatever comes, in batches, for ever: one `recvmmsg` and one `sendmmsg`, with headers that are made once.
+/// Echoes all datagrams in batches, for ever: one `recvmmsg` and one `sendmmsg`, with headers that
+/// are made once.
 pub(crate) fn echo_in_batches(fd: BorrowedFd<'_>) -> io::Error {
     let mut batch = Batch::new();
     batch.lengths = [BYTES; BATCH];
@@ -88,7 +90,8 @@ pub(crate) fn echo_in_batches(fd: BorrowedFd<'_>) -> io::Error {
         header.msg_hdr.msg_namelen = NAME_BYTES;
     }
     loop {
-        // SAFETY: each header points to a slice and a name of its own, and the slice to a buffer; all live on.
+        // SAFETY: each header points to its own slice and name, and the slice to a buffer; all
+        // outlive the call.
         let received = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -106,7 +109,7 @@ pub(crate) fn echo_in_batches(fd: BorrowedFd<'_>) -> io::Error {
         while sent < received {
             let rest = &mut headers[sent..received];
             let count = libc::c_uint::try_from(rest.len()).unwrap_or(COUNT_MAX);
-            // SAFETY: as above, and there are `count` of them.
+            // SAFETY: as above, and there are `count` headers.
             let taken = unsafe { libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), count, 0) };
             sent += count_of(taken).unwrap_or(0).max(1);
         }
@@ -117,7 +120,7 @@ pub(crate) fn echo_in_batches(fd: BorrowedFd<'_>) -> io::Error {
     }
 }
 
-/// Asks for buffers of so many bytes.
+/// Requests socket buffers of this size.
 pub(crate) fn set_buffers(fd: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<()> {
     for name in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
         super::set_option_to(fd, libc::SOL_SOCKET, name, bytes)?;
@@ -125,7 +128,7 @@ pub(crate) fn set_buffers(fd: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<
     Ok(())
 }
 
-/// Lets other sockets have the same address.
+/// Permits other sockets to bind the same address.
 pub(crate) fn share_port(fd: BorrowedFd<'_>) -> io::Result<()> {
     super::set_option_to(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
 }
@@ -142,7 +145,7 @@ fn point(headers: &mut [libc::mmsghdr; BATCH], slices: &mut [libc::iovec; BATCH]
     }
 }
 
-/// What a syscall has done; nothing where it would have had to wait.
+/// The result of a syscall; 0 if it would have had to wait.
 fn count_of(code: libc::c_int) -> io::Result<usize> {
     usize::try_from(code).or_else(|_| match io::Error::last_os_error() {
         error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -151,7 +154,7 @@ fn count_of(code: libc::c_int) -> io::Result<usize> {
     })
 }
 
-/// As the syscalls have it.
+/// [`BATCH`] in the type of the syscalls.
 const COUNT_MAX: libc::c_uint = 64;
 const _: () = assert!(COUNT_MAX as usize == BATCH);
 const NAME_BYTES: libc::socklen_t = 28;

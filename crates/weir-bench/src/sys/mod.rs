@@ -16,9 +16,11 @@ use std::time::Duration;
 /// Bytes for control messages: room for one time stamp and more.
 const CONTROL_WORDS: usize = 16;
 
-/// Receives without waiting, with the moment at which the kernel received the last of these bytes.
+/// Receives without waiting; also returns the time at which the kernel received the last of the
+/// bytes.
 ///
-/// The moment is in nanoseconds since 1970; `None` where the kernel did not stamp (see [`stamp_receives`]).
+/// The time is in nanoseconds since 1970; `None` if the kernel did not stamp (see
+/// [`stamp_receives`]).
 pub(crate) fn receive_stamped(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -31,7 +33,8 @@ pub(crate) fn receive_stamped(
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = mem::size_of_val(&control);
-    // SAFETY: the pointers in `header` name `buf` and `control`, which live past the call, with their true lengths.
+    // SAFETY: the pointers in `header` name `buf` and `control`, which outlive the call, with their
+    // true lengths.
     let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     let words = header.msg_controllen.div_ceil(mem::size_of::<u64>());
@@ -53,12 +56,13 @@ fn stamp_in(control: &[u64]) -> Option<u64> {
     stamp_in(control.get(words.max(2)..)?)
 }
 
-/// Asks the kernel to stamp what the socket receives.
+/// Asks the kernel to stamp received data with the time.
 pub(crate) fn stamp_receives(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS)
 }
 
-/// Lets `bind` fix the source address alone: the port is chosen by `connect`, so that one port serves many peers.
+/// Makes `bind` fix the source address only. `connect` then chooses the port, so that one port
+/// serves many peers.
 pub(crate) fn bind_address_only(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)
 }
@@ -75,11 +79,11 @@ fn set_option_to(
 ) -> io::Result<()> {
     let bytes = libc::socklen_t::try_from(mem::size_of_val(&value)).unwrap_or(0);
     let value = (&raw const value).cast();
-    // SAFETY: the pointer names an argument, which lives past the call, with its true length.
+    // SAFETY: the pointer names an argument, which outlives the call, with its true length.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, bytes) })
 }
 
-/// CPU time of a process, all its threads, living and ended, in nanoseconds.
+/// CPU time of a process: all its threads, running and ended.
 pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
     let mut clock: libc::clockid_t = 0;
@@ -96,10 +100,10 @@ pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, nanos))
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends, and gives it back the signals that
-/// [`block_end_signals`] blocked, which it would inherit blocked.
+/// Makes the kernel kill the command's process when the starting thread ends. Also unblocks the
+/// signals that [`block_end_signals`] blocked, since the process would inherit that.
 pub(crate) fn die_with_parent(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure makes calls that are async-signal-safe, and allocates nothing.
+    // SAFETY: the closure makes only async-signal-safe calls, and allocates nothing.
     unsafe { command.pre_exec(prepare_child) }
 }
 
@@ -116,12 +120,12 @@ pub(crate) fn block_end_signals() -> io::Result<()> {
 
 fn mask_end_signals(how: libc::c_int) -> io::Result<()> {
     let set = end_signals();
-    // SAFETY: `set` is initialised; the old mask is not asked for.
+    // SAFETY: `set` is initialised; the old mask is not requested.
     let code = unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) };
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 
-/// Waits for one of the signals that [`block_end_signals`] blocked; its number.
+/// Waits for one of the signals that [`block_end_signals`] blocked; returns its number.
 pub(crate) fn wait_for_end_signal() -> i32 {
     let set = end_signals();
     let mut signal: libc::c_int = 0;
@@ -156,8 +160,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::clock;
 
-    /// Waits until the kernel stamps, which takes a moment after the first socket asks for it. As long as this socket is
-    /// open, it stamps for all.
+    /// Waits until the kernel stamps received data, which takes a moment after the first socket
+    /// asks for it. While this socket is open, the kernel stamps for all sockets.
     pub(crate) fn stamping() -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

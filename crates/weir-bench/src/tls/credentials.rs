@@ -14,7 +14,7 @@ use toml::{Table, Value};
 /// Certificates and keys, all in PEM.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
-    /// Signs the others.
+    /// The CA that signs the other certificates.
     pub(crate) ca: String,
     /// The server's chain.
     pub(crate) chain: String,
@@ -36,7 +36,7 @@ pub(crate) enum KeyKind {
 impl KeyKind {}
 
 impl Credentials {
-    /// For a server of that name on this machine.
+    /// Makes credentials for a server of that name on this machine.
     pub(crate) fn make(kind: KeyKind, server_name: &str) -> Result<Credentials> {
         let mut params = named("weir-bench CA")?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -61,7 +61,7 @@ impl Credentials {
         Ok(Credentials { ca: ca.pem(), chain, key: key.serialize_pem(), client })
     }
 
-    /// Writes them where the server looks.
+    /// Writes the files to the server's directory.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         for (name, content) in
             [(CHAIN_FILE, &self.chain), (KEY_FILE, &self.key), (CA_FILE, &self.ca)]
@@ -73,7 +73,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Names of the server's chain and key among them.
+    /// File names of the server's chain and key.
     pub(crate) fn files() -> (&'static str, &'static str) {
         (CHAIN_FILE, KEY_FILE)
     }

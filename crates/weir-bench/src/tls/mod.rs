@@ -28,26 +28,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::is_in_share;
 
-/// What a worker must know to speak TLS.
+/// The TLS parameters of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TlsPlan {
-    /// Certificates that sign the server's, in PEM.
+    /// Authorities of the server's certificate, in PEM.
     pub(crate) ca: String,
-    /// Name that the server's certificate must be for.
+    /// Name that must be in the server's certificate.
     pub(crate) server_name: String,
     /// Only this version; `None`: both.
     pub(crate) version: Option<TlsVersion>,
-    /// Only this suite, by the name of its registry; `None`: all.
+    /// Only this suite, by its IANA name; `None`: all.
     pub(crate) suite: Option<String>,
-    /// Only this group, likewise.
+    /// Only this group, by its IANA name; `None`: all.
     pub(crate) group: Option<String>,
     /// Share of the connections that resume a session, 0 to 1.
     pub(crate) resume: f64,
     /// Certificate and key of the client, in PEM.
     pub(crate) client: Option<String>,
-    /// Protocols to speak, as ALPN names them.
+    /// Protocols, by their ALPN names.
     pub(crate) alpn: Vec<String>,
-    /// Of TLS 1.2, only sessions that the server keeps are resumed: no tickets.
+    /// With TLS 1.2, resume only sessions that the server keeps: no tickets.
     pub(crate) session_ids: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum TlsVersion {
     Tls13,
 }
 
-/// Makes connections; those that may resume share the tickets of all.
+/// Makes connections. Those that may resume share all tickets.
 pub(crate) struct TlsClient {
     plan: TlsPlan,
     full: Arc<ClientConfig>,
@@ -71,7 +71,7 @@ pub(crate) struct TlsClient {
     tickets: Arc<Tickets>,
 }
 
-/// Sessions that can be resumed, the oldest first.
+/// Sessions to resume, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets {
     tls13: Mutex<VecDeque<Tls13ClientSessionValue>>,
@@ -80,15 +80,15 @@ pub(crate) struct Tickets {
     received: AtomicU64,
 }
 
-/// What a connection sees of the tickets: it leaves some, and takes one if it is to resume.
+/// A connection's access to the tickets: it adds tickets, and takes one if it must resume.
 #[derive(Debug)]
 struct Store {
     tickets: Arc<Tickets>,
     takes: bool,
 }
 
-/// Checks a chain once: thousands of connections then see the same bytes again. The handshake's signature is checked
-/// on every one.
+/// Checks a chain once, since thousands of connections see the same bytes. It checks the
+/// handshake's signature on each of them.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
@@ -108,7 +108,7 @@ impl TlsVersion {
         }
     }
 
-    /// As configurations write it.
+    /// The name in the configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
             TlsVersion::Tls12 => "1.2",
@@ -116,7 +116,7 @@ impl TlsVersion {
         }
     }
 
-    /// These versions; `None`: both.
+    /// The names of this version; `None`: of both.
     pub(crate) fn list(version: Option<TlsVersion>) -> Vec<&'static SupportedProtocolVersion> {
         match version {
             Some(version) => vec![version.supported()],
@@ -126,7 +126,7 @@ impl TlsVersion {
 }
 
 impl TlsClient {
-    /// As the plan says.
+    /// A client for this plan.
     pub(crate) fn new(plan: &TlsPlan) -> Result<TlsClient> {
         let tickets = Arc::new(Tickets::default());
         let config = client_config(plan)?;
@@ -146,40 +146,41 @@ impl TlsClient {
         Ok(TlsClient { plan: plan.clone(), full: with(false), resuming: with(true), name, tickets })
     }
 
-    /// Whether it speaks by this plan, whatever share resumes.
+    /// Whether the client has this plan, apart from the share that resumes.
     pub(crate) fn speaks(&self, plan: &TlsPlan) -> bool {
         TlsPlan { resume: plan.resume, ..self.plan.clone() } == *plan
     }
 
-    /// Another share of the connections resumes from now on.
+    /// Changes the share of connections that resume.
     pub(crate) fn resume(&mut self, share: f64) {
         self.plan.resume = share;
     }
 
-    /// Whether connection `number` is to resume: spread evenly over all.
+    /// Whether connection `number` must resume. These connections are spread evenly over all.
     pub(crate) fn resumes(&self, number: u64) -> bool {
         let number = u32::try_from(number % u64::from(u32::MAX)).unwrap_or(0);
         is_in_share(number, self.plan.resume)
     }
 
-    /// For connection `number`.
+    /// Makes connection `number`.
     pub(crate) fn connection(&self, number: u64) -> Result<Box<ClientConnection>> {
         let config = if self.resumes(number) { &self.resuming } else { &self.full };
         let conn = ClientConnection::new(config.clone(), self.name.clone());
         conn.map(Box::new).context("cannot begin TLS")
     }
 
-    /// Sessions to resume that servers have given.
+    /// Number of tickets that servers have given.
     pub(crate) fn received(&self) -> u64 {
         self.tickets.received.load(Ordering::Relaxed)
     }
 
-    /// Sessions that can be resumed.
+    /// Number of sessions that can be resumed.
     pub(crate) fn tickets(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Fetches tickets until there are as many as connections that resume at once, if any are to.
+    /// Fetches tickets until there is one for each connection that resumes at the same time, if any
+    /// must resume.
     pub(crate) fn fetch_tickets(&self, addr: SocketAddr, window: u32) -> Result<()> {
         if self.plan.resume <= 0.0 {
             return Ok(());
@@ -203,7 +204,7 @@ impl TlsClient {
             match conn.complete_io(&mut socket) {
                 Ok((0, 0)) => break,
                 Ok(_) => {}
-                // It has said all, and there was no ticket.
+                // The server has sent everything, without a ticket.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }
@@ -217,7 +218,7 @@ impl Tickets {
         locked(&self.tls13).len() + locked(&self.tls12).len()
     }
 
-    /// A session of TLS 1.2 is resumed again and again, a ticket of TLS 1.3 once.
+    /// A TLS 1.2 session can be resumed many times, a TLS 1.3 ticket once.
     fn suffice(&self, wanted: usize) -> bool {
         !locked(&self.tls12).is_empty() || locked(&self.tls13).len() >= wanted
     }
@@ -320,7 +321,8 @@ impl fmt::Debug for TlsClient {
     }
 }
 
-/// What was agreed in a handshake, such as `TLSv1_3 TLS13_AES_128_GCM_SHA256 X25519 full`; `None` before its end.
+/// The agreed parameters of a handshake, such as `TLSv1_3 TLS13_AES_128_GCM_SHA256 X25519 full`;
+/// `None` before its end.
 pub(crate) fn agreed(conn: &CommonState) -> Option<String> {
     let kind = match conn.handshake_kind()? {
         HandshakeKind::Full => "full",
@@ -334,10 +336,10 @@ pub(crate) fn agreed(conn: &CommonState) -> Option<String> {
     Some(format!("{version:?} {suite:?} {group} {kind}"))
 }
 
-/// Ends what [`agreed`] says of a session that was resumed.
+/// The last word of [`agreed`] for a resumed session.
 pub(crate) const RESUMED: &str = "resumed";
 
-/// The cryptography of the plan: of all that there is, or one suite and one group of it.
+/// The cryptography of the plan: everything, or one suite and one group.
 pub(crate) fn provider(suite: Option<&str>, group: Option<&str>) -> Result<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     if let Some(wanted) = suite {
@@ -356,7 +358,7 @@ pub(crate) fn provider(suite: Option<&str>, group: Option<&str>) -> Result<Crypt
     Ok(provider)
 }
 
-/// Names of the suites, and the version that each is of.
+/// Names of the suites, each with its version.
 pub(crate) fn suites(provider: &CryptoProvider) -> impl Iterator<Item = (String, TlsVersion)> {
     provider.cipher_suites.iter().map(|suite| {
         let version = if suite.tls13().is_some() { TlsVersion::Tls13 } else { TlsVersion::Tls12 };
@@ -364,7 +366,7 @@ pub(crate) fn suites(provider: &CryptoProvider) -> impl Iterator<Item = (String,
     })
 }
 
-/// The version to speak: the one wished, or that of the suite wished.
+/// The version to use: the requested one, or the version of the requested suite.
 pub(crate) fn version_of(
     version: Option<TlsVersion>,
     suite: Option<&str>,
@@ -400,7 +402,7 @@ fn client_config(plan: &TlsPlan) -> Result<ClientConfig> {
     Ok(config)
 }
 
-/// Trust in these certificates.
+/// The roots of these certificates.
 pub(crate) fn roots(ca: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for cert in CertificateDer::pem_slice_iter(ca.as_bytes()) {

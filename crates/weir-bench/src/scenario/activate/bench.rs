@@ -1,5 +1,4 @@
-//! Gateways with different stages of an activation, the servers that they need, and the load on
-//! them.
+//! Gateways with different stages of an activation, their other servers, and the load on them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +24,7 @@ use crate::stats::{Lags, median, milli, real};
 use crate::sys;
 use crate::workers::Workers;
 
-/// All that is measured, and measures.
+/// The measured gateways, and the processes that measure them.
 pub(in crate::scenario) struct Bench {
     setup: Setup,
     plan: HttpPlan,
@@ -33,18 +32,18 @@ pub(in crate::scenario) struct Bench {
     redis: Option<Beside>,
     database: Option<Beside>,
     workers: Option<Workers>,
-    /// One for each of the stages that there is everything for.
+    /// One gateway for each set of stages whose servers are available.
     pub(in crate::scenario) gateways: Vec<Gateway>,
-    /// Stages that are not measured, and why.
+    /// Stages that are not measured, with the reason.
     pub(in crate::scenario) left_out: Vec<String>,
 }
 
-/// How a round goes.
+/// The load of a round.
 pub(in crate::scenario) struct Load {
     pub(in crate::scenario) over: Over,
     pub(in crate::scenario) misses: f64,
     pub(in crate::scenario) until: HttpEnd,
-    /// Over UDP.
+    /// Requests of a round over UDP.
     pub(in crate::scenario) requests: u64,
 }
 
@@ -52,7 +51,7 @@ pub(in crate::scenario) struct Load {
 pub(in crate::scenario) struct Gateway {
     pub(in crate::scenario) stages: Stages,
     pub(in crate::scenario) target: Target,
-    /// If it is embedded: its process, and the directory of its files.
+    /// The process and the directory of an embedded gateway.
     embedded: Option<(Embedded, Scratch)>,
     pub(in crate::scenario) tallies: Vec<HttpTally>,
     /// Datagrams without an answer.
@@ -71,7 +70,8 @@ pub(in crate::scenario) struct Costs {
 }
 
 impl Bench {
-    /// Starts what the stages need, with all devices imported: this program, or else embedded gateways.
+    /// Starts the servers that the stages need, with all devices imported: this program, or else
+    /// embedded gateways.
     pub(in crate::scenario) fn start(
         run: &RunArgs,
         args: &StoreArgs,
@@ -162,7 +162,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the program is told.
+    /// The settings of the program.
     fn settings(&self, stages: &Stages, udp: Option<SocketAddr>) -> Result<Table> {
         let kind = if stages.has(Stage::Embedded) { "embedded" } else { "mongodb" };
         let name = own_name();
@@ -193,7 +193,7 @@ impl Bench {
         text.parse().context("the settings are TOML")
     }
 
-    /// One round of one gateway.
+    /// Runs a round of a gateway.
     pub(in crate::scenario) fn measure(&mut self, index: usize) -> Result<()> {
         let beside = [&self.redis, &self.database];
         let helpers: Vec<u32> = beside.into_iter().flatten().map(|beside| beside.pid).collect();
@@ -220,7 +220,7 @@ impl Bench {
             (None, None) => return Ok(()),
         };
         gateway.asked += tally.asked;
-        // By stage, those that do not serve it left out.
+        // By stage; processes that do not serve it are omitted.
         let mut costs = tally.helpers_cpu_ns.into_iter();
         let mut cost = |beside: &Option<Beside>| beside.as_ref().and_then(|_| costs.next());
         let all = [(cost(&self.redis), Stage::Redis), (cost(&self.database), Stage::Mongodb)];
@@ -230,7 +230,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What stands beside the gateways.
+    /// The servers beside the gateways.
     pub(in crate::scenario) fn beside(&self) -> Value {
         let what = |beside: &Option<Beside>| beside.as_ref().map(|beside| beside.what.clone());
         json!({ "redis": what(&self.redis), "database": what(&self.database) })
@@ -255,7 +255,7 @@ impl Bench {
 }
 
 impl Gateway {
-    /// What went wrong, by kind.
+    /// Errors by kind.
     pub(in crate::scenario) fn errors(&self) -> BTreeMap<&str, u64> {
         let mut all = BTreeMap::new();
         for (kind, count) in self.tallies.iter().flat_map(|tally| &tally.errors) {
@@ -278,7 +278,7 @@ impl Gateway {
         }
     }
 
-    /// A gateway does without a cache that fails: then it was not measured.
+    /// A gateway continues without a failed cache; then the cache was not measured.
     fn check_cache(&mut self, report: &mut Report) -> Result<()> {
         let errors = self.target.metrics()?.sum("weir_cache_errors_total", &[]).unwrap_or(0.0);
         let name = &self.stages.name;
@@ -298,7 +298,7 @@ impl Gateway {
 }
 
 impl Costs {
-    /// What of all CPU time is the gateway's.
+    /// The gateway's share of all CPU time.
     pub(in crate::scenario) fn gateway_share(&self) -> Option<f64> {
         let others = [self.redis, self.database, self.generator];
         let gateway = self.gateway?;
@@ -306,7 +306,7 @@ impl Costs {
     }
 }
 
-/// A name that nobody else has, even in a server that runs for others too.
+/// A unique name, even in a server that other programs use too.
 fn own_name() -> String {
     format!("bench_{:08x}", rand::random::<u32>())
 }
@@ -336,7 +336,7 @@ fn plan(args: &StoreArgs, setup: &Setup, load: &Load) -> HttpPlan {
     }
 }
 
-/// A round by datagrams, and how many of them were lost.
+/// Runs a round by datagrams; also returns how many were lost.
 fn call(
     caller: &mut Caller<Activating>,
     requests: u64,
@@ -429,7 +429,7 @@ fn each(nanos: u64, tally: &HttpTally) -> Option<f64> {
 /// The path that activations are posted to.
 const PATH: &str = "/auth/gw/active";
 
-/// Whether datagrams ask.
+/// Whether the requests are datagrams.
 fn is_udp(over: Over) -> bool {
     match over {
         Over::H1 | Over::H2 => false,

@@ -6,14 +6,14 @@ use crate::activations::{ANSWER_MARK, Activations, Tokens};
 use crate::scenario::udp::caller::{COUNT_DIGITS, Script, read_count, write_count};
 use crate::sys::datagrams::Batch;
 
-/// What devices say by datagrams to get their tokens.
+/// Requests of devices for their tokens, by datagram.
 pub(super) struct Activating {
     activations: Activations,
     sockets: u64,
     datagram: Vec<u8>,
-    /// Those of a round.
+    /// The tokens of a round.
     pub(super) tokens: Tokens,
-    /// Refused, as they should be.
+    /// Requests that were rightly refused.
     pub(super) refused: u64,
 }
 
@@ -31,7 +31,7 @@ impl Activating {
 }
 
 impl Script for Activating {
-    /// As long as the gateway may take, and more.
+    /// Longer than the gateway may take.
     const LOST_AFTER: Duration = Duration::from_secs(3);
 
     fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize) {

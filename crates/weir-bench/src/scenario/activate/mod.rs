@@ -1,5 +1,5 @@
-//! `activate`: devices show serial number and key and get tokens, over HTTP or by datagrams. Every
-//! answer is checked.
+//! `activate`: devices show serial number and key and get tokens, over HTTP or by datagram. The
+//! bench checks every answer.
 
 mod bench;
 mod datagrams;

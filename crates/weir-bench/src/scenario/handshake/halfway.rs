@@ -14,17 +14,17 @@ use crate::stats::real;
 use crate::tls::{TlsClient, TlsPlan};
 use crate::worker::dial;
 
-/// Memory must rest for so long before the first of them comes, and when all have gone.
+/// Memory must not change for this time before the first client comes, and after all have gone.
 const QUIET: Duration = Duration::from_secs(6);
 /// The server answers a `ClientHello` within this time.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// As in all scenarios: the port range of an address holds 28,000.
 const PER_SOURCE: u32 = 8000;
 
-/// Has `count` clients say `ClientHello` and hear the answer, one after the other, and looks at the server's memory
-/// while all of them wait.
+/// Lets `count` clients send `ClientHello` and receive the answer, one after the other. Measures
+/// the server's memory while all of them wait.
 ///
-/// They say the same bytes: a server cannot know.
+/// All clients send the same bytes; a server does not notice.
 pub(super) fn measure(
     target: &Target,
     tls: &TlsPlan,

@@ -21,26 +21,27 @@ use crate::workers::{Churned, Workers};
 
 mod halfway;
 
-/// Handshakes of each kind that do not count, at the start: what is allocated only once is allocated then.
+/// Handshakes of each kind at the start that do not count. They cause the allocations that happen
+/// only once.
 const WARM_UP: u64 = 200;
-/// Time for a server to hear of the last connections' ends before its CPU time is read.
+/// Time for a server to see the ends of the last connections, before its CPU time is read.
 const ENDS: Duration = Duration::from_millis(100);
 /// Signatures and key exchanges measured in a round.
 const PRIMITIVES: u64 = 500;
 
-/// Those that are compared.
+/// The server and the baselines.
 struct Contest {
     guests: Workers,
     pid: u32,
     plan: ChurnPlan,
     count: u64,
     memory: Memory,
-    /// Of a full and of a resumed handshake.
+    /// The exchanges of a full and of a resumed handshake.
     exchanges: [Exchange; 2],
     scripts: [Vec<u64>; 2],
 }
 
-/// What one kind of handshake took in a round.
+/// The costs of one kind of handshake in a round.
 struct Kind {
     server: Guests,
     memory: Made,
@@ -48,7 +49,7 @@ struct Kind {
     count: u64,
 }
 
-/// A number of guests, and the CPU time of what served them.
+/// A number of guests, and the CPU time of the process that served them.
 struct Guests {
     churned: Churned,
     cpu: Duration,
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
         exchanges: [exchange(&full)?, exchange(&resumed)?],
         scripts: [full.tally.script, resumed.tally.script],
     };
-    // A round of the baselines that does not count.
+    // A warm-up round of the baselines.
     contest.memory.handshakes(WARM_UP, false)?;
     contest.memory.handshakes(WARM_UP, true)?;
     let mut rounds = Vec::new();
@@ -137,7 +138,7 @@ fn resuming(plan: &ChurnPlan, share: f64) -> ChurnPlan {
     ChurnPlan { ways: Ways { tls, ..plan.ways.clone() }, ..plan.clone() }
 }
 
-/// A server in memory that agrees on the same as the one that is measured.
+/// A server in memory that agrees on the same parameters as the measured one.
 fn memory_plan(args: &HandshakeArgs, full: &Churned, tls: TlsPlan) -> Result<MemoryPlan> {
     let agreed = full.tally.handshakes.keys().next().context("no handshake succeeded")?;
     let mut words = agreed.split(' ').skip(1).map(str::to_owned);
@@ -296,7 +297,7 @@ fn fill(report: &mut Report, rounds: &[Round]) {
     let resumed: Vec<&Kind> = rounds.iter().map(|round| &round.resumed).collect();
     let both = sign.zip(exchange).map(|(sign, exchange)| sign + exchange);
     fill_kind(report, &FULL, &full, both);
-    // A ticket of TLS 1.2 resumes without any of them.
+    // A TLS 1.2 ticket resumes without any of these operations.
     let again = resumed.first().is_some_and(|kind| !kind.memory.agreed.contains(" - "));
     fill_kind(report, &RESUMED, &resumed, if again { exchange } else { Some(0.0) });
     report.set("rounds", rounds.iter().map(shown).collect::<Vec<_>>());
@@ -351,7 +352,7 @@ fn check_kind(report: &mut Report, what: &str, kind: &Kind, share: f64) {
     });
 }
 
-/// All guests were welcomed, and as many resumed as were to.
+/// Checks that all guests were welcomed, and that as many resumed as planned.
 fn check_guests(report: &mut Report, what: &str, churned: &Churned, share: f64) {
     let tally = &churned.tally;
     report.check(tally.welcomed > 0, || format!("{what}: nobody was welcomed"));

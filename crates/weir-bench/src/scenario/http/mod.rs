@@ -1,4 +1,4 @@
-//! `http`: requests as fast as they are answered, next to bare responders and nginx.
+//! `http`: requests in a closed loop, compared with bare responders and nginx.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::tls::TlsPlan;
 use crate::workers::Workers;
 use rivals::{Rival, Rivals};
 
-/// One of those that are measured in turn.
+/// One of the servers that are measured in turn.
 struct Contestant {
     name: &'static str,
     addr: SocketAddr,
@@ -27,9 +27,9 @@ struct Contestant {
     tallies: Vec<HttpTally>,
 }
 
-/// What is asked of a server before anything counts, in milliseconds.
+/// Milliseconds of requests to a server before the measurement.
 const PROBE_MS: u64 = 200;
-/// What is spoken where several are compared and no suite was asked for: all have it.
+/// The suite for a comparison if the options name none: all servers have it.
 const COMMON_SUITE: &str = "TLS13_AES_128_GCM_SHA256";
 
 /// Runs the scenario.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
     };
     for round in 0..args.rounds {
         crate::workers::progress("round", round + 1, args.rounds);
-        // Who begins changes with every round.
+        // The first one changes with every round.
         let count = contestants.len();
         for turn in 0..count {
             let contestant = &mut contestants[(turn + round as usize) % count];
@@ -104,7 +104,7 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
     let style = args.style();
     let mut tls = setup.tls.clone();
     if let Some(tls) = tls.as_mut().filter(|_| args.compare) {
-        // That of the rivals, beside that of a running server.
+        // The CA of the rivals, beside the CA of a running server.
         tls.ca += &args.tls.credentials()?.ca;
     }
     let tls = tls.map(|tls| TlsPlan {
@@ -138,7 +138,7 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
     })
 }
 
-/// Asks for a moment; the answer, of which nothing may be wrong.
+/// Sends requests for a moment; returns the answer. Any error fails.
 fn probe(workers: &mut Workers, plan: &HttpPlan) -> Result<Vec<u8>> {
     let tls = plan.tls.clone().map(|tls| TlsPlan { resume: 0.0, ..tls });
     let plan = HttpPlan {
@@ -182,7 +182,7 @@ impl Contestant {
         all
     }
 
-    /// Suites and groups that were agreed, however sessions began.
+    /// The agreed suites and groups, for full and resumed handshakes.
     fn agreed(&self) -> Vec<&str> {
         let handshakes = self.tallies.iter().flat_map(|tally| tally.handshakes.keys());
         let words = |agreed: &'_ str| agreed.match_indices(' ').nth(1).map(|(at, _)| at);
@@ -236,7 +236,7 @@ fn busy(tally: &HttpTally) -> Option<f64> {
     (tally.seconds > 0.0).then(|| real(nanos) / 1e9 / tally.seconds)
 }
 
-/// CPU time of the server by that of a rival, round by round.
+/// CPU time of the server divided by that of a rival, round by round.
 fn ratio(server: &Contestant, rival: &Contestant) -> Option<f64> {
     let pairs = server.tallies.iter().zip(&rival.tallies);
     median(pairs.filter_map(|(server, rival)| Some(cpu_us(server)? / cpu_us(rival)?)))

@@ -1,4 +1,4 @@
-//! The servers that a server is compared with: bare responders and nginx.
+//! The servers for comparison: bare responders and nginx.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,24 +12,24 @@ use crate::protocol::to_hex;
 use crate::spawn::{Nginx, Scratch};
 use crate::tls::credentials::Credentials;
 
-/// All of them; ended when dropped.
+/// All rivals. They end when this is dropped.
 pub(super) struct Rivals {
     baselines: Vec<(&'static str, HttpServer)>,
     nginx: Option<Nginx>,
-    /// Why some are missing.
+    /// The reasons why some are missing.
     pub(super) skipped: Vec<String>,
-    /// What the baselines speak TLS with.
+    /// The certificates of the baselines.
     _scratch: Option<Scratch>,
 }
 
-/// One of them.
+/// A rival.
 pub(super) struct Rival {
     pub(super) name: &'static str,
     pub(super) addr: SocketAddr,
     pub(super) pid: u32,
 }
 
-/// Names of the fields that tell of one.
+/// Names of a rival's fields in the report.
 pub(super) struct Names {
     pub(super) cpu_us: &'static str,
     pub(super) ratio: &'static str,
@@ -40,7 +40,8 @@ const HYPER: &str = "hyper";
 const NGINX: &str = "nginx";
 
 impl Rivals {
-    /// Starts those that speak as asked; the bare responder gives the server's own `answer`.
+    /// Starts the rivals that support the options. The bare responder sends the server's own
+    /// `answer`.
     pub(super) fn start(args: &HttpArgs, answer: &[u8], cpus: Option<&Cpus>) -> Result<Rivals> {
         let credentials = if args.tls.tls { Some(args.tls.credentials()?) } else { None };
         let scratch = credentials.map(Scratch::with).transpose()?;
@@ -72,7 +73,7 @@ impl Rivals {
         self.nginx.as_ref().map(|nginx| nginx.version.as_str())
     }
 
-    /// Where they are.
+    /// All rivals with their addresses.
     pub(super) fn all(&self) -> Vec<Rival> {
         let baselines = self.baselines.iter().map(|(name, baseline)| Rival {
             name,

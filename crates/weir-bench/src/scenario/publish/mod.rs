@@ -1,5 +1,5 @@
-//! `publish`: `POST /v1/publish` to one subscriber, as fast as it is answered. Measures CPU time
-//! and allocations of each.
+//! `publish`: `POST /v1/publish` to one subscriber, in a closed loop. Measures CPU time and
+//! allocations of each request.
 
 mod subscriber;
 
@@ -55,20 +55,21 @@ pub(crate) fn run(args: &PublishArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Publishes, and waits until all has arrived.
+/// Publishes, and waits until all messages have arrived.
 fn publish(
     workers: &mut Workers,
     subscriber: &mut Subscriber,
     plan: &HttpPlan,
 ) -> Result<HttpTally> {
     let tally = workers.request(plan)?;
-    // At the end the connections are closed, with a request on its way on each: it may have been heeded or not.
+    // At the end the connections close with a request in flight on each. The server may have
+    // carried out that request or not.
     subscriber.wait_for(tally.asked.saturating_sub(plan.connections.into()), tally.asked)?;
     Ok(tally)
 }
 
-/// Allocations of a publish in an embedded gateway, and their bytes: what a long run takes more than a short one, so
-/// that connections and whatever else is there once do not count.
+/// Allocations and allocated bytes of a publish in an embedded gateway. They are the difference
+/// between a long and a short run, so that connections and other one-time allocations do not count.
 fn allocations(
     workers: &mut Workers,
     setup: &Setup,
@@ -89,7 +90,7 @@ fn allocations(
         let (count, bytes) = (after.count - before.count, after.bytes - before.bytes);
         Ok((Allocations { count, bytes }, tally.asked))
     };
-    // What is made only once is made.
+    // This run causes the allocations that happen only once.
     spent(SHORT_RUN)?;
     let ((short, few), (long, many)) = (spent(SHORT_RUN)?, spent(LONG_RUN)?);
     let each = |long: u64, short: u64| real(long.saturating_sub(short)) / real(many - few);

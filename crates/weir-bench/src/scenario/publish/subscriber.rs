@@ -1,4 +1,4 @@
-//! The one subscriber: counts messages, and compares each with the published message.
+//! The subscriber: counts messages, and compares each with the published message.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,12 +16,12 @@ use crate::clock;
 use crate::protocol::{HelloPlan, Message};
 use crate::worker::hello_frame;
 
-/// A device that subscribes to a topic, and a thread that reads for it.
+/// A device that subscribes to a topic, and its reading thread.
 pub(super) struct Subscriber {
     stream: TcpStream,
     counts: Arc<Counts>,
     reader: Option<JoinHandle<()>>,
-    /// Messages that were waited for so far.
+    /// Messages awaited so far.
     taken: u64,
 }
 
@@ -53,18 +53,18 @@ impl Subscriber {
         Ok(subscriber)
     }
 
-    /// All messages that have come.
+    /// The number of received messages.
     pub(super) fn received(&self) -> u64 {
         self.counts.received.load(Ordering::Acquire)
     }
 
-    /// Waits for more messages: `fewest` at least, and no more than `most`.
+    /// Waits for at least `fewest` more messages; more than `most` are an error.
     pub(super) fn wait_for(&mut self, fewest: u64, most: u64) -> Result<()> {
         let (fewest, most) = (self.taken + fewest, self.taken + most);
         self.wait_until("all messages have come", |counts| {
             counts.received.load(Ordering::Acquire) >= fewest
         })?;
-        // What was still being published when the connections were closed.
+        // Wait for messages that the gateway was still publishing when the connections closed.
         clock::sleep(LAST_ONES);
         self.taken = self.received();
         let wrong = self.counts.wrong.load(Ordering::Acquire);
@@ -88,7 +88,7 @@ impl Subscriber {
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The connection may have ended already.
         let _ = self.stream.shutdown(Shutdown::Both);
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -137,9 +137,9 @@ impl Counts {
     }
 }
 
-/// Read at once; more than a frame.
+/// Bytes per read: more than a frame.
 const READ_BYTES: usize = 1 << 21;
 /// Longest wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What the gateway has taken it publishes by then.
+/// By then the gateway has published all accepted messages.
 const LAST_ONES: Duration = Duration::from_millis(100);

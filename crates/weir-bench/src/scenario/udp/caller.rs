@@ -1,4 +1,4 @@
-//! The sockets that send calls: a window of calls in flight on each, or calls by the clock.
+//! The sockets that send calls: a window of calls in flight on each, or calls at a fixed rate.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -16,44 +16,44 @@ use crate::sys::datagrams::{self, BATCH, Batch};
 /// The sockets of one run.
 pub(crate) struct Caller<S = Calls> {
     sockets: Vec<Socket>,
-    /// What is said.
+    /// The requests and their checks.
     pub(crate) script: S,
     batch: Batch,
     tally: Tally,
 }
 
-/// What became of calls.
+/// The results of calls.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
     pub(crate) answered: u64,
-    /// Answers that are not what was called, or come twice.
+    /// Answers that do not fit their call, or come twice.
     pub(crate) wrong: u64,
     pub(crate) lags: Lags,
-    /// From the first call to the last answer.
+    /// Time from the first call to the last answer.
     pub(crate) time: Duration,
-    /// Bytes of what was heard.
+    /// Received bytes.
     pub(crate) bytes: u64,
 }
 
-/// What is said by datagrams, and what is right to answer.
+/// The content of requests, and the check of answers.
 pub(crate) trait Script {
-    /// How long a socket hears nothing until its requests are lost.
+    /// Time without any answer after which a socket's requests are lost.
     const LOST_AFTER: Duration;
 
-    /// How long the last answers of calls by the clock are waited for.
+    /// Longest wait for the last answers of calls at a fixed rate.
     const GRACE_NS: u64 = 1_000_000_000;
 
     /// Writes request `number` of a socket into a place of the batch.
     fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize);
 
-    /// Which request of the socket this answers; `None`: none of them, or not as it should.
+    /// The number of the socket's request that this answers; `None` if it fits none, or is wrong.
     fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64>;
 }
 
 /// Calls of devices that have their tokens.
 pub(crate) struct Calls {
-    /// Requests but for their count, one for each device.
+    /// Requests without their count, one for each device.
     templates: Vec<Template>,
 }
 
@@ -67,15 +67,15 @@ struct Socket {
     /// Number of the next call.
     next: u64,
     on_their_way: usize,
-    /// When each call was sent, by its number; 0: it has been answered.
+    /// Sending time of each call, by its number; 0: it has been answered.
     sent_at: Vec<u64>,
     heard_at: u64,
-    /// Since when it has waited without hearing anything.
+    /// Start of the time without any answer.
     silent_since: u64,
 }
 
 impl Caller {
-    /// Connects sockets to a server that these tokens are valid at.
+    /// Connects sockets to a server that accepts these tokens.
     pub(crate) fn new(addr: SocketAddr, sockets: u32, tokens: &[String]) -> Result<Caller> {
         let templates = tokens.iter().map(|token| Template::new(token)).collect();
         Caller::with(addr, sockets, Calls { templates })
@@ -94,7 +94,7 @@ impl<S: Script> Caller<S> {
         })
     }
 
-    /// Makes so many calls, with at most `window` of each socket on their way.
+    /// Makes `calls` calls, with at most `window` in flight on each socket.
     pub(crate) fn run(&mut self, calls: u64, window: usize) -> Result<Tally> {
         self.begin();
         let start = clock::monotonic_ns();
@@ -103,7 +103,7 @@ impl<S: Script> Caller<S> {
             for index in 0..self.sockets.len() {
                 let socket = &self.sockets[index];
                 let room = window.saturating_sub(socket.on_their_way).min(BATCH);
-                // A batch at a time, but whatever there is when nothing else is on its way.
+                // Sends full batches; sends a smaller one only when nothing else is in flight.
                 let left = usize::try_from(calls - self.tally.sent).unwrap_or(BATCH);
                 if room >= BATCH.min(window) / 2 || socket.on_their_way == 0 {
                     moved |= self.send(index, room.min(left))? > 0;
@@ -117,7 +117,8 @@ impl<S: Script> Caller<S> {
         Ok(self.end(start))
     }
 
-    /// Makes so many calls by the clock, `rate` a second, and waits a while for the last answers.
+    /// Makes `calls` calls at a fixed rate, `rate` a second, and waits a while for the last
+    /// answers.
     pub(crate) fn run_at(&mut self, calls: u64, rate: u32) -> Result<Tally> {
         self.begin();
         let start = clock::monotonic_ns();
@@ -136,7 +137,7 @@ impl<S: Script> Caller<S> {
             match ended {
                 Some(_) if self.on_their_way() == 0 => break,
                 None if self.tally.sent >= calls => ended = Some(clock::monotonic_ns()),
-                // Not woken by each answer: that would cost whoever sends it.
+                // No wake-up for each answer: it would cost the sender of the answer time.
                 Some(_) | None => clock::sleep(PACED_PAUSE),
             }
         }
@@ -292,7 +293,7 @@ impl Socket {
     }
 }
 
-/// Devices call in turn, and each socket has its own share of the turns.
+/// Devices call in turn; each socket has its own share of the turns.
 fn template_of(templates: &[Template], socket: usize, number: u64) -> &Template {
     let turn = usize::try_from(number).unwrap_or(0).wrapping_mul(31).wrapping_add(socket * 7919);
     &templates[turn % templates.len()]
@@ -317,14 +318,14 @@ pub(crate) fn read_count(answer: &[u8]) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_sub(COUNT_MIN)
 }
 
-/// Counts have all the same number of digits.
+/// All counts have the same number of digits.
 pub(crate) const COUNT_DIGITS: usize = 10;
 const COUNT_MIN: u64 = 1_000_000_000;
-/// Calls of one socket whose time is known: more than can be on their way.
+/// Calls of one socket whose times are kept: more than can be in flight.
 const PLACES: usize = 1 << 16;
-/// Longest wait in which nothing comes, before it is looked at what has been lost.
+/// Longest wait without an answer before a check for lost calls.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Of calls by the clock.
+/// Calls at a fixed rate in one batch.
 const PACED_BATCH: usize = 16;
 const PACED_PAUSE: Duration = Duration::from_micros(50);
 

@@ -1,4 +1,4 @@
-//! `udp`: calls by datagrams, in turn with bare echoes; then calls by the clock.
+//! `udp`: calls by datagram, in turn with bare echoes; then calls at a fixed rate.
 
 pub(crate) mod caller;
 
@@ -17,14 +17,14 @@ use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
 
-/// One round of one of those that are compared.
+/// A round of the server or a baseline.
 struct Round {
     tally: Tally,
-    /// CPU time of what answered.
+    /// CPU time of the answering process.
     cpu: Duration,
 }
 
-/// Rounds of one of them.
+/// The rounds of the server or a baseline.
 #[derive(Default)]
 struct Rounds(Vec<Round>);
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &UdpArgs, report: &mut Report) -> Result<()> {
         _ => single.cpu(),
     };
     let window = usize::try_from(args.window)?;
-    // What is looked up and allocated only once is.
+    // A warm-up causes the look-ups and allocations that happen only once.
     for caller in &mut callers {
         caller.run(args.calls.min(WARM_UP_CALLS), window)?;
     }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &UdpArgs, report: &mut Report) -> Result<()> {
     for round in 0..args.rounds {
         crate::workers::progress("round", round + 1, args.rounds);
         for turn in 0..callers.len() {
-            // Nobody is always the first.
+            // The first one changes with every round.
             let index = (turn + round as usize) % callers.len();
             let before = cpu(index)?;
             let tally = callers[index].run(args.calls, window)?;
@@ -111,7 +111,7 @@ impl Round {
         real(self.tally.answered) / self.tally.time.as_secs_f64().max(1e-9)
     }
 
-    /// CPU time for each call.
+    /// CPU microseconds per call.
     fn cpu_us(&self) -> Option<f64> {
         let answered = self.tally.answered;
         (answered > 0).then(|| self.cpu.as_secs_f64() * 1e6 / real(answered))
@@ -192,7 +192,7 @@ fn shown(rounds: &Rounds) -> Value {
     rounds.collect()
 }
 
-/// What the server of our own is told: where to answer, whose tokens are valid, and no limit for one source.
+/// Settings of the started server: its address for datagrams, valid tokens, and no limit by source.
 fn settings(addr: SocketAddr, tokens: &[String]) -> Result<Table> {
     let mut text =
         format!("[listen]\nudp = [\"{addr}\"]\n[udp]\ndatagrams_per_source_per_second = 0\n");
