@@ -298,11 +298,7 @@ fn without_a_gateway_the_commands_open_the_store_themselves() -> Result<()> {
         let output = run(at, &options, args)?;
         assert_eq!(stdout(&output).lines().count(), shown, "{args:?}");
         let said = stderr(&output);
-        assert_eq!(
-            said.contains(&format!("{shown} devices shown, more follow")),
-            more,
-            "{said}"
-        );
+        assert_eq!(said.contains(&format!("{shown} devices shown, more follow")), more, "{said}");
     }
     let again = run(at, &options, &["import", "many.csv", "--from-line", "4002"])?;
     assert!(stdout(&again).starts_with("1001 rows: 0 added, 1000 unchanged,"), "{again:?}");

@@ -124,7 +124,10 @@ fn without_its_key_file_a_store_is_not_opened() -> Result<()> {
     let output = import(at, "add,abc\n")?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("store.key does not exist") && said.contains("another key file"), "{said}");
+    assert!(
+        said.contains("store.key does not exist") && said.contains("another key file"),
+        "{said}"
+    );
     assert!(!at.join("store.key").exists(), "another one is in its place");
     // Brought back, it is opened again.
     fs::rename(at.join("copy"), at.join("store.key"))?;
@@ -184,10 +187,8 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     let token = activate(&server, 0)?.ok().context("a token")?;
     server.kill()?;
     server.restart_with(&["serve", "--new-store"])?;
-    server.await_log(
-        "the device store is open; no damage was found path=devices.db devices=1",
-        1,
-    )?;
+    server
+        .await_log("the device store is open; no damage was found path=devices.db devices=1", 1)?;
     assert!(is_let_in(&server, 0, &token)?);
     Ok(())
 }

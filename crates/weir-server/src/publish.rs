@@ -85,8 +85,8 @@ pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Res
     if args.json {
         return say(String::from_utf8_lossy(&answer).trim_end());
     }
-    let accepted: Accepted =
-        serde_json::from_slice(&answer).context("the answer does not come from a gateway's admin API")?;
+    let accepted: Accepted = serde_json::from_slice(&answer)
+        .context("the answer does not come from a gateway's admin API")?;
     let Accepted { id, connections, offset } = accepted;
     let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
     let plural = if connections == 1 { "" } else { "s" };

@@ -87,9 +87,7 @@ async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     gateway.shutdown().await;
     let Some(devices) = devices else { return };
     if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
-        warn!(
-            "the device store did not close in time; everything that it has confirmed is kept"
-        );
+        warn!("the device store did not close in time; everything that it has confirmed is kept");
     }
 }
 

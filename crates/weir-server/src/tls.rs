@@ -11,8 +11,9 @@ use crate::cli::TlsArgs;
 pub(crate) fn options(args: &TlsArgs, addr: &str) -> anyhow::Result<Option<TlsOptions>> {
     let Some(ca) = args.ca.as_deref().filter(|_| args.tls) else { return Ok(None) };
     let name = args.server_name.as_deref().unwrap_or_else(|| host(addr));
-    let options = TlsOptions::new(name, &read(ca)?)
-        .with_context(|| format!("cannot connect to {name} with TLS and the authorities in {}", ca.display()))?;
+    let options = TlsOptions::new(name, &read(ca)?).with_context(|| {
+        format!("cannot connect to {name} with TLS and the authorities in {}", ca.display())
+    })?;
     let Some(path) = &args.certificate else { return Ok(Some(options)) };
     let pem = read(path)?;
     let options = options

@@ -142,9 +142,7 @@ impl ActivateArgs {
 fn stages_with_a_store(text: &str) -> Result<Stages> {
     let stages: Stages = text.parse()?;
     if !stages.has_store() {
-        bail!(
-            "embedded or mongodb is needed: `weir-bench stages` measures stages without a store"
-        );
+        bail!("embedded or mongodb is needed: `weir-bench stages` measures stages without a store");
     }
     Ok(stages)
 }

@@ -166,7 +166,8 @@ impl Reader<'_> {
             for (key, value) in row.entries() {
                 if key.rules.needed && !table.contains_key(key.name) {
                     let (path, allowed) = (key.path(&path), key.allowed(value));
-                    let what = format!("{path} = (absent): this key is required; allowed is {allowed}");
+                    let what =
+                        format!("{path} = (absent): this key is required; allowed is {allowed}");
                     self.problems.push(Problem::new(place.clone(), what));
                 }
             }

@@ -119,7 +119,8 @@ impl StoreSettings {
     pub(super) fn validate(&self, cache: &CacheSettings) -> Result<(), ConfigError> {
         let mongodb = &self.mongodb;
         if self.kind == StoreKind::Mongodb && mongodb.uri.is_empty() {
-            let allowed = "a URI such as mongodb://db.example:27017, since store.kind = \"mongodb\"";
+            let allowed =
+                "a URI such as mongodb://db.example:27017, since store.kind = \"mongodb\"";
             let depends_on = &["store.kind"];
             return Err(ConfigError { depends_on, ..error("store.mongodb.uri", "\"\"", allowed) });
         }

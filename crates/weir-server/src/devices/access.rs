@@ -65,9 +65,7 @@ impl Access {
 
     fn holder(settings: &Settings, shown: Option<String>, held: &str) -> Result<Access> {
         let Some(addr) = settings.gateway.listen.admin else {
-            bail!(
-                "{held}, and listen.admin names no admin API: name its address with --admin"
-            );
+            bail!("{held}, and listen.admin names no admin API: name its address with --admin");
         };
         let addr = reachable(addr);
         complain(format_args!("{held}: using the admin API at {addr}"));

@@ -112,7 +112,9 @@ async fn put(access: &Access, batch: &mut Vec<Row>, tally: &mut Tally) -> Result
     let counts = access.put(std::mem::replace(batch, Vec::with_capacity(BATCH_ROWS))).await;
     // The store may have taken some of these rows. To import them again changes nothing.
     let counts = counts.with_context(|| {
-        format!("stopped; all rows before line {first} are stored: continue with --from-line {first}")
+        format!(
+            "stopped; all rows before line {first} are stored: continue with --from-line {first}"
+        )
     })?;
     tally.counts.add(counts);
     Ok(())

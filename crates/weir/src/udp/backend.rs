@@ -126,10 +126,9 @@ impl Front {
             NoBearer::Limited(after) => Refused {
                 code: ErrorCode::RateLimited.name(),
                 field: "pt",
-                message:
-                    "too many invalid signed tokens (auth.failures_per_source_per_second, \
+                message: "too many invalid signed tokens (auth.failures_per_source_per_second, \
                           auth.jwt.datagram_failures_per_second)"
-                        .to_owned(),
+                    .to_owned(),
                 retry_after: Some(after),
             },
         })
