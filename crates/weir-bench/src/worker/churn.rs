@@ -1,4 +1,4 @@
-//! Guests: connections that wait for `Welcome`, stay a moment, and end with a reset.
+//! Guests: connections that wait for `Welcome`, stay for a moment, and end with a reset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,21 +22,22 @@ use crate::protocol::{Answer, ChurnPlan, ChurnTally};
 use crate::stats::Lags;
 use crate::tls::TlsClient;
 
-/// All guests of one run.
+/// All guests of a run.
 ///
-/// Shape: a slot for each guest that is there; free ones are used again. A guest that is refused has none until it
-/// comes again.
+/// Shape: a slot for each present guest; free slots are used again. A refused guest has no slot
+/// until it comes again.
 struct Churn<'a> {
     plan: &'a ChurnPlan,
     tls: Option<&'a TlsClient>,
     epoll: OwnedFd,
     guests: Vec<Option<Guest>>,
     free: Vec<usize>,
-    /// Guests that were welcomed, and when each leaves: in the order of their leaving.
+    /// Welcomed guests and the times at which they leave, in that order.
     leaving: VecDeque<(Duration, usize)>,
-    /// Guests that were refused: when each comes again, its number and when it came first.
+    /// Refused guests: the time at which each comes again, its number, and the time at which it
+    /// first came.
     returning: BinaryHeap<Reverse<(Duration, u64, Duration)>>,
-    /// Guests that are there and not welcomed.
+    /// Present guests without a welcome.
     on_their_way: u32,
     start: Duration,
     count: u64,
@@ -48,36 +49,38 @@ struct Churn<'a> {
 
 /// One connection.
 struct Guest {
-    /// None once the server has ended it; a guest that was welcomed keeps its slot until it would have left.
+    /// `None` once the server has ended it. A welcomed guest keeps its slot until it would have
+    /// left.
     fd: Option<Wire>,
     number: u64,
     began: Duration,
     connected: bool,
     /// Bytes sent and received in turn.
     script: Vec<u64>,
-    /// Answers that are still to come before it is welcome.
+    /// Answers that must still come before the guest is welcome.
     awaited: u8,
-    /// Code of a `Goodbye`; 0: none came.
+    /// Code of the received `Goodbye`; 0: none.
     goodbye: u32,
     partial: Vec<u8>,
 }
 
 /// Longest frame expected.
 const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Longest wait for a guest to be welcomed, after the last one has come.
+/// Longest wait for welcomes after the last guest has come.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same, where guests that are refused come again.
+/// The same, if refused guests come again.
 const RETRY_PATIENCE: Duration = Duration::from_secs(60);
-/// Guests that may resume at once, where nothing bounds them: each takes a ticket with it until it gets others.
+/// Guests that may resume at the same time if no option limits them. Each takes a ticket until it
+/// gets new ones.
 const WINDOW: u32 = 64;
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-/// Guests begun between two looks at what has come.
+/// Guests begun between two reads.
 const BURST_MAX: usize = 64;
-/// Source addresses: each is used again only after so many guests.
+/// Source addresses: each is used again only after this number of guests.
 const SOURCES: u64 = 60_000;
 
 impl<W: Write> Worker<W> {
-    /// Runs a churn and answers with what it showed.
+    /// Runs guests and answers with the results.
     pub(super) fn churn(&mut self, plan: &ChurnPlan) -> Result<()> {
         let result = self.prepare_tls(plan.ways.tls.as_ref()).and_then(|()| {
             let tls = self.tls.as_ref();
@@ -161,7 +164,7 @@ impl<'a> Churn<'a> {
         self.start + Duration::from_secs_f64(crate::stats::real(number) / self.plan.rate)
     }
 
-    /// Begins those that are due; how long to sleep until there is more to do.
+    /// Begins the guests that are due; returns the time until the next step.
     fn begin_due(&mut self, now: Duration) -> Result<Duration> {
         while let Some(Reverse((due, number, began))) = self.returning.peek().copied() {
             if due > now {
@@ -285,7 +288,7 @@ impl<'a> Churn<'a> {
         self.leaving.push_back((now + Duration::from_millis(self.plan.hold_ms), slot));
     }
 
-    /// The server ended it, or nothing came of it.
+    /// The server ended the connection, or it failed.
     fn end(&mut self, slot: usize, how: &str) {
         let Some(guest) = &mut self.guests[slot] else { return };
         guest.fd = None;
@@ -296,7 +299,7 @@ impl<'a> Churn<'a> {
         let welcomed = guest.awaited == 0;
         let counted = match self.plan.ways.retry_ms.filter(|_| !welcomed) {
             Some(retry_ms) => {
-                // Not all at once, or they are refused again.
+                // Not all at the same time, or the server refuses them again.
                 let wait = Duration::from_millis(rand::random_range(retry_ms / 2..=retry_ms));
                 let due = clock::monotonic() + wait;
                 self.returning.push(Reverse((due, guest.number, guest.began)));
@@ -314,7 +317,7 @@ impl<'a> Churn<'a> {
 }
 
 impl Guest {
-    /// Takes what came; how it ended, if it makes no sense.
+    /// Handles received bytes; an error names the kind of failure.
     fn take(&mut self, content: &[u8], script: &[u64]) -> Result<(), &'static str> {
         if !script.is_empty() {
             return self.follow(script);
@@ -323,7 +326,7 @@ impl Guest {
         if self.take_frames() { Ok(()) } else { Err("malformed") }
     }
 
-    /// Sends the next bytes of the script once all have come that were to come before.
+    /// Sends the next bytes of the script once all bytes before them have come.
     fn follow(&mut self, script: &[u64]) -> Result<(), &'static str> {
         let heard = self.script.last().copied().unwrap_or(0);
         if heard < script.get(self.script.len() - 1).copied().unwrap_or(0) {
@@ -340,7 +343,7 @@ impl Guest {
         Ok(())
     }
 
-    /// What was sent and received alternates; several pieces in one direction are one.
+    /// Sent and received bytes alternate; several pieces in one direction count as one.
     fn note_sent(&mut self) {
         let bytes = self.fd.as_mut().map_or(0, Wire::take_sent);
         if bytes > 0 {
@@ -358,7 +361,7 @@ impl Guest {
         self.script.last_mut().into_iter().for_each(|received| *received += bytes);
     }
 
-    /// Takes the whole frames apart that have come; `false` if they are none.
+    /// Handles the complete frames; `false` if the bytes are no frames.
     fn take_frames(&mut self) -> bool {
         let mut used = 0;
         loop {

@@ -21,46 +21,46 @@ use crate::protocol::{HelloPlan, OpenPlan};
 use crate::sys;
 use crate::tls::TlsClient;
 
-/// A client connection, over its whole life: Connecting → Greeting → Settled → Ended; any may skip to Ended. One that
-/// speaks HTTP first is Upgrading before it is Greeting.
+/// A client connection over its whole life: Connecting → Greeting → Settled → Ended; any state may
+/// go to Ended. A connection that begins with HTTP is Upgrading before Greeting.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    /// The socket; none once ended.
+    /// The socket; `None` once ended.
     pub(crate) fd: Option<Wire>,
-    /// Where in its life it is.
+    /// The state.
     pub(crate) phase: Phase,
-    /// What it reads.
+    /// The format of messages.
     pub(crate) form: Format,
-    /// Number of its topic.
+    /// Number of the topic.
     pub(crate) stream: u32,
-    /// The message that must come next.
+    /// Number of the next expected message.
     pub(crate) next_seq: u32,
-    /// In a room: what it has received.
+    /// In a room: the received frames.
     pub(super) place: Place,
-    /// Epoch of its topic and offset of the last message, from which it would resume.
+    /// Epoch of the topic and offset of the last message, from which the connection would resume.
     pub(crate) position: Option<Position>,
-    /// It has dropped and is not live again.
+    /// Set from its drop until it is live again.
     pub(crate) away: Option<Away>,
-    /// Answers that are still to come before it is settled.
+    /// Answers that must still come before the connection is settled.
     pub(crate) awaited: u8,
-    /// One of those that stop reading or read slowly.
+    /// Whether the client stops reading or reads slowly.
     pub(crate) slow: bool,
     /// Whether epoll watches it.
     pub(crate) watched: bool,
-    /// Code of a `Goodbye`; 0: none came.
+    /// Code of the received `Goodbye`; 0: none.
     pub(crate) goodbye: u32,
-    /// Beginning of a frame whose rest is to come.
+    /// Beginning of an incomplete frame.
     pub(crate) partial: Vec<u8>,
 }
 
-/// Where in its life a connection is.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The kernel connects.
+    /// The kernel is connecting.
     Connecting,
-    /// The request is sent; the head of its answer is to come.
+    /// The request is sent; the head of its answer must come.
     Upgrading,
-    /// `Hello` is sent; `Welcome` and `Subscribed` are to come.
+    /// `Hello` is sent; `Welcome` and `Subscribed` must come.
     Greeting,
     /// Messages flow.
     Settled,
@@ -68,22 +68,23 @@ pub(crate) enum Phase {
     Ended,
 }
 
-/// A connection that has dropped, until it gets a message published after it said `Hello` again.
+/// A dropped connection, until it gets a message that was published after its new `Hello`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Away {
-    /// When it dropped.
+    /// The time of the drop.
     pub(crate) since: Duration,
-    /// When it said `Hello` again, in nanoseconds since 1970; not yet: the end of time.
+    /// The time of its new `Hello`, in nanoseconds since 1970; before that, the largest number.
     pub(crate) hello_ns: u64,
 }
 
-/// Connections from one source address: the port range holds 28,000, and a search in a full one is slow.
+/// Connections from one source address: its port range holds 28,000, and the search for a free port
+/// in a full one is slow.
 const PER_SOURCE: u32 = 8000;
 /// Letters and digits of a device id.
 const DEVICE_ID_CHARS: usize = 24;
 
 impl Conn {
-    /// Begins to connect number `index` of all connections of the run.
+    /// Begins to connect connection `index` of the run.
     pub(crate) fn dial(plan: &OpenPlan, tls: Option<&TlsClient>, index: u32) -> Result<Conn> {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
         let recv_buffer = plan.slow.filter(|_| slow).map(|slow| slow.recv_buffer);
@@ -114,7 +115,7 @@ impl Conn {
     }
 }
 
-/// Begins to connect, from `source` if one is given; the kernel stamps what is received.
+/// Begins to connect, from `source` if given. The kernel stamps received data.
 pub(crate) fn dial(
     addr: SocketAddr,
     source: Option<SocketAddr>,
@@ -143,7 +144,8 @@ fn connect_from(
     source: Option<SocketAddr>,
     recv_buffer: Option<usize>,
 ) -> Result<OwnedFd> {
-    // A handshake ends in more than one send: the second must not wait for a delayed acknowledgement.
+    // A handshake has more than one send at its end, and the second must not wait for a delayed
+    // acknowledgement.
     sockopt::set_tcp_nodelay(&fd, true).context("cannot set TCP_NODELAY")?;
     if let Some(bytes) = recv_buffer {
         sockopt::set_socket_recv_buffer_size(&fd, bytes).context("cannot set SO_RCVBUF")?;
@@ -158,14 +160,14 @@ fn connect_from(
     }
 }
 
-/// Closes with a reset: neither side waits in TIME_WAIT, and the server hears of it at once.
+/// Closes with a reset: neither side waits in TIME_WAIT, and the server sees the end at once.
 pub(super) fn reset(fd: impl AsFd) {
-    // Without it the connection is closed all the same, in good order.
+    // If this fails, the connection still closes, in good order.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
     drop(fd);
 }
 
-/// Loopback has 16 million addresses: as many sources are used as the port range demands.
+/// Loopback has 16 million addresses: use as many sources as the port range requires.
 fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
     let IpAddr::V4(target) = plan.addr.ip() else { return None };
     if !target.is_loopback() {
@@ -175,7 +177,7 @@ fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(127, plan.source, high, low), 0)))
 }
 
-/// The frame that opens a connection, with a device id of its own; to resume, from a position.
+/// The first frame of a connection, with its own device id; with a position, to resume from it.
 pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str, position: Option<Position>) -> Vec<u8> {
     let mut out = Vec::new();
     frame::encode(&hello(plan, topic, position), &mut out);
@@ -187,7 +189,7 @@ pub(super) fn device_id() -> String {
     rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect()
 }
 
-/// The message in that frame.
+/// The message in the first frame.
 pub(super) fn hello(plan: &HelloPlan, topic: &str, position: Option<Position>) -> ClientMessage {
     let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
     let hello = Hello {
@@ -201,13 +203,13 @@ pub(super) fn hello(plan: &HelloPlan, topic: &str, position: Option<Position>) -
 }
 
 impl HelloPlan {
-    /// Answers to it: `Welcome`, and `Subscribed` for a topic.
+    /// The number of answers to `Hello`: `Welcome`, and `Subscribed` for a topic.
     pub(super) fn answers(&self) -> u8 {
         1 + u8::from(self.subscribe)
     }
 }
 
-/// Wished heartbeat: the longest that the server grants, so that no ping disturbs a measurement.
+/// Requested heartbeat: the longest that the server grants, so that no ping disturbs a measurement.
 const HEARTBEAT_MS: u32 = 15 * 60 * 1000;
 
 #[cfg(test)]

@@ -14,44 +14,45 @@ use crate::payload::{Header, Verifier};
 use crate::protocol::{Check, Tally};
 use crate::stats::Lags;
 
-/// Checks and counts what arrives on all connections of a worker.
+/// Checks and counts the messages on all connections of a worker.
 pub(crate) struct Counter {
-    /// Counts since the last reset; the lags in it are filled in by [`Counter::report`].
+    /// Counts since the last reset. [`Counter::report`] fills in the lags.
     pub(crate) tally: Tally,
     lags: Lags,
     lags_slow: Lags,
     lags_last: Lags,
     returns: Lags,
     ages: Lags,
-    /// Buffers for frames that come in pieces, emptied.
+    /// Empty buffers for frames that come in pieces.
     spare: Vec<Vec<u8>>,
     judge: Judge,
     topics: Vec<String>,
 }
 
-/// Knows what must arrive.
+/// The expected messages.
 enum Judge {
     Streams(Verifier),
     Room(Room),
     Keys(Keys),
 }
 
-/// What was published.
+/// The published messages.
 pub(crate) struct Published<'a> {
-    /// Messages by stream or by publisher.
+    /// Number of messages by stream or by publisher.
     by_stream: &'a [u32],
     /// Their sum.
     in_all: u64,
 }
 
 impl Published<'_> {
-    /// Of each stream or publisher so many.
+    /// A count for each stream or publisher.
     pub(crate) fn new(by_stream: &[u32]) -> Published<'_> {
         Published { by_stream, in_all: by_stream.iter().map(|count| u64::from(*count)).sum() }
     }
 }
 
-/// Emptied buffers kept: one for each connection, as large as a tick, would be more than caches hold.
+/// Empty buffers kept. One buffer for each connection, as large as a tick, would exceed the CPU's
+/// caches.
 const SPARE_MAX: usize = 64;
 /// Longest frame accepted from a server.
 const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -59,7 +60,7 @@ const FRAME_BYTES_MAX: usize = 16 << 20;
 const ERRORS_MAX: usize = 5;
 
 impl Counter {
-    /// For payloads of `size` bytes; `topics` by number of stream.
+    /// A counter for payloads of `size` bytes; `topics` by number of stream.
     pub(crate) fn new(size: usize, topics: Vec<String>, check: Check) -> Counter {
         let topic = topics.first().cloned().unwrap_or_default();
         let judge = match check {
@@ -80,7 +81,7 @@ impl Counter {
         }
     }
 
-    /// Begins to count anew; what concerns the whole life of the connections stays.
+    /// Starts to count anew. Values about the whole life of connections stay.
     pub(crate) fn reset(&mut self) {
         let closed_by = std::mem::take(&mut self.tally.closed_by);
         self.tally = Tally { closed: self.tally.closed, closed_by, ..Tally::default() };
@@ -96,7 +97,7 @@ impl Counter {
         self.topics.get(stream as usize).map_or("", String::as_str)
     }
 
-    /// What was counted.
+    /// The counts.
     pub(crate) fn report(&self) -> Tally {
         Tally {
             lags: self.lags.counts(),
@@ -108,14 +109,14 @@ impl Counter {
         }
     }
 
-    /// Notes how old the values are that connection `index` holds.
+    /// Records the ages of the values that connection `index` holds.
     pub(crate) fn note_ages(&mut self, index: usize, now_ns: u64) {
         if let Judge::Keys(keys) = &self.judge {
             keys.ages(index, now_ns, &mut self.ages);
         }
     }
 
-    /// Messages that connection `index` still has to receive, if so many were published.
+    /// Messages that connection `index` must still receive, given the published ones.
     pub(crate) fn missing(&self, index: usize, conn: &Conn, published: &Published<'_>) -> u64 {
         match &self.judge {
             Judge::Keys(keys) => keys.missing(index, published.by_stream),
@@ -134,7 +135,7 @@ impl Counter {
         }
     }
 
-    /// Notes that a connection was closed from the other side.
+    /// Notes that the server has closed a connection.
     pub(crate) fn note_closed(&mut self, conn: &Conn, how: &str) {
         let known = CloseReason::from_code(conn.goodbye).map(CloseReason::name);
         let by = match known {
@@ -146,9 +147,9 @@ impl Counter {
         self.tally.closed += u64::from(!conn.slow);
     }
 
-    /// Takes bytes that connection `index` received; `stamp` tells when.
+    /// Handles bytes that connection `index` received at time `stamp`.
     ///
-    /// Errors: what cannot be a stream of frames; the connection is of no more use.
+    /// Errors: bytes that are no stream of frames; the connection is then unusable.
     pub(crate) fn take(
         &mut self,
         index: usize,
@@ -200,7 +201,7 @@ impl Counter {
         }
     }
 
-    /// The same of what comes over HTTP.
+    /// The same for bytes over HTTP.
     fn take_pieces(
         &mut self,
         index: usize,
@@ -261,7 +262,8 @@ impl Counter {
                 let Some(brought) = brought else { return false };
                 self.tally.delivered += brought.sent_ns.len() as u64;
                 self.tally.duplicates += brought.stale;
-                // The link is in the reading: what the kernel has received is not there yet.
+                // The slow link is simulated by slow reading, so bytes in the kernel's buffers have
+                // not arrived yet.
                 let now = clock::realtime_ns();
                 let lags = if conn.slow { &mut self.lags_slow } else { &mut self.lags };
                 brought
@@ -285,7 +287,7 @@ impl Counter {
         Ok(())
     }
 
-    /// A frame of a room; whether it carries messages.
+    /// Handles a frame of a room; returns whether it carries messages.
     fn take_room(&mut self, taken: Taken, stamp: Option<u64>) -> bool {
         match taken {
             Taken::Other => return false,
@@ -335,7 +337,7 @@ impl Counter {
         }
     }
 
-    /// A connection is subscribed, or goes on where it left off.
+    /// Handles `Subscribed`: a new subscription, or a resumed one.
     fn take_subscribed(&mut self, conn: &mut Conn, subscribed: &Subscribed) {
         conn.awaited = conn.awaited.saturating_sub(1);
         if conn.away.is_some() {
@@ -356,7 +358,7 @@ impl Counter {
         conn.position = subscribed.position;
     }
 
-    /// Any message that carries no payload of ours.
+    /// Handles a message without a payload of the bench.
     fn take_other(&mut self, conn: &mut Conn, body: &[u8]) -> Result<(), String> {
         use server_message::Kind;
         let body = forms::body(conn.form, body)?;

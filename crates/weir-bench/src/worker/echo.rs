@@ -24,19 +24,20 @@ use crate::stats::Lags;
 
 /// One run of the echo over all connections of a worker.
 ///
-/// Shape: a lane for each connection; one that ends keeps its lane, in which nothing is on its way any more.
+/// Shape: a lane for each connection. An ended connection keeps its lane, with no message in
+/// flight.
 struct Echo<'a> {
     epoll: &'a OwnedFd,
     conns: &'a mut [Conn],
     lanes: Vec<Lane>,
     frames: Frames,
-    /// Messages a second of an open loop, all connections together; none: a closed loop.
+    /// Messages a second in an open loop, on all connections together; `None`: a closed loop.
     rate: Option<f64>,
     window: Window,
     inbox: &'a mut Inbox,
     tally: EchoTally,
     lags: Lags,
-    /// Messages that are due and not answered, all lanes together.
+    /// Messages of all lanes that are due and not answered.
     owed: u64,
     /// Number of the next message of an open loop.
     next: u64,
@@ -45,16 +46,16 @@ struct Echo<'a> {
 /// The messages of one connection.
 #[derive(Debug, Default)]
 struct Lane {
-    /// When each message that is not answered yet was due; the first `in_flight` of them are sent.
+    /// The due time of each unanswered message; the first `in_flight` of them are sent.
     dues: VecDeque<Duration>,
     in_flight: usize,
     /// Number of the first of them.
     first: u32,
-    /// Bytes of its answer that have come.
+    /// Received bytes of its answer.
     matched: usize,
 }
 
-/// The moments of a run: what happens from `counted` to `end` counts.
+/// The times of a run: the time from `counted` to `end` is measured.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     start: Duration,
@@ -66,17 +67,18 @@ struct Window {
 struct Frames {
     request_head: Vec<u8>,
     answer_head: Vec<u8>,
-    /// A message's data are `size` bytes of these, from a place that follows from connection and number.
+    /// A message's data are `size` bytes of this pool, from a place that follows from connection
+    /// and number.
     pool: Vec<u8>,
     size: usize,
     scratch: Vec<u8>,
 }
 
-/// Messages of one connection on their way at the most: well below what a socket's buffer takes.
+/// Most messages in flight on one connection: far fewer than a socket's buffer holds.
 const IN_FLIGHT_MAX: usize = 32;
 /// Longest wait for answers after the last message was due.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest sleep, so that the end is noticed.
+/// Longest sleep, so that the end is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// Places in the pool.
 const PLACES: usize = 1 << 20;
@@ -84,7 +86,7 @@ const PLACES: usize = 1 << 20;
 const ERRORS_MAX: usize = 5;
 
 impl<W: Write> Worker<W> {
-    /// Runs an echo and answers with what it showed.
+    /// Runs an echo and answers with the results.
     pub(super) fn echo(&mut self, plan: &EchoPlan) -> Result<()> {
         let echo =
             Echo::new(plan, &self.epoll, &mut self.conns, &mut self.inbox).and_then(Echo::run);
@@ -96,7 +98,7 @@ impl<W: Write> Worker<W> {
 }
 
 impl<'a> Echo<'a> {
-    /// Over the open ones of these connections.
+    /// An echo over the open connections.
     fn new(
         plan: &EchoPlan,
         epoll: &'a OwnedFd,
@@ -163,7 +165,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Offers what an open loop owes by now; how long to sleep until there is more to do.
+    /// Offers the messages of an open loop that are due; returns the time until the next step.
     fn offer_due(&mut self, now: Duration) -> Duration {
         let Some(rate) = self.rate else { return SLEEP_MAX };
         loop {
@@ -182,7 +184,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// A message is due on a connection: it is sent, or waits for those before it.
+    /// A message is due on a connection: sends it, or queues it behind earlier ones.
     fn offer(&mut self, index: usize, due: Duration) {
         if self.conns[index].fd.is_none() {
             self.tally.lost += 1;
@@ -220,7 +222,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Compares what came with what must come.
+    /// Compares the received bytes with the expected ones.
     fn take(&mut self, index: usize) {
         let mut from = 0;
         while from < self.inbox.content().len() {
@@ -284,7 +286,7 @@ impl Window {
 }
 
 impl Frames {
-    /// For data of `size` bytes; a bare echo returns the request itself.
+    /// Frames for data of `size` bytes. A bare echo returns the request itself.
     fn new(size: usize, bare: bool) -> Frames {
         let mut pool = vec![0; PLACES + size];
         rand::rng().fill(&mut pool[..]);
@@ -319,7 +321,8 @@ impl Frames {
         self.answer_head.len() + self.size
     }
 
-    /// How many of these bytes belong to an answer of which `matched` bytes have come; `None` if one of them is wrong.
+    /// The number of these bytes that belong to an answer with `matched` bytes already received;
+    /// `None` if one of them is wrong.
     fn matches(&self, index: usize, number: u32, matched: usize, bytes: &[u8]) -> Option<usize> {
         let head = self.answer_head.get(matched..).unwrap_or(&[]);
         let in_head = head.len().min(bytes.len());

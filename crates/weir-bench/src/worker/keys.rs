@@ -1,9 +1,9 @@
-//! Keyed messages: the newest value of each key that a client holds, and its age.
+//! Keyed messages: the newest value of each key on each client, and its age.
 
 use crate::payload::{Header, messages_in};
 use crate::stats::Lags;
 
-/// What every connection of a worker holds of each key.
+/// The newest value of each key on every connection of a worker.
 pub(super) struct Keys {
     topic: String,
     /// Bytes of a payload.
@@ -17,29 +17,30 @@ pub(super) struct Keys {
 /// The newest value of one key on one connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
-    /// One more than its number; 0: none yet.
+    /// The value's number plus one; 0: no value yet.
     next_seq: u32,
     sent_ns: u64,
 }
 
-/// What a frame brought.
+/// The values in a frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Brought {
-    /// When each message that is newer than what was held was published.
+    /// Publishing times of the messages that are newer than the held values.
     pub(super) sent_ns: Vec<u64>,
-    /// Messages that are no newer.
+    /// Number of messages that are not newer.
     pub(super) stale: u64,
 }
 
 impl Keys {
-    /// For payloads of `size` bytes under so many keys.
+    /// A table for payloads of `size` bytes and this number of keys.
     pub(super) fn new(topic: String, size: usize, keys: u32) -> Keys {
         Keys { topic, size, keys, held: Vec::new(), expected: String::new() }
     }
 
-    /// Takes the body of a frame that connection `index` received; `None` if it carries no message.
+    /// Handles the body of a frame that connection `index` received; `None` if it carries no
+    /// message.
     ///
-    /// Errors: a sentence that says what is wrong.
+    /// Errors: a sentence about what is wrong.
     pub(super) fn take(&mut self, index: usize, body: &[u8]) -> Result<Option<Brought>, String> {
         let mut brought = Brought::default();
         messages_in(body, |push| {
@@ -68,7 +69,8 @@ impl Keys {
         Ok((brought != Brought::default()).then_some(brought))
     }
 
-    /// Keys whose newest value connection `index` does not hold, if so many were published of each.
+    /// Keys whose newest value connection `index` does not hold, given the number of published
+    /// messages of each.
     pub(super) fn missing(&self, index: usize, published: &[u32]) -> u64 {
         let from = index * self.keys as usize;
         let held = self.held.get(from..).unwrap_or(&[]);
@@ -76,7 +78,7 @@ impl Keys {
         published.iter().zip(next).filter(|(published, next)| next < *published).count() as u64
     }
 
-    /// Records how old the values are that connection `index` holds.
+    /// Records the ages of the values that connection `index` holds.
     pub(super) fn ages(&self, index: usize, now_ns: u64, ages: &mut Lags) {
         let from = index * self.keys as usize;
         let held = self.held.iter().skip(from).take(self.keys as usize);

@@ -54,32 +54,32 @@ pub(crate) struct Worker<W> {
     opening: Option<Opening>,
     collecting: Option<Collecting>,
     publishing: Option<Publishing>,
-    /// Connections that are to come back, and when: the last one first.
+    /// Connections that must come back, with their times; the last one first.
     returning: Vec<(Duration, usize)>,
     pacer: Pacer,
     paced_at: Duration,
     inbox: Inbox,
     tls: Option<TlsClient>,
-    /// TLS handshakes since connections were opened, by what was agreed.
+    /// TLS handshakes since connections were opened, by agreed parameters.
     handshakes: BTreeMap<String, u64>,
 }
 
-/// A report that waits for messages on their way.
+/// A report that waits for messages in flight.
 struct Collecting {
     order: Collect,
     until: Duration,
     checked: Duration,
 }
 
-/// Bytes read at once: a burst of messages fits.
+/// Bytes per read: a burst of messages fits.
 const READ_BYTES: usize = 64 << 10;
-/// Niceness of a worker that stands back.
+/// Niceness of a worker with lowered priority.
 const NICENESS: i32 = 10;
-/// Events taken at once.
+/// Events per wait.
 const EVENTS_MAX: usize = 512;
-/// What stands for the orders among the numbers of connections.
+/// The number that stands for the orders, among the numbers of connections.
 const INPUT: u64 = u64::MAX;
-/// Time between two looks at whether all has come: each goes over all connections.
+/// Time between two checks whether all messages have come; a check goes over all connections.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 impl<W: Write> Worker<W> {
@@ -147,7 +147,7 @@ impl<W: Write> Worker<W> {
         }
     }
 
-    /// Does what is due by the clock rather than by an event.
+    /// Does the work that is due by time, not by an event.
     fn turn(&mut self, now: Duration) -> Result<()> {
         self.poll_opening(now)?;
         self.publish(now)?;
@@ -162,7 +162,7 @@ impl<W: Write> Worker<W> {
         }
         collecting.checked = now;
         let published = Published::new(&collecting.order.published);
-        // Who reads at a pace is not watched, but reads.
+        // Paced clients read without waiting for an event.
         let paced = self.pacer.is_active();
         let missing = self.conns.iter().enumerate().any(|(index, conn)| {
             is_waited_for(conn, &collecting.order, paced)
@@ -260,7 +260,7 @@ impl<W: Write> Worker<W> {
         Ok(())
     }
 
-    /// Takes on the plan for TLS; tickets got under the same plan are kept.
+    /// Sets the TLS plan. Tickets from the same plan are kept.
     fn prepare_tls(&mut self, plan: Option<&TlsPlan>) -> Result<()> {
         self.tls = match (plan, self.tls.take()) {
             (None, _) => None,
@@ -362,7 +362,7 @@ impl<W: Write> Worker<W> {
         }
     }
 
-    /// Reads once, at most `limit` bytes; how many there were.
+    /// Reads once, at most `limit` bytes; returns the number of bytes.
     fn read(&mut self, index: usize, limit: usize) -> usize {
         let conn = &mut self.conns[index];
         let Some(fd) = &mut conn.fd else { return 0 };
@@ -473,14 +473,14 @@ fn watch(epoll: &OwnedFd, conn: &mut Conn, index: usize) {
     }
 }
 
-/// Takes a socket out of epoll, so that even its end is not heard of.
+/// Removes a socket from epoll, so that not even its end is reported.
 fn unwatch(epoll: &OwnedFd, conn: &mut Conn) {
     if let Some(fd) = &conn.fd {
         conn.watched = epoll::delete(epoll, fd).is_err();
     }
 }
 
-/// Why a connection ended before all were open, if one did.
+/// The reason why a connection ended before all were open, if one did.
 fn closed_early(counter: &Counter, conns: &[Conn], first: u32) -> Option<String> {
     if counter.tally.closed_by.is_empty() {
         return None;

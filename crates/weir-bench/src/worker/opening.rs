@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// How far the connect phase has come.
+/// The state of the connect phase.
 #[derive(Debug)]
 pub(crate) struct Opening {
     count: u32,
@@ -20,7 +20,8 @@ pub(crate) struct Opening {
 const REPORT_EVERY: u32 = 500;
 
 impl Opening {
-    /// For `count` connections, at most `window` on their way, giving up after `patience` without any arriving.
+    /// A connect phase for `count` connections, at most `window` at the same time. It gives up
+    /// after `patience` without progress.
     pub(crate) fn new(count: u32, window: u32, patience: Duration, now: Duration) -> Opening {
         let window = window.max(1);
         Opening {
@@ -72,7 +73,7 @@ impl Opening {
         now.saturating_sub(self.started)
     }
 
-    /// Why to give up, if it is time to.
+    /// The reason to give up, if the patience has ended.
     pub(crate) fn poll_failure(&self, now: Duration) -> Option<String> {
         (now.saturating_sub(self.progressed) >= self.patience).then(|| {
             let on_their_way = self.begun - self.arrived;

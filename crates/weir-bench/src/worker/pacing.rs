@@ -15,31 +15,31 @@ pub(crate) struct Reader {
     /// Index among the connections of the worker.
     pub(crate) conn: usize,
     starts: Duration,
-    /// When its allowance was last reckoned; none before the start.
+    /// Time of the last calculation of the allowance; `None` before the start.
     reckoned: Option<Duration>,
     allowance: f64,
 }
 
-/// What a client may do now.
+/// The permission of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing, for now.
+    /// Wait.
     Wait,
-    /// Begin: no longer read whatever comes.
+    /// Begin to read at the pace instead of at full speed.
     Start,
-    /// Read so many bytes at most.
+    /// Read at most this many bytes.
     Read(usize),
 }
 
 /// Time between two turns.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// Smaller reads are saved up: a receive window opens only by larger ones.
+/// A smaller allowance is saved for later: a receive window opens only after larger reads.
 const READ_BYTES_MIN: f64 = 1024.0;
-/// What a client that could not read may catch up with at most, in seconds of its pace.
+/// Allowance that a client without data may save, in seconds of its pace.
 const SAVED_SECONDS_MAX: f64 = 1.0;
 
 impl Pacer {
-    /// Puts these connections under a pace, beginning one after the other over `stagger`.
+    /// Sets a pace for these connections; they begin one after the other over `stagger`.
     pub(crate) fn start(
         &mut self,
         bytes_per_second: f64,
@@ -63,12 +63,12 @@ impl Pacer {
         self.readers.clear();
     }
 
-    /// Whether anyone is paced.
+    /// Whether any client is paced.
     pub(crate) fn is_active(&self) -> bool {
         !self.readers.is_empty()
     }
 
-    /// What the client at `place` may do now; `None` beyond the last.
+    /// The permission of the client at `place`; `None` beyond the last client.
     pub(crate) fn poll_turn(&mut self, place: usize, now: Duration) -> Option<(usize, Turn)> {
         let saved_max = (self.bytes_per_second * SAVED_SECONDS_MAX).max(READ_BYTES_MIN);
         let reader = self.readers.get_mut(place)?;
@@ -92,7 +92,7 @@ impl Pacer {
         Some((reader.conn, Turn::Read(bytes)))
     }
 
-    /// The client at `place` read so many bytes.
+    /// The client at `place` has read this many bytes.
     pub(crate) fn handle_read(&mut self, place: usize, bytes: usize) {
         if let Some(reader) = self.readers.get_mut(place) {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

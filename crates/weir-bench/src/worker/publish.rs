@@ -18,7 +18,7 @@ impl<W: Write> Worker<W> {
         self.publishing = Some(Publishing::new(plan, topic, first, self.conns.len(), now));
     }
 
-    /// Sends what connections are due to publish.
+    /// Sends the messages that are due.
     pub(super) fn publish(&mut self, now: Duration) -> Result<()> {
         let Some(publishing) = &mut self.publishing else { return Ok(()) };
         for _ in 0..BURST_MAX {
@@ -28,7 +28,7 @@ impl<W: Write> Worker<W> {
             publishing.handle_sent(index, result == Some(Ok(true)));
             match result {
                 None | Some(Ok(true) | Err(Errno::AGAIN)) => {}
-                // Part of a frame is sent: nothing can follow it.
+                // Only a part of the frame was sent, so no frame can follow it.
                 Some(Ok(false)) => self.counter.note("a message was sent in part".to_owned()),
                 Some(Err(error)) => self.counter.note(format!("cannot publish: {error}")),
             }
@@ -41,5 +41,5 @@ impl<W: Write> Worker<W> {
     }
 }
 
-/// Messages sent between two looks at what has come.
+/// Messages sent between two reads.
 const BURST_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! The schedule of publishing from connections: an open loop by the clock, in which connections
+//! The schedule of publishing from connections: an open loop at a fixed rate, in which connections
 //! take turns.
 
 use std::time::Duration;
@@ -9,16 +9,17 @@ use crate::clock;
 use crate::payload::Header;
 use crate::protocol::{PublishPlan, PublishTally};
 
-/// What is to be published, and how far that is.
+/// The messages to publish, and the progress.
 #[derive(Debug)]
 pub(super) struct Publishing {
     topic: String,
-    /// Number of the worker's first connection among all: publishers are numbered like connections.
+    /// Number of the worker's first connection, counted over all workers. Publishers are numbered
+    /// like connections.
     first: u32,
     start: Duration,
-    /// Messages a second, of all connections that publish here.
+    /// Messages a second from all publishing connections of the worker.
     rate: f64,
-    /// Messages left of all.
+    /// Messages still to publish.
     count: u64,
     next: u64,
     size: usize,
@@ -28,7 +29,8 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// Of the worker's `conns` connections those publish whose number is below `plan.publishers`.
+    /// A schedule for those of the worker's `conns` connections whose number is below
+    /// `plan.publishers`.
     pub(super) fn new(
         plan: &PublishPlan,
         topic: String,
@@ -51,13 +53,13 @@ impl Publishing {
         }
     }
 
-    /// When the next message is due; `None` after the last.
+    /// The time of the next message; `None` after the last.
     pub(super) fn poll_due(&self) -> Option<Duration> {
         let offset = Duration::from_secs_f64(crate::stats::real(self.next) / self.rate.max(1e-9));
         (self.next < self.count).then(|| self.start + offset)
     }
 
-    /// The connection that publishes next, and its frame, if that is due now.
+    /// The next connection to publish and its frame, if it is due now.
     pub(super) fn poll_frame(&mut self, now: Duration) -> Option<(usize, &[u8])> {
         let due = self.poll_due().filter(|due| *due <= now)?;
         let here = self.tally.sent.len() as u64;
@@ -75,7 +77,7 @@ impl Publishing {
         Some((index, &self.frame))
     }
 
-    /// The frame was sent, or not: then its number is used again.
+    /// The frame was sent, or not; then its number is used again.
     pub(super) fn handle_sent(&mut self, index: usize, sent: bool) {
         if sent {
             self.tally.sent[index] += 1;
@@ -84,7 +86,7 @@ impl Publishing {
         }
     }
 
-    /// What was published, when all is.
+    /// The results, once all messages are published.
     pub(super) fn poll_tally(&mut self) -> Option<PublishTally> {
         (self.next == self.count).then(|| std::mem::take(&mut self.tally))
     }

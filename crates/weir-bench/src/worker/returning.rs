@@ -9,7 +9,7 @@ use crate::protocol::ComeBack;
 use crate::stats::is_in_share;
 
 impl<W: Write> Worker<W> {
-    /// Resets those connections, all at once, and says when each is to come back.
+    /// Resets those connections, all at once, and plans when each comes back.
     pub(super) fn come_back(&mut self, plan: ComeBack, now: Duration) {
         let first = self.plan.as_ref().map_or(0, |plan| plan.first);
         let chosen: Vec<usize> = (first..)
@@ -32,7 +32,7 @@ impl<W: Write> Worker<W> {
         self.returning.reverse();
     }
 
-    /// Dials for those whose time has come.
+    /// Connects those whose time has come.
     pub(super) fn poll_returning(&mut self, now: Duration) {
         while let Some((_, index)) = self.returning.pop_if(|(due, _)| *due <= now) {
             let Some(plan) = &self.plan else { return };

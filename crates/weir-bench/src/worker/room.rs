@@ -1,4 +1,4 @@
-//! A room: many clients publish into one topic, and everybody receives all messages.
+//! A room: many clients publish to one topic, and all clients receive all messages.
 //!
 //! All receivers get the same frames in the same order. The first receiver of a frame verifies every
 //! message in it and adds the frame to a log. The others compare their bytes with the log. A receiver
@@ -9,19 +9,19 @@ use std::rc::Rc;
 
 use crate::payload::{Header, messages_in};
 
-/// The frames of one topic, as they came.
+/// The frames of a topic, in order of arrival.
 pub(super) struct Room {
     topic: String,
     /// Bytes of a payload.
     size: usize,
     /// Number that the next message of each publisher must carry.
     next_seqs: Vec<u32>,
-    /// The latest frames, `bytes` in all; before them `forgotten` more.
+    /// The latest frames, `bytes` in all; `forgotten` earlier frames are gone.
     frames: VecDeque<Rc<Frame>>,
     bytes: usize,
     forgotten: u64,
     last_offset: u64,
-    /// What was found wrong with frames when they were entered, once each.
+    /// Errors found in frames when they were entered, once each.
     repeated: u64,
     expected: String,
 }
@@ -30,35 +30,36 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(super) struct Frame {
     body: Vec<u8>,
-    /// When each of its messages was published, in nanoseconds since 1970; repeated ones left out.
+    /// Publishing times of its messages, in nanoseconds since 1970, without repeated ones.
     pub(super) sent_ns: Vec<u64>,
 }
 
-/// What a frame was to the connection that received it.
+/// The relation of a frame to the connection that received it.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// The one that had to come, or a later one: then what was skipped is not in the connection's count.
+    /// The expected frame, or a later one. Messages of skipped frames are not in the connection's
+    /// count.
     Next(Rc<Frame>),
-    /// One that it had received before.
+    /// A frame that the connection had received before.
     Again(Rc<Frame>),
-    /// It carries no message.
+    /// A frame without messages.
     Other,
 }
 
 /// Place of a connection in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Frames of the log before it.
+    /// Frames of the log before this place.
     frame: u64,
     /// Messages received.
     pub(super) received: u64,
 }
 
-/// Frames kept, in bytes: some seconds of any load that a worker can take.
+/// Bytes of kept frames: some seconds of any load that a worker can receive.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 impl Room {
-    /// For payloads of `size` bytes by so many publishers.
+    /// A room for payloads of `size` bytes from this number of publishers.
     pub(super) fn new(topic: String, size: usize, publishers: u32) -> Room {
         Room {
             topic,
@@ -73,7 +74,7 @@ impl Room {
         }
     }
 
-    /// Takes the body of a frame that the connection at `place` received.
+    /// Handles the body of a frame that the connection at `place` received.
     ///
     /// Errors: a sentence that says what is wrong. Cost: a comparison of the body, as a rule.
     pub(super) fn take(&mut self, place: &mut Place, body: &[u8]) -> Result<Taken, String> {
@@ -103,12 +104,13 @@ impl Room {
         Ok(Taken::Next(frame))
     }
 
-    /// Messages that came twice or out of order, whoever received them; begins anew.
+    /// Messages that came twice or out of order, on any connection; starts to count anew.
     pub(super) fn take_repeated(&mut self) -> u64 {
         std::mem::take(&mut self.repeated)
     }
 
-    /// Verifies a frame and enters it; its index among those kept, `None` if it carries no message.
+    /// Verifies a frame and adds it to the log. Returns its index among the kept frames; `None` if
+    /// it carries no message.
     fn enter(&mut self, body: &[u8]) -> Result<Option<usize>, String> {
         let mut sent_ns = Vec::new();
         let mut count = 0_u64;
@@ -244,7 +246,7 @@ mod tests {
         let mut frame = body(1, &[(0, 0)]);
         let at = frame.iter().position(|byte| *byte == b'0').unwrap() + 20;
         frame[at] ^= 1;
-        // A changed time is a payload as good as another; behind the head it is not.
+        // A payload with another time is valid too; a change behind the head is not.
         let _ = room.take(&mut place, &frame);
         let mut late = Place::default();
         let mut behind = Place { frame: 5, received: 0 };

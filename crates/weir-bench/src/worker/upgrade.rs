@@ -1,4 +1,4 @@
-//! The way of an HTTP client to its messages: a request, an answer, and for WebSocket a `Hello`.
+//! The start of an HTTP client: a request, an answer, and for WebSocket a `Hello`.
 
 use std::io::Write;
 
@@ -13,14 +13,14 @@ use super::conn::{Conn, Phase, device_id, hello};
 use super::{Worker, event_data};
 use crate::protocol::HelloPlan;
 
-/// The nonce of RFC 6455, §1.3, and the answer to it: no server is to be proven wrong here.
+/// The nonce of RFC 6455, §1.3, and the answer to it. A fixed nonce suffices to measure a server.
 const NONCE: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// Longest head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 impl<W: Write> Worker<W> {
-    /// Takes the beginning of what a server answers; behind it follow messages.
+    /// Handles the head of a server's answer; messages follow it.
     pub(super) fn read_head(&mut self, index: usize) {
         let conn = &mut self.conns[index];
         let Some(fd) = &mut conn.fd else { return };
@@ -68,7 +68,7 @@ impl<W: Write> Worker<W> {
         conn.say(&message)
     }
 
-    /// The kernel has connected a client that is to speak HTTP first.
+    /// The kernel has connected a client that begins with HTTP.
     pub(super) fn ask_for_messages(&mut self, index: usize) {
         let Some(plan) = &self.plan else { return };
         let conn = &mut self.conns[index];
@@ -94,7 +94,7 @@ impl<W: Write> Worker<W> {
 }
 
 impl Conn {
-    /// Sends a message in the form of this client, which is not that of TCP.
+    /// Sends a message in the format of this client, which is not the one of TCP.
     fn say(&mut self, message: &ClientMessage) -> Result<(), String> {
         match self.form {
             Format::Stream | Format::Sse => Ok(()),
@@ -118,7 +118,7 @@ impl Conn {
     }
 }
 
-/// The request that a client begins with.
+/// The first request of a client.
 fn request(
     form: Format,
     host: &str,
@@ -158,7 +158,7 @@ fn sse_request(host: &str, plan: &HelloPlan, topic: &str, position: Option<Posit
     )
 }
 
-/// Whether an answer is what was asked for.
+/// Checks that an answer fits the request.
 fn check_head(form: Format, head: &[u8]) -> Result<(), String> {
     let head = std::str::from_utf8(head).map_err(|error| error.to_string())?;
     let mut lines = head.split("\r\n");

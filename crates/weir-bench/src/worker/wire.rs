@@ -10,7 +10,7 @@ use rustls::ClientConnection;
 use crate::sys;
 use crate::tls::agreed;
 
-/// A socket through which frames go.
+/// The socket of a connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
     fd: OwnedFd,
@@ -19,50 +19,51 @@ pub(crate) struct Wire {
     sent: u64,
 }
 
-/// Where bytes come in: one for all connections of a worker.
+/// The receive buffers, one set for all connections of a worker.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     raw: Vec<u8>,
     plain: Vec<u8>,
-    /// Bytes of `raw` that are content themselves.
+    /// Bytes of `raw` that are plain content.
     content: usize,
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Bytes taken from the socket; 0: it has ended.
+    /// Bytes read from the socket; 0: it has ended.
     pub(crate) bytes: usize,
-    /// When the kernel received the last of them, in nanoseconds since 1970.
+    /// Time at which the kernel received the last of them, in nanoseconds since 1970.
     pub(crate) stamp: Option<u64>,
 }
 
 impl Inbox {
-    /// For reads of so many bytes.
+    /// An inbox for reads of this size.
     pub(crate) fn new(read_bytes: usize) -> Inbox {
         Inbox { raw: vec![0; read_bytes], plain: Vec::new(), content: 0 }
     }
 
-    /// What the last read brought: less than the bytes taken, or nothing, under TLS.
+    /// The content of the last read; under TLS it is shorter than the bytes read, or empty.
     pub(crate) fn content(&self) -> &[u8] {
         if self.plain.is_empty() { &self.raw[..self.content] } else { &self.plain }
     }
 }
 
 impl Wire {
-    /// A socket that connects; under TLS, the first [`Wire::send`] begins the handshake.
+    /// A connecting socket. Under TLS, the first [`Wire::send`] begins the handshake.
     pub(crate) fn new(fd: OwnedFd, tls: Option<Box<ClientConnection>>) -> Wire {
         Wire { fd, tls, sent: 0 }
     }
 
-    /// What was agreed, at the end of a TLS handshake.
+    /// The agreed parameters, at the end of a TLS handshake.
     pub(crate) fn agreed(&self) -> Option<String> {
         self.tls.as_ref().and_then(|tls| agreed(tls))
     }
 
-    /// Sends what the socket takes; under TLS that is all or nothing, unless it is more than the socket has room for.
+    /// Sends as much as the socket takes. Under TLS that is all or nothing, unless the socket has
+    /// too little room.
     ///
-    /// What is sent before the handshake has ended leaves with its last flight.
+    /// Bytes sent before the handshake has ended leave with its last flight.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         let Some(tls) = &mut self.tls else {
             let sent = send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
@@ -78,7 +79,7 @@ impl Wire {
         Ok(if tls.wants_write() { 0 } else { taken })
     }
 
-    /// Bytes sent since the last call, those of the handshake included.
+    /// Bytes sent since the last call, including those of the handshake.
     pub(crate) fn take_sent(&mut self) -> u64 {
         std::mem::take(&mut self.sent)
     }
@@ -91,14 +92,15 @@ impl Wire {
         Ok(Received { bytes, stamp })
     }
 
-    /// Reads once, as much as the inbox holds, without asking when it came; how many bytes the socket gave.
+    /// Reads once, as much as the inbox holds, without a time stamp. Returns the number of bytes
+    /// from the socket.
     pub(super) fn receive_unstamped(&mut self, inbox: &mut Inbox) -> io::Result<usize> {
         let (bytes, _) = recv(&self.fd, &mut inbox.raw[..], RecvFlags::DONTWAIT)?;
         self.take(bytes, inbox)?;
         Ok(bytes)
     }
 
-    /// Makes content of so many bytes that are in the inbox.
+    /// Makes content of this number of bytes in the inbox.
     fn take(&mut self, bytes: usize, inbox: &mut Inbox) -> io::Result<()> {
         inbox.plain.clear();
         inbox.content = 0;
@@ -106,7 +108,7 @@ impl Wire {
             None => inbox.content = bytes,
             Some(tls) => {
                 let result = open(tls, &inbox.raw[..bytes], &mut inbox.plain);
-                // An alert tells the server what was wrong; it may have gone already.
+                // An alert tells the server the error; the server may have gone already.
                 let flushed = flush(&self.fd, tls);
                 result?;
                 self.sent += flushed?;
@@ -115,7 +117,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends what the socket takes of `out`, which keeps the rest; under TLS the rest is kept as records.
+    /// Sends as much of `out` as the socket takes, and keeps the rest; under TLS the rest is kept
+    /// as records.
     pub(super) fn send_from(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
         let taken = match &mut self.tls {
             None if out.is_empty() => 0,
@@ -137,7 +140,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Says under TLS that nothing more will come.
+    /// Under TLS, sends the alert that ends the connection.
     pub(super) fn say_goodbye(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -155,7 +158,7 @@ impl AsFd for Wire {
 
 fn open(tls: &mut ClientConnection, mut raw: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
     if raw.is_empty() {
-        // The end of the socket: rustls knows whether it is also the end of TLS.
+        // The end of the socket. rustls decides whether it is also the end of TLS.
         tls.read_tls(&mut raw)?;
         return match tls.process_new_packets() {
             Ok(state) if state.peer_has_closed() => Ok(()),
@@ -177,7 +180,7 @@ fn open(tls: &mut ClientConnection, mut raw: &[u8], plain: &mut Vec<u8>) -> io::
     Ok(())
 }
 
-/// Sends what the socket takes; how many bytes.
+/// Sends as much as the socket takes; returns the number of bytes.
 fn flush(fd: &OwnedFd, tls: &mut ClientConnection) -> Result<u64, Errno> {
     let mut sent = 0;
     while tls.wants_write() {

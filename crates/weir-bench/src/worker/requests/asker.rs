@@ -5,7 +5,7 @@ use crate::protocol::{HttpPlan, Posts};
 /// Writes requests, one after the other.
 #[derive(Debug)]
 pub(super) struct Asker {
-    /// Of HTTP/1.1, all of a request but what it carries.
+    /// The request of HTTP/1.1, without its body.
     head: Vec<u8>,
     posts: Option<Posts>,
     /// Requests written so far.
@@ -37,18 +37,18 @@ impl Asker {
         asker
     }
 
-    /// Whether requests carry anything.
+    /// Whether requests have a body.
     pub(super) fn posts(&self) -> bool {
         self.posts.is_some()
     }
 
-    /// A request of HTTP/1.1; whether an activation of it is to succeed.
+    /// Writes a request of HTTP/1.1; returns whether an activation in it must succeed.
     pub(super) fn write(&mut self, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(&self.head);
         self.write_content(out)
     }
 
-    /// What the next request carries; as above.
+    /// Writes the body of the next request; returns the same.
     pub(super) fn write_content(&mut self, out: &mut Vec<u8>) -> bool {
         let number = self.asked;
         self.asked += 1;

@@ -13,19 +13,19 @@ use crate::clock;
 use crate::protocol::{HttpPlan, HttpTally, Posts};
 use crate::worker::wire::Wire;
 
-/// What is known of answers.
+/// The known answers.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) answers: Answers,
-    /// Content of the first one.
+    /// Content of the first answer.
     pub(super) content: Option<Vec<u8>>,
-    /// The whole of it; of HTTP/2 the content alone.
+    /// The whole first answer; for HTTP/2 only the content.
     pub(super) first: Vec<u8>,
-    /// Of activations.
+    /// The tokens of activations.
     pub(super) tokens: Tokens,
 }
 
-/// Requests on their way that were sent together.
+/// Requests in flight that were sent together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     at_ns: u64,
@@ -33,7 +33,7 @@ pub(super) struct Sent {
     is_hit: bool,
 }
 
-/// What answers are taken with.
+/// The arguments for handling answers.
 pub(super) struct Moment<'a> {
     pub(super) now: u64,
     pub(super) plan: &'a HttpPlan,
@@ -44,25 +44,25 @@ pub(super) struct Moment<'a> {
 
 /// A place for connections, one after the other.
 pub(super) struct Conn {
-    /// None between two of them.
+    /// `None` between two connections.
     pub(super) wire: Option<Wire>,
     /// Whether the kernel has connected.
     pub(super) connected: bool,
     pub(super) began_ns: u64,
-    /// The one request of a connection of HTTP/2 was sent.
+    /// Whether the only request of an HTTP/2 connection was sent.
     pub(super) asked: bool,
-    /// Requests on their way. For HTTP/2 the streams know.
+    /// Requests in flight. For HTTP/2 the streams count them.
     pub(super) sent: VecDeque<Sent>,
     pub(super) http2: Option<Box<Http2>>,
-    /// Beginning of an answer whose rest is to come.
+    /// Beginning of an incomplete answer.
     pub(super) partial: Vec<u8>,
-    /// What is to be sent.
+    /// Bytes to send.
     pub(super) out: Vec<u8>,
-    /// An answer has come.
+    /// Whether an answer has come.
     pub(super) answered: bool,
 }
 
-/// What becomes of a connection.
+/// The future of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Stays,
@@ -87,7 +87,7 @@ impl Conn {
         }
     }
 
-    /// What is said once the kernel has connected.
+    /// Sends the first bytes after the kernel has connected.
     pub(super) fn greet(&mut self, asker: &mut Asker, plan: &HttpPlan) {
         match &mut self.http2 {
             Some(http2) => http2.begin(&mut self.out),
@@ -98,7 +98,7 @@ impl Conn {
         }
     }
 
-    /// Asks so many times by HTTP/1.1.
+    /// Sends `count` requests of HTTP/1.1.
     fn ask(&mut self, asker: &mut Asker, count: u32, now: u64) {
         for _ in 0..count {
             let is_hit = asker.write(&mut self.out);
@@ -124,7 +124,7 @@ impl Conn {
         }
     }
 
-    /// Nothing is on its way.
+    /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         match &self.http2 {
             Some(http2) => http2.is_over(),
@@ -132,7 +132,8 @@ impl Conn {
         }
     }
 
-    /// Takes the whole answers in `bytes` and asks for as many again; how many bytes they are.
+    /// Handles the complete answers in `bytes` and sends as many new requests. Returns the length
+    /// of these answers.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
@@ -217,7 +218,7 @@ impl Conn {
         Ok((used, next))
     }
 
-    /// An answer is whole.
+    /// An answer is complete.
     fn count(&mut self, moment: &mut Moment<'_>, sent_ns: u64) -> Next {
         let Moment { now, count, plan, .. } = moment;
         if !self.answered {
@@ -236,7 +237,7 @@ impl Conn {
 }
 
 impl Moment<'_> {
-    /// Looks whether an answer is what it should be; `answer` is all of it that can be shown.
+    /// Checks an answer; `answer` is the part of it that can be shown.
     fn check(
         &mut self,
         is_hit: bool,
@@ -266,7 +267,8 @@ pub(super) fn is_queued(content: &[u8]) -> bool {
 }
 
 impl Known {
-    /// Compares content with the first that came; `answer` is all of that answer that can be shown.
+    /// Compares content with the first answer's; `answer` is the part of the answer that can be
+    /// shown.
     fn check(&mut self, content: &[u8], answer: &[u8]) -> Result<(), Fault> {
         match &self.content {
             Some(known) if known == content => Ok(()),

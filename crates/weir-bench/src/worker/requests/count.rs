@@ -8,13 +8,13 @@ use crate::protocol::{HttpEnd, HttpPlan, HttpTally};
 use crate::stats::Lags;
 use crate::sys;
 
-/// What is counted.
+/// The counts of a load.
 pub(super) struct Count {
     pub(super) tally: HttpTally,
     pub(super) lags: Lags,
-    /// When what counts began; 0: not yet.
+    /// Start of the measured time; 0: not yet.
     pub(super) from_ns: u64,
-    /// When the last answer came.
+    /// Time of the last answer.
     pub(super) progressed_ns: u64,
     /// Connections that failed since then.
     pub(super) failures: u32,
@@ -37,12 +37,12 @@ impl Count {
         }
     }
 
-    /// Something went wrong.
+    /// Counts an error.
     pub(super) fn note(&mut self, kind: String) {
         *self.tally.errors.entry(kind).or_insert(0) += 1;
     }
 
-    /// What counts begins.
+    /// Begins the measured time.
     pub(super) fn begin(&mut self, now: u64, plan: &HttpPlan) -> Result<()> {
         self.lags.reset();
         self.tally.answered = 0;

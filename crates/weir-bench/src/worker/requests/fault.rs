@@ -2,27 +2,27 @@
 
 use rustix::io::Errno;
 
-/// Why a connection is of no more use.
+/// The reason why a connection is unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The answer cannot be understood.
     Malformed(&'static str),
-    /// It is understood, but not 200.
+    /// The answer has another status than 200.
     Status(u16),
     /// The stream was reset with this code.
     Reset(u32),
     /// The connection is ended with this code.
     GoAway(u32),
-    /// The content is not that of the first answer, or has no token.
+    /// The content differs from the first answer's, or has no token.
     Content,
-    /// An activation succeeded that must not.
+    /// An activation succeeded that must fail.
     LetIn,
     /// The socket ended, or failed.
     Socket(String),
 }
 
 impl Fault {
-    /// A word for it.
+    /// The name in the report.
     pub(super) fn kind(&self) -> String {
         match self {
             Fault::Malformed(_) => "malformed".to_owned(),

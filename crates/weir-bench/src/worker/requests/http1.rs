@@ -1,33 +1,34 @@
-//! Reads answers of HTTP/1.1 cheaply: a server says nearly the same every time.
+//! Reads answers of HTTP/1.1 cheaply: a server's answers are nearly always the same.
 
 use super::fault::Fault;
 
-/// Takes answers out of a stream of bytes.
+/// Splits a stream of bytes into answers.
 ///
-/// The head of the last answer is kept: one that differs from it in its date only is recognised by comparison.
+/// It keeps the head of the last answer. A head that differs only in its date is recognised by
+/// comparison.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     head: Vec<u8>,
-    /// Value of the date in `head`: start and end; both 0 without.
+    /// Start and end of the date's value in `head`; both 0 without a date.
     date: (usize, usize),
     length: usize,
     closes: bool,
     status: u16,
 }
 
-/// An answer that is whole.
+/// A complete answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer<'a> {
     pub(super) status: u16,
-    /// Its content.
+    /// The content.
     pub(super) content: &'a [u8],
     /// Bytes of head and content.
     pub(super) bytes: usize,
-    /// Whether the server closes the connection behind it.
+    /// Whether the server closes the connection after it.
     pub(super) closes: bool,
 }
 
-/// Longest head and longest content that are taken.
+/// Longest accepted head and content.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const CONTENT_BYTES_MAX: usize = 16 << 20;
 
@@ -53,7 +54,7 @@ impl Answers {
         }
     }
 
-    /// Reads a head; `false`: its end has not come.
+    /// Reads a head; `false` if it is incomplete.
     fn learn(&mut self, bytes: &[u8]) -> Result<bool, Fault> {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
             let long = bytes.len() > HEAD_BYTES_MAX;

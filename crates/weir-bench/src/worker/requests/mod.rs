@@ -1,4 +1,4 @@
-//! Requests over HTTP as fast as they are answered: a fixed number in flight on each connection.
+//! Requests over HTTP in a closed loop: a fixed number in flight on each connection.
 
 mod asker;
 mod conn;
@@ -32,13 +32,13 @@ use crate::clock;
 use crate::protocol::{Answer, HttpPlan, HttpTally};
 use crate::tls::TlsClient;
 
-/// All requests of one run.
+/// All requests of a run.
 struct Load<'a> {
     plan: &'a HttpPlan,
     tls: Option<&'a TlsClient>,
     epoll: OwnedFd,
     conns: Vec<Conn>,
-    /// Places of connections that failed, and when each is tried again.
+    /// Places of failed connections, with the time of the next attempt.
     failed: VecDeque<(u64, usize)>,
     /// Connections begun.
     begun: u64,
@@ -49,21 +49,21 @@ struct Load<'a> {
     count: Count,
 }
 
-/// Time before a connection that failed is tried again.
+/// Time before the next attempt after a failed connection.
 const RETRY_NS: u64 = 10_000_000;
 /// Longest time without any answer.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// Connections that may fail in a row, or as many as there are at a time if that is more.
+/// Connections that may fail in a row; the number of simultaneous connections, if that is more.
 const FAILURES_MAX: u32 = 100;
 /// Longest wait for an event.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Source addresses: each is used again only after so many connections.
+/// Source addresses: each is used again only after this number of connections.
 const SOURCES: u64 = 60_000;
 
 impl<W: Write> Worker<W> {
-    /// Runs the requests and answers with what they showed.
+    /// Runs the requests and answers with the results.
     pub(super) fn request(&mut self, plan: &HttpPlan) -> Result<()> {
-        // Tickets of another server are of no use with this one.
+        // Tickets of another server are useless here.
         let result = plan
             .tls
             .as_ref()
@@ -234,7 +234,7 @@ impl<'a> Load<'a> {
         self.read(place)
     }
 
-    /// Reads until the socket is empty: an edge is told once.
+    /// Reads until the socket is empty: epoll reports an edge once.
     fn read(&mut self, place: usize) -> Result<Next, Fault> {
         loop {
             let conn = &mut self.conns[place];
@@ -256,7 +256,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Takes what the inbox holds for a connection, and asks for as much again as was answered.
+    /// Handles the inbox's content for a connection, and sends a new request for each answer.
     fn take(&mut self, place: usize) -> Result<Next, Fault> {
         let now = clock::monotonic_ns();
         let Load { conns, inbox, known, count, plan, asker, .. } = self;
@@ -281,7 +281,8 @@ impl<'a> Load<'a> {
     }
 }
 
-/// On loopback each connection comes from another address, so that ports in TIME_WAIT are not in the way.
+/// On loopback each connection has another source address, so that ports in TIME_WAIT do not
+/// disturb it.
 fn source(plan: &HttpPlan, number: u64) -> Option<SocketAddr> {
     let IpAddr::V4(target) = plan.addr.ip() else { return None };
     let [.., high, low] = (number % SOURCES + 1).to_be_bytes();

@@ -1,13 +1,14 @@
-//! A client's side of HTTP/2, as small as possible: requests with one head, and answers of which
-//! status and content count (RFC 9113, RFC 7541). No I/O and no clock.
+//! A minimal HTTP/2 client: requests with one fixed head, and answers of which only status and
+//! content count (RFC 9113, RFC 7541). No I/O and no clock.
 
 use super::asker::Asker;
 use super::fault::Fault;
 
 /// The client's side of one connection.
 ///
-/// The server has no dynamic table (the settings say so), so that answers are understood one by one; the client's
-/// table holds path and authority from the first request on, unless the server wants a smaller one.
+/// The settings forbid the server a dynamic table, so each answer can be read separately. The
+/// client's table holds path and authority from the first request on, unless the server wants a
+/// smaller table.
 #[derive(Debug)]
 pub(super) struct Http2 {
     path: String,
@@ -15,26 +16,27 @@ pub(super) struct Http2 {
     scheme: u8,
     /// Id of the next stream.
     next_id: u32,
-    /// Streams on their way, and most of them.
+    /// Streams in flight, and the limit on them.
     on_their_way: u32,
     streams_max: u32,
-    /// Slots of streams by half their id; a stream that is still on its way when its slot is used again is lost sight
-    /// of, which needs as many answers before it as there are slots.
+    /// Slots of streams, by half their id. If a stream is still in flight when its slot is used
+    /// again, it is lost; as many answers as there are slots must come before it.
     slots: Vec<Slot>,
-    /// Content received that the connection's window was not widened by yet.
+    /// Received content for which the connection's window was not widened yet.
     unacknowledged: u32,
     /// The server's settings have come.
     ready: bool,
-    /// Path and authority are in the client's table.
+    /// Whether path and authority are in the client's table.
     indexed: bool,
-    /// The server wants a table of its own size: the client uses none, and says so once.
+    /// Whether the server wants another table size. Then the client uses no table, and announces
+    /// that once.
     tableless: bool,
     said_tableless: bool,
-    /// The server takes no more streams on this connection.
+    /// Whether the server accepts no more streams on this connection.
     closing: bool,
 }
 
-/// A stream on its way.
+/// A stream in flight.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     id: u32,
@@ -45,34 +47,34 @@ struct Slot {
     is_hit: bool,
 }
 
-/// What a frame brought.
+/// The meaning of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Brought<'a> {
-    /// Nothing that counts.
+    /// Nothing of interest.
     Nothing,
-    /// An answer's end.
+    /// The end of an answer.
     Answer {
-        /// When it was asked for.
+        /// Time of the request.
         began_ns: u64,
         status: u16,
-        /// What [`Asker::write`] said of the request.
+        /// The result of [`Asker::write`] for the request.
         is_hit: bool,
-        /// The last piece of its content, and whether that is all of it.
+        /// The last piece of its content, and whether it is the only one.
         last: &'a [u8],
         whole: bool,
     },
-    /// A stream that the server did not answer and would not: it may be asked for again elsewhere.
+    /// A stream that the server did not process: the request may be sent again elsewhere.
     Refused,
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length, kind, flags, stream.
 const HEAD_BYTES: usize = 9;
-/// Largest frame that the client takes: the least that one may demand.
+/// Largest frame that the client accepts: the smallest limit that the RFC permits.
 const FRAME_BYTES_MAX: usize = 16_384;
-/// Content that the server may send on a connection before more is granted.
+/// Content that the server may send on a connection before the window is widened.
 const WINDOW: u32 = 1 << 30;
-/// What a server's table of headers is at the start.
+/// Initial size of a server's header table.
 const TABLE_BYTES: u32 = 4096;
 
 const DATA: u8 = 0;
@@ -96,7 +98,7 @@ const PRIORITISED: u8 = 0x20;
 const REFUSED_STREAM: u32 = 7;
 
 impl Http2 {
-    /// For so many requests on their way at a time.
+    /// A connection for this number of requests in flight.
     pub(super) fn new(path: &str, authority: &str, tls: bool, depth: u32) -> Http2 {
         let slots = (depth as usize).next_power_of_two() * SLOTS_PER_STREAM;
         Http2 {
@@ -116,7 +118,7 @@ impl Http2 {
         }
     }
 
-    /// What is said before anything else.
+    /// Writes the first bytes of the connection.
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(PREFACE);
         // No table for the server's headers, no pushes, and a window that no answer exhausts.
@@ -130,7 +132,8 @@ impl Http2 {
         out.extend_from_slice(&WINDOW.to_be_bytes());
     }
 
-    /// Asks as often as the server and the depth allow now, at most `most` times; how often that was.
+    /// Sends as many requests as the server and the depth permit now, at most `most`. Returns their
+    /// number.
     pub(super) fn ask(
         &mut self,
         now_ns: u64,
@@ -148,7 +151,7 @@ impl Http2 {
         count
     }
 
-    /// Whether the server wants this connection to end and all that it answers was answered.
+    /// Whether the server ends this connection and has answered all requests that it accepts.
     pub(super) fn is_over(&self) -> bool {
         self.closing && self.on_their_way == 0
     }
@@ -186,8 +189,8 @@ impl Http2 {
         self.slots[place] = Slot { id, began_ns: now_ns, content_bytes: 0, status: 0, is_hit };
     }
 
-    /// Takes the frame at the start of `bytes`, answers it into `out` if it must be, and tells its length; `None`: more
-    /// must come.
+    /// Handles the frame at the start of `bytes`, and writes an answer to `out` if the frame needs
+    /// one. Returns its length; `None` if it is incomplete.
     pub(super) fn next<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -217,7 +220,7 @@ impl Http2 {
                 Brought::Nothing
             }
             GOAWAY => self.take_goaway(content)?,
-            // The head of an answer went on: its beginning had the status.
+            // A continued head: its first frame had the status.
             PING | WINDOW_UPDATE | PRIORITY | CONTINUATION => Brought::Nothing,
             PUSH_PROMISE => return Err(Fault::Malformed("a push that was not allowed")),
             _ => Brought::Nothing,
@@ -256,7 +259,7 @@ impl Http2 {
             block = block.get(5..).ok_or(Fault::Malformed("a head cut short"))?;
         }
         let slot = self.slot(id)?;
-        // Trailers, of which an answer may have some, come behind the status.
+        // Trailers may follow the content, after the status.
         if slot.status == 0 {
             let status = status_in(block).filter(|status| *status >= 200);
             slot.status = status.ok_or(Fault::Malformed("a status that is not understood"))?;
@@ -307,7 +310,7 @@ impl Http2 {
         Ok(Brought::Refused)
     }
 
-    /// Streams above the last one that the server takes are as if they had not been begun.
+    /// The server has not processed streams above the last one that it names.
     fn take_goaway<'a>(&mut self, content: &[u8]) -> Result<Brought<'a>, Fault> {
         let &[l0, l1, l2, l3, c0, c1, c2, c3] =
             content.first_chunk::<8>().ok_or(Fault::Malformed("a goodbye cut short"))?;
@@ -339,10 +342,11 @@ impl Http2 {
     }
 }
 
-/// Slots for each request on its way.
+/// Slots per request in flight.
 const SLOTS_PER_STREAM: usize = 64;
 
-// Of HPACK: entries of the static table, forms of a literal, and the newest two entries of the dynamic table.
+// HPACK: entries of the static table, forms of a literal, and the newest two entries of the dynamic
+// table.
 const METHOD_GET: u8 = 0x80 | 2;
 const METHOD_POST: u8 = 0x80 | 3;
 const SCHEME_HTTP: u8 = 0x80 | 6;
@@ -363,13 +367,13 @@ fn frame_head(length: usize, kind: u8, flags: u8, id: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.to_be_bytes());
 }
 
-/// Writes the length of the frame that begins at `at` and is whole.
+/// Writes the length of the complete frame that begins at `at`.
 fn set_length(at: usize, out: &mut [u8]) {
     let [.., high, middle, low] = (out.len() - at - HEAD_BYTES).to_be_bytes();
     out[at..at + 3].copy_from_slice(&[high, middle, low]);
 }
 
-/// A literal of less than 127 bytes behind its name's entry.
+/// A literal of less than 127 bytes, after the entry of its name.
 fn literal(name: u8, value: &str, out: &mut Vec<u8>) {
     out.push(name);
     debug_assert!(value.len() <= LITERAL_BYTES_MAX, "paths and authorities are shorter");
@@ -377,7 +381,7 @@ fn literal(name: u8, value: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// Longest literal that has its length in one byte.
+/// Longest literal whose length fits one byte.
 pub(super) const LITERAL_BYTES_MAX: usize = 126;
 
 fn unpadded(flags: u8, content: &[u8]) -> Result<&[u8], Fault> {
@@ -390,13 +394,14 @@ fn unpadded(flags: u8, content: &[u8]) -> Result<&[u8], Fault> {
     cut.ok_or(Fault::Malformed("more padding than content"))
 }
 
-/// The status at the start of a block of headers: an entry of the static table, or a literal behind its name.
+/// The status at the start of a header block: an entry of the static table, or a literal after its
+/// name.
 fn status_in(block: &[u8]) -> Option<u16> {
     let (first, rest) = block.split_first()?;
     match first {
         0x20..=0x3f => status_in(rest),
         0x88..=0x8e => STATUSES.get(usize::from(first - 0x88)).copied(),
-        // The name is one of the same entries, the value three digits as they are, or in Huffman's code.
+        // The name is one of the same entries; the value is three digits, plain or in Huffman code.
         0x08..=0x0e | 0x18..=0x1e | 0x48..=0x4e => match rest.split_first()? {
             (3, digits) => std::str::from_utf8(digits.get(..3)?).ok()?.parse().ok(),
             (length @ 0x82..=0x83, code) => huffman_status(code.get(..usize::from(length & 0x7f))?),
@@ -406,7 +411,7 @@ fn status_in(block: &[u8]) -> Option<u16> {
     }
 }
 
-/// Three digits in Huffman's code: 0 to 2 have five bits, the others six.
+/// Three digits in Huffman code: 0 to 2 have five bits, the others six.
 fn huffman_status(code: &[u8]) -> Option<u16> {
     let bits = code.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
     let mut left = 8 * u32::try_from(code.len()).ok()?;
